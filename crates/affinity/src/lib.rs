@@ -1,0 +1,1 @@
+//! The hierarchical affinity scheduler

@@ -1,0 +1,67 @@
+//! Every limit of the system, in one place, with the relations between them checked at compile time.
+
+/// Bytes of a block of the pool device, of a page of file data and of a tree node.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// Blocks of a chunk, the unit of free space that changes hands: its used-bitmap is one `u64`.
+pub const CHUNK_BLOCKS: u64 = 64;
+
+/// Bytes of a name in a directory, as Linux's `NAME_MAX`.
+pub const NAME_MAX: usize = 255;
+
+/// Bytes of a symbolic link's target, as Linux's `PATH_MAX` less its terminating NUL.
+pub const SYMLINK_MAX: usize = 4095;
+
+/// Bytes of an extended attribute's value: what fits a leaf beside its name (ext4 has the same order
+/// of limit, one block for all of an inode's).
+pub const XATTR_VALUE_MAX: usize = 2048;
+
+/// Bytes of an extended attribute's name, as Linux's `XATTR_NAME_MAX`.
+pub const XATTR_NAME_MAX: usize = 255;
+
+/// The largest file offset, as Linux's `LLONG_MAX`.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Hard links of an inode, as ext4's.
+pub const LINK_MAX: u32 = 65_000;
+
+/// Cells of a fleet: one bit each in a 64-bit set, twice the cores of the largest machine we tune for.
+pub const CELLS_MAX: usize = 64;
+
+/// Shards of a volume if `mkfs` is not told otherwise, and the most it may be told.
+pub const SHARDS_DEFAULT: u16 = 256;
+pub const SHARDS_MAX: u16 = 4096;
+
+/// Slots of a client: one bit each in a doorbell word.
+pub const SLOTS_MAX: usize = 64;
+
+/// Bytes of file data one request can carry, each way: the largest write FUSE sends.
+pub const PAYLOAD_MAX: usize = 1 << 20;
+
+/// Bytes of a request's or reply's encoded body: two names and a symlink target fit.
+pub const BODY_MAX: usize = 8192;
+
+/// Bytes of a message between cells. A commit of a rename is the largest; pool transfers fill it.
+pub const PEER_MESSAGE_MAX: usize = 16 * 1024;
+
+/// Lease words of one client at one cell. A word that is wanted for a second object takes the lease
+/// from the first, so this bounds memory, not correctness.
+pub const LEASE_WORDS: usize = 1 << 16;
+
+/// Live tasks of a cell before it stops taking new requests: every slot of a busy front, and some.
+pub const TASKS_MAX: usize = 1024;
+
+/// Supplementary groups of a client, as Linux's `NGROUPS_MAX`.
+pub const GROUPS_MAX: usize = 65_536;
+
+const _: () = {
+    assert!(BODY_MAX >= 2 * NAME_MAX + SYMLINK_MAX + 256);
+    assert!(BODY_MAX >= XATTR_NAME_MAX + XATTR_VALUE_MAX + 256);
+    assert!(XATTR_NAME_MAX + XATTR_VALUE_MAX + 128 < BLOCK_SIZE);
+    assert!(PAYLOAD_MAX.is_multiple_of(BLOCK_SIZE));
+    assert!(SLOTS_MAX <= 64 && CELLS_MAX <= 64);
+    assert!(TASKS_MAX > SLOTS_MAX);
+    assert!(PEER_MESSAGE_MAX > BODY_MAX);
+    assert!(CHUNK_BLOCKS == u64::BITS as u64);
+    assert!(SHARDS_DEFAULT <= SHARDS_MAX);
+};

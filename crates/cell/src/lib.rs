@@ -1,0 +1,1 @@
+//! The server: a deterministic state machine, event in, effect out

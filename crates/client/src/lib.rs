@@ -1,0 +1,1 @@
+//! Routing, caches and calls of a file-system client

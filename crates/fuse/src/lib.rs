@@ -1,0 +1,1 @@
+//! The FUSE front: one client among others

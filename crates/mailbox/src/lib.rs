@@ -1,0 +1,1 @@
+//! Mailboxes with names and capabilities, dispatch order

@@ -1,0 +1,1 @@
+//! Requests, replies, slot and record layouts

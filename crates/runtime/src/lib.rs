@@ -1,0 +1,1 @@
+//! Processes, event loops, admission: the real driver of the pure core

@@ -1,0 +1,1 @@
+//! Shared-memory segments, slots, doorbells and parking

@@ -1,0 +1,1 @@
+//! The simulator: links, disks, clock, faults, reference model, checkers

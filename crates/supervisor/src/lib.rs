@@ -1,0 +1,1 @@
+//! Membership, admission and the fleet-wide checkpoint
