@@ -1,1 +1,34 @@
-//! The server: a deterministic state machine, event in, effect out
+//! The server: a deterministic state machine, event in, effect out.
+//!
+//! No thread, no clock, no I/O here. `docs/architecture.md` says how the parts fit; start reading at
+//! [`Cell`], then `task` (how requests wait), `view` and `op` (what operations on names do), `txn`
+//! (operations over several cells), `file` (data), `checkpoint` (what reaches the device).
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod cell;
+mod change;
+mod checkpoint;
+mod chunk;
+mod event;
+mod file;
+mod filelock;
+mod io;
+mod lease;
+mod lock;
+mod names;
+mod op;
+mod open;
+mod permission;
+mod plant;
+mod request;
+mod shard;
+mod space;
+mod task;
+mod txn;
+mod view;
+
+pub use cell::{Cell, CellConfig};
+pub use event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerMessage, SlotRef};
+pub use plant::Plant;

@@ -1,1 +1,92 @@
-fn main() {}
+//! The `warren` command.
+//!
+//! One program is the whole of Warren: what a person types, and, under names that start with two
+//! underscores, every process of a fleet and of a mount. Each subcommand has a module of its name.
+//! Whatever goes wrong is one line on standard error and an exit code ([`failure`]).
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod bench;
+mod courier;
+mod failure;
+mod front;
+mod fsck;
+mod mkfs;
+mod mount;
+mod run;
+mod serve;
+mod sim;
+mod size;
+mod status;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Task};
+use failure::{CODE_FSCK_USAGE, CODE_USAGE, Failure};
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let roles = arguments.get(1..).unwrap_or_default();
+    if let Some(code) = warren_runtime::dispatch(roles).or_else(|| front::dispatch(roles)) {
+        return code;
+    }
+    match Arguments::try_parse_from(&arguments) {
+        Ok(parsed) => perform(parsed.task).unwrap_or_else(Failure::report),
+        Err(error) if error.use_stderr() => usage_failure(&arguments, &error).report(),
+        Err(help) => match help.print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+    }
+}
+
+fn perform(task: Task) -> Result<ExitCode, Failure> {
+    match task {
+        Task::Mkfs(arguments) => mkfs::perform(&arguments),
+        Task::Serve(arguments) => serve::perform(&arguments),
+        Task::Mount(arguments) => mount::perform(&arguments),
+        Task::Umount(arguments) => mount::perform_umount(&arguments),
+        Task::Run(arguments) => run::perform(&arguments),
+        Task::Status(arguments) => status::perform(&arguments),
+        Task::Stop(arguments) => status::perform_stop(&arguments),
+        Task::Fsck(arguments) => fsck::perform(&arguments),
+        Task::Sim(arguments) => sim::perform(&arguments),
+        Task::Bench(arguments) => bench::perform(&arguments),
+    }
+}
+
+/// What clap says over several lines, in one.
+fn usage_failure(arguments: &[OsString], error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    let said: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let line = said.join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let is_fsck = arguments.get(1).is_some_and(|name| name == "fsck");
+    let code = if is_fsck { CODE_FSCK_USAGE } else { CODE_USAGE };
+    Failure::new(code, format!("{line}; see `warren --help`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_is_one_line() {
+        for line in ["warren", "warren nonsense", "warren mkfs", "warren run --cells x -- true"] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let error = Arguments::try_parse_from(&words).expect_err(line);
+            let failure = usage_failure(&words, &error);
+            assert_eq!(failure.to_string().lines().count(), 1, "{line}");
+        }
+    }
+}

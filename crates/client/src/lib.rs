@@ -1,1 +1,25 @@
-//! Routing, caches and calls of a file-system client
+//! What a client of the file system decides: whom to ask, what it may answer from its own copies,
+//! and how a call on a path becomes requests on inodes.
+//!
+//! * [`ShardMap`] and [`Route`]: the cell that executes a request.
+//! * [`Cache`]: copies of names, attributes and symbolic links, each guarded by a lease word that is
+//!   read through [`Words`].
+//! * [`Call`]: one file-system call as a state machine. Every load of a lease word and every use of
+//!   a copy between loads is a step of its own, so that a simulator can let cells act in between.
+//!
+//! This crate is pure: the transport (slots and doorbells) and the lease words belong to a driver.
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod call;
+mod op;
+mod path;
+mod route;
+mod walk;
+
+pub use cache::{Cache, Guard, Words};
+pub use call::{Call, Caller, Send, Step};
+pub use op::{Op, PathOp};
+pub use path::Path;
+pub use route::{Route, ShardMap};

@@ -1,1 +1,26 @@
-//! Block devices behind one trait: io_uring on files and block devices
+//! The pool device: 4 KiB blocks of a file or a block device.
+//!
+//! A [`PoolFile`] is the opened device: its length, its lock, and plain synchronous access for the
+//! supervisor, `mkfs` and `fsck`. A [`Device`] is a cell's queue to it: submit, go on, poll what is
+//! done, and sleep in one place for completions and wake-ups alike. [`Uring`] is the real one;
+//! [`Blocking`] takes its place where io_uring is forbidden (many containers' seccomp profiles).
+//!
+//! Unsafe code: the memory that a device reads and writes behind the caller's back (see
+//! [`Device::submit_read`]) and the calls of io_uring.
+
+mod blocking;
+mod device;
+mod error;
+mod pool_file;
+mod transfer;
+mod uring;
+
+#[cfg(test)]
+mod conformance;
+
+pub use blocking::Blocking;
+pub use device::{Device, Done, open_queue};
+pub use error::DeviceError;
+pub use pool_file::{IoMode, PoolFile};
+pub use transfer::FRAMES_MAX;
+pub use uring::Uring;

@@ -1,1 +1,40 @@
-//! On-disk structures, B+tree, checksums, fsck
+//! Everything Warren keeps on a pool device, typed; the copy-on-write B+tree; `mkfs` and `fsck`.
+//!
+//! The bits are in `docs/disk-format.md`, which changes with this crate. Bytes are decoded once, into
+//! types that can hold only legal values; a damaged or hostile image gives an error, never a panic,
+//! even where its checksums are valid.
+//!
+//! This crate is pure: it is handed blocks and hands blocks back. Where blocks are placed is decided by
+//! whoever owns the shard.
+
+#![forbid(unsafe_code)]
+
+mod codec;
+pub mod format;
+pub mod fsck;
+mod inode;
+mod key;
+mod layout;
+mod node;
+mod region;
+mod root_slot;
+mod superblock;
+mod tree;
+mod value;
+
+use warren_base::BlockNo;
+
+pub use inode::{FileKind, Inode, MODE_MASK, Part};
+pub use key::{Key, Kind, name_hash};
+pub use layout::{Layout, ROOT_SLOT_SIZE, SlotPlace};
+pub use node::{BlockPtr, HEIGHT_MAX, NODE_CAPACITY, NodeError, ROOT_HEIGHT_MAX, block_checksum};
+pub use region::{Owner, RegionError, RegionMap};
+pub use root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
+pub use superblock::{CopiesState, FORMAT_VERSION, LABEL_MAX, Superblock, SuperblockError, Uuid};
+pub use tree::{Absent, Tree};
+pub use value::{
+    Dentry, EXTENT_BLOCKS_MAX, Extent, TARGET_PIECE, VALUE_MAX, Value, ValueError, Xattr,
+};
+
+/// A block's number and its new 4096 bytes.
+pub type BlockWrite = (BlockNo, Box<[u8]>);

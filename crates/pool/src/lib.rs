@@ -1,1 +1,38 @@
-//! The distributed unordered pool
+//! The distributed unordered pool: a bag of elements that the cells of a fleet share.
+//!
+//! From the dPool (fos thesis, chapter 4). Each cell holds one shard, a [`Pool`]; `add` and `get`
+//! are local calls when they can be, and messages between the shards otherwise. Six [`Algorithm`]s
+//! differ in where elements lie and when they move; none changes what is promised:
+//!
+//! * **Found**: `get` says that the pool is empty only if there was a moment, after the call, at
+//!   which no element was anywhere, in a shard or on the way (`search.rs` says why).
+//! * **Once**: no element is handed out twice or lost, also while cells join, leave or die. What
+//!   lies in a dead shard is gone with it; the caller is told and adds again what it knows to be
+//!   free.
+//!
+//! What the driver owes:
+//!
+//! * Messages from one cell to another arrive in order, and effects are carried out in order.
+//! * [`Pool::peer_died`] comes, at any cell, only when everything that the dead cell had sent was
+//!   handled, at every cell: after the first barrier of recovery. (A send is atomic, so what was
+//!   sent is in its receiver's memory.)
+//! * A message to a cell that has no shard of this pool comes back as [`Pool::peer_gone`]; to a
+//!   cell that is dying, not before that barrier.
+//!
+//! This crate is pure: no thread, no clock, no I/O, no chance.
+
+#![forbid(unsafe_code)]
+
+mod background;
+mod membership;
+mod message;
+mod search;
+mod shard;
+mod tuning;
+
+pub use message::{Effect, PoolMessage, SearchNo};
+pub use shard::{Get, NotMember, Pool, Ticket};
+pub use tuning::{Algorithm, DISTANCE_DEFAULT, Tuning};
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,34 @@
-//! Requests, replies, slot and record layouts
+//! What Warren's processes say to each other: requests and replies of clients, messages between
+//! cells, orders of the supervisor, and the layout of the shared memory that carries them.
+//!
+//! Bytes become a type once, at the edge, by [`Wire::decode`]; a decoded value can hold only what is
+//! legal (a [`FileName`] has no slash), so nothing behind the edge checks again.
+//! `docs/protocol.md` describes the same things for people.
+
+#![forbid(unsafe_code)]
+
+extern crate self as warren_proto;
+
+mod attr;
+mod change;
+pub mod control;
+mod lock;
+mod name;
+mod peer;
+mod reply;
+mod request;
+pub mod slot;
+mod wire;
+
+pub use attr::{Attr, FileKind, SetAttr, SetTime};
+pub use change::Change;
+pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
+pub use name::{FileName, XattrName};
+pub use peer::{InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
+pub use reply::{Answer, DirEntry, Entry, Lease, LeaseKey, Opened, Reply, StatFs};
+pub use request::{
+    AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,
+    RequestHeader, XattrMode,
+};
+pub use warren_proto_derive::Wire;
+pub use wire::{Malformed, Reader, Wire};

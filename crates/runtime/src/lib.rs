@@ -1,1 +1,41 @@
-//! Processes, event loops, admission: the real driver of the pure core
+//! Processes, event loops, admission: the real driver of the pure core.
+//!
+//! ```text
+//! launch      serve, start a fleet behind a command, the roles of its processes
+//! keeper      parent of all, holds descriptors, no logic
+//! supervisor  drives `warren_supervisor`; the door, the fleet's memory, the pool's metadata
+//! cell        drives `warren_cell`; one event loop a process
+//! connection  a client's admission        slot  one request on its way
+//! link        packets with descriptors    message  what is in them
+//! place       where a pool's door is      door  asking there
+//! ```
+//!
+//! Nothing here decides anything about files. What a process may do is what descriptors it was given:
+//! the supervisor makes every segment and hands each process the rights it needs and no others.
+
+#![deny(unsafe_code)]
+
+mod bell;
+mod cell;
+mod clock;
+mod connection;
+pub mod door;
+mod error;
+mod identity;
+mod keeper;
+mod launch;
+mod link;
+mod message;
+mod notice;
+mod place;
+mod process;
+mod slot;
+mod status;
+mod supervisor;
+
+pub use connection::{ConnectOptions, Connection, InFlight};
+pub use door::{is_served, status};
+pub use error::{ErrorKind, FleetError};
+pub use launch::{CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet};
+pub use slot::Slot;
+pub use status::{CellStatus, ClientStatus, FleetStatus};

@@ -1,1 +1,47 @@
-//! Shared-memory segments, slots, doorbells and parking
+//! The memory that Warren's processes share: segments, slots, doorbells, rings, parking.
+//!
+//! The firewall (design section 3): every page has one writer, who alone maps it writable. So
+//! every protocol here comes in two halves, a writer over [`WriteMap`] and a reader over
+//! [`ReadMap`]. Both halves are generic over [`Store`] and [`Load`], so that the models in
+//! `model.rs` run the very same code under loom.
+//!
+//! Readers follow the careful reference protocol: they check range and alignment, load every word
+//! once, copy to their own memory, and believe only what passes the checks on the copy. Whatever a
+//! peer writes ends in an `Err`, never in a panic. What *we* get wrong (a slot that is not ours, a
+//! body that is too long) is an assertion.
+//!
+//! ```text
+//! memory    Load, Store: words and bytes of shared memory, fence, futex
+//! map       ReadMap, WriteMap: the real thing        copy   the bytes of it, soundly
+//! segment   Segment: a sealed memfd
+//! client    ClientWriter, ClientReader: requests     reply  ReplyWriter, ReplyReader: answers
+//! ring      PeerLink: messages between two cells     frames Frames: the buffer cache
+//! vitals    heartbeat, load, parked flag             wake   WakeFd: wakes a parked cell
+//! shard_map the owner of every shard, versioned
+//! ```
+
+mod client;
+mod copy;
+mod frames;
+mod map;
+mod memory;
+mod reply;
+mod ring;
+mod segment;
+mod shard_map;
+mod vitals;
+mod wake;
+
+#[cfg(test)]
+mod model;
+
+pub use client::{ClientReader, ClientWriter};
+pub use frames::Frames;
+pub use map::{ReadMap, WriteMap};
+pub use memory::{Load, Store, Waited};
+pub use reply::{ReplyHeader, ReplyReader, ReplyWriter, WaitOutcome};
+pub use ring::{BadMessage, Lane, PEER_SEGMENT_LEN, PeerLink, SendError};
+pub use segment::{Segment, SegmentError, SegmentKind, map_read_only, map_writable};
+pub use shard_map::{SHARD_MAP_LEN, ShardMap, ShardMapError, ShardMapReader, ShardMapWriter};
+pub use vitals::{Counter, VITALS_LEN, VitalsReader, VitalsWriter};
+pub use wake::WakeFd;

@@ -1,1 +1,64 @@
-fn main() {}
+//! Build, test and tidy tasks: `cargo xtask <task>`.
+//!
+//! Nothing here is shipped and nothing shipped depends on it. A task prints what it does as it does
+//! it, one line a step, and ends with a status other than zero if any step failed.
+
+mod e2e;
+mod packages;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask TASK [OPTION...]
+
+  test [--full] [--no-mounts]     everything: tidy, format, clippy, unit tests, simulation, end to end
+  tidy                            the rules of the house that no compiler checks
+  e2e [--full] [--cells N] [--only NAME] [--keep]
+                                  real programs on a real mount (root and FUSE needed)
+  sim [--full]                    the simulator with fresh seeds
+
+  --full        the long version: more seeds, bigger trees, 1, 2, 3 and 8 cells
+  --no-mounts   leave out what needs root and FUSE
+  --keep        keep the working directory of a failed end-to-end run";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs the task; false if it ran and found something wrong.
+fn dispatch(arguments: &[String]) -> Result<bool> {
+    let Some((task, options)) = arguments.split_first() else { bail!("{USAGE}") };
+    let root = workspace_root()?;
+    match task.as_str() {
+        "test" => test::run(&root, &test::Options::parse(options)?),
+        "tidy" => tidy::run(&root),
+        "sim" => test::simulate(&root, test::Options::parse(options)?.full),
+        "e2e" => e2e::run(&root, &e2e::Options::parse(options)?),
+        e2e::INSIDE => e2e::run_inside(&root, &e2e::Options::parse(options)?),
+        "--help" | "-h" | "help" => {
+            println!("{USAGE}");
+            Ok(true)
+        }
+        other => bail!("unknown task {other:?}\n{USAGE}"),
+    }
+}
+
+/// The directory of the workspace's `Cargo.toml`: two above this crate's.
+fn workspace_root() -> Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.ancestors().nth(2).context("xtask is not inside a workspace")?;
+    Ok(root.to_path_buf())
+}

@@ -1,0 +1,61 @@
+//! How often and how long each kind of affinity ran: the share of time in coarse ones is what
+//! limits the cores a cell can use.
+
+use std::time::Duration;
+
+use crate::Kind;
+
+/// Of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KindCounters {
+    /// Times an affinity of this kind began to run.
+    pub starts: u64,
+    /// Messages handed out.
+    pub messages: u64,
+    /// Time charged by the driver.
+    pub busy: Duration,
+}
+
+/// Of all kinds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    kinds: [KindCounters; Kind::ALL.len()],
+    /// Times the scheduler held other affinities back to let a coarse one in.
+    pub drains: u64,
+}
+
+impl Counters {
+    pub fn of(&self, kind: Kind) -> &KindCounters {
+        &self.kinds[kind as usize]
+    }
+
+    pub(crate) fn of_mut(&mut self, kind: Kind) -> &mut KindCounters {
+        &mut self.kinds[kind as usize]
+    }
+
+    /// Time in all kinds together.
+    pub fn busy(&self) -> Duration {
+        self.kinds.iter().map(|kind| kind.busy).sum()
+    }
+
+    /// The part of all time that this kind took, 0 to 1.
+    pub fn share(&self, kind: Kind) -> f64 {
+        let all = self.busy().as_secs_f64();
+        if all == 0.0 { 0.0 } else { self.of(kind).busy.as_secs_f64() / all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up() {
+        let mut counters = Counters::default();
+        assert_eq!(counters.share(Kind::Serial), 0.0);
+        counters.of_mut(Kind::Serial).busy = Duration::from_secs(1);
+        counters.of_mut(Kind::Stripe).busy = Duration::from_secs(3);
+        assert_eq!(counters.share(Kind::Serial), 0.25);
+        assert_eq!(Kind::ALL.iter().map(|&kind| counters.share(kind)).sum::<f64>(), 1.0);
+    }
+}

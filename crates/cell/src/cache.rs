@@ -1,0 +1,296 @@
+//! The buffer cache: pages of file data in the cell's frames.
+//!
+//! A page is *loading*, *clean* or *dirty*; a clean or dirty one may also be *being written*. The frame
+//! of a page that is being written or loaded belongs to that I/O too: whoever changes the page moves
+//! it to another frame, whoever drops it leaves the frame to the I/O.
+//!
+//! Invariants: every frame is free, a page's, or an I/O's. Only clean pages that nobody pinned and
+//! that no I/O uses are evicted.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use hashbrown::HashMap;
+use warren_base::{Ino, ShardId};
+
+use crate::lease::FixedHasher;
+use crate::{FrameNo, IoId};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PageState {
+    Loading(IoId),
+    Clean,
+    Dirty,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    pub(crate) frame: FrameNo,
+    pub(crate) state: PageState,
+    pub(crate) writing: Option<IoId>,
+    pins: u16,
+    referenced: bool,
+}
+
+impl Page {
+    fn is_evictable(&self) -> bool {
+        self.state == PageState::Clean && self.writing.is_none() && self.pins == 0
+    }
+
+    fn is_used_by_io(&self) -> bool {
+        self.writing.is_some() || matches!(self.state, PageState::Loading(_))
+    }
+}
+
+/// A page of a file: the inode and the page's number in it.
+pub(crate) type PageNo = (Ino, u64);
+
+/// The dirty pages, with a count for each shard (each will want a block of its shard's space).
+#[derive(Debug, Default)]
+struct DirtySet {
+    pages: BTreeSet<PageNo>,
+    by_shard: HashMap<ShardId, u64, FixedHasher>,
+}
+
+impl DirtySet {
+    fn insert(&mut self, at: PageNo) {
+        if self.pages.insert(at) {
+            *self.by_shard.entry(at.0.shard()).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, at: PageNo) {
+        if self.pages.remove(&at) {
+            *self.by_shard.get_mut(&at.0.shard()).expect("counted when it became dirty") -= 1;
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Cache {
+    frames: u32,
+    free: Vec<FrameNo>,
+    files: HashMap<Ino, BTreeMap<u64, Page>, FixedHasher>,
+    dirty: DirtySet,
+    /// All pages (and some that are gone), in the order in which eviction looks at them.
+    clock: VecDeque<PageNo>,
+    pinned: u32,
+}
+
+impl Cache {
+    pub(crate) fn new(frames: u32) -> Self {
+        Self {
+            frames,
+            free: (0..frames).rev().map(FrameNo).collect(),
+            files: HashMap::default(),
+            dirty: DirtySet::default(),
+            clock: VecDeque::new(),
+            pinned: 0,
+        }
+    }
+
+    pub(crate) fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    pub(crate) fn dirty_pages(&self) -> usize {
+        self.dirty.pages.len()
+    }
+
+    /// Dirty pages of the files of one shard.
+    pub(crate) fn dirty_pages_of(&self, shard: ShardId) -> u64 {
+        self.dirty.by_shard.get(&shard).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn pinned_pages(&self) -> u32 {
+        self.pinned
+    }
+
+    /// The dirty pages of inodes `from` on, in order.
+    pub(crate) fn dirty_from(&self, from: PageNo) -> impl Iterator<Item = PageNo> + '_ {
+        self.dirty.pages.range(from..).copied()
+    }
+
+    pub(crate) fn page(&mut self, (ino, page): PageNo) -> Option<Page> {
+        let page = self.files.get_mut(&ino)?.get_mut(&page)?;
+        page.referenced = true;
+        Some(*page)
+    }
+
+    fn get_mut(&mut self, (ino, page): PageNo) -> Option<&mut Page> {
+        self.files.get_mut(&ino)?.get_mut(&page)
+    }
+
+    /// A free frame, taken from the page that was used longest ago if need be.
+    pub(crate) fn take_frame(&mut self) -> Option<FrameNo> {
+        if let Some(frame) = self.free.pop() {
+            return Some(frame);
+        }
+        // Twice around: the first time may only take the reference bits.
+        for _ in 0..2 * self.clock.len() {
+            let at = self.clock.pop_front()?;
+            let Some(page) = self.get_mut(at) else { continue };
+            if page.is_evictable() && !page.referenced {
+                let frame = page.frame;
+                self.remove(at);
+                return Some(frame);
+            }
+            page.referenced = false;
+            self.clock.push_back(at);
+        }
+        None
+    }
+
+    pub(crate) fn give_frame(&mut self, frame: FrameNo) {
+        self.free.push(frame);
+    }
+
+    /// A page that is not in the cache comes in.
+    pub(crate) fn insert(&mut self, at: PageNo, frame: FrameNo, state: PageState) {
+        let page = Page { frame, state, writing: None, pins: 0, referenced: true };
+        let old = self.files.entry(at.0).or_default().insert(at.1, page);
+        assert!(old.is_none(), "page {at:?} is in the cache already");
+        if state == PageState::Dirty {
+            self.dirty.insert(at);
+        }
+        self.clock.push_back(at);
+    }
+
+    fn remove(&mut self, at: PageNo) -> Option<Page> {
+        let file = self.files.get_mut(&at.0)?;
+        let page = file.remove(&at.1)?;
+        if file.is_empty() {
+            self.files.remove(&at.0);
+        }
+        self.dirty.remove(at);
+        self.pinned -= u32::from(page.pins);
+        Some(page)
+    }
+
+    pub(crate) fn mark_dirty(&mut self, at: PageNo) {
+        self.get_mut(at).expect("only a page in the cache becomes dirty").state = PageState::Dirty;
+        self.dirty.insert(at);
+    }
+
+    /// The page moves to `frame`; the frame it had is left to the I/O that uses it.
+    pub(crate) fn move_page(&mut self, at: PageNo, frame: FrameNo) {
+        let page = self.get_mut(at).expect("only a page in the cache is moved");
+        assert!(page.writing.take().is_some());
+        page.frame = frame;
+    }
+
+    /// The page is being written as it is now.
+    pub(crate) fn start_write(&mut self, at: PageNo, io: IoId) {
+        let page = self.get_mut(at).expect("only a page in the cache is written");
+        page.state = PageState::Clean;
+        page.writing = Some(io);
+        self.dirty.remove(at);
+    }
+
+    /// The write of the page from `frame` is over. A page that could not be written is dirty again.
+    pub(crate) fn finish_write(&mut self, at: PageNo, frame: FrameNo, io: IoId, written: bool) {
+        match self.get_mut(at) {
+            Some(page) if page.writing == Some(io) && page.frame == frame => {
+                page.writing = None;
+                if !written {
+                    self.mark_dirty(at);
+                }
+            }
+            _ => self.give_frame(frame),
+        }
+    }
+
+    /// The read of the page into `frame` is over. A page that could not be read is dropped.
+    pub(crate) fn finish_load(&mut self, at: PageNo, frame: FrameNo, io: IoId, loaded: bool) {
+        match self.get_mut(at) {
+            Some(page) if page.state == PageState::Loading(io) => {
+                page.state = PageState::Clean;
+                if !loaded {
+                    self.remove(at);
+                    self.give_frame(frame);
+                }
+            }
+            _ => self.give_frame(frame),
+        }
+    }
+
+    /// Drops the pages of `ino` from page `first` on, dirty ones too. Returns how many were dirty.
+    pub(crate) fn drop_pages(&mut self, ino: Ino, first: u64) -> u64 {
+        let Some(file) = self.files.get(&ino) else { return 0 };
+        let doomed: Vec<u64> = file.range(first..).map(|(page, _)| *page).collect();
+        let mut dirty = 0;
+        for number in doomed {
+            let page = self.remove((ino, number)).expect("just listed");
+            dirty += u64::from(page.state == PageState::Dirty);
+            if !page.is_used_by_io() {
+                self.give_frame(page.frame);
+            }
+        }
+        dirty
+    }
+
+    /// Keeps the page until [`Self::unpin`].
+    pub(crate) fn pin(&mut self, at: PageNo) {
+        self.get_mut(at).expect("only a page in the cache is pinned").pins += 1;
+        self.pinned += 1;
+    }
+
+    pub(crate) fn unpin(&mut self, at: PageNo) {
+        if let Some(page) = self.get_mut(at)
+            && page.pins > 0
+        {
+            page.pins -= 1;
+            self.pinned -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Ino = Ino::ROOT;
+
+    #[test]
+    fn pinned_and_dirty_pages_stay() {
+        let mut cache = Cache::new(3);
+        for (page, state) in [(0, PageState::Dirty), (1, PageState::Clean), (2, PageState::Clean)] {
+            let frame = cache.take_frame().unwrap();
+            cache.insert((FILE, page), frame, state);
+        }
+        cache.pin((FILE, 1));
+        assert!(cache.take_frame().is_some());
+        assert!(cache.page((FILE, 2)).is_none());
+        assert_eq!(cache.take_frame(), None);
+        cache.unpin((FILE, 1));
+        assert!(cache.take_frame().is_some());
+        assert_eq!(cache.take_frame(), None);
+    }
+
+    #[test]
+    fn a_page_changed_while_it_is_written_leaves_its_frame_to_the_write() {
+        let mut cache = Cache::new(2);
+        let (at, io) = ((FILE, 0), IoId(1));
+        let old = cache.take_frame().unwrap();
+        cache.insert(at, old, PageState::Dirty);
+        cache.start_write(at, io);
+        let new = cache.take_frame().unwrap();
+        cache.move_page(at, new);
+        cache.mark_dirty(at);
+        assert_eq!(cache.take_frame(), None);
+        cache.finish_write(at, old, io, true);
+        assert_eq!(cache.take_frame(), Some(old));
+        assert_eq!(cache.page(at).unwrap().state, PageState::Dirty);
+    }
+
+    #[test]
+    fn a_page_dropped_while_it_is_read_leaves_its_frame_to_the_read() {
+        let mut cache = Cache::new(1);
+        let (at, io) = ((FILE, 0), IoId(1));
+        let frame = cache.take_frame().unwrap();
+        cache.insert(at, frame, PageState::Loading(io));
+        assert_eq!(cache.drop_pages(FILE, 0), 0);
+        assert_eq!(cache.take_frame(), None);
+        cache.finish_load(at, frame, io, true);
+        assert_eq!(cache.take_frame(), Some(frame));
+    }
+}

@@ -1,0 +1,340 @@
+//! Write-back and checkpoints (WAFL's consistency points).
+//!
+//! Order of a fleet-wide checkpoint, as this cell sees it:
+//!
+//! 1. `Drain`: no transaction starts any more; `Drained` is reported when none is left.
+//! 2. `Write`: every dirty page gets a place, then every dirty node, in one go: that is the state which
+//!    the checkpoint holds. The writes are issued; requests go on, transactions do not yet (another
+//!    cell may not have come to this point).
+//! 3. All writes done: `Written` is reported with the new roots.
+//! 4. `Switched`: blocks freed before step 2 may be used again. `Failed`: they stay held, and
+//!    everything is dirty enough to be written again by the next checkpoint.
+
+use std::collections::BTreeMap;
+
+use warren_base::{BlockNo, Errno, Ino, ShardId};
+use warren_disk::{Key, Value};
+use warren_proto::control::{Report, ShardRoot, Written};
+
+use crate::cache::PageNo;
+use crate::cell::{Cell, Out};
+use crate::event::{Effect, FrameNo, Memory};
+use crate::plant::Plant;
+use crate::task::{Stop, Task, Wait, WaitKey, Work};
+
+/// Nodes a cell keeps in memory, of about 8 KiB each with their records: 64 MiB.
+const NODES_MAX: usize = 8192;
+/// Dirty nodes at which a checkpoint is asked for without waiting for the timer.
+const DIRTY_NODES_MAX: usize = NODES_MAX / 2;
+/// Pages that write-back gives places to in one go.
+const WRITE_BACK_BATCH: usize = 1024;
+/// Writes under way beyond which write-back starts no more.
+const WRITES_MAX: usize = 16;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Draining {
+        reported: bool,
+    },
+    /// The state is being fixed (this may wait for nodes to be read).
+    Fixing,
+    Writing,
+    Reported,
+}
+
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    phase: Phase,
+    number: u64,
+    wanted: bool,
+    /// What will be reported when the writes are done.
+    written: Written,
+    /// Chunks claimed by each shard, should the checkpoint fail.
+    claimed: BTreeMap<ShardId, Vec<u64>>,
+    /// The shards whose trees were written, which must be written again if it fails.
+    roots: Vec<ShardId>,
+}
+
+impl Checkpoint {
+    pub(crate) fn new(generation: u64) -> Self {
+        Self {
+            phase: Phase::Idle,
+            number: generation,
+            wanted: false,
+            written: Written::default(),
+            claimed: BTreeMap::new(),
+            roots: Vec::new(),
+        }
+    }
+
+    /// Whether transactions must wait.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.phase != Phase::Idle
+    }
+}
+
+impl Cell {
+    /// Asks for a checkpoint that starts from now on.
+    pub(crate) fn want_checkpoint<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        if !std::mem::replace(&mut self.checkpoint.wanted, true) {
+            out.effects.push(Effect::Report(Report::WantCheckpoint { cell: self.id }));
+        }
+    }
+
+    pub(crate) fn drain<M: Memory>(&mut self, number: u64, out: &mut Out<'_, M>) {
+        self.checkpoint.phase = Phase::Draining { reported: false };
+        self.checkpoint.number = number;
+        self.checkpoint.wanted = false;
+        self.tasks.requeue(WaitKey::NextCheckpoint, WaitKey::Checkpoint(number));
+        self.report_if_drained(out);
+    }
+
+    pub(crate) fn report_if_drained<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        if self.checkpoint.phase == (Phase::Draining { reported: false })
+            && self.live_txns.is_empty()
+        {
+            self.checkpoint.phase = Phase::Draining { reported: true };
+            let (cell, number) = (self.id, self.checkpoint.number);
+            out.effects.push(Effect::Report(Report::Drained { cell, number }));
+        }
+    }
+
+    pub(crate) fn start_writing(&mut self, number: u64) {
+        if self.checkpoint.number == number {
+            self.checkpoint.phase = Phase::Fixing;
+            self.start(Task::new(Work::Fix));
+        }
+    }
+
+    /// Fixes the state that the checkpoint holds. Waits for nodes as often as need be.
+    pub(crate) fn fix<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+        while self.cache.dirty_pages() > 0 {
+            self.place_pages(usize::MAX, out)?;
+        }
+        let ids: Vec<_> = self.shards.keys().copied().collect();
+        // From here on nothing waits: this is the state.
+        let mut written = Written::default();
+        for id in ids {
+            self.write_tree(id, &mut written)?;
+        }
+        self.checkpoint.written = written;
+        self.checkpoint.phase = Phase::Writing;
+        Ok(())
+    }
+
+    /// The state could not be fixed: there is no checkpoint this time.
+    pub(crate) fn fix_failed<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
+        self.checkpoint.phase = Phase::Reported;
+        let (cell, number) = (self.id, self.checkpoint.number);
+        out.effects.push(Effect::Report(Report::Written { cell, number, result: Err(errno) }));
+    }
+
+    /// Gives the tree's dirty nodes places and queues them to be written.
+    fn write_tree(&mut self, id: ShardId, written: &mut Written) -> Result<(), Stop> {
+        let mut places: Vec<BlockNo> = Vec::new();
+        loop {
+            let shard = self.shards.get_mut(&id).expect("owned");
+            let displaced = shard.tree.take_displaced();
+            displaced.into_iter().for_each(|block| shard.space.free(block));
+            shard.space.depart();
+            while places.len() < shard.tree.dirty_nodes() {
+                match shard.space.alloc() {
+                    Some(block) => places.push(block),
+                    None => break,
+                }
+            }
+            if places.len() < shard.tree.dirty_nodes() {
+                if self.claim_spare(id) {
+                    continue;
+                }
+                let shard = self.shards.get_mut(&id).expect("owned");
+                places.into_iter().for_each(|block| shard.space.free(block));
+                return Err(Stop::Fail(Errno::ENOSPC));
+            }
+            // Writing the chunks' records may make more nodes dirty.
+            while let Some((chunk, used)) = shard.space.next_stale() {
+                match used {
+                    Some(used) => shard.put(Key::chunk(chunk), Value::Chunk(used)),
+                    None => drop(shard.take(&Key::chunk(chunk))),
+                }
+            }
+            if places.len() > shard.tree.dirty_nodes() {
+                let block = places.pop().expect("more than needed");
+                shard.space.free(block);
+                continue;
+            }
+            if places.len() == shard.tree.dirty_nodes()
+                && !shard.tree.has_displaced()
+                && !shard.space.is_stale()
+            {
+                break;
+            }
+        }
+        let shard = self.shards.get_mut(&id).expect("owned");
+        if places.is_empty() && !shard.changed {
+            return Ok(());
+        }
+        let (root, height, nodes) = shard.tree.write_out(self.checkpoint.number, &places);
+        shard.changed = false;
+        let (claimed, released) = shard.space.seal();
+        written.claimed.extend(claimed.iter().map(|chunk| (*chunk, id)));
+        written.released.extend(released);
+        written.roots.push(ShardRoot {
+            shard: id,
+            root: root.map(|pointer| (pointer.block, pointer.checksum)),
+            height,
+            next_sequence: shard.next_sequence,
+            inodes: shard.inodes,
+            blocks: shard.space.used_blocks(),
+        });
+        self.checkpoint.claimed.insert(id, claimed);
+        self.checkpoint.roots.push(id);
+        self.io.queue_nodes(nodes);
+        Ok(())
+    }
+
+    /// Reports when the checkpoint's writes are done.
+    pub(crate) fn advance_checkpoint<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        if self.checkpoint.phase == Phase::Idle {
+            self.evict_nodes(out);
+        }
+        if self.checkpoint.phase != Phase::Writing || !self.io.writes_are_done() {
+            return;
+        }
+        self.checkpoint.phase = Phase::Reported;
+        let written = std::mem::take(&mut self.checkpoint.written);
+        let result = self.io.take_write_error().map_or(Ok(written), Err);
+        let (cell, number) = (self.id, self.checkpoint.number);
+        out.effects.push(Effect::Report(Report::Written { cell, number, result }));
+    }
+
+    fn evict_nodes<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        let resident: usize = self.shards.values().map(|shard| shard.tree.resident_nodes()).sum();
+        if resident <= NODES_MAX {
+            return;
+        }
+        let share = NODES_MAX / self.shards.len().max(1);
+        for shard in self.shards.values_mut() {
+            shard.tree.evict(share);
+        }
+        let dirty: usize = self.shards.values().map(|shard| shard.tree.dirty_nodes()).sum();
+        if dirty > DIRTY_NODES_MAX {
+            self.want_checkpoint(out);
+        }
+    }
+
+    pub(crate) fn switched<M: Memory>(&mut self, number: u64, out: &mut Out<'_, M>) {
+        if self.checkpoint.number != number {
+            return;
+        }
+        for id in std::mem::take(&mut self.checkpoint.roots) {
+            let chunks = self.shards.get_mut(&id).expect("owned").space.switched();
+            self.give_chunks(chunks, out);
+        }
+        self.checkpoint.claimed.clear();
+        self.end_checkpoint();
+        self.tasks.wake_all(WaitKey::Checkpoint(number));
+    }
+
+    pub(crate) fn checkpoint_failed(&mut self, number: u64, errno: Errno) {
+        if self.checkpoint.number != number {
+            return;
+        }
+        for id in std::mem::take(&mut self.checkpoint.roots) {
+            let claimed = self.checkpoint.claimed.remove(&id).unwrap_or_default();
+            let shard = self.shards.get_mut(&id).expect("owned");
+            shard.space.failed(claimed);
+            // What was written may not be there: everything in memory is written again.
+            shard.tree.soil_all();
+            shard.changed = true;
+        }
+        self.end_checkpoint();
+        self.tasks.fail_all(WaitKey::Checkpoint(number), errno);
+    }
+
+    fn end_checkpoint(&mut self) {
+        self.checkpoint.phase = Phase::Idle;
+        self.tasks.wake_all(WaitKey::Undrained);
+    }
+
+    /// Writes dirty pages before the cache is full of them.
+    pub(crate) fn write_back<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        // A checkpoint writes everything itself, and waits for all writes that were started.
+        if matches!(self.checkpoint.phase, Phase::Fixing | Phase::Writing) {
+            return;
+        }
+        let limit = self.cache.frames() as usize / 4;
+        while self.cache.dirty_pages() > limit && self.io.writes_under_way() < WRITES_MAX {
+            match self.place_pages(WRITE_BACK_BATCH, out) {
+                Ok(()) => {}
+                Err(Stop::Wait(Wait::Node(shard, pointer))) => {
+                    self.read_node(shard, pointer, out);
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Gives up to `limit` dirty pages places, in the order of their files, and starts to write them.
+    fn place_pages<M: Memory>(&mut self, limit: usize, out: &mut Out<'_, M>) -> Result<(), Stop> {
+        let Some(first) = self.cache.dirty_from((Ino(0), 0)).next() else { return Ok(()) };
+        let (ino, id) = (first.0, first.0.shard());
+        let mut run: Vec<PageNo> = Vec::new();
+        for at in self.cache.dirty_from(first).take(limit.min(WRITE_BACK_BATCH)) {
+            if at.0 != ino || run.last().is_some_and(|last| last.1 + 1 != at.1) {
+                break;
+            }
+            run.push(at);
+        }
+        let (from, to) = (run[0].1, run[run.len() - 1].1);
+        self.shards[&id].extents(ino, from, to, |_, _| {})?;
+        let mut placed: Vec<(PageNo, FrameNo, BlockNo)> = Vec::with_capacity(run.len());
+        for at in run {
+            let block = match self.alloc_block(id) {
+                Some(block) => block,
+                None => break,
+            };
+            let frame = self.cache.page(at).expect("a dirty page is in the cache").frame;
+            placed.push((at, frame, block));
+        }
+        if placed.is_empty() {
+            return Err(Stop::Fail(Errno::ENOSPC));
+        }
+        self.record_places(&placed, out);
+        self.write_pages(&placed, out);
+        Ok(())
+    }
+
+    fn alloc_block(&mut self, id: ShardId) -> Option<BlockNo> {
+        let block = self.shards.get_mut(&id).expect("owned").space.alloc();
+        if block.is_some() || !self.claim_spare(id) {
+            return block;
+        }
+        self.shards.get_mut(&id).expect("owned").space.alloc()
+    }
+
+    /// Enters the places of consecutive pages of one file in its extents.
+    fn record_places<M: Memory>(
+        &mut self,
+        placed: &[(PageNo, FrameNo, BlockNo)],
+        out: &mut Out<'_, M>,
+    ) {
+        let adjacent =
+            |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
+        let mut new: Vec<(u64, BlockNo, Vec<u32>)> = Vec::new();
+        for run in placed.chunk_by(adjacent) {
+            let checksums =
+                run.iter().map(|(_, frame, _)| crc32c::crc32c(out.memory.frame(*frame))).collect();
+            new.push((run[0].0.1, run[0].2, checksums));
+        }
+        let ((ino, first), (_, last)) = (placed[0].0, placed[placed.len() - 1].0);
+        let plant = self.plant == Some(Plant::DoubleAllocate);
+        let shard = self.shards.get_mut(&ino.shard()).expect("owned");
+        shard.replace_extents(ino, first, last, &new);
+        if plant {
+            shard.space.lose(placed[0].2);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! I/O under way: what each is for, and what its end means.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Errno, ShardId};
+use warren_disk::{BlockPtr, BlockWrite};
+
+use crate::cache::{PageNo, PageState};
+use crate::cell::{Cell, Out};
+use crate::event::{Effect, FrameNo, IoId, Memory};
+use crate::lease::FixedHasher;
+use crate::shard::Placed;
+use crate::task::{Task, TaskId, WaitKey};
+
+/// Blocks of one I/O: what a queue of a device takes in one request.
+const BLOCKS_MAX: usize = 256;
+/// Frames that writes of tree nodes may take at a time.
+const NODE_FRAMES_MAX: usize = 256;
+
+#[derive(Debug)]
+enum Purpose {
+    LoadNode { shard: ShardId, pointer: BlockPtr, frame: FrameNo },
+    LoadPages { pages: Vec<(PageNo, FrameNo, u32)> },
+    WritePages { pages: Vec<(PageNo, FrameNo)> },
+    WriteNodes { frames: Vec<FrameNo> },
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Io {
+    next: u64,
+    live: BTreeMap<IoId, Purpose>,
+    node_loads: HashMap<BlockNo, IoId, FixedHasher>,
+    /// Tree nodes that wait for frames to be written from.
+    node_writes: Vec<BlockWrite>,
+    node_frames: usize,
+    /// Writes under way, and whether one has failed since it was asked.
+    writes: usize,
+    write_error: Option<Errno>,
+}
+
+impl Io {
+    pub(crate) fn new_id(&mut self) -> IoId {
+        self.next += 1;
+        IoId(self.next)
+    }
+
+    /// Whether every write that was started is over.
+    pub(crate) fn writes_are_done(&self) -> bool {
+        self.writes == 0 && self.node_writes.is_empty()
+    }
+
+    pub(crate) fn writes_under_way(&self) -> usize {
+        self.writes
+    }
+
+    /// What went wrong with a write since this was last asked.
+    pub(crate) fn take_write_error(&mut self) -> Option<Errno> {
+        self.write_error.take()
+    }
+
+    pub(crate) fn queue_nodes(&mut self, nodes: Vec<BlockWrite>) {
+        self.node_writes.extend(nodes);
+        // From the end on: contiguous blocks come out in rising order.
+        self.node_writes.sort_by(|a, b| b.0.cmp(&a.0));
+    }
+}
+
+impl Cell {
+    /// Starts to read a node; `None` if there is no frame to read it into.
+    pub(crate) fn read_node<M: Memory>(
+        &mut self,
+        shard: ShardId,
+        pointer: BlockPtr,
+        out: &mut Out<'_, M>,
+    ) -> Option<IoId> {
+        if let Some(io) = self.io.node_loads.get(&pointer.block) {
+            return Some(*io);
+        }
+        let frame = self.cache.take_frame()?;
+        let io = self.new_io();
+        self.io.live.insert(io, Purpose::LoadNode { shard, pointer, frame });
+        self.io.node_loads.insert(pointer.block, io);
+        out.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
+        Some(io)
+    }
+
+    /// Reads pages for a task, and keeps them until it runs again. All or none: a task that cannot have
+    /// all its pages now waits without holding any.
+    pub(crate) fn wait_for_pages<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        pages: Vec<(PageNo, Option<Placed>)>,
+        out: &mut Out<'_, M>,
+    ) {
+        let budget = self.cache.frames() / 2;
+        if self.cache.pinned_pages() + pages.len() as u32 > budget && self.cache.pinned_pages() > 0
+        {
+            return self.tasks.wait_for(WaitKey::Frames, id);
+        }
+        for (at, _) in &pages {
+            if self.cache.page(*at).is_some() {
+                self.cache.pin(*at);
+                task.pinned.push(*at);
+            }
+        }
+        let wanted: Vec<_> =
+            pages.iter().filter_map(|(at, placed)| placed.map(|placed| (*at, placed))).collect();
+        let mut frames = Vec::with_capacity(wanted.len());
+        while frames.len() < wanted.len() {
+            match self.cache.take_frame() {
+                Some(frame) => frames.push(frame),
+                None => {
+                    frames.into_iter().for_each(|frame| self.cache.give_frame(frame));
+                    task.pinned.drain(..).for_each(|page| self.cache.unpin(page));
+                    return self.tasks.wait_for(WaitKey::Frames, id);
+                }
+            }
+        }
+        self.load_pages(&wanted, frames, out);
+        for (at, _) in &wanted {
+            self.cache.pin(*at);
+            task.pinned.push(*at);
+        }
+        for (at, _) in &pages {
+            if let Some(PageState::Loading(io)) = self.cache.page(*at).map(|page| page.state) {
+                return self.tasks.wait_for(WaitKey::Io(io), id);
+            }
+        }
+        self.tasks.wake(id);
+    }
+
+    /// Reads pages into frames, those that lie together in one I/O.
+    pub(crate) fn load_pages<M: Memory>(
+        &mut self,
+        wanted: &[(PageNo, Placed)],
+        frames: Vec<FrameNo>,
+        out: &mut Out<'_, M>,
+    ) {
+        let adjacent =
+            |a: &(PageNo, Placed), b: &(PageNo, Placed)| a.1.block.offset(1) == b.1.block;
+        let mut frames = frames.into_iter();
+        for run in wanted.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
+            let io = self.new_io();
+            let targets: Vec<_> = frames.by_ref().take(run.len()).collect();
+            for ((at, _), frame) in run.iter().zip(&targets) {
+                self.cache.insert(*at, *frame, PageState::Loading(io));
+            }
+            let pages = run.iter().zip(&targets).map(|((at, p), frame)| (*at, *frame, p.checksum));
+            self.io.live.insert(io, Purpose::LoadPages { pages: pages.collect() });
+            out.effects.push(Effect::Read { io, block: run[0].1.block, frames: targets });
+        }
+    }
+
+    /// Writes pages that have just been given places, those that lie together in one I/O.
+    pub(crate) fn write_pages<M: Memory>(
+        &mut self,
+        placed: &[(PageNo, FrameNo, BlockNo)],
+        out: &mut Out<'_, M>,
+    ) {
+        let adjacent =
+            |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
+        for run in placed.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
+            let io = self.new_io();
+            run.iter().for_each(|(at, ..)| self.cache.start_write(*at, io));
+            let pages = run.iter().map(|(at, frame, _)| (*at, *frame)).collect();
+            self.io.live.insert(io, Purpose::WritePages { pages });
+            self.io.writes += 1;
+            let frames = run.iter().map(|(_, frame, _)| *frame).collect();
+            out.effects.push(Effect::Write { io, block: run[0].2, frames });
+        }
+    }
+
+    /// Writes as many queued tree nodes as there are frames for.
+    pub(crate) fn issue_node_writes<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        while !self.io.node_writes.is_empty() && self.io.node_frames < NODE_FRAMES_MAX {
+            let io = self.new_io();
+            let (mut start, mut frames) = (BlockNo(0), Vec::new());
+            while let Some((block, _)) = self.io.node_writes.last()
+                && (frames.is_empty() || start.offset(frames.len() as u64) == *block)
+                && frames.len() < BLOCKS_MAX
+            {
+                let Some(frame) = self.cache.take_frame() else { break };
+                let (block, bytes) = self.io.node_writes.pop().expect("just seen");
+                if frames.is_empty() {
+                    start = block;
+                }
+                out.memory.frame_mut(frame).copy_from_slice(&bytes);
+                frames.push(frame);
+            }
+            if frames.is_empty() {
+                return;
+            }
+            self.io.node_frames += frames.len();
+            self.io.writes += 1;
+            self.io.live.insert(io, Purpose::WriteNodes { frames: frames.clone() });
+            out.effects.push(Effect::Write { io, block: start, frames });
+        }
+    }
+
+    pub(crate) fn io_done<M: Memory>(
+        &mut self,
+        io: IoId,
+        result: Result<(), Errno>,
+        out: &mut Out<'_, M>,
+    ) {
+        let purpose = self.io.live.remove(&io).expect("an I/O ends once");
+        match purpose {
+            Purpose::LoadNode { shard, pointer, frame } => {
+                self.io.node_loads.remove(&pointer.block);
+                let loaded = result.and_then(|()| {
+                    let shard = self.shards.get_mut(&shard).expect("owned");
+                    let bytes = out.memory.frame(frame);
+                    shard.tree.load(pointer, bytes).map_err(|_| Errno::EIO)
+                });
+                self.cache.give_frame(frame);
+                self.wake_io(io, loaded);
+            }
+            Purpose::LoadPages { pages } => {
+                let mut outcome = result;
+                for (at, frame, checksum) in pages {
+                    let intact =
+                        result.is_ok() && crc32c::crc32c(out.memory.frame(frame)) == checksum;
+                    self.cache.finish_load(at, frame, io, intact);
+                    if !intact {
+                        outcome = Err(Errno::EIO);
+                    }
+                }
+                self.wake_io(io, outcome);
+            }
+            Purpose::WritePages { pages } => {
+                for (at, frame) in pages {
+                    self.cache.finish_write(at, frame, io, result.is_ok());
+                }
+                self.write_done(result);
+            }
+            Purpose::WriteNodes { frames } => {
+                self.io.node_frames -= frames.len();
+                frames.into_iter().for_each(|frame| self.cache.give_frame(frame));
+                self.write_done(result);
+            }
+        }
+        self.tasks.wake_all(WaitKey::Frames);
+    }
+
+    fn write_done(&mut self, result: Result<(), Errno>) {
+        self.io.writes -= 1;
+        if let Err(errno) = result {
+            self.io.write_error.get_or_insert(errno);
+        }
+    }
+
+    fn wake_io(&mut self, io: IoId, outcome: Result<(), Errno>) {
+        match outcome {
+            Ok(()) => self.tasks.wake_all(WaitKey::Io(io)),
+            Err(errno) => self.tasks.fail_all(WaitKey::Io(io), errno),
+        }
+    }
+}
+
+const _: () = assert!(BLOCK_SIZE == 4096);

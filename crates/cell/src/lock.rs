@@ -1,0 +1,152 @@
+//! Locks that transactions over several cells hold on keys of this cell.
+//!
+//! An operation that lies on one cell runs in one go and holds nothing: it only waits while a
+//! transaction stands in its way. Transactions wait in the order in which they came, and take their
+//! keys in the order of [`LockKey`], so nothing waits in a circle.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use warren_base::TxnId;
+use warren_proto::{LockKey, LockMode};
+
+/// Who wants a lock that cannot be had yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waiter<T> {
+    /// A transaction that will hold it.
+    Txn(TxnId, LockMode, T),
+    /// An operation that tries again when it is released.
+    Observer(T),
+}
+
+#[derive(Debug)]
+struct Lock<T> {
+    holders: Vec<(TxnId, LockMode)>,
+    waiters: VecDeque<Waiter<T>>,
+}
+
+/// `T` names what is woken.
+#[derive(Debug)]
+pub(crate) struct LockTable<T> {
+    locks: BTreeMap<LockKey, Lock<T>>,
+}
+
+impl<T: Copy> LockTable<T> {
+    pub(crate) fn new() -> Self {
+        Self { locks: BTreeMap::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.locks.is_empty()
+    }
+
+    /// Whether an operation that holds nothing must wait before it uses `key` in `mode`.
+    pub(crate) fn blocks(&self, key: &LockKey, mode: LockMode) -> bool {
+        !self.locks.is_empty()
+            && self
+                .locks
+                .get(key)
+                .is_some_and(|lock| lock.holders.iter().any(|(_, held)| !held.compatible(mode)))
+    }
+
+    /// Whether some transaction may change what `key` names: then no lease is granted on it.
+    pub(crate) fn is_changing(&self, key: &LockKey) -> bool {
+        self.blocks(key, LockMode::Read)
+    }
+
+    /// Locks `key` for `txn`, or puts `task` in the queue. Whoever holds it in a weaker mode already
+    /// must not ask again (it would wait for itself).
+    pub(crate) fn lock(&mut self, key: &LockKey, mode: LockMode, txn: TxnId, task: T) -> bool {
+        let lock = self
+            .locks
+            .entry(key.clone())
+            .or_insert_with(|| Lock { holders: Vec::new(), waiters: VecDeque::new() });
+        assert!(lock.holders.iter().all(|(holder, _)| *holder != txn));
+        let queued = lock.waiters.iter().any(|waiter| matches!(waiter, Waiter::Txn(..)));
+        if queued || lock.holders.iter().any(|(_, held)| !held.compatible(mode)) {
+            lock.waiters.push_back(Waiter::Txn(txn, mode, task));
+            return false;
+        }
+        lock.holders.push((txn, mode));
+        true
+    }
+
+    /// Wakes `task` when `key`, which blocks it, is released.
+    pub(crate) fn observe(&mut self, key: &LockKey, task: T) {
+        let lock = self.locks.get_mut(key).expect("a key that blocks is locked");
+        lock.waiters.push_back(Waiter::Observer(task));
+    }
+
+    /// Releases `key`, which `txn` holds or waits for. Returns who goes on: transactions hold the key
+    /// now, observers try again.
+    pub(crate) fn unlock(&mut self, key: &LockKey, txn: TxnId) -> Vec<T> {
+        let Some(lock) = self.locks.get_mut(key) else { return Vec::new() };
+        lock.holders.retain(|(holder, _)| *holder != txn);
+        lock.waiters.retain(|waiter| !matches!(waiter, Waiter::Txn(id, ..) if *id == txn));
+        let mut woken = Vec::new();
+        let mut kept = VecDeque::new();
+        let mut barred = false;
+        for waiter in lock.waiters.drain(..) {
+            match waiter {
+                Waiter::Observer(task) => woken.push(task),
+                Waiter::Txn(id, mode, task) => {
+                    let free = lock.holders.iter().all(|(_, held)| held.compatible(mode));
+                    if free && !barred {
+                        lock.holders.push((id, mode));
+                        woken.push(task);
+                    } else {
+                        barred = true;
+                        kept.push_back(waiter);
+                    }
+                }
+            }
+        }
+        lock.waiters = kept;
+        if lock.holders.is_empty() && lock.waiters.is_empty() {
+            self.locks.remove(key);
+        }
+        woken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_base::{CellId, Ino};
+
+    const KEY: LockKey = LockKey::Inode(Ino::ROOT);
+
+    fn txn(seq: u64) -> TxnId {
+        TxnId { cell: CellId(0), seq }
+    }
+
+    #[test]
+    fn a_writer_in_the_queue_is_not_passed_by_readers() {
+        let mut locks = LockTable::new();
+        assert!(locks.lock(&KEY, LockMode::Read, txn(1), 1));
+        assert!(!locks.lock(&KEY, LockMode::Write, txn(2), 2));
+        assert!(!locks.lock(&KEY, LockMode::Read, txn(3), 3));
+        assert_eq!(locks.unlock(&KEY, txn(1)), vec![2]);
+        assert_eq!(locks.unlock(&KEY, txn(2)), vec![3]);
+        assert_eq!(locks.unlock(&KEY, txn(3)), vec![]);
+        assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn observers_wait_only_for_holders_in_their_way() {
+        let mut locks = LockTable::new();
+        assert!(locks.lock(&KEY, LockMode::IntentWrite, txn(1), 1));
+        assert!(!locks.blocks(&KEY, LockMode::IntentWrite));
+        assert!(locks.blocks(&KEY, LockMode::Read));
+        locks.observe(&KEY, 7);
+        assert_eq!(locks.unlock(&KEY, txn(1)), vec![7]);
+    }
+
+    #[test]
+    fn who_gives_up_waiting_lets_the_others_pass() {
+        let mut locks = LockTable::new();
+        assert!(locks.lock(&KEY, LockMode::Read, txn(1), 1));
+        assert!(!locks.lock(&KEY, LockMode::Write, txn(2), 2));
+        assert!(!locks.lock(&KEY, LockMode::Read, txn(3), 3));
+        assert_eq!(locks.unlock(&KEY, txn(2)), vec![3]);
+    }
+}

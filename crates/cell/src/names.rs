@@ -1,0 +1,193 @@
+//! Carrying out operations on names: plan, get ready, make the changes, answer.
+
+use warren_base::{ClientId, Errno, Ino};
+use warren_proto::{
+    AccessMode, Answer, Attr, Change, Entry, FileKind, FileName, Lease, LeaseKey, LockKey, Opened,
+    Reply,
+};
+
+use crate::cell::{Cell, Out};
+use crate::event::Memory;
+use crate::op::{self, Plan, PlannedReply};
+use crate::task::{Stop, Task, TaskId, Wait, Work};
+use crate::view::View;
+
+impl Cell {
+    pub(crate) fn run_on_names<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<Answer, Stop> {
+        loop {
+            if task.txn.as_ref().is_some_and(crate::txn::Txn::is_acquiring) {
+                self.acquire(id, task, out)?;
+            }
+            match self.plan(id, task, out)? {
+                Some(plan) => return self.carry_out(task, plan, out),
+                None => continue,
+            }
+        }
+    }
+
+    /// What the request comes to; `None` if that has to be found out again, under more locks.
+    fn plan<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<Option<Plan>, Stop> {
+        let Work::Request { from, request, who, .. } = &task.work else {
+            unreachable!("only requests are on names");
+        };
+        let client = from.client;
+        let mut view = View::new(self, who, task.txn.as_ref());
+        let planned = op::plan(&mut view, request);
+        let touched = view.into_touched();
+        match planned {
+            Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
+                self.begin_txn(task);
+                return Ok(None);
+            }
+            Err(Stop::Wait(Wait::Node(..) | Wait::Recall)) => return planned.map(Some),
+            _ => {}
+        }
+        if task.txn.is_some() && !self.hold_all(id, task, touched, out)? {
+            return Ok(None);
+        }
+        match planned {
+            Err(Stop::Wait(Wait::Peek(ino))) => Err(self.peek(id, task, ino, out)),
+            Err(Stop::Wait(Wait::Remote)) => {
+                // Everything touched is held, yet a value is missing: the peer did not send it.
+                Err(Stop::Fail(Errno::EPROTO))
+            }
+            Ok(plan) => {
+                let own: Vec<_> = self.own_changes(&plan.changes);
+                self.ready(&own, Some(client), task, false, out)?;
+                Ok(Some(plan))
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+
+    fn own_changes(&self, changes: &[Change]) -> Vec<Change> {
+        changes.iter().filter(|c| self.shards.contains_key(&c.shard())).cloned().collect()
+    }
+
+    fn carry_out<M: Memory>(
+        &mut self,
+        task: &mut Task,
+        plan: Plan,
+        out: &mut Out<'_, M>,
+    ) -> Result<Answer, Stop> {
+        let client = task.client().expect("a request");
+        if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
+            self.ready_to_open(attr.ino, *access, task, out)?;
+        }
+        let own = self.own_changes(&plan.changes);
+        self.make(&own, Some(client), out);
+        if task.txn.is_some() {
+            let owned = |change: &Change| self.shards.contains_key(&change.shard());
+            let remote = plan.changes.into_iter().filter(|change| !owned(change)).collect();
+            self.commit_txn(task, remote, out);
+        }
+        Ok(self.answer(plan.reply, client, out))
+    }
+
+    fn answer<M: Memory>(
+        &mut self,
+        reply: PlannedReply,
+        client: ClientId,
+        out: &mut Out<'_, M>,
+    ) -> Answer {
+        match reply {
+            PlannedReply::Reply(reply) => Ok(reply),
+            PlannedReply::Absent { dir, name } => match self.grant_name(dir, &name, client, out) {
+                Some(lease) => Ok(Reply::Absent(lease)),
+                None => Err(Errno::ENOENT),
+            },
+            PlannedReply::Entry { dir, name, ino, kind, attr } => {
+                Ok(Reply::Entry(self.entry((dir, &name), (ino, kind), attr, client, out)))
+            }
+            PlannedReply::Created { dir, name, mut attr, found: _, open } => {
+                let opened = open.map(|access| self.open_now(attr.ino, access, client, out));
+                if let Some(opened) = &opened {
+                    attr = opened.attr;
+                }
+                let leads = (attr.ino, attr.kind);
+                let entry = self.entry((dir, &name), leads, Some(attr), client, out);
+                Ok(Reply::Created { entry, opened })
+            }
+        }
+    }
+
+    fn entry<M: Memory>(
+        &mut self,
+        (dir, name): (Ino, &FileName),
+        (ino, kind): (Ino, FileKind),
+        attr: Option<Attr>,
+        client: ClientId,
+        out: &mut Out<'_, M>,
+    ) -> Entry {
+        let lease = self.grant_name(dir, name, client, out);
+        let attr = attr.map(|attr| (attr, self.grant_attr(ino, client, out)));
+        Entry { ino, kind, lease, attr }
+    }
+
+    fn grant_name<M: Memory>(
+        &mut self,
+        dir: Ino,
+        name: &FileName,
+        client: ClientId,
+        out: &mut Out<'_, M>,
+    ) -> Option<Lease> {
+        let key = LockKey::Name(dir, name.clone());
+        self.grant(&key, LeaseKey::Name(dir, name.clone()), client, out)
+    }
+
+    pub(crate) fn grant_attr<M: Memory>(
+        &mut self,
+        ino: Ino,
+        client: ClientId,
+        out: &mut Out<'_, M>,
+    ) -> Option<Lease> {
+        self.grant(&LockKey::Inode(ino), LeaseKey::Attr(ino), client, out)
+    }
+
+    /// A lease on what this cell has just looked up, unless a transaction may be changing it.
+    fn grant<M: Memory>(
+        &mut self,
+        lock: &LockKey,
+        key: LeaseKey,
+        client: ClientId,
+        out: &mut Out<'_, M>,
+    ) -> Option<Lease> {
+        let shard = self.shards.get(&lock.shard())?;
+        if shard.is_changing(lock) {
+            return None;
+        }
+        if self.acknowledges(client) {
+            return self.leases.hold(key, client).then_some(Lease { word: 0, stamp: 0 });
+        }
+        Some(self.leases.grant(key, client, out.memory))
+    }
+
+    /// Opens an inode for which [`Self::ready_to_open`] has been done.
+    pub(crate) fn open_now<M: Memory>(
+        &mut self,
+        ino: Ino,
+        access: AccessMode,
+        client: ClientId,
+        out: &mut Out<'_, M>,
+    ) -> Opened {
+        if access.contains(AccessMode::TRUNCATE) {
+            self.truncate_now(ino, 0, out);
+        }
+        let handle = self.opens.open(ino, client, access);
+        let shard = &self.shards[&ino.shard()];
+        let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
+        let keep_pages =
+            self.acknowledges(client) && self.leases.hold(LeaseKey::Pages(ino), client);
+        Opened { handle, attr: value.attr, keep_pages }
+    }
+}

@@ -1,0 +1,133 @@
+//! New names: of new inodes, and hard links.
+
+use warren_base::limits::{LINK_MAX, SYMLINK_MAX};
+use warren_base::{Errno, Ino, ShardId};
+use warren_disk::name_hash;
+use warren_proto::{
+    AccessMode, Change, CreateFlags, FileKind, FileName, InodeValue, LockMode, NewInode,
+};
+
+use super::{Plan, PlannedReply};
+use crate::permission::{self, EXECUTE, SET_GID, WRITE};
+use crate::shard;
+use crate::task::Stop;
+use crate::view::View;
+
+pub(super) fn create(
+    view: &mut View<'_>,
+    dir: Ino,
+    name: &FileName,
+    new: &NewInode,
+    flags: CreateFlags,
+    access: AccessMode,
+) -> Result<Plan, Stop> {
+    let parent = view.directory(dir, LockMode::IntentWrite)?;
+    permission::check(view.who, &parent.attr, EXECUTE)?;
+    let open = flags.contains(CreateFlags::OPEN).then_some(access);
+    if let Some((ino, kind)) = view.name(dir, name, LockMode::Write)? {
+        return found(view, (dir, name), (ino, kind), flags, open);
+    }
+    permission::check(view.who, &parent.attr, WRITE)?;
+    check_new(new)?;
+    let directory = new.kind == FileKind::Directory;
+    let home = if directory { place(view, dir, name) } else { dir.shard() };
+    let ino = view.new_ino(home)?;
+    let (new, gid) = inherit(view, &parent, new);
+    let (uid, now) = (view.who.uid, view.cell.now.wall);
+    let attr = shard::attr_of(ino, &shard::new_inode(&new, uid, gid, dir, now));
+    let changes = vec![
+        Change::NewInode { ino, new, uid, gid, parent: dir, now },
+        Change::AddEntry { dir, name: name.clone(), ino, kind: attr.kind, now },
+    ];
+    let name = name.clone();
+    Ok(Plan { changes, reply: PlannedReply::Created { dir, name, attr, found: false, open } })
+}
+
+/// The name exists: that is an error, unless it was to be opened.
+fn found(
+    view: &mut View<'_>,
+    (dir, name): (Ino, &FileName),
+    (ino, kind): (Ino, FileKind),
+    flags: CreateFlags,
+    open: Option<AccessMode>,
+) -> Result<Plan, Stop> {
+    if flags.contains(CreateFlags::EXCLUSIVE) || open.is_none() {
+        return Err(Errno::EEXIST.into());
+    }
+    if kind == FileKind::Directory {
+        return Err(Errno::EISDIR.into());
+    }
+    let name = name.clone();
+    if !view.cell.shards.contains_key(&ino.shard()) {
+        return Ok(Plan::reply(PlannedReply::Entry { dir, name, ino, kind, attr: None }));
+    }
+    let value = view.inode(ino, LockMode::Read)?.ok_or(Errno::ESTALE)?;
+    let attr = value.attr;
+    Ok(Plan::reply(PlannedReply::Created { dir, name, attr, found: true, open }))
+}
+
+fn check_new(new: &NewInode) -> Result<(), Errno> {
+    let symlink = new.kind == FileKind::Symlink;
+    match new.target.len() {
+        0 if symlink => Err(Errno::ENOENT),
+        len if len > SYMLINK_MAX => Err(Errno::ENAMETOOLONG),
+        len if (len > 0) != symlink => Err(Errno::EINVAL),
+        _ if new.target.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// Directories spread over the shards by the hash of where they were made (design 8), so that the
+/// tree spreads over the fleet.
+fn place(view: &View<'_>, dir: Ino, name: &FileName) -> ShardId {
+    let hash = name_hash(view.cell.secret ^ dir.0, name.as_bytes());
+    ShardId((hash % view.cell.map.len() as u64) as u16)
+}
+
+/// A directory with the set-gid bit passes its group on, and to directories the bit too.
+fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> (NewInode, u32) {
+    let mut new = new.clone();
+    if parent.attr.mode & SET_GID == 0 {
+        return (new, view.who.gid);
+    }
+    let gid = parent.attr.gid;
+    if new.kind == FileKind::Directory {
+        new.mode |= SET_GID;
+    } else if !view.who.checked_by_kernel
+        && new.mode & (SET_GID | 0o010) == SET_GID | 0o010
+        && view.who.uid != 0
+        && !permission::in_group(view.who, gid)
+    {
+        new.mode &= !SET_GID;
+    }
+    (new, gid)
+}
+
+pub(super) fn link(view: &mut View<'_>, ino: Ino, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
+    let parent = view.directory(dir, LockMode::IntentWrite)?;
+    permission::check(view.who, &parent.attr, EXECUTE)?;
+    if view.name(dir, name, LockMode::Write)?.is_some() {
+        return Err(Errno::EEXIST.into());
+    }
+    permission::check(view.who, &parent.attr, WRITE)?;
+    let target = view.inode(ino, LockMode::Write)?.ok_or(Errno::ESTALE)?;
+    if target.attr.kind == FileKind::Directory {
+        return Err(Errno::EPERM.into());
+    }
+    if target.attr.nlink == 0 {
+        return Err(Errno::ENOENT.into());
+    }
+    if target.attr.nlink >= LINK_MAX {
+        return Err(Errno::EMLINK.into());
+    }
+    let (kind, now) = (target.attr.kind, view.cell.now.wall);
+    let mut attr = target.attr;
+    attr.nlink += 1;
+    attr.ctime = now;
+    let changes = vec![
+        Change::AddLink { ino, now },
+        Change::AddEntry { dir, name: name.clone(), ino, kind, now },
+    ];
+    let reply = PlannedReply::Entry { dir, name: name.clone(), ino, kind, attr: Some(attr) };
+    Ok(Plan { changes, reply })
+}

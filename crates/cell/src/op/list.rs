@@ -1,0 +1,52 @@
+//! Directory listings, in the order of the names' hashes: the cookie of an entry is its hash, so a
+//! listing goes on in the right place whatever happened in between.
+
+use std::ops::ControlFlow;
+
+use warren_base::Ino;
+use warren_base::limits::BODY_MAX;
+use warren_disk::{Key, Kind, Value};
+use warren_proto::{DirEntry, FileName, LockMode, Reply};
+
+use super::{Plan, PlannedReply};
+use crate::permission::{self, READ};
+use crate::shard::proto_kind;
+use crate::task::Stop;
+use crate::view::View;
+
+/// Encoded bytes of an entry beside its name.
+const ENTRY_OVERHEAD: usize = 18;
+/// What is left of a reply's body for entries.
+const ENTRIES_MAX: usize = BODY_MAX - 64;
+
+pub(super) fn list(
+    view: &mut View<'_>,
+    dir: Ino,
+    cookie: u64,
+    bytes_max: u32,
+) -> Result<Plan, Stop> {
+    let value = view.directory(dir, LockMode::Read)?;
+    permission::check(view.who, &value.attr, READ)?;
+    let shard = &view.cell.shards[&dir.shard()];
+    let room = (bytes_max as usize).min(ENTRIES_MAX);
+    let mut entries = Vec::new();
+    let (mut used, mut end) = (0, true);
+    shard.records(dir, Kind::Entry, cookie.saturating_add(1), |key: &Key, value| {
+        let Value::Entries(bucket) = value else { return ControlFlow::Continue(()) };
+        let size: usize = bucket.iter().map(|dentry| ENTRY_OVERHEAD + dentry.name.len()).sum();
+        if used + size > room && !entries.is_empty() {
+            end = false;
+            return ControlFlow::Break(());
+        }
+        used += size;
+        for dentry in bucket {
+            if let Ok(name) = FileName::new(&dentry.name) {
+                let kind = proto_kind(dentry.kind);
+                entries.push(DirEntry { ino: dentry.ino, kind, cookie: key.sub, name });
+            }
+        }
+        ControlFlow::Continue(())
+    })?;
+    let reply = Reply::Listing { parent: value.parent, entries, end };
+    Ok(Plan::reply(PlannedReply::Reply(reply)))
+}

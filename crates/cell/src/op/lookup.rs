@@ -1,0 +1,25 @@
+//! Lookup of one name.
+
+use warren_base::Ino;
+use warren_proto::{FileName, LockKey, LockMode};
+
+use super::{Plan, PlannedReply};
+use crate::permission::{self, EXECUTE};
+use crate::task::Stop;
+use crate::view::View;
+
+pub(super) fn lookup(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
+    let parent = view.directory(dir, LockMode::IntentRead)?;
+    permission::check(view.who, &parent.attr, EXECUTE)?;
+    let Some((ino, kind)) = view.name(dir, name, LockMode::Read)? else {
+        return Ok(Plan::reply(PlannedReply::Absent { dir, name: name.clone() }));
+    };
+    // The attributes come along if they cost nothing; else the client asks the inode's cell.
+    let attr = match view.cell.shards.get(&ino.shard()) {
+        Some(shard) if !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Read) => {
+            view.cell.living_inode(shard, ino)?.map(|value| value.attr)
+        }
+        _ => None,
+    };
+    Ok(Plan::reply(PlannedReply::Entry { dir, name: name.clone(), ino, kind, attr }))
+}

@@ -1,0 +1,50 @@
+//! Names that go: unlink and rmdir.
+//!
+//! The three phases of rmdir (Hare 3.3) are the transaction's own: the lock on the victim serializes
+//! and marks it (new entries wait), commit or abort ends it.
+
+use warren_base::{Errno, Ino};
+use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode};
+
+use super::Plan;
+use crate::permission::{self, EXECUTE, WRITE};
+use crate::task::Stop;
+use crate::view::View;
+
+pub(super) fn unlink(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
+    let (ino, victim) = victim(view, dir, name)?;
+    if victim.attr.kind == FileKind::Directory {
+        return Err(Errno::EISDIR.into());
+    }
+    Ok(removal(view, dir, name, ino))
+}
+
+pub(super) fn rmdir(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
+    let (ino, victim) = victim(view, dir, name)?;
+    if victim.attr.kind != FileKind::Directory {
+        return Err(Errno::ENOTDIR.into());
+    }
+    if victim.entries > 0 {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    Ok(removal(view, dir, name, ino))
+}
+
+/// What the name leads to, if it may be removed.
+fn victim(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<(Ino, InodeValue), Stop> {
+    let parent = view.directory(dir, LockMode::IntentWrite)?;
+    permission::check(view.who, &parent.attr, EXECUTE)?;
+    let (ino, _) = view.name(dir, name, LockMode::Write)?.ok_or(Errno::ENOENT)?;
+    permission::check(view.who, &parent.attr, WRITE)?;
+    let victim = view.inode(ino, LockMode::Write)?.ok_or(Errno::EIO)?;
+    permission::check_sticky(view.who, &parent.attr, &victim.attr)?;
+    Ok((ino, victim))
+}
+
+fn removal(view: &View<'_>, dir: Ino, name: &FileName, ino: Ino) -> Plan {
+    let now = view.cell.now.wall;
+    Plan::done(vec![
+        Change::RemoveEntry { dir, name: name.clone(), now },
+        Change::RemoveLink { ino, now },
+    ])
+}

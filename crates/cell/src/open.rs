@@ -1,0 +1,78 @@
+//! Open-file objects: what a handle stands for (Hare 3.4).
+
+use hashbrown::HashMap;
+use warren_base::{ClientId, Epoch, Errno, Ino};
+use warren_proto::{AccessMode, Handle};
+
+use crate::lease::FixedHasher;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) client: ClientId,
+    pub(crate) access: AccessMode,
+    /// Where `Position::Current` reads and writes.
+    pub(crate) offset: u64,
+    /// Where the last read ended: one that starts there is sequential.
+    pub(crate) read_end: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Opens {
+    files: HashMap<Handle, OpenFile, FixedHasher>,
+    counts: HashMap<Ino, u32, FixedHasher>,
+    next: u64,
+}
+
+impl Opens {
+    pub(crate) fn new(epoch: Epoch) -> Self {
+        Self {
+            files: HashMap::default(),
+            counts: HashMap::default(),
+            next: (u64::from(epoch.0) << 40) + 1,
+        }
+    }
+
+    pub(crate) fn open(&mut self, ino: Ino, client: ClientId, access: AccessMode) -> Handle {
+        let handle = Handle { ino, open: self.next };
+        self.next += 1;
+        self.files.insert(handle, OpenFile { client, access, offset: 0, read_end: 0 });
+        *self.counts.entry(ino).or_default() += 1;
+        handle
+    }
+
+    /// The object behind a client's handle; EBADF for one that is forged, closed, or another's.
+    pub(crate) fn get(&self, handle: Handle, client: ClientId) -> Result<OpenFile, Errno> {
+        let file = self.files.get(&handle).filter(|file| file.client == client);
+        file.copied().ok_or(Errno::EBADF)
+    }
+
+    pub(crate) fn get_mut(&mut self, handle: Handle) -> Option<&mut OpenFile> {
+        self.files.get_mut(&handle)
+    }
+
+    /// Whether somebody has the inode open.
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+        self.counts.contains_key(&ino)
+    }
+
+    /// Closes the handle. Returns whether it was the inode's last.
+    pub(crate) fn close(&mut self, handle: Handle, client: ClientId) -> Result<bool, Errno> {
+        self.get(handle, client)?;
+        self.files.remove(&handle);
+        let count = self.counts.get_mut(&handle.ino).expect("an open file is counted");
+        *count -= 1;
+        let last = *count == 0;
+        if last {
+            self.counts.remove(&handle.ino);
+        }
+        Ok(last)
+    }
+
+    /// The handles of a client, in order.
+    pub(crate) fn handles_of(&self, client: ClientId) -> Vec<Handle> {
+        let mut handles: Vec<_> =
+            self.files.iter().filter(|(_, f)| f.client == client).map(|(h, _)| *h).collect();
+        handles.sort_unstable();
+        handles
+    }
+}

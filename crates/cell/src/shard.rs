@@ -1,0 +1,403 @@
+//! One shard: its tree and its space, with typed access to what the tree holds.
+//!
+//! Reads say [`Stop::Wait`] if a node is not in memory. Changes are made only after everything they
+//! touch was read in the same go, so they cannot meet an absent node.
+
+use std::ops::ControlFlow;
+
+use warren_base::{BlockNo, Ino, ShardId, Timestamp};
+use warren_disk::{
+    Absent, Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Kind, Part, RootSlot, Tree, Value,
+    name_hash,
+};
+use warren_proto::{Attr, FileKind, FileName, InodeValue, LockKey};
+
+use crate::lock::LockTable;
+use crate::space::Space;
+use crate::task::{Stop, TaskId, Wait};
+
+/// What `stat` reports as a directory's size and blocks: ext4's smallest.
+const DIRECTORY_SIZE: u64 = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) id: ShardId,
+    pub(crate) tree: Tree,
+    pub(crate) space: Space,
+    pub(crate) locks: LockTable<TaskId>,
+    pub(crate) next_sequence: u64,
+    pub(crate) inodes: u64,
+    /// Blocks promised to transactions that are prepared here.
+    pub(crate) promised: u64,
+    /// Whether anything but the tree's nodes has changed since the last root was written.
+    pub(crate) changed: bool,
+    /// The chunk records have been read into `space`.
+    pub(crate) space_open: bool,
+}
+
+pub(crate) fn disk_kind(kind: FileKind) -> warren_disk::FileKind {
+    use warren_disk::FileKind as Disk;
+    match kind {
+        FileKind::Regular => Disk::Regular,
+        FileKind::Directory => Disk::Directory,
+        FileKind::Symlink => Disk::Symlink,
+        FileKind::Fifo => Disk::Fifo,
+        FileKind::Socket => Disk::Socket,
+        FileKind::CharDevice => Disk::CharDevice,
+        FileKind::BlockDevice => Disk::BlockDevice,
+    }
+}
+
+pub(crate) fn proto_kind(kind: warren_disk::FileKind) -> FileKind {
+    use warren_disk::FileKind as Disk;
+    match kind {
+        Disk::Regular => FileKind::Regular,
+        Disk::Directory => FileKind::Directory,
+        Disk::Symlink => FileKind::Symlink,
+        Disk::Fifo => FileKind::Fifo,
+        Disk::Socket => FileKind::Socket,
+        Disk::CharDevice => FileKind::CharDevice,
+        Disk::BlockDevice => FileKind::BlockDevice,
+    }
+}
+
+/// Where a page of a file lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Placed {
+    pub(crate) block: BlockNo,
+    pub(crate) checksum: u32,
+}
+
+const RESIDENT: &str = "what a change touches was read in the same go";
+
+impl Shard {
+    pub(crate) fn open(id: ShardId, root: Option<&RootSlot>) -> Self {
+        let (pointer, height) = root.map_or((None, 0), |slot| (slot.root, slot.height));
+        Self {
+            id,
+            tree: Tree::open(id, pointer, height),
+            space: Space::default(),
+            locks: LockTable::new(),
+            next_sequence: root.map_or(1, |slot| slot.next_sequence),
+            inodes: root.map_or(0, |slot| slot.inodes),
+            promised: 0,
+            changed: false,
+            space_open: false,
+        }
+    }
+
+    fn absent(&self, absent: Absent) -> Stop {
+        Stop::Wait(Wait::Node(self.id, absent.0))
+    }
+
+    fn get(&self, key: &Key) -> Result<Option<&Value>, Stop> {
+        self.tree.get(key).map_err(|absent| self.absent(absent))
+    }
+
+    pub(crate) fn put(&mut self, key: Key, value: Value) {
+        self.tree.insert(key, value).expect(RESIDENT);
+    }
+
+    pub(crate) fn take(&mut self, key: &Key) -> Option<Value> {
+        self.tree.remove(key).expect(RESIDENT)
+    }
+
+    /// Asks for a key whose record will be inserted or removed, so that its leaf is at hand.
+    pub(crate) fn fetch(&self, key: &Key) -> Result<(), Stop> {
+        self.get(key).map(|_| ())
+    }
+
+    /// Reads the chunk records into `space`. Called until it no longer waits.
+    pub(crate) fn open_space(&mut self) -> Result<(), Stop> {
+        let mut chunks = Vec::new();
+        let visit = |key: &Key, value: &Value| {
+            if let Value::Chunk(used) = value {
+                chunks.push((key.sub, *used));
+            }
+            ControlFlow::Continue(())
+        };
+        let (from, to) = (Key::chunk(0), Key::chunk(u64::MAX));
+        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))?;
+        for (number, used) in chunks {
+            self.space.open_chunk(number, used);
+        }
+        self.space_open = true;
+        Ok(())
+    }
+
+    /// Inodes without a name that were open when the pool was last in use.
+    pub(crate) fn orphans(&self) -> Result<Vec<Ino>, Stop> {
+        let mut orphans = Vec::new();
+        let visit = |key: &Key, _: &Value| {
+            orphans.push(Ino(key.sub));
+            ControlFlow::Continue(())
+        };
+        let (from, to) = (Key::orphan(Ino(0)), Key::orphan(Ino(u64::MAX)));
+        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))?;
+        Ok(orphans)
+    }
+
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Option<&Inode>, Stop> {
+        Ok(match self.get(&Key::inode(ino))? {
+            Some(Value::Inode(inode)) => Some(inode),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn inode_mut(&mut self, ino: Ino) -> &mut Inode {
+        match self.tree.get_mut(&Key::inode(ino)).expect(RESIDENT) {
+            Some(Value::Inode(inode)) => inode,
+            _ => panic!("{ino:?} was read in the same go"),
+        }
+    }
+
+    fn part(&self, dir: Ino) -> Result<Option<&Part>, Stop> {
+        Ok(match self.get(&Key::part(dir, 0))? {
+            Some(Value::Part(part)) => Some(part),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn part_mut(&mut self, dir: Ino) -> &mut Part {
+        match self.tree.get_mut(&Key::part(dir, 0)).expect(RESIDENT) {
+            Some(Value::Part(part)) => part,
+            _ => panic!("part of {dir:?} was read in the same go"),
+        }
+    }
+
+    /// The inode as others see it, if it exists. A directory's counts and times are its part's.
+    pub(crate) fn inode_value(&self, ino: Ino) -> Result<Option<InodeValue>, Stop> {
+        let Some(inode) = self.inode(ino)? else { return Ok(None) };
+        let mut value = InodeValue { attr: attr_of(ino, inode), parent: inode.parent, entries: 0 };
+        if inode.kind == warren_disk::FileKind::Directory
+            && let Some(part) = self.part(ino)?
+        {
+            value.entries = part.entries;
+            value.attr.nlink += part.subdirs;
+            value.attr.mtime = part.mtime;
+            value.attr.ctime = value.attr.ctime.max(part.ctime);
+        }
+        Ok(Some(value))
+    }
+
+    pub(crate) fn dentry(
+        &self,
+        secret: u64,
+        dir: Ino,
+        name: &FileName,
+    ) -> Result<Option<(Ino, FileKind)>, Stop> {
+        let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
+        let Some(Value::Entries(bucket)) = self.get(&key)? else { return Ok(None) };
+        let found = bucket.iter().find(|dentry| *dentry.name == *name.as_bytes());
+        Ok(found.map(|dentry| (dentry.ino, proto_kind(dentry.kind))))
+    }
+
+    /// Changes the bucket that `name` belongs to: without the name, and with `new` for it if given.
+    pub(crate) fn set_dentry(
+        &mut self,
+        secret: u64,
+        dir: Ino,
+        name: &FileName,
+        new: Option<(Ino, FileKind)>,
+    ) {
+        let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
+        let mut bucket = match self.get(&key).ok().expect(RESIDENT) {
+            Some(Value::Entries(bucket)) => bucket.to_vec(),
+            _ => Vec::new(),
+        };
+        bucket.retain(|dentry| *dentry.name != *name.as_bytes());
+        if let Some((ino, kind)) = new {
+            bucket.push(Dentry { name: name.as_bytes().into(), ino, kind: disk_kind(kind) });
+        }
+        if bucket.is_empty() {
+            self.take(&key);
+        } else {
+            self.put(key, Value::Entries(bucket.into()));
+        }
+    }
+
+    /// Where page `page` of the file lies; `None` in a hole.
+    pub(crate) fn placed(&self, ino: Ino, page: u64) -> Result<Option<Placed>, Stop> {
+        let mut placed = None;
+        self.extents(ino, page, page, |first, extent| {
+            let at = page - first;
+            placed = Some(Placed {
+                block: extent.start.offset(at),
+                checksum: extent.checksums[at as usize],
+            });
+        })?;
+        Ok(placed)
+    }
+
+    /// Shows the extents that hold any of the pages `first..=last`.
+    pub(crate) fn extents<'a>(
+        &'a self,
+        ino: Ino,
+        first: u64,
+        last: u64,
+        mut visit: impl FnMut(u64, &'a Extent),
+    ) -> Result<(), Stop> {
+        let from = Key::extent(ino, first.saturating_sub(EXTENT_BLOCKS_MAX as u64 - 1));
+        let visit = |key: &'a Key, value: &'a Value| {
+            if let Value::Extent(extent) = value
+                && key.sub + extent.len() > first
+            {
+                visit(key.sub, extent);
+            }
+            ControlFlow::Continue(())
+        };
+        self.tree.range(from, Key::extent(ino, last), visit).map_err(|absent| self.absent(absent))
+    }
+
+    /// Makes pages `first..=last` a hole but for `new` (runs of pages, each with its place and
+    /// checksums), and frees the blocks where they lay. Returns how many those were. The extents were
+    /// read in the same go.
+    pub(crate) fn replace_extents(
+        &mut self,
+        ino: Ino,
+        first: u64,
+        last: u64,
+        new: &[(u64, BlockNo, Vec<u32>)],
+    ) -> u64 {
+        let mut old: Vec<(u64, Extent)> = Vec::new();
+        let seen = self.extents(ino, first, last, |at, extent| old.push((at, extent.clone())));
+        seen.ok().expect(RESIDENT);
+        let mut records: Vec<(u64, Extent)> = Vec::new();
+        for (page, start, checksums) in new {
+            for (index, run) in checksums.chunks(EXTENT_BLOCKS_MAX).enumerate() {
+                let skip = (index * EXTENT_BLOCKS_MAX) as u64;
+                records.push((
+                    page + skip,
+                    Extent { start: start.offset(skip), checksums: run.into() },
+                ));
+            }
+        }
+        let mut freed = 0;
+        for (at, extent) in &old {
+            let before = first.saturating_sub(*at).min(extent.len());
+            let after = last.saturating_add(1).saturating_sub(*at).min(extent.len());
+            records.extend(piece(*at, extent, 0, before));
+            records.extend(piece(*at, extent, after, extent.len()));
+            freed += after - before;
+            (before..after).for_each(|index| self.space.free(extent.start.offset(index)));
+        }
+        // Insert before removing: a leaf that lost its last record could take with it the place where
+        // a new one belongs.
+        old.retain(|(at, _)| records.iter().all(|(new, _)| new != at));
+        for (at, extent) in records {
+            self.put(Key::extent(ino, at), Value::Extent(Box::new(extent)));
+        }
+        for (at, _) in old {
+            self.take(&Key::extent(ino, at));
+        }
+        freed
+    }
+
+    /// The records of one kind of an inode from `sub` on, until `visit` breaks.
+    pub(crate) fn records<'a>(
+        &'a self,
+        ino: Ino,
+        kind: Kind,
+        sub: u64,
+        mut visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
+    ) -> Result<(), Stop> {
+        let from = Key { ino: ino.0, kind, sub };
+        let to = Key { ino: ino.0, kind, sub: u64::MAX };
+        self.tree.range(from, to, &mut visit).map_err(|absent| self.absent(absent))
+    }
+
+    /// The records of an inode after its own, at most `limit` of them.
+    pub(crate) fn belongings(&self, ino: Ino, limit: usize) -> Result<Vec<(Key, Value)>, Stop> {
+        let mut found = Vec::new();
+        let visit = |key: &Key, value: &Value| {
+            if key.kind != Kind::Inode {
+                found.push((*key, value.clone()));
+            }
+            if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let to = Key { ino: ino.0, kind: Kind::Extent, sub: u64::MAX };
+        self.tree.range(Key::inode(ino), to, visit).map_err(|absent| self.absent(absent))?;
+        Ok(found)
+    }
+
+    /// The next inode number. The number is used up only by [`Self::use_sequence`].
+    pub(crate) fn next_ino(&self) -> Ino {
+        Ino::new(self.id, self.next_sequence)
+    }
+
+    pub(crate) fn use_sequence(&mut self, ino: Ino) {
+        self.next_sequence = self.next_sequence.max(ino.sequence() + 1);
+        self.changed = true;
+    }
+
+    /// Blocks that nothing is promised yet: every dirty page will want one, and a quarter for the
+    /// records that name it, every dirty node one, and the records of chunks theirs.
+    pub(crate) fn room(&self, dirty_pages: u64) -> u64 {
+        let wanted = dirty_pages
+            + dirty_pages / 4
+            + self.tree.dirty_nodes() as u64
+            + self.space.record_nodes()
+            + self.promised;
+        self.space.free_blocks().saturating_sub(wanted)
+    }
+
+    /// Whether a transaction may be changing what `key` names.
+    pub(crate) fn is_changing(&self, key: &LockKey) -> bool {
+        self.locks.is_changing(key)
+    }
+}
+
+/// Blocks `from..to` of an extent that starts at page `at`, as an extent of their own.
+fn piece(at: u64, whole: &Extent, from: u64, to: u64) -> Option<(u64, Extent)> {
+    (from < to).then(|| {
+        let checksums = whole.checksums[from as usize..to as usize].into();
+        (at + from, Extent { start: whole.start.offset(from), checksums })
+    })
+}
+
+pub(crate) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
+    let directory = inode.kind == warren_disk::FileKind::Directory;
+    Attr {
+        ino,
+        kind: proto_kind(inode.kind),
+        mode: inode.mode,
+        nlink: inode.nlink,
+        uid: inode.uid,
+        gid: inode.gid,
+        rdev: inode.rdev,
+        size: if directory { DIRECTORY_SIZE } else { inode.size },
+        blocks: if directory { 1 } else { inode.blocks },
+        atime: inode.atime,
+        mtime: inode.mtime,
+        ctime: inode.ctime,
+        btime: inode.btime,
+    }
+}
+
+/// The inode that [`warren_proto::Change::NewInode`] makes.
+pub(crate) fn new_inode(
+    new: &warren_proto::NewInode,
+    uid: u32,
+    gid: u32,
+    parent: Ino,
+    now: Timestamp,
+) -> Inode {
+    let directory = new.kind == FileKind::Directory;
+    Inode {
+        kind: disk_kind(new.kind),
+        mode: new.mode & warren_disk::MODE_MASK,
+        uid,
+        gid,
+        nlink: if directory { 2 } else { 1 },
+        rdev: new.rdev,
+        size: new.target.len() as u64,
+        blocks: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        generation: 0,
+        parent: if directory { parent } else { Ino(0) },
+        flags: 0,
+    }
+}

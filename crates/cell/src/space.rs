@@ -1,0 +1,224 @@
+//! The blocks of one shard: which of its chunks' blocks are used, and which may be used next.
+//!
+//! Invariants:
+//! * A block that a durable root may refer to is never handed out: a freed block is *held* until the
+//!   superblock names a checkpoint that was written after it was freed.
+//! * Every block is used, held or free, and `free` counts the free ones.
+//!
+//! Order of a checkpoint: [`Space::seal`] (what was freed before it comes back with this checkpoint),
+//! then [`Space::switched`] or [`Space::failed`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_base::BlockNo;
+use warren_base::limits::CHUNK_BLOCKS;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Chunk {
+    used: u64,
+    held: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    chunks: BTreeMap<u64, Chunk>,
+    free: u64,
+    used: u64,
+    /// Where the search for a free block goes on, so that what is written together lies together.
+    cursor: u64,
+    /// Chunks whose record in the tree is out of date.
+    stale: BTreeSet<u64>,
+    /// Freed since the last `seal`, and freed before it but not yet durably.
+    freed: Vec<BlockNo>,
+    sealed: Vec<BlockNo>,
+    /// Chunks without a used block that leave with the checkpoint being written.
+    departing: Vec<u64>,
+    claimed: Vec<u64>,
+}
+
+fn split(block: BlockNo) -> (u64, u64) {
+    (block.0 / CHUNK_BLOCKS, 1 << (block.0 % CHUNK_BLOCKS))
+}
+
+impl Space {
+    /// A chunk as the tree records it.
+    pub(crate) fn open_chunk(&mut self, number: u64, used: u64) {
+        self.chunks.insert(number, Chunk { used, held: 0 });
+        self.used += u64::from(used.count_ones());
+        self.free += u64::from(used.count_zeros());
+    }
+
+    /// A chunk that was nobody's becomes the shard's.
+    pub(crate) fn claim(&mut self, number: u64) {
+        let old = self.chunks.insert(number, Chunk::default());
+        assert!(old.is_none(), "chunk {number} claimed twice");
+        self.free += CHUNK_BLOCKS;
+        self.cursor = number;
+        self.claimed.push(number);
+        self.stale.insert(number);
+    }
+
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.free
+    }
+
+    pub(crate) fn used_blocks(&self) -> u64 {
+        self.used
+    }
+
+    /// An upper bound of the tree nodes that chunk records lie in.
+    pub(crate) fn record_nodes(&self) -> u64 {
+        self.chunks.len() as u64 / 64 + 2
+    }
+
+    pub(crate) fn alloc(&mut self) -> Option<BlockNo> {
+        let open = |(_, chunk): &(&u64, &mut Chunk)| chunk.used | chunk.held != u64::MAX;
+        let number = match self.chunks.range_mut(self.cursor..).find(open) {
+            Some((number, _)) => *number,
+            None => *self.chunks.range_mut(..self.cursor).find(open)?.0,
+        };
+        let chunk = self.chunks.get_mut(&number).expect("just found");
+        let bit = (chunk.used | chunk.held).trailing_ones();
+        chunk.used |= 1 << bit;
+        self.free -= 1;
+        self.used += 1;
+        self.cursor = number;
+        self.stale.insert(number);
+        Some(BlockNo(number * CHUNK_BLOCKS + u64::from(bit)))
+    }
+
+    pub(crate) fn free(&mut self, block: BlockNo) {
+        let (number, bit) = split(block);
+        let chunk =
+            self.chunks.get_mut(&number).expect("a used block lies in a chunk of its shard");
+        assert!(chunk.used & bit != 0, "{block:?} freed twice");
+        chunk.used &= !bit;
+        chunk.held |= bit;
+        self.used -= 1;
+        self.stale.insert(number);
+        self.freed.push(block);
+    }
+
+    /// Takes a used block for free: [`crate::Plant::DoubleAllocate`].
+    pub(crate) fn lose(&mut self, block: BlockNo) {
+        let (number, bit) = split(block);
+        self.chunks.get_mut(&number).expect("a chunk of the shard").used &= !bit;
+        self.free += 1;
+        self.used -= 1;
+        self.cursor = number;
+    }
+
+    /// A chunk record that has to be written: its number and bitmap, `None` to remove it.
+    pub(crate) fn next_stale(&mut self) -> Option<(u64, Option<u64>)> {
+        let number = self.stale.pop_first()?;
+        Some((number, self.chunks.get(&number).map(|chunk| chunk.used)))
+    }
+
+    /// Whether a chunk record has yet to be written.
+    pub(crate) fn is_stale(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
+    /// Chunks that could leave now: no block of theirs is used. Their records go with them.
+    pub(crate) fn depart(&mut self) {
+        let touched: BTreeSet<u64> = self.freed.iter().map(|block| split(*block).0).collect();
+        for number in touched {
+            if self.chunks.len() > 1 && self.chunks.get(&number).is_some_and(|c| c.used == 0) {
+                let chunk = self.chunks.remove(&number).expect("just seen");
+                self.free -= u64::from(chunk.held.count_zeros());
+                self.stale.insert(number);
+                self.departing.push(number);
+            }
+        }
+    }
+
+    /// The checkpoint that is being written no longer refers to what was freed so far. Returns the
+    /// chunks that came and those that leave with it.
+    pub(crate) fn seal(&mut self) -> (Vec<u64>, Vec<u64>) {
+        self.sealed.append(&mut self.freed);
+        let departing = &self.departing;
+        self.claimed.retain(|number| !departing.contains(number));
+        (std::mem::take(&mut self.claimed), self.departing.clone())
+    }
+
+    /// The checkpoint is durable. Returns the chunks that are nobody's now.
+    pub(crate) fn switched(&mut self) -> Vec<u64> {
+        for block in std::mem::take(&mut self.sealed) {
+            let (number, bit) = split(block);
+            if let Some(chunk) = self.chunks.get_mut(&number) {
+                chunk.held &= !bit;
+                self.free += 1;
+            }
+        }
+        std::mem::take(&mut self.departing)
+    }
+
+    /// The checkpoint did not happen: the last durable root still refers to what was freed. `claimed`
+    /// is what [`Self::seal`] returned.
+    pub(crate) fn failed(&mut self, claimed: Vec<u64>) {
+        self.freed.append(&mut self.sealed);
+        self.claimed.extend(claimed);
+        for number in std::mem::take(&mut self.departing) {
+            let held = self.freed.iter().filter(|block| split(**block).0 == number);
+            let held = held.fold(0, |bits, block| bits | split(*block).1);
+            self.chunks.insert(number, Chunk { used: 0, held });
+            self.free += u64::from(held.count_zeros());
+            self.stale.insert(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space() -> Space {
+        let mut space = Space::default();
+        space.claim(3);
+        space
+    }
+
+    #[test]
+    fn a_freed_block_comes_back_only_after_the_switch() {
+        let mut space = space();
+        let blocks: Vec<_> = (0..CHUNK_BLOCKS).map(|_| space.alloc().unwrap()).collect();
+        assert_eq!(space.alloc(), None);
+        space.free(blocks[5]);
+        assert_eq!(space.alloc(), None);
+        space.seal();
+        assert_eq!(space.alloc(), None);
+        space.switched();
+        assert_eq!(space.alloc(), Some(blocks[5]));
+    }
+
+    #[test]
+    fn what_is_freed_while_a_checkpoint_is_written_waits_for_the_next() {
+        let mut space = space();
+        let blocks: Vec<_> = (0..CHUNK_BLOCKS).map(|_| space.alloc().unwrap()).collect();
+        space.seal();
+        space.free(blocks[0]);
+        space.switched();
+        assert_eq!(space.alloc(), None);
+        space.seal();
+        space.switched();
+        assert_eq!(space.alloc(), Some(blocks[0]));
+    }
+
+    #[test]
+    fn an_empty_chunk_leaves_and_comes_back_if_the_checkpoint_fails() {
+        let mut space = space();
+        space.claim(9);
+        space.cursor = 9;
+        let block = space.alloc().unwrap();
+        space.free(block);
+        space.depart();
+        let (claimed, departing) = space.seal();
+        assert_eq!((claimed.clone(), departing), (vec![3], vec![9]));
+        space.failed(claimed);
+        assert_eq!(space.free_blocks(), 2 * CHUNK_BLOCKS - 1);
+        space.depart();
+        space.seal();
+        assert_eq!(space.switched(), vec![9]);
+        assert_eq!(space.free_blocks(), CHUNK_BLOCKS);
+    }
+}

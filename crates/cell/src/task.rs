@@ -1,0 +1,260 @@
+//! Tasks: requests that could not be finished on arrival, and what each waits for.
+//!
+//! A task holds no half-done change. It is run from its start whenever what it waited for has come,
+//! and either finishes in one go or says again what is missing (design 2: prefetch, then execute).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hashbrown::HashMap;
+use warren_base::{CellId, ClientId, Errno, Ino, ShardId, TxnId};
+use warren_disk::BlockPtr;
+use warren_proto::{Change, Credentials, LockKey, LockMode, Request, RequestHeader};
+
+use crate::cache::PageNo;
+use crate::lease::FixedHasher;
+use crate::shard::Placed;
+use crate::txn::Txn;
+use crate::{IoId, SlotRef};
+
+/// Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct TaskId(pub(crate) u64);
+
+/// Why a task does not go on now.
+#[derive(Clone, Debug)]
+pub(crate) enum Stop {
+    /// It is finished, with this error.
+    Fail(Errno),
+    Wait(Wait),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Fail(errno)
+    }
+}
+
+/// What has to come first.
+#[derive(Clone, Debug)]
+pub(crate) enum Wait {
+    /// A node of a tree has to be read.
+    Node(ShardId, BlockPtr),
+    /// Pages have to be read; those without a place are being read already.
+    Pages(Vec<(PageNo, Option<Placed>)>),
+    /// A transaction holds the key.
+    Key(LockKey),
+    /// A key or inode of another cell is needed: this takes a transaction.
+    Remote,
+    /// An inode of another cell has to be looked at.
+    Peek(Ino),
+    /// Leases are being recalled.
+    Recall,
+    /// All frames are in use.
+    Frames,
+    /// The shard needs another chunk of free blocks.
+    Space(ShardId),
+    /// A checkpoint that starts from now on.
+    Checkpoint,
+    /// Already registered with whoever will wake it (a lock, a peer's answer).
+    Registered,
+    /// Nothing: the task gives way to others and goes on.
+    Yield,
+}
+
+/// What a task waits for, once that has a name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum WaitKey {
+    Io(IoId),
+    Recall,
+    Frames,
+    Chunk(ShardId),
+    /// A checkpoint that has not started yet, and one that has.
+    NextCheckpoint,
+    Checkpoint(u64),
+    /// Transactions may start again.
+    Undrained,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Request {
+        from: SlotRef,
+        header: RequestHeader,
+        request: Request,
+        who: Credentials,
+    },
+    Prepare {
+        from: CellId,
+        txn: TxnId,
+        client: ClientId,
+        keys: Vec<(LockKey, LockMode)>,
+        next: usize,
+    },
+    Peek {
+        from: CellId,
+        txn: TxnId,
+        ino: Ino,
+    },
+    Commit {
+        from: CellId,
+        txn: TxnId,
+        changes: Vec<Change>,
+    },
+    /// Frees what an inode without links and opens holds.
+    Reap {
+        ino: Ino,
+    },
+    /// Fixes the state that a checkpoint holds.
+    Fix,
+    /// Reads a shard's chunk records, before anything else.
+    OpenShard {
+        shard: ShardId,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) work: Work,
+    /// What it waited for went wrong.
+    pub(crate) failed: Option<Errno>,
+    pub(crate) txn: Option<Txn>,
+    /// Pages that stay in the cache until the task runs again.
+    pub(crate) pinned: Vec<PageNo>,
+    /// A checkpoint that it waited for is durable.
+    pub(crate) checkpointed: bool,
+    /// The pool of free chunks was empty.
+    pub(crate) no_chunk: bool,
+    /// What the task was promised or told while it waited (a lock granted).
+    pub(crate) granted: bool,
+}
+
+impl Task {
+    pub(crate) fn new(work: Work) -> Self {
+        Self {
+            work,
+            failed: None,
+            txn: None,
+            pinned: Vec::new(),
+            checkpointed: false,
+            no_chunk: false,
+            granted: false,
+        }
+    }
+
+    pub(crate) fn slot(&self) -> Option<SlotRef> {
+        match self.work {
+            Work::Request { from, .. } => Some(from),
+            _ => None,
+        }
+    }
+
+    /// The client on whose behalf it runs.
+    pub(crate) fn client(&self) -> Option<ClientId> {
+        match self.work {
+            Work::Request { from, .. } => Some(from.client),
+            Work::Prepare { client, .. } => Some(client),
+            _ => None,
+        }
+    }
+}
+
+/// All tasks that wait, and the order in which woken ones run.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    waiting: BTreeMap<TaskId, Task>,
+    by_slot: BTreeMap<SlotRef, TaskId>,
+    queues: HashMap<WaitKey, Vec<TaskId>, FixedHasher>,
+    ready: VecDeque<TaskId>,
+    next: u64,
+}
+
+impl Tasks {
+    pub(crate) fn new_id(&mut self) -> TaskId {
+        self.next += 1;
+        TaskId(self.next)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Keeps a task until it is woken.
+    pub(crate) fn park(&mut self, id: TaskId, task: Task) {
+        if let Some(slot) = task.slot() {
+            self.by_slot.insert(slot, id);
+        }
+        let old = self.waiting.insert(id, task);
+        assert!(old.is_none());
+    }
+
+    pub(crate) fn wait_for(&mut self, key: WaitKey, id: TaskId) {
+        self.queues.entry(key).or_default().push(id);
+    }
+
+    /// Lets a task run again (a needless wake-up does no harm).
+    pub(crate) fn wake(&mut self, id: TaskId) {
+        self.ready.push_back(id);
+    }
+
+    pub(crate) fn wake_all(&mut self, key: WaitKey) {
+        self.ready.extend(self.queues.remove(&key).into_iter().flatten());
+    }
+
+    /// Lets those run that waited for an I/O that failed.
+    pub(crate) fn fail_all(&mut self, key: WaitKey, errno: Errno) {
+        for id in self.queues.remove(&key).into_iter().flatten() {
+            if let Some(task) = self.waiting.get_mut(&id) {
+                task.failed = Some(errno);
+            }
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Moves everyone who waits for `from` to `to`.
+    pub(crate) fn requeue(&mut self, from: WaitKey, to: WaitKey) {
+        let moved = self.queues.remove(&from).unwrap_or_default();
+        self.queues.entry(to).or_default().extend(moved);
+    }
+
+    pub(crate) fn queue(&self, key: WaitKey) -> Vec<TaskId> {
+        self.queues.get(&key).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The next task to run, taken out.
+    pub(crate) fn next_ready(&mut self) -> Option<(TaskId, Task)> {
+        loop {
+            let id = self.ready.pop_front()?;
+            if let Some(task) = self.remove(id) {
+                return Some((id, task));
+            }
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
+        self.waiting.get_mut(&id)
+    }
+
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
+        let task = self.waiting.remove(&id)?;
+        if let Some(slot) = task.slot()
+            && self.by_slot.get(&slot) == Some(&id)
+        {
+            self.by_slot.remove(&slot);
+        }
+        Some(task)
+    }
+
+    /// The task that will answer this slot.
+    pub(crate) fn of_slot(&self, slot: SlotRef) -> Option<TaskId> {
+        if self.by_slot.is_empty() { None } else { self.by_slot.get(&slot).copied() }
+    }
+
+    /// The waiting tasks that a client's requests started.
+    pub(crate) fn of_client(&self, client: ClientId) -> Vec<TaskId> {
+        self.by_slot.iter().filter(|(slot, _)| slot.client == client).map(|(_, id)| *id).collect()
+    }
+}

@@ -1,0 +1,510 @@
+//! Transactions over several cells: two-phase locking in one global order, then one decision.
+//!
+//! The cell that executes a request coordinates. Order of events:
+//!
+//! 1. The operation, run on this cell's state alone, meets a key of another cell.
+//! 2. Every key it touched is locked, in the order of [`LockKey`]; those of other cells by `Prepare`,
+//!    whose answer says what they are worth. If a key turns out to be missing that comes before one
+//!    that is held, everything is released and taken again in order.
+//! 3. The operation runs again; if it touched only what is held, its outcome stands. This cell's
+//!    changes are made, the others get theirs with `Commit`, and the client is answered. What others
+//!    were locked for stays locked until their changes are made, so nobody sees half of it.
+//!
+//! Revocation: a cell that locks a key for writing revokes its leases then, and grants none before
+//! the lock is released.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_base::{CellId, ClientId, Errno, Ino, TxnId};
+use warren_proto::{
+    Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest,
+};
+
+use crate::cell::{Cell, Out};
+use crate::event::{Effect, Memory, PeerMessage};
+use crate::plant::Plant;
+use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
+
+/// Blocks a participant sets aside for what a transaction may change there.
+const PROMISE: u64 = 64;
+
+/// A transaction at its coordinator.
+#[derive(Clone, Debug)]
+pub(crate) struct Txn {
+    pub(crate) id: TxnId,
+    /// Locked, or being locked right now.
+    held: BTreeMap<LockKey, LockMode>,
+    /// Still to be locked, smallest first.
+    wanted: BTreeMap<LockKey, LockMode>,
+    /// What other cells' keys (and numbers for new inodes) are worth.
+    pub(crate) values: BTreeMap<LockKey, KeyValue>,
+    /// Inodes of other cells looked at without a lock.
+    pub(crate) peeked: BTreeMap<Ino, Option<InodeValue>>,
+    /// Cells that hold something for it.
+    participants: BTreeSet<CellId>,
+    waiting: bool,
+}
+
+impl Txn {
+    fn new(id: TxnId) -> Self {
+        Self {
+            id,
+            held: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            values: BTreeMap::new(),
+            peeked: BTreeMap::new(),
+            participants: BTreeSet::new(),
+            waiting: false,
+        }
+    }
+
+    pub(crate) fn is_acquiring(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    fn holds(&self, touched: &BTreeMap<LockKey, LockMode>) -> bool {
+        touched.iter().all(|(key, mode)| self.held.get(key).is_some_and(|held| held.covers(*mode)))
+    }
+}
+
+/// A transaction at a cell that takes part.
+#[derive(Debug)]
+pub(crate) struct Participant {
+    pub(crate) client: ClientId,
+    keys: Vec<(LockKey, LockMode)>,
+    promised: Vec<warren_base::ShardId>,
+    /// The task that is still locking.
+    task: Option<TaskId>,
+}
+
+fn lease_of(key: &LockKey) -> Option<LeaseKey> {
+    match key {
+        LockKey::Inode(ino) => Some(LeaseKey::Attr(*ino)),
+        LockKey::Name(dir, name) => Some(LeaseKey::Name(*dir, name.clone())),
+        LockKey::Tree | LockKey::New(_) => None,
+    }
+}
+
+fn writes(mode: LockMode) -> bool {
+    matches!(mode, LockMode::IntentWrite | LockMode::Write)
+}
+
+impl Cell {
+    fn new_txn_id(&mut self) -> TxnId {
+        self.next_txn += 1;
+        TxnId { cell: self.id, seq: self.next_txn }
+    }
+
+    /// Makes the task a transaction. The operation runs again to note what it touches.
+    pub(crate) fn begin_txn(&mut self, task: &mut Task) {
+        task.txn = Some(Txn::new(self.new_txn_id()));
+    }
+
+    /// Whether the transaction holds all that its operation touched. If not, sees to it that it will;
+    /// the operation then has to run again.
+    pub(crate) fn hold_all<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        touched: BTreeMap<LockKey, LockMode>,
+        out: &mut Out<'_, M>,
+    ) -> Result<bool, Stop> {
+        let txn = task.txn.as_mut().expect("a transaction");
+        if txn.holds(&touched) {
+            return Ok(true);
+        }
+        let last = txn.held.last_key_value().map(|(key, _)| key);
+        let missing = |(key, mode): &(&LockKey, &LockMode)| {
+            txn.held.get(*key).is_none_or(|held| !held.covers(**mode))
+        };
+        let in_order =
+            touched.iter().filter(missing).all(|(key, _)| last.is_none_or(|last| key > last));
+        if in_order {
+            txn.wanted =
+                touched.into_iter().filter(|(key, _)| !txn.held.contains_key(key)).collect();
+        } else {
+            self.release_txn(task, out);
+            let fresh = self.new_txn_id();
+            let txn = task.txn.as_mut().expect("a transaction");
+            *txn = Txn::new(fresh);
+            txn.wanted = touched;
+        }
+        self.acquire(id, task, out)?;
+        Ok(false)
+    }
+
+    /// Locks what is wanted, in order. Waits as often as need be; called again each time.
+    pub(crate) fn acquire<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let client = task.client().unwrap_or_default();
+        let txn = task.txn.as_mut().expect("a transaction");
+        if txn.held.is_empty() && self.checkpoint.is_drained() {
+            self.tasks.wait_for(WaitKey::Undrained, id);
+            return Err(Stop::Wait(Wait::Registered));
+        }
+        self.live_txns.insert(txn.id);
+        while let Some((key, mode)) = txn.wanted.pop_first() {
+            let owner = self.map[usize::from(key.shard().0)];
+            if owner == self.id {
+                txn.held.insert(key.clone(), mode);
+                let shard = self.shards.get_mut(&key.shard()).expect("owned");
+                if let LockKey::New(_) = key {
+                    let ino = shard.next_ino();
+                    shard.use_sequence(ino);
+                    txn.values.insert(key, KeyValue::New(ino));
+                } else if !shard.locks.lock(&key, mode, txn.id, id) {
+                    return Err(Stop::Wait(Wait::Registered));
+                }
+                continue;
+            }
+            let mut keys = vec![(key, mode)];
+            while let Some(next) = txn.wanted.first_entry()
+                && self.map[usize::from(next.key().shard().0)] == owner
+            {
+                keys.push(next.remove_entry());
+            }
+            txn.held.extend(keys.iter().cloned());
+            txn.participants.insert(owner);
+            txn.waiting = true;
+            self.tasks_of_txns.insert(txn.id, id);
+            let message = PeerRequest::Prepare { txn: txn.id, client, keys };
+            out.effects.push(Effect::Send { to: owner, message: PeerMessage::Request(message) });
+            return Err(Stop::Wait(Wait::Registered));
+        }
+        Ok(())
+    }
+
+    /// Looks at an inode of another cell, under locks that keep what is looked at from changing.
+    pub(crate) fn peek<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        ino: Ino,
+        out: &mut Out<'_, M>,
+    ) -> Stop {
+        let txn = task.txn.as_mut().expect("only a transaction peeks");
+        txn.waiting = true;
+        self.tasks_of_txns.insert(txn.id, id);
+        let to = self.map[usize::from(ino.shard().0)];
+        let message = PeerMessage::Request(PeerRequest::Peek { txn: txn.id, ino });
+        out.effects.push(Effect::Send { to, message });
+        Stop::Wait(Wait::Registered)
+    }
+
+    /// Whether the task still waits for another cell's answer.
+    pub(crate) fn is_waiting_for_peer(task: &Task) -> bool {
+        task.txn.as_ref().is_some_and(|txn| txn.waiting)
+    }
+
+    /// The transaction happens: other cells get their changes, and this cell's locks are released.
+    pub(crate) fn commit_txn<M: Memory>(
+        &mut self,
+        task: &mut Task,
+        remote: Vec<Change>,
+        out: &mut Out<'_, M>,
+    ) {
+        let txn = task.txn.take().expect("a transaction");
+        let mut by_cell: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
+        for change in remote {
+            let owner = self.map[usize::from(change.shard().0)];
+            assert!(txn.participants.contains(&owner), "a change where nothing is locked");
+            by_cell.entry(owner).or_default().push(change);
+        }
+        self.tasks_of_txns.remove(&txn.id);
+        self.committing.insert(txn.id, txn.participants.len());
+        if txn.participants.is_empty() {
+            self.committing.remove(&txn.id);
+            self.end_txn(txn.id, out);
+        }
+        for cell in &txn.participants {
+            let changes = by_cell.remove(cell).unwrap_or_default();
+            let message = PeerMessage::Request(PeerRequest::Commit { txn: txn.id, changes });
+            out.effects.push(Effect::Send { to: *cell, message });
+        }
+        self.unlock_held(&txn);
+    }
+
+    fn unlock_held(&mut self, txn: &Txn) {
+        for key in txn.held.keys() {
+            self.unlock(key, txn.id);
+        }
+    }
+
+    fn unlock(&mut self, key: &LockKey, txn: TxnId) {
+        let Some(shard) = self.shards.get_mut(&key.shard()) else { return };
+        let woken = shard.locks.unlock(key, txn);
+        if self.plant != Some(Plant::LoseWakeup) {
+            woken.into_iter().for_each(|task| self.tasks.wake(task));
+        }
+    }
+
+    /// Releases everything the task's transaction holds, here and elsewhere.
+    pub(crate) fn release_txn<M: Memory>(&mut self, task: &mut Task, out: &mut Out<'_, M>) {
+        let Some(txn) = task.txn.as_ref() else { return };
+        self.tasks_of_txns.remove(&txn.id);
+        if self.plant != Some(Plant::SkipAbort) {
+            for cell in &txn.participants {
+                let message = PeerMessage::Request(PeerRequest::Abort { txn: txn.id });
+                out.effects.push(Effect::Send { to: *cell, message });
+            }
+        }
+        self.unlock_held(txn);
+        self.end_txn(txn.id, out);
+    }
+
+    /// The transaction is over for every cell that matters.
+    fn end_txn<M: Memory>(&mut self, id: TxnId, out: &mut Out<'_, M>) {
+        self.live_txns.remove(&id);
+        self.report_if_drained(out);
+    }
+
+    /// A participant's answer.
+    pub(crate) fn peer_reply<M: Memory>(
+        &mut self,
+        from: CellId,
+        reply: PeerReply,
+        out: &mut Out<'_, M>,
+    ) {
+        let (id, outcome) = match reply {
+            PeerReply::Committed { txn } => return self.committed(txn, out),
+            PeerReply::Prepared { txn, values } => (txn, Ok((values, None))),
+            PeerReply::Peeked { txn, ino, value } => (txn, Ok((Vec::new(), Some((ino, value))))),
+            PeerReply::Refused { txn, errno } => (txn, Err(errno)),
+        };
+        // An answer to a transaction that is not known here is late or forged: it changes nothing.
+        let Some(task_id) = self.tasks_of_txns.get(&id).copied() else { return };
+        let Some(task) = self.tasks.get_mut(task_id) else { return };
+        let Some(txn) = task.txn.as_mut().filter(|txn| txn.id == id && txn.waiting) else { return };
+        txn.waiting = false;
+        match outcome {
+            Ok((values, peeked)) => {
+                let map = &self.map;
+                let own = |key: &LockKey| map[usize::from(key.shard().0)] == from;
+                txn.values.extend(values.into_iter().filter(|(key, _)| own(key)));
+                txn.peeked.extend(peeked);
+            }
+            Err(errno) => task.failed = Some(errno),
+        }
+        self.tasks.wake(task_id);
+    }
+
+    fn committed<M: Memory>(&mut self, txn: TxnId, out: &mut Out<'_, M>) {
+        let Some(left) = self.committing.get_mut(&txn) else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.committing.remove(&txn);
+            self.end_txn(txn, out);
+        }
+    }
+
+    /// Another cell's transaction wants something of this one.
+    pub(crate) fn peer_request<M: Memory>(
+        &mut self,
+        from: CellId,
+        request: PeerRequest,
+        out: &mut Out<'_, M>,
+    ) {
+        match request {
+            PeerRequest::Prepare { txn, client, keys } => {
+                let owned = keys.iter().all(|(key, _)| self.shards.contains_key(&key.shard()));
+                if !owned || txn.cell != from {
+                    return self.send_reply(
+                        from,
+                        PeerReply::Refused { txn, errno: Errno::EPROTO },
+                        out,
+                    );
+                }
+                let participant = self.participants.entry(txn).or_insert_with(|| Participant {
+                    client,
+                    keys: Vec::new(),
+                    promised: Vec::new(),
+                    task: None,
+                });
+                let work = Work::Prepare { from, txn, client, keys, next: participant.keys.len() };
+                let id = self.start(Task::new(work));
+                self.participants.get_mut(&txn).expect("just there").task = Some(id);
+            }
+            PeerRequest::Peek { txn, ino } => {
+                self.start(Task::new(Work::Peek { from, txn, ino }));
+            }
+            PeerRequest::Commit { txn, changes } => {
+                let owned = changes.iter().all(|change| self.shards.contains_key(&change.shard()));
+                if owned && txn.cell == from && self.participants.contains_key(&txn) {
+                    self.start(Task::new(Work::Commit { from, txn, changes }));
+                }
+            }
+            PeerRequest::Abort { txn } if txn.cell == from => self.leave_txn(txn),
+            PeerRequest::Abort { .. } => {}
+        }
+    }
+
+    /// A prepare or peek failed. What is locked stays so until the coordinator says abort.
+    pub(crate) fn refuse<M: Memory>(
+        &mut self,
+        to: CellId,
+        txn: TxnId,
+        errno: Errno,
+        out: &mut Out<'_, M>,
+    ) {
+        if let Some(participant) = self.participants.get_mut(&txn) {
+            participant.task = None;
+        }
+        self.send_reply(to, PeerReply::Refused { txn, errno }, out);
+    }
+
+    pub(crate) fn send_reply<M: Memory>(
+        &mut self,
+        to: CellId,
+        reply: PeerReply,
+        out: &mut Out<'_, M>,
+    ) {
+        out.effects.push(Effect::Send { to, message: PeerMessage::Reply(reply) });
+    }
+
+    /// Locks the keys one after the other, then answers what they are worth.
+    pub(crate) fn prepare<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let Work::Prepare { from, txn, client, keys, next } = task.work.clone() else {
+            unreachable!("called for this work only");
+        };
+        let Some(participant) = self.participants.get(&txn) else { return Ok(()) };
+        // How many of this message's keys are locked (or in a queue) already.
+        let done = participant.keys.len() - next;
+        for (key, mode) in &keys[done..] {
+            let participant = self.participants.get_mut(&txn).expect("just there");
+            participant.keys.push((key.clone(), *mode));
+            let shard = self.shards.get_mut(&key.shard()).expect("checked when it came");
+            let free = matches!(key, LockKey::New(_)) || shard.locks.lock(key, *mode, txn, id);
+            if !free {
+                return Err(Stop::Wait(Wait::Registered));
+            }
+        }
+        let values = self.prepared(txn, client, &keys, task, out)?;
+        self.participants.get_mut(&txn).expect("just there").task = None;
+        self.send_reply(from, PeerReply::Prepared { txn, values }, out);
+        Ok(())
+    }
+
+    /// Everything is locked: revokes, sets blocks aside, and reads.
+    fn prepared<M: Memory>(
+        &mut self,
+        txn: TxnId,
+        client: ClientId,
+        keys: &[(LockKey, LockMode)],
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<Vec<(LockKey, KeyValue)>, Stop> {
+        let mut free = true;
+        for (key, mode) in keys {
+            if let Some(lease) = lease_of(key).filter(|_| writes(*mode)) {
+                free &= self.recall(&lease, Some(client), out);
+                if self.plant != Some(Plant::ForgetRevoke) {
+                    self.leases.revoke(&lease, out.memory);
+                }
+            }
+        }
+        if !free {
+            return Err(Stop::Wait(Wait::Recall));
+        }
+        let mut values = Vec::with_capacity(keys.len());
+        for (key, _) in keys {
+            if !matches!(key, LockKey::New(_)) {
+                values.push((key.clone(), self.value_of(key)?));
+            }
+        }
+        for (key, _) in keys.iter().filter(|(_, mode)| writes(*mode)) {
+            self.promise(txn, key, task, out)?;
+        }
+        for (key, _) in keys {
+            if let LockKey::New(shard) = key {
+                let shard = self.shards.get_mut(shard).expect("checked when it came");
+                let ino = shard.next_ino();
+                shard.use_sequence(ino);
+                values.push((key.clone(), KeyValue::New(ino)));
+            }
+        }
+        Ok(values)
+    }
+
+    fn promise<M: Memory>(
+        &mut self,
+        txn: TxnId,
+        key: &LockKey,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let home = key.shard();
+        if self.participants[&txn].promised.contains(&home) {
+            return Ok(());
+        }
+        self.ensure_room(home, PROMISE, task, out)?;
+        self.shards.get_mut(&home).expect("owned").promised += PROMISE;
+        self.participants.get_mut(&txn).expect("known").promised.push(home);
+        Ok(())
+    }
+
+    fn value_of(&self, key: &LockKey) -> Result<KeyValue, Stop> {
+        let shard = &self.shards[&key.shard()];
+        Ok(match key {
+            LockKey::Tree => KeyValue::Tree,
+            LockKey::Inode(ino) => KeyValue::Inode(self.living_inode(shard, *ino)?),
+            LockKey::Name(dir, name) => KeyValue::Name(shard.dentry(self.secret, *dir, name)?),
+            LockKey::New(_) => unreachable!("handed out, not read"),
+        })
+    }
+
+    pub(crate) fn answer_peek<M: Memory>(
+        &mut self,
+        (from, txn, ino): (CellId, TxnId, Ino),
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let value = match self.shards.get(&ino.shard()) {
+            Some(shard) => self.living_inode(shard, ino)?,
+            None => None,
+        };
+        self.send_reply(from, PeerReply::Peeked { txn, ino, value }, out);
+        Ok(())
+    }
+
+    /// Makes a transaction's changes on this cell, which were decided elsewhere.
+    pub(crate) fn commit<M: Memory>(
+        &mut self,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let Work::Commit { from, txn, changes } = &task.work else {
+            unreachable!("called for this work only");
+        };
+        let (from, txn, changes) = (*from, *txn, changes.clone());
+        let Some(client) = self.participants.get(&txn).map(|participant| participant.client) else {
+            return Ok(());
+        };
+        self.ready(&changes, Some(client), task, true, out)?;
+        self.make(&changes, Some(client), out);
+        self.leave_txn(txn);
+        self.send_reply(from, PeerReply::Committed { txn }, out);
+        Ok(())
+    }
+
+    /// Releases what the transaction holds at this cell, which takes part in it.
+    fn leave_txn(&mut self, txn: TxnId) {
+        let Some(participant) = self.participants.remove(&txn) else { return };
+        if let Some(task) = participant.task {
+            self.tasks.remove(task);
+        }
+        for shard in &participant.promised {
+            self.shards.get_mut(shard).expect("owned").promised -= PROMISE;
+        }
+        for (key, _) in &participant.keys {
+            self.unlock(key, txn);
+        }
+    }
+}

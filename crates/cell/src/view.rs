@@ -1,0 +1,157 @@
+//! What an operation on names sees while it decides: inodes and names of this cell, and what a
+//! transaction has fetched from others.
+//!
+//! An operation runs first as if everything lay on this cell (*local*): it holds nothing, and the view
+//! only makes sure that no transaction is in its way. If it meets a key of another cell it becomes a
+//! transaction: from then on the view notes every key that is touched, and the outcome counts only if
+//! all of them were held.
+
+use std::collections::BTreeMap;
+
+use warren_base::{Errno, Ino, ShardId};
+use warren_proto::{Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey, LockMode};
+
+use crate::cell::Cell;
+use crate::shard::Shard;
+use crate::task::{Stop, Wait};
+use crate::txn::Txn;
+
+enum Mode<'a> {
+    Local,
+    Txn { txn: &'a Txn, touched: BTreeMap<LockKey, LockMode> },
+}
+
+pub(crate) struct View<'a> {
+    pub(crate) cell: &'a Cell,
+    pub(crate) who: &'a Credentials,
+    mode: Mode<'a>,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(cell: &'a Cell, who: &'a Credentials, txn: Option<&'a Txn>) -> Self {
+        let mode = match txn {
+            None => Mode::Local,
+            Some(txn) => Mode::Txn { txn, touched: BTreeMap::new() },
+        };
+        Self { cell, who, mode }
+    }
+
+    /// The keys that a transaction's operation has touched.
+    pub(crate) fn into_touched(self) -> BTreeMap<LockKey, LockMode> {
+        match self.mode {
+            Mode::Local => BTreeMap::new(),
+            Mode::Txn { touched, .. } => touched,
+        }
+    }
+
+    fn local(&self, shard: ShardId) -> Option<&'a Shard> {
+        self.cell.shards.get(&shard)
+    }
+
+    /// Notes the use of a key. A local operation is stopped by a transaction in its way.
+    fn touch(
+        &mut self,
+        key: impl FnOnce() -> LockKey,
+        shard: ShardId,
+        mode: LockMode,
+    ) -> Result<(), Stop> {
+        let local = self.local(shard);
+        match &mut self.mode {
+            Mode::Local => {
+                let Some(shard) = local else { return Err(Stop::Wait(Wait::Remote)) };
+                if shard.locks.is_empty() {
+                    return Ok(());
+                }
+                let key = key();
+                if shard.locks.blocks(&key, mode) {
+                    return Err(Stop::Wait(Wait::Key(key)));
+                }
+            }
+            Mode::Txn { touched, .. } => {
+                let key = key();
+                let joined = touched.get(&key).map_or(mode, |held| held.join(mode));
+                touched.insert(key, joined);
+            }
+        }
+        Ok(())
+    }
+
+    fn fetched(&self, key: &LockKey) -> Result<&KeyValue, Stop> {
+        match &self.mode {
+            Mode::Txn { txn, .. } => txn.values.get(key).ok_or(Stop::Wait(Wait::Remote)),
+            Mode::Local => Err(Stop::Wait(Wait::Remote)),
+        }
+    }
+
+    /// The inode, if it exists and has a link or is open.
+    pub(crate) fn inode(&mut self, ino: Ino, mode: LockMode) -> Result<Option<InodeValue>, Stop> {
+        self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;
+        if let Some(shard) = self.local(ino.shard()) {
+            return self.cell.living_inode(shard, ino);
+        }
+        match self.fetched(&LockKey::Inode(ino))? {
+            KeyValue::Inode(value) => Ok(*value),
+            _ => Err(Stop::Fail(Errno::EPROTO)),
+        }
+    }
+
+    /// A directory, whose entries the operation works on in `mode`.
+    pub(crate) fn directory(&mut self, ino: Ino, mode: LockMode) -> Result<InodeValue, Stop> {
+        let value = self.inode(ino, mode)?.ok_or(Errno::ESTALE)?;
+        if value.attr.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        Ok(value)
+    }
+
+    /// Where a name leads.
+    pub(crate) fn name(
+        &mut self,
+        dir: Ino,
+        name: &FileName,
+        mode: LockMode,
+    ) -> Result<Option<(Ino, FileKind)>, Stop> {
+        let key = || LockKey::Name(dir, name.clone());
+        self.touch(key, dir.shard(), mode)?;
+        if let Some(shard) = self.local(dir.shard()) {
+            return shard.dentry(self.cell.secret, dir, name);
+        }
+        match self.fetched(&key())? {
+            KeyValue::Name(value) => Ok(*value),
+            _ => Err(Stop::Fail(Errno::EPROTO)),
+        }
+    }
+
+    /// A number for a new inode of the shard.
+    pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino, Stop> {
+        self.touch(|| LockKey::New(shard), shard, LockMode::Write)?;
+        if let (Mode::Local, Some(shard)) = (&self.mode, self.local(shard)) {
+            return Ok(shard.next_ino());
+        }
+        match self.fetched(&LockKey::New(shard))? {
+            KeyValue::New(ino) if ino.shard() == shard => Ok(*ino),
+            _ => Err(Stop::Fail(Errno::EPROTO)),
+        }
+    }
+
+    /// The right to change the shape of the tree.
+    pub(crate) fn tree(&mut self) -> Result<(), Stop> {
+        self.touch(|| LockKey::Tree, LockKey::Tree.shard(), LockMode::Write)
+    }
+
+    /// The parent of a directory, looked at under the right to change the shape of the tree.
+    pub(crate) fn parent(&mut self, dir: Ino) -> Result<Ino, Stop> {
+        if let Some(shard) = self.local(dir.shard()) {
+            let inode = shard.inode(dir)?.ok_or(Errno::ESTALE)?;
+            return Ok(inode.parent);
+        }
+        match &self.mode {
+            Mode::Local => Err(Stop::Wait(Wait::Remote)),
+            Mode::Txn { txn, .. } => match txn.peeked.get(&dir) {
+                Some(Some(value)) => Ok(value.parent),
+                Some(None) => Err(Errno::ESTALE.into()),
+                None => Err(Stop::Wait(Wait::Peek(dir))),
+            },
+        }
+    }
+}

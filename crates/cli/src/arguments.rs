@@ -1,0 +1,220 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
+
+use crate::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  warren run -- bash -c 'git clone /src/project && make -C project -j'
+        run a command on Warren; its pool is made at the first use
+  warren mkfs --size 100G /data/pool && warren mount /data/pool /mnt
+        make a pool and mount it
+  warren status          what every fleet of this machine does
+  warren umount /mnt && warren stop /data/pool && warren fsck /data/pool
+
+Exit codes:
+  0 success            1 failure              2 wrong usage
+  3 not a pool, or a damaged one              4 the pool is in use
+  5 permission denied  6 no FUSE              7 no such file
+  8 no fleet serves the pool
+  run: the command's own; 128 + signal if it was killed, 126 or 127 if it could not be run
+  fsck: the bits of fsck(8): 0 sound, 4 errors left, 8 could not be checked, 16 wrong usage";
+
+/// A user-level POSIX file system, served by a fleet of small processes.
+#[derive(Parser)]
+#[command(name = "warren", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub task: Task,
+}
+
+#[derive(Subcommand)]
+pub enum Task {
+    /// Make a pool in a file or on a block device
+    Mkfs(Mkfs),
+    /// Serve a pool in the foreground until stopped
+    Serve(Serve),
+    /// Mount a pool, starting its fleet if none serves it
+    Mount(Mount),
+    /// Unmount a directory
+    Umount(Umount),
+    /// Run a command inside a mount
+    Run(Run),
+    /// Show what serves a pool, or all fleets
+    Status(Status),
+    /// Stop the fleet of a pool after a last checkpoint
+    Stop(Stop),
+    /// Check a pool that is not being served
+    Fsck(Fsck),
+    /// Run the simulator
+    Sim(Sim),
+    /// Measure a running fleet
+    Bench(Bench),
+}
+
+#[derive(Args)]
+pub struct Mkfs {
+    /// Bytes of the pool, like 10G; of a block device or an existing file its own size if not given
+    #[arg(long, short, value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Slices of the name space that can be served apart
+    #[arg(long, value_parser = shards())]
+    pub shards: Option<u16>,
+    /// A name for people, at most 64 bytes
+    #[arg(long, default_value = "")]
+    pub label: String,
+    /// Overwrite whatever is there
+    #[arg(long, short)]
+    pub force: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A file, which is made sparse, or a block device
+    pub pool: PathBuf,
+}
+
+/// How large a fleet is.
+#[derive(Args, Clone)]
+pub struct FleetSize {
+    /// Server processes, 1 to 64; may differ from start to start [default: 2, or 1 on one core]
+    #[arg(long, value_parser = cells())]
+    pub cells: Option<u16>,
+    /// Threads of each cell
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: u16,
+    /// Bytes of buffer cache of all cells together
+    #[arg(long, default_value = "256MiB", value_parser = size::parse)]
+    pub cache: u64,
+}
+
+#[derive(Args)]
+pub struct Serve {
+    #[command(flatten)]
+    pub fleet: FleetSize,
+    /// The pool
+    #[arg(long)]
+    pub pool: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Mount {
+    #[command(flatten)]
+    pub fleet: FleetSize,
+    /// Serve the mount in the foreground
+    #[arg(long, short)]
+    pub foreground: bool,
+    pub pool: PathBuf,
+    /// An existing directory
+    pub directory: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Umount {
+    /// Detach it now and finish when nothing uses it any more
+    #[arg(long, short)]
+    pub lazy: bool,
+    pub directory: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Run {
+    #[command(flatten)]
+    pub fleet: FleetSize,
+    /// The pool [default: warren/pool in the user's data directory, made at the first use]
+    #[arg(long)]
+    pub pool: Option<PathBuf>,
+    /// Where to mount [default: a new directory, removed afterwards]
+    #[arg(long)]
+    pub mount: Option<PathBuf>,
+    /// The command and its arguments; its working directory is the mount's root
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub struct Status {
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The pool [default: all that are served here]
+    pub pool: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct Stop {
+    pub pool: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Fsck {
+    /// Change nothing (nothing is ever changed by this version)
+    #[arg(short = 'n', long)]
+    pub no_changes: bool,
+    /// Read all file data too and compare checksums
+    #[arg(long)]
+    pub contents: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+    pub pool: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Sim {
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How many seeds, one after the other
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    pub seeds: u64,
+    /// Operations a seed [default: drawn from the seed]
+    #[arg(long)]
+    pub steps: Option<u32>,
+    /// Cells [default: drawn from the seed]
+    #[arg(long, value_parser = cells())]
+    pub cells: Option<u16>,
+    /// Threads that run seeds [default: one a core]
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Bench {
+    #[command(subcommand)]
+    pub what: BenchTask,
+}
+
+#[derive(Subcommand)]
+pub enum BenchTask {
+    /// Round trips of a client's requests, without the kernel
+    Client {
+        /// The pool; a fleet must serve it
+        #[arg(long)]
+        pool: PathBuf,
+        /// Threads that send requests
+        #[arg(long, default_value_t = 1)]
+        threads: u16,
+        /// Seconds of each measurement
+        #[arg(long, default_value_t = 2)]
+        seconds: u32,
+        /// Report in JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn cells() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=CELLS_MAX as i64)
+}
+
+fn shards() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX))
+}

@@ -1,0 +1,158 @@
+//! The front's process: one mount, served until it is unmounted.
+//!
+//! It is this program again under a name of its own. It says how it started in one line on its
+//! standard output, which is a pipe to who started it: an empty line when the mount is there, or an
+//! exit code and what is wrong.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+use rustix::process::{Pid, Signal};
+use warren_fuse::{FrontOptions, MountError, MountOptions, ServeOptions};
+use warren_runtime::{ConnectOptions, Connection};
+
+use crate::courier::Admission;
+use crate::failure::{CODE_FAILURE, CODE_NO_FUSE, CODE_NOT_FOUND, CODE_PERMISSION, Failure};
+
+const ROLE: &str = "__front";
+const READY: &str = "\n";
+const TIED: &str = "tied";
+const FREE: &str = "free";
+
+/// Whether a front ends with who started it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tie {
+    /// It unmounts when its starter dies.
+    Tied,
+    Free,
+}
+
+/// Plays the front's role if `arguments` name it.
+pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
+    let [role, tie, pool, directory] = arguments else { return None };
+    if role != ROLE {
+        return None;
+    }
+    let prepared = if tie == TIED {
+        rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+    } else {
+        // A session of its own: the terminal's signals are not for it.
+        rustix::process::setsid().map(drop)
+    };
+    let _named = rustix::thread::set_name(c"warren-front");
+    let ready = std::io::stdout().as_fd().try_clone_to_owned().ok();
+    let served = match prepared {
+        Ok(()) => serve(Path::new(pool), Path::new(directory), ready),
+        Err(os) => Err(Failure::io(Path::new(directory), "start its process", &os.into())),
+    };
+    Some(match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // A starter that is gone, or was told that all is well, needs no answer.
+            let _ = writeln!(std::io::stdout(), "{} {failure}", failure.code());
+            ExitCode::from(failure.code())
+        }
+    })
+}
+
+/// Mounts, says so to `ready`, and serves until unmounted or signalled. It must be called before the
+/// process has threads.
+pub fn serve(pool: &Path, directory: &Path, ready: Option<OwnedFd>) -> Result<(), Failure> {
+    let options = ServeOptions {
+        mount: MountOptions::new(&pool.to_string_lossy()),
+        front: FrontOptions::default(),
+    };
+    let admission = ConnectOptions { front: true, ..ConnectOptions::default() };
+    let connection = Connection::connect(pool, &admission)?;
+    warren_fuse::serve_mount(Arc::new(Admission(connection)), directory, &options, ready)
+        .map_err(|error| mount_failure(&error))
+}
+
+fn mount_failure(error: &MountError) -> Failure {
+    let code = match error {
+        MountError::NoDevice | MountError::Device(_) => CODE_NO_FUSE,
+        MountError::DeviceDenied | MountError::Denied(_) => CODE_PERMISSION,
+        MountError::MountPoint(_, os) if os.kind() == std::io::ErrorKind::NotFound => {
+            CODE_NOT_FOUND
+        }
+        MountError::MountPoint(_, os) if os.kind() == std::io::ErrorKind::PermissionDenied => {
+            CODE_PERMISSION
+        }
+        _ => CODE_FAILURE,
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// A front in the background.
+pub struct Front {
+    process: Child,
+}
+
+/// Starts a front and waits until the mount is there.
+pub fn start(pool: &Path, directory: &Path, tie: Tie) -> Result<Front, Failure> {
+    let lost = |error: std::io::Error| Failure::io(directory, "mount it", &error);
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("warren")
+        .arg(ROLE)
+        .arg(if tie == Tie::Tied { TIED } else { FREE })
+        .args([pool, directory])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    if tie == Tie::Tied {
+        // The terminal's signals are for the command that runs in the mount.
+        command.process_group(0);
+    } else {
+        command.stderr(Stdio::null());
+    }
+    let mut process = command.spawn().map_err(lost)?;
+    let mut line = String::new();
+    if let Some(stdout) = process.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).map_err(lost)?;
+    }
+    if line == READY {
+        return Ok(Front { process });
+    }
+    process.wait().map_err(lost)?;
+    Err(parse_failure(line.trim_end(), directory))
+}
+
+/// What a front that did not start has said.
+fn parse_failure(line: &str, directory: &Path) -> Failure {
+    let told = |(code, line): (&str, &str)| Some(Failure::new(code.parse().ok()?, line));
+    line.split_once(' ').and_then(told).unwrap_or_else(|| {
+        let line = format!("{}: the mount's process ended at once; try again", directory.display());
+        Failure::new(CODE_FAILURE, line)
+    })
+}
+
+impl Front {
+    /// Unmounts, and waits until the front is gone. Whoever still uses the mount gets errors.
+    pub fn unmount(mut self) -> Result<(), Failure> {
+        let lost = |error: std::io::Error| {
+            Failure::new(CODE_FAILURE, format!("cannot end the mount's process: {error}"))
+        };
+        // Not reaped yet, so the number is its own; it may have ended by itself.
+        let _ended = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
+        self.process.wait().map(drop).map_err(lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_comes_through_the_pipe_as_it_was() {
+        let failure = parse_failure("6 no /dev/fuse: load it", Path::new("/mnt"));
+        assert_eq!((failure.code(), failure.to_string()), (6, "no /dev/fuse: load it".to_owned()));
+        assert_eq!(parse_failure("", Path::new("/mnt")).code(), CODE_FAILURE);
+        assert_eq!(parse_failure("x y", Path::new("/mnt")).code(), CODE_FAILURE);
+    }
+}

@@ -1,0 +1,83 @@
+//! `warren status` and `warren stop`.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use warren_runtime::FleetStatus;
+
+use crate::arguments::{Status, Stop};
+use crate::failure::{Failure, print_json};
+use crate::size;
+
+pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
+    let fleets = match &arguments.pool {
+        Some(pool) => vec![warren_runtime::status(pool)?],
+        None => warren_runtime::door::status_of_all(),
+    };
+    match (arguments.json, &arguments.pool, fleets.first()) {
+        (true, Some(_), Some(fleet)) => print_json(fleet)?,
+        (true, ..) => print_json(&fleets)?,
+        (false, _, None) => println!("no fleet is running here"),
+        (false, ..) => fleets.iter().for_each(|fleet| print!("{}", describe(fleet))),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
+    warren_runtime::door::stop(&arguments.pool)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(fleet: &FleetStatus) -> String {
+    let bytes = |blocks: u64| size::display(blocks * u64::from(fleet.block_size));
+    let mut text = format!(
+        "{}: {}, {} of {} free, {} shards, checkpoint {}, keeper {}, supervisor {}\n",
+        fleet.pool,
+        fleet.state,
+        bytes(fleet.free_blocks),
+        bytes(fleet.total_blocks),
+        fleet.shards,
+        fleet.generation,
+        fleet.keeper_pid,
+        fleet.supervisor_pid,
+    );
+    // Writing to a string does not fail.
+    if let Some(why) = &fleet.broken {
+        let _ = writeln!(text, "  no checkpoint happens any more: {why}");
+    }
+    for cell in &fleet.cells {
+        let _ = writeln!(
+            text,
+            "  cell {}: {}, pid {}, {} shards, {} requests",
+            cell.cell, cell.state, cell.pid, cell.shards, cell.requests
+        );
+    }
+    for client in &fleet.clients {
+        let kind = if client.front { "mount" } else { "client" };
+        let _ =
+            writeln!(text, "  {kind} {}: pid {}, uid {}", client.client, client.pid, client.uid);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_runtime::CellStatus;
+
+    #[test]
+    fn every_cell_has_a_line() {
+        let cell = |cell| CellStatus { cell, state: "serving".into(), ..CellStatus::default() };
+        let fleet = FleetStatus {
+            pool: "/p".into(),
+            state: "serving".into(),
+            block_size: 4096,
+            total_blocks: 1 << 18,
+            cells: vec![cell(0), cell(1)],
+            ..FleetStatus::default()
+        };
+        let text = describe(&fleet);
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free"));
+    }
+}

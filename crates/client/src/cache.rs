@@ -1,0 +1,356 @@
+//! Copies that a client keeps under leases.
+//!
+//! A copy may be used while the word of its [`Guard`] holds the guard's stamp. A stamp is granted
+//! once and never comes back, so a copy that was found right twice was right all the time between.
+//! The protocol of use is the caller's ([`crate::Call`]): load all words, use the copies, load all
+//! words again. The cache itself never looks at a word; it forgets what [`Cache::discard`] is told.
+//!
+//! Targets of symbolic links need no guard: a target never changes, and no inode number is used
+//! twice.
+//!
+//! The size is bounded; the clock algorithm (second chance) chooses what goes.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use warren_base::{CellId, Ino};
+use warren_proto::{Attr, FileKind, FileName, Lease};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The lease words of all cells, as the client reads them.
+pub trait Words {
+    /// What the word holds, with acquire order; 0 if there is no such word.
+    fn load(&self, cell: CellId, word: u32) -> u64;
+}
+
+/// What must hold for a copy to be right: that word of that cell's segment holds that stamp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Guard {
+    cell: CellId,
+    word: u32,
+    stamp: u64,
+}
+
+impl Guard {
+    /// `None` for a lease of the acknowledged kind (stamp 0), which guards no copy of ours.
+    pub const fn new(cell: CellId, lease: Lease) -> Option<Self> {
+        match lease.stamp {
+            0 => None,
+            stamp => Some(Self { cell, word: lease.word, stamp }),
+        }
+    }
+
+    /// One load.
+    pub fn holds(&self, words: &impl Words) -> bool {
+        words.load(self.cell, self.word) == self.stamp
+    }
+}
+
+/// Where a name leads; `None`: nowhere.
+pub(crate) type Named = Option<(Ino, FileKind)>;
+
+/// A copy's place in the cache and its guard, so that a copy found stale can be dropped without
+/// looking it up again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    place: u32,
+    guard: Guard,
+}
+
+impl Held {
+    pub fn holds(&self, words: &impl Words) -> bool {
+        self.guard.holds(words)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Key {
+    Name(Ino, FileName),
+    Attr(Ino),
+    Target(Ino),
+}
+
+#[derive(Clone, Copy)]
+enum KeyRef<'a> {
+    Name(Ino, &'a FileName),
+    Attr(Ino),
+    Target(Ino),
+}
+
+impl KeyRef<'_> {
+    fn hash(self) -> u64 {
+        match self {
+            Self::Name(dir, name) => xxh3_64_with_seed(name.as_bytes(), dir.0),
+            Self::Attr(ino) => xxh3_64_with_seed(b"/attr", ino.0),
+            Self::Target(ino) => xxh3_64_with_seed(b"/target", ino.0),
+        }
+    }
+
+    fn is(self, key: &Key) -> bool {
+        match (self, key) {
+            (Self::Name(dir, name), Key::Name(d, n)) => dir == *d && name == n,
+            (Self::Attr(ino), Key::Attr(i)) | (Self::Target(ino), Key::Target(i)) => ino == *i,
+            _ => false,
+        }
+    }
+
+    fn to_key(self) -> Key {
+        match self {
+            Self::Name(dir, name) => Key::Name(dir, name.clone()),
+            Self::Attr(ino) => Key::Attr(ino),
+            Self::Target(ino) => Key::Target(ino),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Copied {
+    Name(Named, Guard),
+    Attr(Box<Attr>, Guard),
+    Target(Arc<[u8]>),
+}
+
+impl Copied {
+    const fn guard(&self) -> Option<Guard> {
+        match self {
+            Self::Name(_, guard) | Self::Attr(_, guard) => Some(*guard),
+            Self::Target(_) => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    hash: u64,
+    key: Key,
+    copied: Copied,
+    /// Looked at since the clock's hand passed.
+    used: bool,
+}
+
+/// Copies of a client, at most as many as it was made for.
+#[derive(Clone)]
+pub struct Cache {
+    /// Hash of the key to its place in `slots`.
+    table: HashTable<u32>,
+    slots: Vec<Option<Slot>>,
+    vacant: Vec<u32>,
+    hand: usize,
+    limit: usize,
+}
+
+impl Cache {
+    /// `limit` copies; not zero.
+    pub fn new(limit: usize) -> Self {
+        assert!(limit > 0 && u32::try_from(limit).is_ok());
+        Self { table: HashTable::new(), slots: Vec::new(), vacant: Vec::new(), hand: 0, limit }
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.limit);
+    }
+
+    pub(crate) fn name(&mut self, dir: Ino, name: &FileName) -> Option<(Named, Held)> {
+        let (place, slot) = self.find(KeyRef::Name(dir, name))?;
+        match &slot.copied {
+            Copied::Name(named, guard) => Some((*named, Held { place, guard: *guard })),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn attr(&mut self, ino: Ino) -> Option<(Attr, Held)> {
+        let (place, slot) = self.find(KeyRef::Attr(ino))?;
+        match &slot.copied {
+            Copied::Attr(attr, guard) => Some((**attr, Held { place, guard: *guard })),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn target(&mut self, ino: Ino) -> Option<Arc<[u8]>> {
+        match &self.find(KeyRef::Target(ino))?.1.copied {
+            Copied::Target(target) => Some(Arc::clone(target)),
+            _ => None,
+        }
+    }
+
+    /// Keeps where a name leads, as `cell` said with this lease.
+    pub fn put_name(
+        &mut self,
+        cell: CellId,
+        dir: Ino,
+        name: &FileName,
+        named: Option<(Ino, FileKind)>,
+        lease: Lease,
+    ) {
+        if let Some(guard) = Guard::new(cell, lease) {
+            self.put(KeyRef::Name(dir, name), Copied::Name(named, guard));
+        }
+    }
+
+    /// Keeps attributes, as `cell` said with this lease.
+    pub fn put_attr(&mut self, cell: CellId, attr: &Attr, lease: Lease) {
+        if let Some(guard) = Guard::new(cell, lease) {
+            self.put(KeyRef::Attr(attr.ino), Copied::Attr(Box::new(*attr), guard));
+        }
+    }
+
+    pub(crate) fn put_target(&mut self, ino: Ino, target: &Arc<[u8]>) {
+        self.put(KeyRef::Target(ino), Copied::Target(Arc::clone(target)));
+    }
+
+    /// Forgets a copy whose word did not hold its stamp (unless a newer one took its place).
+    pub(crate) fn discard(&mut self, held: Held) {
+        let slot = self.slots.get(held.place as usize).and_then(Option::as_ref);
+        if slot.is_some_and(|slot| slot.copied.guard() == Some(held.guard)) {
+            self.vacate(held.place);
+        }
+    }
+
+    fn find(&mut self, key: KeyRef<'_>) -> Option<(u32, &Slot)> {
+        let place = *self.table.find(key.hash(), |&at| matches(&self.slots, at, key))?;
+        let slot = self.slots[place as usize].as_mut()?;
+        slot.used = true;
+        Some((place, slot))
+    }
+
+    fn put(&mut self, key: KeyRef<'_>, copied: Copied) {
+        let hash = key.hash();
+        if let Some(&place) = self.table.find(hash, |&at| matches(&self.slots, at, key)) {
+            if let Some(slot) = &mut self.slots[place as usize] {
+                slot.copied = copied;
+            }
+            return;
+        }
+        let place = self.free_place();
+        self.slots[place as usize] = Some(Slot { hash, key: key.to_key(), copied, used: false });
+        let slots = &self.slots;
+        let rehash = |&at: &u32| slots[at as usize].as_ref().map_or(0, |slot| slot.hash);
+        self.table.insert_unique(hash, place, rehash);
+    }
+
+    /// A place that holds nothing; the clock makes one if there is none.
+    fn free_place(&mut self) -> u32 {
+        if self.slots.len() < self.limit && self.vacant.is_empty() {
+            self.slots.push(None);
+            return (self.slots.len() - 1) as u32;
+        }
+        if self.vacant.is_empty() {
+            self.evict();
+        }
+        self.vacant.pop().expect("eviction leaves a vacant place")
+    }
+
+    /// Takes the first copy from the hand on that was not looked at for a round.
+    fn evict(&mut self) {
+        loop {
+            let at = self.hand;
+            self.hand = (self.hand + 1) % self.slots.len();
+            match &mut self.slots[at] {
+                Some(slot) if slot.used => slot.used = false,
+                Some(_) => return self.vacate(at as u32),
+                None => {}
+            }
+        }
+    }
+
+    fn vacate(&mut self, place: u32) {
+        let Some(slot) = self.slots[place as usize].take() else { return };
+        if let Ok(entry) = self.table.find_entry(slot.hash, |&at| at == place) {
+            entry.remove();
+        }
+        self.vacant.push(place);
+    }
+}
+
+fn matches(slots: &[Option<Slot>], at: u32, key: KeyRef<'_>) -> bool {
+    slots[at as usize].as_ref().is_some_and(|slot| key.is(&slot.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_base::{Rng, ShardId};
+
+    use super::*;
+
+    const CELL: CellId = CellId(1);
+
+    fn name(n: u64) -> FileName {
+        FileName::new(format!("n{n}").as_bytes()).expect("a legal name")
+    }
+
+    fn lease(stamp: u64) -> Lease {
+        Lease { word: 0, stamp }
+    }
+
+    #[test]
+    fn an_acknowledged_lease_guards_nothing() {
+        let mut cache = Cache::new(4);
+        cache.put_name(CELL, Ino::ROOT, &name(1), None, lease(0));
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn a_stale_copy_goes_but_not_the_newer_one_in_its_place() {
+        let mut cache = Cache::new(4);
+        cache.put_name(CELL, Ino::ROOT, &name(1), None, lease(1));
+        let (_, old) = cache.name(Ino::ROOT, &name(1)).expect("it was put");
+        cache.put_name(CELL, Ino::ROOT, &name(1), None, lease(2));
+        cache.discard(old);
+        let (_, new) = cache.name(Ino::ROOT, &name(1)).expect("the newer copy stays");
+        cache.discard(new);
+        assert!(cache.name(Ino::ROOT, &name(1)).is_none());
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn the_clock_spares_what_was_used() {
+        let mut cache = Cache::new(3);
+        for n in 0..3 {
+            cache.put_name(CELL, Ino::ROOT, &name(n), None, lease(n + 1));
+        }
+        cache.name(Ino::ROOT, &name(0)).expect("it was put");
+        cache.put_name(CELL, Ino::ROOT, &name(3), None, lease(4));
+        assert!(cache.name(Ino::ROOT, &name(0)).is_some());
+        assert!(cache.name(Ino::ROOT, &name(1)).is_none());
+        assert_eq!(cache.len(), 3);
+    }
+
+    /// Whatever is found is what was put last under that key.
+    #[test]
+    fn a_full_cache_never_mixes_up_its_keys() {
+        let mut rng = Rng::new(7);
+        let mut cache = Cache::new(16);
+        let mut last = std::collections::BTreeMap::new();
+        for stamp in 1..20_000_u64 {
+            let (dir, n) = (Ino::new(ShardId(0), 1 + rng.below(5)), rng.below(8));
+            match rng.below(3) {
+                0 => {
+                    let named = Some((Ino::new(ShardId(1), stamp), FileKind::Regular));
+                    cache.put_name(CELL, dir, &name(n), named, lease(stamp));
+                    last.insert((dir, n), named);
+                }
+                1 => {
+                    if let Some((named, _)) = cache.name(dir, &name(n)) {
+                        assert_eq!(Some(&named), last.get(&(dir, n)));
+                    }
+                }
+                _ => {
+                    if let Some((_, held)) = cache.name(dir, &name(n)) {
+                        cache.discard(held);
+                        assert!(cache.name(dir, &name(n)).is_none());
+                    }
+                }
+            }
+            assert!(cache.len() <= 16);
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! One file-system call as a state machine.
+//!
+//! ```text
+//!            +------------------ something is not known: ask, note the answer --------------+
+//!            v                                                                              |
+//! plan: walk over copies --> first: load their words --> take: walk again --> second: load  |
+//!            ^                        |                        |               them again   |
+//!            +------ a word was cleared, a copy changed -------+---------------+   |        |
+//!                                                                                  v        |
+//!                                                   the copies answer, or the last request  |
+//!                                                   goes to its cell, or the error is right |
+//! ```
+//!
+//! Every load of a word and every use of copies is a step of its own ([`Step::Yield`]). Before a cell
+//! is asked because of copies their words are loaded once, so that no stale copy leads there. Copies
+//! that keep turning out stale are given up: after [`CACHED_TRIES`] the walk asks for everything,
+//! which always ends.
+//!
+//! A walk is not one instant, as on every POSIX system: each component was true at some time during
+//! the call. What rests on copies alone was true at one instant.
+
+use std::sync::Arc;
+
+use warren_base::limits::BODY_MAX;
+use warren_base::{CellId, Errno, Ino, MapVersion};
+use warren_proto::{Answer, Credentials, DirEntry, Entry, FileKind, Reply, Request, RequestHeader};
+
+use crate::cache::{Cache, Held, Words};
+use crate::op::{Goal, Op};
+use crate::route::{Route, ShardMap};
+use crate::walk::{Answers, Stop, Walker};
+
+/// Walks over copies before a call does without them. A hot name changes under a walk rarely; four
+/// times in a row means that copies do not pay here.
+const CACHED_TRIES: u32 = 4;
+
+/// Walks before a call fails with what it last got (ESTALE in a tree that keeps vanishing).
+const TRIES_MAX: u32 = 16;
+
+/// Times a request is sent on to a new owner before the call fails with EIO: a map that changes
+/// faster than this is broken.
+const MOVES_MAX: u32 = 64;
+
+/// Encoded bytes of entries wanted in one page of a listing: what fits a body beside its frame.
+const LISTING_BYTES: u32 = BODY_MAX as u32 - 1024;
+
+/// Who makes a call, and from where.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub credentials: Arc<Credentials>,
+    /// Executes what any cell can.
+    pub near: CellId,
+}
+
+/// A request to put into a slot. The transport fills in the header's `seq`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Send {
+    pub cell: CellId,
+    pub header: RequestHeader,
+    pub request: Request,
+}
+
+/// What a call wants next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Send this, then step with the answer.
+    Send(Send),
+    /// Step again; others may run before.
+    Yield,
+    /// Step again once the map is of this version or newer.
+    AwaitMap(MapVersion),
+    /// The call is over. The answer is never `Absent`, `Moved` or `Recall`.
+    Done(Answer),
+}
+
+/// Why a request was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// To know the way.
+    Walk,
+    /// It is what the call is for.
+    Last,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Plan {
+    held: Vec<Held>,
+    end: Result<Goal, Stop>,
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    request: Request,
+    purpose: Purpose,
+    cell: CellId,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    Plan,
+    /// The words of `plan.held[..next]` held their stamps.
+    First {
+        plan: Plan,
+        next: usize,
+    },
+    Take(Plan),
+    Second {
+        plan: Plan,
+        next: usize,
+    },
+    Waiting(Asked),
+    Resend(Asked),
+    Finished,
+}
+
+/// One call of one thread of a client.
+#[derive(Clone, Debug)]
+pub struct Call {
+    op: Op,
+    caller: Caller,
+    payload_len: u32,
+    phase: Phase,
+    answers: Answers,
+    tries: u32,
+    moves: u32,
+    /// Entries of the pages of a listing that came so far.
+    listed: Vec<DirEntry>,
+}
+
+impl Call {
+    pub fn new(op: Op, caller: Caller) -> Self {
+        Self {
+            op,
+            caller,
+            payload_len: 0,
+            phase: Phase::Plan,
+            answers: Answers::default(),
+            tries: 0,
+            moves: 0,
+            listed: Vec::new(),
+        }
+    }
+
+    /// A call whose last request carries `payload_len` bytes that lie in the slot's payload lane.
+    pub fn with_payload(op: Op, caller: Caller, payload_len: u32) -> Self {
+        Self { payload_len, ..Self::new(op, caller) }
+    }
+
+    /// Goes one step further. `input` is the answer to the last [`Step::Send`], else `None`.
+    pub fn step(
+        &mut self,
+        cache: &mut Cache,
+        map: &ShardMap,
+        words: &impl Words,
+        input: Option<Answer>,
+    ) -> Step {
+        match std::mem::replace(&mut self.phase, Phase::Finished) {
+            Phase::Plan => {
+                let plan = self.plan(cache);
+                if plan.held.is_empty() {
+                    return self.conclude(plan.end, map);
+                }
+                self.phase = Phase::First { plan, next: 0 };
+                Step::Yield
+            }
+            Phase::First { plan, next } => self.first(cache, map, words, plan, next),
+            Phase::Take(plan) => self.take(cache, plan),
+            Phase::Second { plan, next } => self.second(cache, map, words, plan, next),
+            Phase::Waiting(asked) => {
+                let answer = input.expect("a call that waits is stepped with the answer");
+                self.answered(cache, map, asked, answer)
+            }
+            Phase::Resend(asked) => self.send(asked.request, asked.purpose, map),
+            Phase::Finished => unreachable!("a call is not stepped after its end"),
+        }
+    }
+
+    fn plan(&mut self, cache: &mut Cache) -> Plan {
+        let mut walker = Walker {
+            cache: (self.tries < CACHED_TRIES).then_some(cache),
+            answers: &self.answers,
+            credentials: &self.caller.credentials,
+            held: Vec::new(),
+        };
+        let end = self.op.goal(&mut walker);
+        Plan { held: walker.held, end }
+    }
+
+    fn first(
+        &mut self,
+        cache: &mut Cache,
+        map: &ShardMap,
+        words: &impl Words,
+        plan: Plan,
+        next: usize,
+    ) -> Step {
+        if !plan.held[next].holds(words) {
+            return self.again(cache, plan.held[next]);
+        }
+        let next = next + 1;
+        if next < plan.held.len() {
+            self.phase = Phase::First { plan, next };
+        } else if matches!(plan.end, Err(Stop::Need(_))) {
+            return self.conclude(plan.end, map);
+        } else {
+            self.phase = Phase::Take(plan);
+        }
+        Step::Yield
+    }
+
+    /// Uses the copies between the loads: another call of the client may have replaced some.
+    fn take(&mut self, cache: &mut Cache, plan: Plan) -> Step {
+        let taken = self.plan(cache);
+        if taken.held == plan.held {
+            self.phase = Phase::Second { plan: taken, next: 0 };
+        } else {
+            self.tries += 1;
+            self.phase = Phase::Plan;
+        }
+        Step::Yield
+    }
+
+    fn second(
+        &mut self,
+        cache: &mut Cache,
+        map: &ShardMap,
+        words: &impl Words,
+        plan: Plan,
+        next: usize,
+    ) -> Step {
+        if !plan.held[next].holds(words) {
+            return self.again(cache, plan.held[next]);
+        }
+        let next = next + 1;
+        if next == plan.held.len() {
+            return self.conclude(plan.end, map);
+        }
+        self.phase = Phase::Second { plan, next };
+        Step::Yield
+    }
+
+    /// A copy was stale.
+    fn again(&mut self, cache: &mut Cache, stale: Held) -> Step {
+        cache.discard(stale);
+        self.tries += 1;
+        self.phase = Phase::Plan;
+        Step::Yield
+    }
+
+    /// What a walk ended in may be believed.
+    fn conclude(&mut self, end: Result<Goal, Stop>, map: &ShardMap) -> Step {
+        match end {
+            Ok(Goal::Answer(reply)) => Step::Done(Ok(reply)),
+            Ok(Goal::Ask(request)) => self.send(request, Purpose::Last, map),
+            Ok(Goal::List(dir)) => {
+                self.listed.clear();
+                self.send(page(dir, 0), Purpose::Last, map)
+            }
+            Err(Stop::Need(request)) => self.send(request, Purpose::Walk, map),
+            Err(Stop::Fail(errno)) => Step::Done(Err(errno)),
+        }
+    }
+
+    fn send(&mut self, request: Request, purpose: Purpose, map: &ShardMap) -> Step {
+        let Some(cell) = map.cell(Route::of(&request), self.caller.near) else {
+            return Step::Done(Err(Errno::ESTALE));
+        };
+        let header = RequestHeader {
+            seq: 0,
+            map_version: map.version(),
+            uid: self.caller.credentials.uid,
+            gid: self.caller.credentials.gid,
+            payload_len: if purpose == Purpose::Last { self.payload_len } else { 0 },
+        };
+        self.phase = Phase::Waiting(Asked { request: request.clone(), purpose, cell });
+        Step::Send(Send { cell, header, request })
+    }
+
+    fn answered(
+        &mut self,
+        cache: &mut Cache,
+        map: &ShardMap,
+        asked: Asked,
+        answer: Answer,
+    ) -> Step {
+        if let Ok(Reply::Moved(version)) = answer {
+            return self.moved(map, asked, version);
+        }
+        keep(cache, asked.cell, &asked.request, &answer);
+        match asked.purpose {
+            // The walk of a call on inodes may be this one request.
+            Purpose::Walk if self.op == Op::Ino(asked.request.clone()) => done(answer),
+            Purpose::Walk => self.on_the_way(asked.request, answer),
+            Purpose::Last => self.last(map, asked.request, answer),
+        }
+    }
+
+    /// Nothing was executed.
+    fn moved(&mut self, map: &ShardMap, asked: Asked, version: MapVersion) -> Step {
+        self.moves += 1;
+        if self.moves > MOVES_MAX {
+            return Step::Done(Err(Errno::EIO));
+        }
+        self.phase = Phase::Resend(asked);
+        if map.version() < version { Step::AwaitMap(version) } else { Step::Yield }
+    }
+
+    /// Notes an answer and walks on.
+    fn on_the_way(&mut self, request: Request, answer: Answer) -> Step {
+        let answers = &mut self.answers;
+        match (request, answer) {
+            (Request::Lookup { dir, name }, Ok(Reply::Entry(entry))) => {
+                answers.names.push((dir, name, Some((entry.ino, entry.kind))));
+                answers.attrs.extend(entry.attr.map(|(attr, _)| attr));
+            }
+            (Request::Lookup { dir, name }, Ok(Reply::Absent(_)) | Err(Errno::ENOENT)) => {
+                answers.names.push((dir, name, None));
+            }
+            (Request::GetAttr { ino }, Ok(Reply::Attr { attr, .. })) if attr.ino == ino => {
+                answers.attrs.push(attr);
+            }
+            (Request::ReadLink { ino }, Ok(Reply::Target(target))) => {
+                answers.targets.push((ino, target.into()));
+            }
+            (Request::ReadDir { dir, .. }, Ok(Reply::Listing { parent, .. })) => {
+                answers.parents.push((dir, parent));
+            }
+            (_, Err(errno @ (Errno::ESTALE | Errno::ENOENT))) => return self.vanished(errno),
+            (request, Err(errno)) => answers.failures.push((request, errno)),
+            (_, Ok(_)) => return Step::Done(Err(Errno::EPROTO)),
+        }
+        self.phase = Phase::Plan;
+        Step::Yield
+    }
+
+    /// An inode on the way is no more: the way has changed. Starts again.
+    fn vanished(&mut self, errno: Errno) -> Step {
+        self.tries += 1;
+        if self.tries >= TRIES_MAX {
+            return Step::Done(Err(errno));
+        }
+        self.answers = Answers::default();
+        self.phase = Phase::Plan;
+        Step::Yield
+    }
+
+    fn last(&mut self, map: &ShardMap, request: Request, answer: Answer) -> Step {
+        match (request, answer) {
+            (Request::ReadDir { dir, cookie, .. }, Ok(Reply::Listing { parent, entries, end })) => {
+                // A plain request gets the page that it asked for.
+                if matches!(self.op, Op::Ino(_)) {
+                    return Step::Done(Ok(Reply::Listing { parent, entries, end }));
+                }
+                self.listing(map, (dir, cookie), parent, entries, end)
+            }
+            (Request::Create { dir, name, .. }, Ok(Reply::Created { entry, opened: None }))
+                if self.op.creates_through_links() && entry.kind == FileKind::Symlink =>
+            {
+                self.answers.names.push((dir, name, Some((entry.ino, entry.kind))));
+                self.probe()
+            }
+            (Request::Create { .. }, Err(Errno::ELOOP))
+                if self.op.creates_through_links() && !self.answers.probe_last =>
+            {
+                self.probe()
+            }
+            (_, Err(errno)) if self.op.may_have_vanished(errno) => self.vanished(errno),
+            (_, answer) => done(answer),
+        }
+    }
+
+    /// Creates again, where the link that stands in the way leads.
+    fn probe(&mut self) -> Step {
+        self.tries += 1;
+        if self.tries >= TRIES_MAX {
+            return Step::Done(Err(Errno::ELOOP));
+        }
+        self.answers.probe_last = true;
+        self.phase = Phase::Plan;
+        Step::Yield
+    }
+
+    /// Adds a page and asks for the next. A page that leads nowhere would never end.
+    fn listing(
+        &mut self,
+        map: &ShardMap,
+        (dir, cookie): (Ino, u64),
+        parent: Ino,
+        entries: Vec<DirEntry>,
+        end: bool,
+    ) -> Step {
+        let next = entries.last().map_or(cookie, |entry| entry.cookie);
+        self.listed.extend(entries);
+        if end {
+            let entries = std::mem::take(&mut self.listed);
+            return Step::Done(Ok(Reply::Listing { parent, entries, end }));
+        }
+        if next <= cookie {
+            return Step::Done(Err(Errno::EPROTO));
+        }
+        self.send(page(dir, next), Purpose::Last, map)
+    }
+}
+
+const fn page(dir: Ino, cookie: u64) -> Request {
+    Request::ReadDir { dir, cookie, bytes_max: LISTING_BYTES }
+}
+
+fn done(answer: Answer) -> Step {
+    Step::Done(match answer {
+        Ok(Reply::Absent(_)) => Err(Errno::ENOENT),
+        Ok(Reply::Recall { .. } | Reply::Moved(_)) => Err(Errno::EPROTO),
+        answer => answer,
+    })
+}
+
+/// Keeps the copies that came with an answer.
+fn keep(cache: &mut Cache, cell: CellId, request: &Request, answer: &Answer) {
+    match (request, answer) {
+        (
+            Request::Lookup { dir, name } | Request::Create { dir, name, .. },
+            Ok(Reply::Entry(entry) | Reply::Created { entry, .. }),
+        ) => {
+            if let Some(lease) = entry.lease {
+                cache.put_name(cell, *dir, name, Some((entry.ino, entry.kind)), lease);
+            }
+            keep_attr(cache, cell, entry);
+        }
+        (Request::Link { .. }, Ok(Reply::Entry(entry))) => keep_attr(cache, cell, entry),
+        (Request::Lookup { dir, name }, Ok(Reply::Absent(lease))) => {
+            cache.put_name(cell, *dir, name, None, *lease);
+        }
+        (_, Ok(Reply::Attr { attr, lease: Some(lease) })) => cache.put_attr(cell, attr, *lease),
+        (Request::ReadLink { ino }, Ok(Reply::Target(target))) => {
+            cache.put_target(*ino, &target.clone().into());
+        }
+        _ => {}
+    }
+}
+
+fn keep_attr(cache: &mut Cache, cell: CellId, entry: &Entry) {
+    if let Some((attr, Some(lease))) = entry.attr {
+        cache.put_attr(cell, &attr, lease);
+    }
+}
+
+#[cfg(test)]
+mod tests;

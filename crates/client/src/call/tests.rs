@@ -1,0 +1,497 @@
+//! Calls against a tiny file system of two cells that grants and revokes leases.
+
+use std::collections::BTreeMap;
+
+use warren_base::{Rng, ShardId, Timestamp};
+use warren_proto::{
+    AccessMode, Attr, CreateFlags, FileName, Handle, Lease, LeaseKey, NewInode, Opened, RenameFlags,
+};
+
+use super::*;
+use crate::{Path, PathOp};
+
+/// Shard 0 and 1, a cell each.
+#[derive(Default)]
+struct Tree {
+    names: BTreeMap<(Ino, FileName), (Ino, FileKind)>,
+    attrs: BTreeMap<Ino, Attr>,
+    targets: BTreeMap<Ino, Vec<u8>>,
+    words: BTreeMap<(CellId, u32), u64>,
+    granted: BTreeMap<LeaseKey, (CellId, u32)>,
+    stamp: u64,
+    messages: u32,
+    grants_nothing: bool,
+    /// The next answers are this.
+    moved: Option<MapVersion>,
+}
+
+impl Words for Tree {
+    fn load(&self, cell: CellId, word: u32) -> u64 {
+        self.words.get(&(cell, word)).copied().unwrap_or(0)
+    }
+}
+
+fn name(text: &str) -> FileName {
+    FileName::new(text.as_bytes()).expect("a legal name")
+}
+
+fn ino(shard: u16, n: u64) -> Ino {
+    Ino::new(ShardId(shard), n)
+}
+
+impl Tree {
+    fn new() -> Self {
+        let mut tree = Self::default();
+        tree.inode(Ino::ROOT, FileKind::Directory);
+        tree
+    }
+
+    fn inode(&mut self, ino: Ino, kind: FileKind) {
+        let zero = Timestamp(0);
+        let attr = Attr {
+            ino,
+            kind,
+            mode: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            btime: zero,
+        };
+        self.attrs.insert(ino, attr);
+    }
+
+    fn add(&mut self, dir: Ino, text: &str, ino: Ino, kind: FileKind) {
+        self.inode(ino, kind);
+        self.revoke(&LeaseKey::Name(dir, name(text)));
+        self.names.insert((dir, name(text)), (ino, kind));
+    }
+
+    fn symlink(&mut self, dir: Ino, text: &str, ino: Ino, target: &str) {
+        self.add(dir, text, ino, FileKind::Symlink);
+        self.targets.insert(ino, target.into());
+    }
+
+    fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Attr)) {
+        self.revoke(&LeaseKey::Attr(ino));
+        change(self.attrs.get_mut(&ino).expect("an inode"));
+    }
+
+    fn exchange(&mut self, a: &str, b: &str) {
+        for text in [a, b] {
+            self.revoke(&LeaseKey::Name(Ino::ROOT, name(text)));
+        }
+        let keys = [a, b].map(|text| (Ino::ROOT, name(text)));
+        let [old_a, old_b] = keys.clone().map(|key| self.names[&key]);
+        let [a, b] = keys;
+        self.names.extend([(a, old_b), (b, old_a)]);
+    }
+
+    fn revoke(&mut self, key: &LeaseKey) {
+        if let Some(at) = self.granted.remove(key) {
+            self.words.insert(at, 0);
+        }
+    }
+
+    fn revoke_all(&mut self) {
+        self.granted.clear();
+        self.words.values_mut().for_each(|word| *word = 0);
+    }
+
+    fn grant(&mut self, cell: CellId, key: LeaseKey) -> Option<Lease> {
+        if self.grants_nothing {
+            return None;
+        }
+        if let Some(&(_, word)) = self.granted.get(&key) {
+            return Some(Lease { word, stamp: self.words[&(cell, word)] });
+        }
+        self.stamp += 1;
+        let word = self.stamp as u32;
+        self.words.insert((cell, word), self.stamp);
+        self.granted.insert(key, (cell, word));
+        Some(Lease { word, stamp: self.stamp })
+    }
+
+    fn attr(&mut self, cell: CellId, ino: Ino) -> Option<(Attr, Option<Lease>)> {
+        let attr = *self.attrs.get(&ino)?;
+        Some((attr, self.grant(cell, LeaseKey::Attr(ino))))
+    }
+
+    fn lookup(&mut self, cell: CellId, dir: Ino, name: &FileName) -> Answer {
+        match self.attrs.get(&dir) {
+            None => return Err(Errno::ESTALE),
+            Some(attr) if attr.kind != FileKind::Directory => return Err(Errno::ENOTDIR),
+            Some(attr) if attr.mode & 1 == 0 => return Err(Errno::EACCES),
+            Some(_) => {}
+        }
+        let lease = self.grant(cell, LeaseKey::Name(dir, name.clone()));
+        match self.names.get(&(dir, name.clone())).copied() {
+            Some((ino, kind)) => {
+                let near = ino.shard() == dir.shard();
+                let attr = if near { self.attr(cell, ino) } else { None };
+                Ok(Reply::Entry(Entry { ino, kind, lease, attr }))
+            }
+            None => lease.map(Reply::Absent).ok_or(Errno::ENOENT),
+        }
+    }
+
+    fn answer(&mut self, send: &Send) -> Answer {
+        self.messages += 1;
+        if let Some(version) = self.moved {
+            return Ok(Reply::Moved(version));
+        }
+        let cell = send.cell;
+        assert!(send.request.shard().is_none_or(|shard| shard.0 == cell.0));
+        match &send.request {
+            Request::Lookup { dir, name } => self.lookup(cell, *dir, name),
+            Request::GetAttr { ino } => {
+                let (attr, lease) = self.attr(cell, *ino).ok_or(Errno::ESTALE)?;
+                Ok(Reply::Attr { attr, lease })
+            }
+            Request::ReadLink { ino } => {
+                let target = self.targets.get(ino).ok_or(Errno::EINVAL)?;
+                Ok(Reply::Target(target.as_slice().into()))
+            }
+            Request::Open { ino, .. } => {
+                let attr = *self.attrs.get(ino).ok_or(Errno::ESTALE)?;
+                let handle = Handle { ino: *ino, open: 1 };
+                Ok(Reply::Opened(Opened { handle, attr, keep_pages: false }))
+            }
+            Request::Create { dir, name, .. } => self.create(*dir, name),
+            Request::ReadDir { dir, cookie, .. } => self.list(*dir, *cookie),
+            Request::Unlink { dir, name } => {
+                self.names.remove(&(*dir, name.clone())).ok_or(Errno::ENOENT)?;
+                Ok(Reply::Done)
+            }
+            _ => Ok(Reply::Done),
+        }
+    }
+
+    fn create(&mut self, dir: Ino, name: &FileName) -> Answer {
+        let key = (dir, name.clone());
+        let (ino, kind) = self.names.get(&key).copied().unwrap_or_else(|| {
+            self.stamp += 1;
+            let ino = ino(dir.shard().0, 1000 + self.stamp);
+            self.inode(ino, FileKind::Regular);
+            self.names.insert(key, (ino, FileKind::Regular));
+            (ino, FileKind::Regular)
+        });
+        let attr = self.attrs[&ino];
+        let entry = Entry { ino, kind, lease: None, attr: None };
+        let opened = (kind == FileKind::Regular).then_some(Opened {
+            handle: Handle { ino, open: 2 },
+            attr,
+            keep_pages: false,
+        });
+        Ok(Reply::Created { entry, opened })
+    }
+
+    /// Two entries a page.
+    fn list(&self, dir: Ino, cookie: u64) -> Answer {
+        let all: Vec<DirEntry> = (self.names.iter().filter(|((d, _), _)| *d == dir))
+            .enumerate()
+            .map(|(n, ((_, name), (ino, kind)))| DirEntry {
+                ino: *ino,
+                kind: *kind,
+                cookie: n as u64 + 1,
+                name: name.clone(),
+            })
+            .skip(cookie as usize)
+            .collect();
+        let end = all.len() <= 2;
+        let entries = all.into_iter().take(2).collect();
+        Ok(Reply::Listing { parent: Ino::ROOT, entries, end })
+    }
+}
+
+struct Client {
+    cache: Cache,
+    map: ShardMap,
+    uid: u32,
+}
+
+impl Client {
+    fn new() -> Self {
+        let map = ShardMap::new(MapVersion(1), vec![CellId(0), CellId(1)]);
+        Self { cache: Cache::new(64), map, uid: 0 }
+    }
+
+    fn call(&self, op: Op) -> Call {
+        let credentials = Credentials { uid: self.uid, gid: self.uid, ..Credentials::default() };
+        Call::new(op, Caller { credentials: Arc::new(credentials), near: CellId(0) })
+    }
+
+    /// Runs to the end; `between` runs at every point where others may.
+    fn run(&mut self, tree: &mut Tree, op: Op, mut between: impl FnMut(&mut Tree, u32)) -> Answer {
+        let mut call = self.call(op);
+        let mut input = None;
+        for turn in 0..10_000 {
+            match call.step(&mut self.cache, &self.map, tree, input.take()) {
+                Step::Send(send) => {
+                    between(tree, turn);
+                    input = Some(tree.answer(&send));
+                    between(tree, turn);
+                }
+                Step::Yield => between(tree, turn),
+                Step::AwaitMap(version) => {
+                    self.map = ShardMap::new(version, vec![CellId(0), CellId(1)]);
+                    tree.moved = None;
+                }
+                Step::Done(answer) => return answer,
+            }
+        }
+        panic!("the call never ends");
+    }
+
+    fn quiet(&mut self, tree: &mut Tree, op: Op) -> Answer {
+        self.run(tree, op, |_, _| {})
+    }
+
+    /// The inode that a path leads to.
+    fn stat(&mut self, tree: &mut Tree, path: &str) -> Result<Ino, Errno> {
+        self.quiet(tree, stat(path)).map(ino_of)
+    }
+}
+
+fn stat(path: &str) -> Op {
+    Op::At(Path::new(path.as_bytes()), PathOp::Stat)
+}
+
+fn ino_of(reply: Reply) -> Ino {
+    match reply {
+        Reply::Attr { attr, .. } => attr.ino,
+        other => panic!("no attributes: {other:?}"),
+    }
+}
+
+/// `/d` (other cell) with the file `f`.
+fn two_levels() -> Tree {
+    let mut tree = Tree::new();
+    tree.add(Ino::ROOT, "d", ino(1, 5), FileKind::Directory);
+    tree.add(ino(1, 5), "f", ino(1, 6), FileKind::Regular);
+    tree
+}
+
+#[test]
+fn what_is_known_costs_no_message() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    assert_eq!(client.stat(&mut tree, "/d/f"), Ok(ino(1, 6)));
+    assert_eq!(client.stat(&mut tree, "/d/none"), Err(Errno::ENOENT));
+    let before = tree.messages;
+    assert_eq!(client.stat(&mut tree, "/d/f"), Ok(ino(1, 6)));
+    assert_eq!(client.stat(&mut tree, "/d/../d/./f"), Ok(ino(1, 6)));
+    assert_eq!(client.stat(&mut tree, "/d/none"), Err(Errno::ENOENT));
+    assert_eq!(tree.messages, before);
+}
+
+#[test]
+fn every_load_and_the_use_between_are_steps() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    client.stat(&mut tree, "/d/f").expect("it is there");
+    let mut call = client.call(stat("/d/f"));
+    let mut yields = 0;
+    while call.step(&mut client.cache, &client.map, &tree, None) == Step::Yield {
+        yields += 1;
+    }
+    // The plan, three first loads, the use, two of three second loads: the third is the end.
+    assert_eq!(yields, 1 + 3 + 1 + 2);
+}
+
+#[test]
+fn a_change_between_the_loads_is_seen_at_whatever_step() {
+    for at in 0..12 {
+        let (mut tree, mut client) = (two_levels(), Client::new());
+        client.stat(&mut tree, "/d/f").expect("it is there");
+        let mut changed = None;
+        let answer = client.run(&mut tree, stat("/d/f"), |tree, turn| {
+            if turn == at {
+                tree.change(ino(1, 6), |attr| attr.size = 7);
+                changed = Some(turn);
+            }
+        });
+        let Ok(Reply::Attr { attr, .. }) = answer else { panic!("{answer:?}") };
+        assert!(attr.size == 7 || changed.is_none_or(|turn| turn > 4), "changed at step {at}");
+        let Ok(Reply::Attr { attr, .. }) = client.quiet(&mut tree, stat("/d/f")) else {
+            panic!("it is there")
+        };
+        assert_eq!(attr.size, if changed.is_some() { 7 } else { 0 });
+    }
+}
+
+#[test]
+fn a_name_under_a_stale_directory_is_not_believed_missing() {
+    let (mut tree, mut client) = (Tree::new(), Client::new());
+    tree.add(Ino::ROOT, "a", ino(1, 5), FileKind::Directory);
+    tree.add(Ino::ROOT, "b", ino(0, 7), FileKind::Directory);
+    assert_eq!(client.stat(&mut tree, "/a"), Ok(ino(1, 5)));
+    tree.add(ino(0, 7), "x", ino(0, 8), FileKind::Regular);
+    tree.exchange("a", "b");
+    assert_eq!(client.stat(&mut tree, "/a/x"), Ok(ino(0, 8)));
+    assert_eq!(client.stat(&mut tree, "/b/x"), Err(Errno::ENOENT));
+}
+
+/// Directories change places all the time, and both always have `x`.
+#[test]
+fn what_always_exists_is_always_found() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let (mut tree, mut client) = (Tree::new(), Client::new());
+        for (text, dir) in [("a", ino(1, 5)), ("b", ino(0, 7))] {
+            tree.add(Ino::ROOT, text, dir, FileKind::Directory);
+            tree.add(dir, "x", ino(dir.shard().0, 20), FileKind::Regular);
+        }
+        client.uid = rng.below(2) as u32;
+        tree.grants_nothing = rng.chance(1, 8);
+        let rate = 1 + rng.below(10);
+        for _ in 0..10 {
+            let answer = client.run(&mut tree, stat("/a/x"), |tree, _| {
+                if rng.chance(1, rate) {
+                    tree.exchange("a", "b");
+                }
+                if rng.chance(1, 3 * rate) {
+                    tree.change(Ino::ROOT, |attr| attr.size += 1);
+                }
+            });
+            assert!(answer.is_ok(), "seed {seed}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn copies_that_never_hold_are_given_up() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    let answer = client.run(&mut tree, stat("/d/f"), |tree, _| tree.revoke_all());
+    assert_eq!(answer.map(ino_of), Ok(ino(1, 6)));
+}
+
+#[test]
+fn links_are_followed_forty_times() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    tree.symlink(ino(1, 5), "up", ino(1, 8), "../d/f");
+    tree.symlink(Ino::ROOT, "abs", ino(0, 9), "/d/");
+    tree.symlink(Ino::ROOT, "loop", ino(0, 10), "loop");
+    assert_eq!(client.stat(&mut tree, "/abs/up"), Ok(ino(1, 6)));
+    assert_eq!(client.stat(&mut tree, "/abs/up/"), Err(Errno::ENOTDIR));
+    assert_eq!(client.stat(&mut tree, "/loop"), Err(Errno::ELOOP));
+    let link = Op::At(Path::no_follow(b"abs"), PathOp::Stat);
+    assert_eq!(client.quiet(&mut tree, link).map(ino_of), Ok(ino(0, 9)));
+    let slash = Op::At(Path::no_follow(b"abs/"), PathOp::Stat);
+    assert_eq!(client.quiet(&mut tree, slash).map(ino_of), Ok(ino(1, 5)));
+    let open = Op::At(Path::no_follow(b"abs"), PathOp::Open(AccessMode::READ));
+    assert_eq!(client.quiet(&mut tree, open), Err(Errno::ELOOP));
+}
+
+#[test]
+fn a_create_goes_where_the_link_leads() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    tree.symlink(Ino::ROOT, "link", ino(0, 9), "d/new");
+    let create = |flags| {
+        let (new, access) = (NewInode::regular(0o644), AccessMode::WRITE);
+        Op::At(Path::new(b"link"), PathOp::Create { new, flags, access })
+    };
+    assert!(client.quiet(&mut tree, create(CreateFlags::OPEN)).is_ok());
+    assert!(tree.names.contains_key(&(ino(1, 5), name("new"))));
+    let exclusive = client.quiet(&mut tree, create(CreateFlags::OPEN | CreateFlags::EXCLUSIVE));
+    let Ok(Reply::Created { entry, .. }) = exclusive else { panic!("{exclusive:?}") };
+    assert_eq!(entry.kind, FileKind::Symlink, "what the cell says is what the caller gets");
+}
+
+#[test]
+fn paths_without_a_last_name_are_refused_as_linux_does() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    let at = |path: &str, op| Op::At(Path::new(path.as_bytes()), op);
+    let mkdir = |path| {
+        let (flags, access) = (CreateFlags::empty(), AccessMode::empty());
+        at(path, PathOp::Create { new: NewInode::directory(0o755), flags, access })
+    };
+    for (op, errno) in [
+        (mkdir("/"), Errno::EEXIST),
+        (mkdir("d/."), Errno::EEXIST),
+        (at("d/.", PathOp::Rmdir), Errno::EINVAL),
+        (at("d/..", PathOp::Rmdir), Errno::ENOTEMPTY),
+        (at("/", PathOp::Rmdir), Errno::EBUSY),
+        (at("d/", PathOp::Unlink), Errno::EISDIR),
+        (at("d/f/", PathOp::Unlink), Errno::ENOTDIR),
+        (at("", PathOp::Stat), Errno::ENOENT),
+    ] {
+        assert_eq!(client.quiet(&mut tree, op.clone()), Err(errno), "{op:?}");
+    }
+    assert!(client.quiet(&mut tree, mkdir("d/sub/")).is_ok());
+    let (from, to) = (Path::new(b"d/f/"), Path::new(b"g"));
+    let rename = Op::Rename { from, to, flags: RenameFlags::empty() };
+    assert_eq!(client.quiet(&mut tree, rename), Err(Errno::ENOTDIR));
+}
+
+#[test]
+fn losing_the_right_to_search_stops_walks_over_copies() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    client.uid = 7;
+    assert_eq!(client.stat(&mut tree, "/d/f"), Ok(ino(1, 6)));
+    tree.change(ino(1, 5), |attr| attr.mode = 0o700);
+    assert_eq!(client.stat(&mut tree, "/d/f"), Err(Errno::EACCES));
+    let before = tree.messages;
+    assert_eq!(client.stat(&mut tree, "/d/f"), Err(Errno::EACCES));
+    assert_eq!(tree.messages, before, "a refusal is a copy like any other");
+}
+
+#[test]
+fn a_request_follows_its_shard() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    tree.moved = Some(MapVersion(4));
+    assert_eq!(client.stat(&mut tree, "/d/f"), Ok(ino(1, 6)));
+    assert_eq!(client.map.version(), MapVersion(4));
+    tree.moved = Some(MapVersion(4));
+    let sync = client.quiet(&mut tree, Op::Ino(Request::Sync));
+    assert_eq!(sync, Err(Errno::EIO), "a cell that always says the same is not asked for ever");
+}
+
+#[test]
+fn a_listing_is_all_pages() {
+    let (mut tree, mut client) = (Tree::new(), Client::new());
+    for n in 0..7 {
+        tree.add(Ino::ROOT, &format!("n{n}"), ino(0, 10 + n), FileKind::Regular);
+    }
+    let answer = client.quiet(&mut tree, Op::List(Ino::ROOT));
+    let Ok(Reply::Listing { entries, end, .. }) = answer else { panic!("{answer:?}") };
+    assert!(end && entries.len() == 7);
+}
+
+#[test]
+fn a_parent_above_the_start_is_asked_for() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    let path = Path { start: ino(1, 5), ..Path::new(b"../d/f") };
+    let answer = client.quiet(&mut tree, Op::At(path, PathOp::Stat));
+    assert_eq!(answer.map(ino_of), Ok(ino(1, 6)));
+}
+
+#[test]
+fn an_inode_that_vanishes_before_it_is_opened_is_looked_for_again() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    client.stat(&mut tree, "/d/f").expect("it is there");
+    let open = Op::At(Path::new(b"/d/f"), PathOp::Open(AccessMode::READ));
+    let mut call = client.call(open);
+    let mut input = None;
+    let mut replaced = false;
+    let answer = loop {
+        match call.step(&mut client.cache, &client.map, &tree, input.take()) {
+            Step::Send(send) => {
+                if !replaced && matches!(send.request, Request::Open { .. }) {
+                    tree.attrs.remove(&ino(1, 6));
+                    tree.add(ino(1, 5), "f", ino(1, 60), FileKind::Regular);
+                    replaced = true;
+                }
+                input = Some(tree.answer(&send));
+            }
+            Step::Yield => {}
+            Step::AwaitMap(_) => unreachable!("nothing moves"),
+            Step::Done(answer) => break answer,
+        }
+    };
+    let Ok(Reply::Opened(opened)) = answer else { panic!("{answer:?}") };
+    assert_eq!(opened.handle.ino, ino(1, 60));
+}

@@ -1,0 +1,228 @@
+//! What a call can ask for, and the request it ends in once its paths are walked.
+
+use warren_base::{Errno, Ino};
+use warren_proto::{
+    AccessMode, CreateFlags, Entry, FileKind, FileName, NewInode, RenameFlags, Reply, Request,
+    SetAttr, XattrMode, XattrName,
+};
+
+use crate::path::Path;
+use crate::walk::{Landing, Stop, Walker, Want};
+
+/// A file-system call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// One request on inodes. `Lookup` and `GetAttr` are answered from copies where leases allow.
+    Ino(Request),
+    /// All entries of a directory, in one answer.
+    List(Ino),
+    /// Something with what a path leads to.
+    At(Path, PathOp),
+    /// A second name for what `from` leads to.
+    Link {
+        from: Path,
+        to: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        flags: RenameFlags,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PathOp {
+    Stat,
+    Open(AccessMode),
+    ReadLink,
+    List,
+    SetAttr(SetAttr),
+    GetXattr(XattrName),
+    SetXattr {
+        name: XattrName,
+        value: Box<[u8]>,
+        mode: XattrMode,
+    },
+    RemoveXattr(XattrName),
+    ListXattr,
+    /// A new inode of any kind under the path's last name.
+    Create {
+        new: NewInode,
+        flags: CreateFlags,
+        access: AccessMode,
+    },
+    Unlink,
+    Rmdir,
+}
+
+/// What a call comes to once everything on the way is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Goal {
+    /// The copies answer it.
+    Answer(Reply),
+    Ask(Request),
+    List(Ino),
+}
+
+impl Op {
+    /// Walks as far as copies and answers reach.
+    pub(crate) fn goal(&self, walker: &mut Walker<'_>) -> Result<Goal, Stop> {
+        match self {
+            Self::Ino(Request::Lookup { dir, name }) => match walker.named(*dir, name)? {
+                Some((ino, kind)) => {
+                    Ok(Goal::Answer(Reply::Entry(Entry { ino, kind, lease: None, attr: None })))
+                }
+                None => Err(Stop::Fail(Errno::ENOENT)),
+            },
+            Self::Ino(Request::GetAttr { ino }) => stat(walker, *ino),
+            Self::Ino(request) => Ok(Goal::Ask(request.clone())),
+            Self::List(dir) => Ok(Goal::List(*dir)),
+            Self::At(path, op) => op.goal(path, walker),
+            Self::Link { from, to } => link(walker, from, to),
+            Self::Rename { from, to, flags } => rename(walker, from, to, *flags),
+        }
+    }
+
+    /// Whether a name that the last request did not find may be an inode that vanished between the
+    /// walk and the request, so that the call starts again.
+    pub(crate) const fn may_have_vanished(&self, errno: Errno) -> bool {
+        match self {
+            Self::Ino(_) | Self::List(_) => false,
+            Self::At(_, PathOp::Create { .. } | PathOp::Unlink | PathOp::Rmdir)
+            | Self::Link { .. }
+            | Self::Rename { .. } => errno.raw() == Errno::ESTALE.raw(),
+            Self::At(..) => {
+                errno.raw() == Errno::ESTALE.raw() || errno.raw() == Errno::ENOENT.raw()
+            }
+        }
+    }
+
+    /// Whether a symbolic link that stands where a file was to be created is followed (`open` with
+    /// `O_CREAT` and without `O_EXCL` or `O_NOFOLLOW`).
+    pub(crate) fn creates_through_links(&self) -> bool {
+        match self {
+            Self::At(path, PathOp::Create { new, flags, .. }) => {
+                path.follow_last
+                    && new.kind == FileKind::Regular
+                    && flags.contains(CreateFlags::OPEN)
+                    && !flags.contains(CreateFlags::EXCLUSIVE)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn stat(walker: &mut Walker<'_>, ino: Ino) -> Result<Goal, Stop> {
+    let attr = walker.attr(ino)?;
+    Ok(Goal::Answer(Reply::Attr { attr, lease: None }))
+}
+
+fn link(walker: &mut Walker<'_>, from: &Path, to: &Path) -> Result<Goal, Stop> {
+    let (ino, kind) = walker.node(from)?;
+    if kind == FileKind::Directory {
+        return Err(Stop::Fail(Errno::EPERM));
+    }
+    match walker.walk(to, Want::Parent)? {
+        Landing::Entry { slash: true, .. } => Err(Stop::Fail(Errno::ENOENT)),
+        Landing::Entry { dir, name, .. } => Ok(Goal::Ask(Request::Link { ino, dir, name })),
+        Landing::Node { .. } => Err(Stop::Fail(Errno::EEXIST)),
+    }
+}
+
+/// A name before a slash must lead to a directory; the walk finds out.
+fn rename(
+    walker: &mut Walker<'_>,
+    from: &Path,
+    to: &Path,
+    flags: RenameFlags,
+) -> Result<Goal, Stop> {
+    let (from, from_name, from_slash) = entry(walker, from, Errno::EBUSY)?;
+    let (dir, name, slash) = entry(walker, to, Errno::EBUSY)?;
+    if from_slash || slash {
+        match walker.named(from, &from_name)? {
+            Some((_, FileKind::Directory)) => {}
+            Some(_) => return Err(Stop::Fail(Errno::ENOTDIR)),
+            None => return Err(Stop::Fail(Errno::ENOENT)),
+        }
+    }
+    Ok(Goal::Ask(Request::Rename { from, from_name, dir, name, flags }))
+}
+
+/// The last name of a path and its directory; `unnamed` is what a path without one gets.
+fn entry(
+    walker: &mut Walker<'_>,
+    path: &Path,
+    unnamed: Errno,
+) -> Result<(Ino, FileName, bool), Stop> {
+    match walker.walk(path, Want::Parent)? {
+        Landing::Entry { dir, name, slash } => Ok((dir, name, slash)),
+        Landing::Node { .. } => Err(Stop::Fail(unnamed)),
+    }
+}
+
+impl PathOp {
+    fn goal(&self, path: &Path, walker: &mut Walker<'_>) -> Result<Goal, Stop> {
+        match self {
+            Self::Create { .. } | Self::Unlink | Self::Rmdir => self.goal_of_name(path, walker),
+            _ => self.goal_of_node(path, walker),
+        }
+    }
+
+    fn goal_of_name(&self, path: &Path, walker: &mut Walker<'_>) -> Result<Goal, Stop> {
+        let (dir, name, slash) = entry(walker, path, self.unnamed(path))?;
+        let request = match self {
+            Self::Create { new, .. } if slash && new.kind != FileKind::Directory => {
+                return Err(Stop::Fail(Errno::EISDIR));
+            }
+            Self::Create { new, flags, access } => {
+                Request::Create { dir, name, new: new.clone(), flags: *flags, access: *access }
+            }
+            Self::Unlink if slash => return unlink_with_slash(walker, dir, &name),
+            Self::Unlink => Request::Unlink { dir, name },
+            _ => Request::Rmdir { dir, name },
+        };
+        Ok(Goal::Ask(request))
+    }
+
+    /// What the call gets for a path that ends in `/`, `.` or `..`, as on Linux.
+    fn unnamed(&self, path: &Path) -> Errno {
+        match self {
+            Self::Create { new, .. } if new.kind == FileKind::Regular => Errno::EISDIR,
+            Self::Create { .. } => Errno::EEXIST,
+            Self::Unlink => Errno::EISDIR,
+            _ if path.bytes.ends_with(b"..") => Errno::ENOTEMPTY,
+            _ if path.bytes.ends_with(b".") => Errno::EINVAL,
+            _ => Errno::EBUSY,
+        }
+    }
+
+    fn goal_of_node(&self, path: &Path, walker: &mut Walker<'_>) -> Result<Goal, Stop> {
+        let (ino, kind) = walker.node(path)?;
+        let request = match self {
+            Self::Stat => return stat(walker, ino),
+            Self::List => return Ok(Goal::List(ino)),
+            Self::Open(_) if kind == FileKind::Symlink => return Err(Stop::Fail(Errno::ELOOP)),
+            Self::Open(access) => Request::Open { ino, access: *access },
+            Self::ReadLink if kind != FileKind::Symlink => return Err(Stop::Fail(Errno::EINVAL)),
+            Self::ReadLink => Request::ReadLink { ino },
+            Self::SetAttr(set) => Request::SetAttr { ino, handle: None, set: *set },
+            Self::GetXattr(name) => Request::GetXattr { ino, name: name.clone() },
+            Self::SetXattr { name, value, mode } => {
+                Request::SetXattr { ino, name: name.clone(), value: value.clone(), mode: *mode }
+            }
+            Self::RemoveXattr(name) => Request::RemoveXattr { ino, name: name.clone() },
+            Self::ListXattr => Request::ListXattr { ino },
+            Self::Create { .. } | Self::Unlink | Self::Rmdir => unreachable!("works on a name"),
+        };
+        Ok(Goal::Ask(request))
+    }
+}
+
+/// `unlink("x/")` removes nothing, but says why not.
+fn unlink_with_slash(walker: &mut Walker<'_>, dir: Ino, name: &FileName) -> Result<Goal, Stop> {
+    Err(Stop::Fail(match walker.named(dir, name)? {
+        Some((_, FileKind::Directory)) => Errno::EISDIR,
+        Some(_) => Errno::ENOTDIR,
+        None => Errno::ENOENT,
+    }))
+}

@@ -1,0 +1,264 @@
+//! Walking a path over what is known: copies under leases, and what cells answered to this call.
+//!
+//! A walk asks nobody. It ends at its goal, at an error, or at the first thing that is not known,
+//! with the request that would tell ([`Stop::Need`]). Whoever drives it asks, notes the answer in
+//! [`Answers`] and walks again from the start.
+//!
+//! Copies that a walk used are listed in `held`; what it found may be believed only after their
+//! words were loaded (see [`crate::Call`]). Answers to this very call need no word: each was true
+//! while the call ran. Whoever walks by a copy of a name must itself find that the directory may be
+//! searched, from the directory's attributes: losing that right revokes them, not the names.
+
+use std::sync::Arc;
+
+use warren_base::{Errno, Ino};
+use warren_proto::{Attr, Credentials, FileKind, FileName, Request};
+
+use crate::cache::{Cache, Held, Named};
+use crate::path::{Component, Components, Path};
+
+/// Symbolic links followed in one walk, as Linux's `MAXSYMLINKS`.
+const SYMLINKS_MAX: u32 = 40;
+
+/// Why a walk ends before its goal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    Need(Request),
+    Fail(Errno),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Fail(errno)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Want {
+    /// What the path leads to.
+    Node,
+    /// Its last name and the directory that holds, or would hold, it.
+    Parent,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Landing {
+    Node {
+        ino: Ino,
+        kind: FileKind,
+    },
+    /// `slash`: a slash follows the name.
+    Entry {
+        dir: Ino,
+        name: FileName,
+        slash: bool,
+    },
+}
+
+/// What cells answered to this call.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Answers {
+    pub names: Vec<(Ino, FileName, Named)>,
+    pub attrs: Vec<Attr>,
+    /// What `..` of a directory leads to.
+    pub parents: Vec<(Ino, Ino)>,
+    pub targets: Vec<(Ino, Arc<[u8]>)>,
+    pub failures: Vec<(Request, Errno)>,
+    /// A create found a symbolic link: look where the last name leads before creating.
+    pub probe_last: bool,
+}
+
+impl Answers {
+    fn named(&self, dir: Ino, name: &FileName) -> Option<Named> {
+        self.names.iter().rev().find(|(d, n, _)| *d == dir && n == name).map(|(.., named)| *named)
+    }
+
+    fn attr(&self, ino: Ino) -> Option<Attr> {
+        self.attrs.iter().rev().find(|attr| attr.ino == ino).copied()
+    }
+}
+
+pub(crate) struct Walker<'a> {
+    /// `None` once copies turned out stale too often.
+    pub cache: Option<&'a mut Cache>,
+    pub answers: &'a Answers,
+    pub credentials: &'a Credentials,
+    pub held: Vec<Held>,
+}
+
+impl Walker<'_> {
+    pub fn node(&mut self, path: &Path) -> Result<(Ino, FileKind), Stop> {
+        match self.walk(path, Want::Node)? {
+            Landing::Node { ino, kind } => Ok((ino, kind)),
+            Landing::Entry { .. } => unreachable!("a node was wanted"),
+        }
+    }
+
+    pub fn walk(&mut self, path: &Path, want: Want) -> Result<Landing, Stop> {
+        let mut rest = Components::parse(&path.bytes)?;
+        // Directories on the way, so that `..` needs no question. The last one is where we are.
+        let mut way = vec![if rest.absolute { path.root } else { path.start }];
+        let mut links = 0;
+        while let Some(component) = rest.todo.pop_front() {
+            let here = *way.last().expect("a way has a start");
+            let name = match component {
+                Component::Name(name) => name,
+                Component::Here => {
+                    self.may_search(here)?;
+                    continue;
+                }
+                Component::Up => {
+                    self.up(&mut way, here, path.root)?;
+                    continue;
+                }
+            };
+            let last = rest.todo.is_empty();
+            if last && want == Want::Parent && !self.answers.probe_last {
+                return Ok(Landing::Entry { dir: here, name, slash: rest.slash });
+            }
+            let named = self.named(here, &name)?;
+            let follow = !last || rest.slash || path.follow_last || self.answers.probe_last;
+            match named {
+                Some((ino, FileKind::Symlink)) if follow => {
+                    links += 1;
+                    if links > SYMLINKS_MAX {
+                        return Err(Stop::Fail(Errno::ELOOP));
+                    }
+                    let target = self.target(ino)?;
+                    if rest.expand(&target)? {
+                        way = vec![path.root];
+                    }
+                }
+                _ if last && want == Want::Parent => {
+                    return Ok(Landing::Entry { dir: here, name, slash: rest.slash });
+                }
+                None => return Err(Stop::Fail(Errno::ENOENT)),
+                Some((ino, FileKind::Directory)) => way.push(ino),
+                Some((ino, kind)) if last && !rest.slash => return Ok(Landing::Node { ino, kind }),
+                Some(_) => return Err(Stop::Fail(Errno::ENOTDIR)),
+            }
+        }
+        let ino = *way.last().expect("a way has a start");
+        Ok(Landing::Node { ino, kind: FileKind::Directory })
+    }
+
+    /// Where the name leads.
+    pub fn named(&mut self, dir: Ino, name: &FileName) -> Result<Named, Stop> {
+        if let Some(named) = self.answers.named(dir, name) {
+            return Ok(named);
+        }
+        if let Some((named, held)) = self.cache.as_mut().and_then(|cache| cache.name(dir, name)) {
+            self.held.push(held);
+            self.may_search(dir)?;
+            return Ok(named);
+        }
+        Err(self.need(Request::Lookup { dir, name: name.clone() }))
+    }
+
+    pub fn attr(&mut self, ino: Ino) -> Result<Attr, Stop> {
+        if let Some(attr) = self.answers.attr(ino) {
+            return Ok(attr);
+        }
+        if let Some((attr, held)) = self.cache.as_mut().and_then(|cache| cache.attr(ino)) {
+            self.held.push(held);
+            return Ok(attr);
+        }
+        Err(self.need(Request::GetAttr { ino }))
+    }
+
+    fn target(&mut self, ino: Ino) -> Result<Arc<[u8]>, Stop> {
+        if let Some((_, target)) = self.answers.targets.iter().find(|(of, _)| *of == ino) {
+            return Ok(Arc::clone(target));
+        }
+        if let Some(target) = self.cache.as_mut().and_then(|cache| cache.target(ino)) {
+            return Ok(target);
+        }
+        Err(self.need(Request::ReadLink { ino }))
+    }
+
+    /// One step towards the root; at the root, none.
+    fn up(&mut self, way: &mut Vec<Ino>, here: Ino, root: Ino) -> Result<(), Stop> {
+        self.may_search(here)?;
+        if way.len() > 1 {
+            way.pop();
+        } else if here != root {
+            way[0] = self.parent(here)?;
+        }
+        Ok(())
+    }
+
+    fn parent(&self, dir: Ino) -> Result<Ino, Stop> {
+        match self.answers.parents.iter().find(|(of, _)| *of == dir) {
+            Some((_, parent)) => Ok(*parent),
+            // The shortest listing there is also names the parent.
+            None => Err(self.need(Request::ReadDir { dir, cookie: 0, bytes_max: 1 })),
+        }
+    }
+
+    fn may_search(&mut self, dir: Ino) -> Result<(), Stop> {
+        if self.credentials.checked_by_kernel || self.credentials.uid == 0 {
+            return Ok(());
+        }
+        let attr = self.attr(dir)?;
+        if attr.kind != FileKind::Directory {
+            return Err(Stop::Fail(Errno::ENOTDIR));
+        }
+        if may_search(&attr, self.credentials) { Ok(()) } else { Err(Stop::Fail(Errno::EACCES)) }
+    }
+
+    /// What a cell already refused to tell stays refused for this call.
+    fn need(&self, request: Request) -> Stop {
+        match self.answers.failures.iter().find(|(failed, _)| *failed == request) {
+            Some((_, errno)) => Stop::Fail(*errno),
+            None => Stop::Need(request),
+        }
+    }
+}
+
+/// Whether the mode bits let someone who is not root search a directory.
+fn may_search(attr: &Attr, who: &Credentials) -> bool {
+    let execute = if attr.uid == who.uid {
+        0o100
+    } else if attr.gid == who.gid || who.groups.binary_search(&attr.gid).is_ok() {
+        0o010
+    } else {
+        0o001
+    };
+    attr.mode & execute != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_base::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn the_first_class_that_fits_decides() {
+        let attr = |mode| Attr {
+            ino: Ino::ROOT,
+            kind: FileKind::Directory,
+            mode,
+            nlink: 2,
+            uid: 1,
+            gid: 2,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: Timestamp(0),
+            mtime: Timestamp(0),
+            ctime: Timestamp(0),
+            btime: Timestamp(0),
+        };
+        let who = |uid, gid, groups: &[u32]| Credentials {
+            uid,
+            gid,
+            groups: groups.to_vec(),
+            checked_by_kernel: false,
+        };
+        assert!(!may_search(&attr(0o011), &who(1, 2, &[])), "the owner is not of the group");
+        assert!(may_search(&attr(0o010), &who(9, 9, &[2, 5])));
+        assert!(!may_search(&attr(0o001), &who(9, 2, &[])), "the group is not the rest");
+        assert!(may_search(&attr(0o001), &who(9, 9, &[])));
+    }
+}

@@ -1,0 +1,130 @@
+//! A device queue without io_uring: every request waits in [`Device::poll`] until it is done.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno as KernelErrno;
+use warren_base::{BlockNo, Errno};
+
+use crate::device::{Device, Done};
+use crate::transfer::{Action, Step, Transfer};
+use crate::{DeviceError, PoolFile};
+
+/// A queue that is worked off one by one.
+pub struct Blocking {
+    pool: PoolFile,
+    submitted: VecDeque<Transfer>,
+    refused: Vec<Done>,
+    wake: Option<OwnedFd>,
+}
+
+impl Blocking {
+    pub fn new(pool: PoolFile) -> Self {
+        Self { pool, submitted: VecDeque::new(), refused: Vec::new(), wake: None }
+    }
+
+    fn submit(&mut self, token: u64, transfer: Option<Transfer>) {
+        match transfer {
+            Some(transfer) => self.submitted.push_back(transfer),
+            None => self.refused.push(Done { token, result: Err(Errno::EIO) }),
+        }
+    }
+
+    fn carry_out(&self, transfer: &mut Transfer) -> Result<(), Errno> {
+        loop {
+            if let Step::Done(result) = transfer.advance(self.trip(transfer)) {
+                return result;
+            }
+        }
+    }
+
+    /// One system call; its result as io_uring would give it.
+    fn trip(&self, transfer: &Transfer) -> i32 {
+        let (fd, iovecs) = (self.pool.as_fd().as_raw_fd(), transfer.iovecs());
+        let (ptr, len, at) = (iovecs.as_ptr(), iovecs.len() as i32, transfer.offset as i64);
+        // SAFETY: the iovecs point into frames which the submitter promised to be valid and left
+        // alone until the request is done.
+        let result = unsafe {
+            match transfer.action {
+                Action::Read => libc::preadv(fd, ptr, len, at),
+                Action::Write => libc::pwritev(fd, ptr, len, at),
+                Action::Flush => libc::fdatasync(fd) as isize,
+            }
+        };
+        match i32::try_from(result) {
+            Ok(result) if result >= 0 => result,
+            _ => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+impl Device for Blocking {
+    fn len_blocks(&self) -> u64 {
+        self.pool.len_blocks()
+    }
+
+    unsafe fn submit_read(&mut self, token: u64, block: BlockNo, frames: &[*mut u8]) {
+        let frames = frames.iter().copied();
+        let end = self.len_blocks();
+        self.submit(token, Transfer::new(token, Action::Read, block, frames, end));
+    }
+
+    unsafe fn submit_write(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
+        let frames = frames.iter().map(|frame| frame.cast_mut());
+        let end = self.len_blocks();
+        self.submit(token, Transfer::new(token, Action::Write, block, frames, end));
+    }
+
+    fn submit_flush(&mut self, token: u64) {
+        self.submitted.push_back(Transfer::flush(token));
+    }
+
+    fn in_flight(&self) -> usize {
+        self.submitted.len() + self.refused.len()
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), DeviceError> {
+        done.append(&mut self.refused);
+        while let Some(mut transfer) = self.submitted.pop_front() {
+            let result = self.carry_out(&mut transfer);
+            done.push(Done { token: transfer.token, result });
+        }
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Option<Duration>) -> Result<(), DeviceError> {
+        if self.in_flight() > 0 {
+            return Ok(());
+        }
+        let limit = timeout.and_then(|t| rustix::time::Timespec::try_from(t).ok());
+        let mut fds: Vec<PollFd<'_>> =
+            self.wake.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(KernelErrno::INTR) => {}
+            Err(errno) => return Err(DeviceError::Queue(errno.into())),
+        }
+        drop(fds);
+        self.wake.as_ref().map_or(Ok(()), drain)
+    }
+
+    fn set_wake(&mut self, wake: OwnedFd) {
+        self.wake = Some(wake);
+    }
+}
+
+/// Takes an eventfd's count without waiting.
+pub(crate) fn drain(wake: &OwnedFd) -> Result<(), DeviceError> {
+    let mut fds = [PollFd::new(wake, PollFlags::IN)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    // Asked first, as the eventfd need not be non-blocking.
+    if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
+        match rustix::io::read(wake, &mut [0u8; 8]) {
+            Ok(_) | Err(KernelErrno::AGAIN | KernelErrno::INTR) => {}
+            Err(errno) => return Err(DeviceError::Queue(errno.into())),
+        }
+    }
+    Ok(())
+}

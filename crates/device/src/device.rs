@@ -1,0 +1,67 @@
+//! A cell's queue to the pool device.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use warren_base::{BlockNo, Errno};
+
+use crate::{Blocking, DeviceError, PoolFile, Uring};
+
+/// A request that is done: all of it (`Ok`), or not reliably any of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// What the submitter named it.
+    pub token: u64,
+    pub result: Result<(), Errno>,
+}
+
+/// Reads, writes and flushes blocks, in no order but the submitter's waiting for [`Done`]. Short
+/// transfers and EINTR are gone on with inside; blocks beyond the end are EIO. Nothing is handed to
+/// the kernel before the next [`Self::poll`] or [`Self::park`], so requests of one turn of the
+/// caller's loop go down together.
+///
+/// A device that is dropped first waits for what the kernel has of it.
+pub trait Device: Send {
+    /// Blocks of the pool.
+    fn len_blocks(&self) -> u64;
+
+    /// Reads `frames.len()` blocks from `block` on into the frames, at most [`crate::FRAMES_MAX`].
+    ///
+    /// # Safety
+    /// Each frame is valid for writing 4096 bytes, and nobody reads, writes or refers to them,
+    /// until the request is [`Done`] or the device dropped. Frames aligned to 4096 are assumed.
+    unsafe fn submit_read(&mut self, token: u64, block: BlockNo, frames: &[*mut u8]);
+
+    /// Writes the frames to blocks `block..`, at most [`crate::FRAMES_MAX`].
+    ///
+    /// # Safety
+    /// Each frame is valid for reading 4096 bytes, and nobody changes them, until the request is
+    /// [`Done`] or the device dropped. Frames aligned to 4096 are assumed.
+    unsafe fn submit_write(&mut self, token: u64, block: BlockNo, frames: &[*const u8]);
+
+    /// Makes durable every write that was `Done` before this call. After a failed flush none of
+    /// them can be relied on (the kernel may have dropped the dirty pages).
+    fn submit_flush(&mut self, token: u64);
+
+    /// Requests submitted and not yet reported done.
+    fn in_flight(&self) -> usize;
+
+    /// Hands the kernel what was submitted and appends what is done. Does not wait.
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), DeviceError>;
+
+    /// Sleeps until something is done, the wake descriptor is written, or `timeout` has passed
+    /// (`None`: no limit). May return early. [`Self::poll`] comes next.
+    fn park(&mut self, timeout: Option<Duration>) -> Result<(), DeviceError>;
+
+    /// The eventfd that ends a [`Self::park`]. The device takes its count.
+    fn set_wake(&mut self, wake: OwnedFd);
+}
+
+/// The best queue that this machine allows: io_uring, or blocking calls where that is forbidden.
+pub fn open_queue(pool: PoolFile) -> Result<Box<dyn Device>, DeviceError> {
+    match Uring::new(pool.try_clone()?) {
+        Ok(uring) => Ok(Box::new(uring)),
+        Err(DeviceError::NoUring(_)) => Ok(Box::new(Blocking::new(pool))),
+        Err(other) => Err(other),
+    }
+}

@@ -1,0 +1,52 @@
+//! What can go wrong with a pool device, in one line: its name, what happened, what helps.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error("pool {}: not found: check the path, or make a pool with `warren mkfs`", .0.display())]
+    NotFound(PathBuf),
+    #[error("pool {}: permission denied: run as its owner or give yourself access", .0.display())]
+    Denied(PathBuf),
+    #[error("pool {}: in use: unmount it, or stop the fleet that has it open", .0.display())]
+    Busy(PathBuf),
+    #[error("pool {}: read-only: make the device or its file system writable", .0.display())]
+    ReadOnly(PathBuf),
+    #[error("pool {}: exists already: choose another path or remove it", .0.display())]
+    Exists(PathBuf),
+    #[error("pool {}: neither a regular file nor a block device", .0.display())]
+    WrongKind(PathBuf),
+    #[error("pool {}: no space left: free some on its file system", .0.display())]
+    NoSpace(PathBuf),
+    #[error("pool {}: too short: has {blocks} blocks, needs {needed}: grow it", .path.display())]
+    TooShort { path: PathBuf, blocks: u64, needed: u64 },
+    #[error("pool {}: cannot {doing}: {source}", .path.display())]
+    Io { path: PathBuf, doing: &'static str, source: io::Error },
+    #[error(
+        "io_uring is not available ({0}): allow it (sysctl kernel.io_uring_disabled=0, \
+         or the container's seccomp profile)"
+    )]
+    NoUring(io::Error),
+    #[error("the device's queue failed: {0}")]
+    Queue(io::Error),
+}
+
+impl DeviceError {
+    /// The error of a system call on the pool at `path`.
+    pub(crate) fn of(path: &Path, doing: &'static str, errno: Errno) -> Self {
+        let path = path.to_owned();
+        match errno {
+            Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::NOTDIR => Self::NotFound(path),
+            Errno::ACCESS | Errno::PERM => Self::Denied(path),
+            Errno::BUSY | Errno::AGAIN | Errno::TXTBSY => Self::Busy(path),
+            Errno::ROFS => Self::ReadOnly(path),
+            Errno::EXIST => Self::Exists(path),
+            Errno::NOSPC | Errno::DQUOT => Self::NoSpace(path),
+            Errno::ISDIR => Self::WrongKind(path),
+            other => Self::Io { path, doing, source: other.into() },
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The opened pool: a regular file or a block device.
+//!
+//! One fleet at a time has a pool. [`PoolFile::open_exclusive`] takes the lock (an `flock` on a
+//! file; the kernel's exclusive claim, `O_EXCL`, on a block device), which belongs to the open file
+//! itself: whoever holds a duplicate of the descriptor holds the lock, and it ends with the last of
+//! them, so cells that outlive their supervisor keep other fleets out.
+//!
+//! Direct I/O is used where it takes our 4 KiB blocks; elsewhere (some file systems) the kernel's
+//! page cache lies between, which costs memory and a copy and changes nothing else.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl,
+    fdatasync, flock, fstat, ftruncate, open, stat, statx,
+};
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use warren_base::BlockNo;
+use warren_base::limits::BLOCK_SIZE;
+
+use crate::DeviceError;
+
+/// Blocks that one synchronous call moves at most.
+const BOUNCE_BLOCKS: usize = 64;
+
+/// Whether the kernel's page cache lies between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoMode {
+    Direct,
+    Buffered,
+}
+
+/// A block in memory that direct I/O takes.
+#[repr(C, align(4096))]
+#[derive(Clone, Copy)]
+struct Aligned([u8; BLOCK_SIZE]);
+
+/// The pool device, open for reading and writing.
+#[derive(Debug)]
+pub struct PoolFile {
+    fd: OwnedFd,
+    path: PathBuf,
+    len_blocks: u64,
+    mode: IoMode,
+}
+
+impl PoolFile {
+    /// Opens the pool without locking it: for those who work for the fleet that has the lock.
+    pub fn open(path: &Path) -> Result<Self, DeviceError> {
+        Self::open_with(path, OFlags::empty())
+    }
+
+    /// Opens the pool for a fleet, `mkfs` or `fsck`. [`DeviceError::Busy`] if another one has it.
+    pub fn open_exclusive(path: &Path) -> Result<Self, DeviceError> {
+        let failed = |errno| DeviceError::of(path, "look at it", errno);
+        let kind = FileType::from_raw_mode(stat(path).map_err(failed)?.st_mode);
+        let claim = if kind == FileType::BlockDevice { OFlags::EXCL } else { OFlags::empty() };
+        let pool = Self::open_with(path, claim)?;
+        if kind == FileType::RegularFile {
+            lock(&pool.fd, path)?;
+        }
+        Ok(pool)
+    }
+
+    /// Makes a pool file of zero blocks, sparse, and locks it.
+    pub fn create(path: &Path, blocks: u64) -> Result<Self, DeviceError> {
+        let failed = |errno| DeviceError::of(path, "create it", errno);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let fd = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        let sized = |fd: &OwnedFd| {
+            lock(fd, path)?;
+            let bytes = blocks.checked_mul(BLOCK_SIZE as u64).ok_or(failed(Errno::FBIG))?;
+            ftruncate(fd, bytes).map_err(failed)
+        };
+        let pool = sized(&fd).and_then(|()| Self::from_fd(fd, path));
+        if pool.is_err() {
+            // The error is what matters; a file left behind would only be in the way.
+            let _ = rustix::fs::unlink(path);
+        }
+        pool
+    }
+
+    /// A pool whose descriptor came from another process. `path` is for messages.
+    pub fn from_fd(fd: OwnedFd, path: &Path) -> Result<Self, DeviceError> {
+        let len_blocks = len_bytes(fd.as_fd(), path)? / BLOCK_SIZE as u64;
+        if len_blocks == 0 {
+            let path = path.to_owned();
+            return Err(DeviceError::TooShort { path, blocks: 0, needed: 1 });
+        }
+        let mode = direct_if_possible(fd.as_fd())
+            .map_err(|errno| DeviceError::of(path, "set it up", errno))?;
+        Ok(Self { fd, path: path.to_owned(), len_blocks, mode })
+    }
+
+    /// Another descriptor of the same open pool (and of its lock).
+    pub fn try_clone(&self) -> Result<Self, DeviceError> {
+        let io = |source| DeviceError::Io { path: self.path.clone(), doing: "share it", source };
+        let fd = self.fd.try_clone().map_err(io)?;
+        Ok(Self { fd, path: self.path.clone(), len_blocks: self.len_blocks, mode: self.mode })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whole blocks of the device.
+    pub fn len_blocks(&self) -> u64 {
+        self.len_blocks
+    }
+
+    /// An error that names the remedy if the pool has fewer than `needed` blocks.
+    pub fn require_blocks(&self, needed: u64) -> Result<(), DeviceError> {
+        if self.len_blocks >= needed {
+            return Ok(());
+        }
+        Err(DeviceError::TooShort { path: self.path.clone(), blocks: self.len_blocks, needed })
+    }
+
+    pub fn mode(&self) -> IoMode {
+        self.mode
+    }
+
+    pub fn read_block(
+        &self,
+        block: BlockNo,
+        into: &mut [u8; BLOCK_SIZE],
+    ) -> Result<(), DeviceError> {
+        self.read_blocks(block, into)
+    }
+
+    pub fn write_block(&self, block: BlockNo, from: &[u8; BLOCK_SIZE]) -> Result<(), DeviceError> {
+        self.write_blocks(block, from)
+    }
+
+    /// Fills `into`, a whole number of blocks, from blocks `block..`. Waits.
+    pub fn read_blocks(&self, block: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.check_range(block, into.len())?;
+        let mut bounce = vec![Aligned([0; BLOCK_SIZE]); BOUNCE_BLOCKS.min(into.len() / BLOCK_SIZE)];
+        let mut at = block.0 * BLOCK_SIZE as u64;
+        for part in into.chunks_mut(BOUNCE_BLOCKS * BLOCK_SIZE) {
+            let bytes = &mut bounce_bytes(&mut bounce)[..part.len()];
+            self.transfer("read it", part.len(), |done| {
+                pread(&self.fd, &mut bytes[done..], at + done as u64)
+            })?;
+            part.copy_from_slice(bytes);
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes `from`, a whole number of blocks, to blocks `block..`. Waits, but is durable only
+    /// after [`Self::flush`].
+    pub fn write_blocks(&self, block: BlockNo, from: &[u8]) -> Result<(), DeviceError> {
+        self.check_range(block, from.len())?;
+        let mut bounce = vec![Aligned([0; BLOCK_SIZE]); BOUNCE_BLOCKS.min(from.len() / BLOCK_SIZE)];
+        let mut at = block.0 * BLOCK_SIZE as u64;
+        for part in from.chunks(BOUNCE_BLOCKS * BLOCK_SIZE) {
+            let bytes = &mut bounce_bytes(&mut bounce)[..part.len()];
+            bytes.copy_from_slice(part);
+            self.transfer("write it", part.len(), |done| {
+                pwrite(&self.fd, &bytes[done..], at + done as u64)
+            })?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes every write so far durable. After an error none of them can be relied on.
+    pub fn flush(&self) -> Result<(), DeviceError> {
+        retry_on_intr(|| fdatasync(&self.fd)).map_err(|errno| self.failed("flush it", errno))
+    }
+
+    fn open_with(path: &Path, claim: OFlags) -> Result<Self, DeviceError> {
+        let failed = |errno| DeviceError::of(path, "open it", errno);
+        // Looked at first, as opening a FIFO would wait for its other end.
+        let kind = FileType::from_raw_mode(stat(path).map_err(failed)?.st_mode);
+        if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+            return Err(DeviceError::WrongKind(path.to_owned()));
+        }
+        let fd = open(path, OFlags::RDWR | OFlags::CLOEXEC | claim, Mode::empty());
+        Self::from_fd(fd.map_err(failed)?, path)
+    }
+
+    fn check_range(&self, block: BlockNo, bytes: usize) -> Result<(), DeviceError> {
+        assert!(bytes.is_multiple_of(BLOCK_SIZE));
+        match block.0.checked_add((bytes / BLOCK_SIZE) as u64) {
+            Some(end) if end <= self.len_blocks => Ok(()),
+            _ => Err(self.failed("reach a block beyond its end", Errno::IO)),
+        }
+    }
+
+    fn transfer(
+        &self,
+        doing: &'static str,
+        len: usize,
+        mut step: impl FnMut(usize) -> rustix::io::Result<usize>,
+    ) -> Result<(), DeviceError> {
+        let mut done = 0;
+        while done < len {
+            match retry_on_intr(|| step(done)).map_err(|errno| self.failed(doing, errno))? {
+                0 => return Err(self.failed(doing, Errno::IO)),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, doing: &'static str, errno: Errno) -> DeviceError {
+        DeviceError::of(&self.path, doing, errno)
+    }
+}
+
+impl AsFd for PoolFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn lock(fd: &OwnedFd, path: &Path) -> Result<(), DeviceError> {
+    retry_on_intr(|| flock(fd, FlockOperation::NonBlockingLockExclusive))
+        .map_err(|errno| DeviceError::of(path, "lock it", errno))
+}
+
+fn len_bytes(fd: BorrowedFd<'_>, path: &Path) -> Result<u64, DeviceError> {
+    let failed = |errno| DeviceError::of(path, "look at it", errno);
+    let stat = fstat(fd).map_err(failed)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
+        // The end of a block device is its size, on every kernel.
+        FileType::BlockDevice => rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).map_err(failed),
+        _ => Err(DeviceError::WrongKind(path.to_owned())),
+    }
+}
+
+/// Switches direct I/O on if it takes blocks of ours from frames of ours.
+fn direct_if_possible(fd: BorrowedFd<'_>) -> Result<IoMode, Errno> {
+    let flags = fcntl_getfl(fd)?;
+    if declared_unfit(fd) || fcntl_setfl(fd, flags | OFlags::DIRECT).is_err() {
+        fcntl_setfl(fd, flags - OFlags::DIRECT)?;
+        return Ok(IoMode::Buffered);
+    }
+    // What is declared is not always so, and old kernels declare nothing: try.
+    let mut probe = [Aligned([0; BLOCK_SIZE])];
+    match retry_on_intr(|| pread(fd, &mut *bounce_bytes(&mut probe), 0)) {
+        Err(Errno::INVAL) => {
+            fcntl_setfl(fd, flags - OFlags::DIRECT)?;
+            Ok(IoMode::Buffered)
+        }
+        _ => Ok(IoMode::Direct),
+    }
+}
+
+/// Whether the kernel says that direct I/O does not go, or not with 4 KiB.
+fn declared_unfit(fd: BorrowedFd<'_>) -> bool {
+    let Ok(found) = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return false;
+    };
+    let fits = |align: u32| (1..=BLOCK_SIZE as u32).contains(&align);
+    found.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+        && !(fits(found.stx_dio_mem_align) && fits(found.stx_dio_offset_align))
+}
+
+fn bounce_bytes(blocks: &mut [Aligned]) -> &mut [u8] {
+    let len = size_of_val(blocks);
+    // SAFETY: `Aligned` is `repr(C)` around bytes with neither padding nor invalid values, and the
+    // slice stays borrowed.
+    unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast(), len) }
+}
+
+#[cfg(test)]
+#[path = "pool_file/tests.rs"]
+mod tests;

@@ -1,0 +1,100 @@
+use super::*;
+use crate::conformance::ScratchPath;
+
+#[test]
+fn blocks_written_are_read_back() {
+    let scratch = ScratchPath::new();
+    let pool = PoolFile::create(scratch.path(), 200).unwrap();
+    let written: Vec<u8> = (0..150 * BLOCK_SIZE).map(|i| (i / 7) as u8).collect();
+    pool.write_blocks(BlockNo(20), &written).unwrap();
+    pool.flush().unwrap();
+    let mut read = vec![0; written.len()];
+    PoolFile::open(scratch.path()).unwrap().read_blocks(BlockNo(20), &mut read).unwrap();
+    assert_eq!(read, written);
+    let mut block = [1; BLOCK_SIZE];
+    pool.read_block(BlockNo(199), &mut block).unwrap();
+    assert_eq!(block, [0; BLOCK_SIZE]);
+    pool.write_block(BlockNo(199), &[9; BLOCK_SIZE]).unwrap();
+    pool.read_block(BlockNo(199), &mut block).unwrap();
+    assert_eq!(block, [9; BLOCK_SIZE]);
+}
+
+#[test]
+fn nothing_is_written_beyond_the_end() {
+    let scratch = ScratchPath::new();
+    let pool = PoolFile::create(scratch.path(), 4).unwrap();
+    assert!(pool.write_block(BlockNo(4), &[1; BLOCK_SIZE]).is_err());
+    assert!(pool.write_blocks(BlockNo(3), &[1; 2 * BLOCK_SIZE]).is_err());
+    assert!(pool.read_block(BlockNo(u64::MAX), &mut [0; BLOCK_SIZE]).is_err());
+    assert_eq!(std::fs::metadata(scratch.path()).unwrap().len(), 4 * BLOCK_SIZE as u64);
+}
+
+#[test]
+fn two_fleets_never_have_one_pool() {
+    let scratch = ScratchPath::new();
+    let first = PoolFile::create(scratch.path(), 4).unwrap();
+    let busy = PoolFile::open_exclusive(scratch.path()).unwrap_err();
+    assert!(matches!(busy, DeviceError::Busy(_)), "{busy}");
+    assert!(PoolFile::open(scratch.path()).is_ok(), "its own cells may");
+    let duplicate = first.try_clone().unwrap();
+    drop(first);
+    assert!(PoolFile::open_exclusive(scratch.path()).is_err(), "a cell still has it");
+    drop(duplicate);
+    assert!(PoolFile::open_exclusive(scratch.path()).is_ok());
+}
+
+#[test]
+fn errors_name_the_pool_and_a_remedy() {
+    let scratch = ScratchPath::new();
+    let text = |e: DeviceError| e.to_string();
+    let missing = text(PoolFile::open(scratch.path()).unwrap_err());
+    assert!(missing.contains("not found") && missing.contains("mkfs"), "{missing}");
+    std::fs::write(scratch.path(), b"short").unwrap();
+    let short = text(PoolFile::open(scratch.path()).unwrap_err());
+    assert!(short.contains("too short"), "{short}");
+    let exists = text(PoolFile::create(scratch.path(), 4).unwrap_err());
+    assert!(exists.contains("exists already"), "{exists}");
+    let wrong = PoolFile::open(Path::new("/dev/null")).unwrap_err();
+    assert!(matches!(wrong, DeviceError::WrongKind(_)));
+    assert!(matches!(PoolFile::open(Path::new("/proc")), Err(DeviceError::WrongKind(_))));
+    for message in [missing, short, exists, text(wrong)] {
+        assert!(!message.contains('\n') && message.starts_with("pool /"), "{message}");
+    }
+}
+
+#[test]
+fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
+    let scratch = ScratchPath::new();
+    assert!(PoolFile::create(scratch.path(), u64::MAX).is_err());
+    assert!(PoolFile::create(scratch.path(), 0).is_err());
+    assert!(!scratch.path().exists());
+}
+
+#[test]
+fn too_few_blocks_are_named() {
+    let scratch = ScratchPath::new();
+    let pool = PoolFile::create(scratch.path(), 4).unwrap();
+    assert!(pool.require_blocks(4).is_ok());
+    let short = pool.require_blocks(5).unwrap_err().to_string();
+    assert!(short.contains("has 4 blocks, needs 5"), "{short}");
+}
+
+/// On a block device of which everything may be lost, named by the environment.
+#[test]
+#[ignore = "needs WARREN_TEST_BLOCK_DEVICE"]
+fn a_block_device_is_claimed_and_used_directly() {
+    let Some(path) = std::env::var_os("WARREN_TEST_BLOCK_DEVICE").map(PathBuf::from) else {
+        return;
+    };
+    let pool = PoolFile::open_exclusive(&path).unwrap();
+    assert_eq!(pool.mode(), IoMode::Direct);
+    assert!(pool.len_blocks() > 1);
+    assert!(matches!(PoolFile::open_exclusive(&path), Err(DeviceError::Busy(_))));
+    let last = BlockNo(pool.len_blocks() - 1);
+    pool.write_block(last, &[7; BLOCK_SIZE]).unwrap();
+    pool.flush().unwrap();
+    let mut block = [0; BLOCK_SIZE];
+    PoolFile::open(&path).unwrap().read_block(last, &mut block).unwrap();
+    assert_eq!(block, [7; BLOCK_SIZE]);
+    assert!(pool.write_block(last.offset(1), &[7; BLOCK_SIZE]).is_err());
+}

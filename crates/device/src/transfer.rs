@@ -1,0 +1,192 @@
+//! One request on its way: what is left of it after a short transfer, and when to give up.
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Errno};
+
+/// Frames of one request, as Linux's `IOV_MAX`: 4 MiB.
+pub const FRAMES_MAX: usize = 1024;
+
+/// Fruitless tries (EINTR, EAGAIN, nothing transferred) before a request is EIO. Each is a whole
+/// trip through the kernel, which by then is not just busy.
+const RETRIES_MAX: u32 = 1000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    Read,
+    Write,
+    Flush,
+}
+
+/// What comes after a trip through the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Done(Result<(), Errno>),
+    Again,
+}
+
+/// A request. Its frames, neighbours merged, are what is still to be transferred.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub token: u64,
+    pub action: Action,
+    /// Bytes from the start of the device.
+    pub offset: u64,
+    iovecs: Vec<libc::iovec>,
+    /// Whole iovecs transferred.
+    finished: usize,
+    retries: u32,
+}
+
+// SAFETY: the pointers are only handed to the kernel, under the contract of `Device::submit_read`,
+// which ties them to no thread.
+unsafe impl Send for Transfer {}
+
+impl Transfer {
+    /// A transfer of `frames`, or `None` if it does not lie within `len_blocks`.
+    pub fn new(
+        token: u64,
+        action: Action,
+        block: BlockNo,
+        frames: impl ExactSizeIterator<Item = *mut u8>,
+        len_blocks: u64,
+    ) -> Option<Self> {
+        let count = frames.len();
+        assert!((1..=FRAMES_MAX).contains(&count), "{count} frames");
+        let end = block.0.checked_add(count as u64)?;
+        if end > len_blocks {
+            return None;
+        }
+        let offset = block.0 * BLOCK_SIZE as u64;
+        Some(Self { token, action, offset, iovecs: merged(frames), finished: 0, retries: 0 })
+    }
+
+    pub fn flush(token: u64) -> Self {
+        let (action, iovecs) = (Action::Flush, Vec::new());
+        Self { token, action, offset: 0, iovecs, finished: 0, retries: 0 }
+    }
+
+    /// What is left to transfer. The kernel may read it until the trip is over.
+    pub fn iovecs(&self) -> &[libc::iovec] {
+        &self.iovecs[self.finished..]
+    }
+
+    /// Takes the kernel's result of a trip: bytes, or a negative errno.
+    pub fn advance(&mut self, result: i32) -> Step {
+        let Ok(bytes) = usize::try_from(result) else {
+            return match -result {
+                libc::EINTR | libc::EAGAIN => self.retry(),
+                errno => Step::Done(Err(Errno::from_raw(errno).unwrap_or(Errno::EIO))),
+            };
+        };
+        if self.action == Action::Flush {
+            return Step::Done(Ok(()));
+        }
+        if bytes == 0 && self.action == Action::Read {
+            // The device ends here, whatever it said when it was opened.
+            return Step::Done(Err(Errno::EIO));
+        }
+        // Direct I/O goes on at whole blocks only.
+        let whole = bytes / BLOCK_SIZE * BLOCK_SIZE;
+        self.skip(whole);
+        match self.iovecs().is_empty() {
+            true => Step::Done(Ok(())),
+            false if whole > 0 => Step::Again,
+            false => self.retry(),
+        }
+    }
+
+    fn retry(&mut self) -> Step {
+        self.retries += 1;
+        if self.retries > RETRIES_MAX { Step::Done(Err(Errno::EIO)) } else { Step::Again }
+    }
+
+    fn skip(&mut self, bytes: usize) {
+        self.offset += bytes as u64;
+        let mut left = bytes;
+        while left > 0 {
+            let Some(first) = self.iovecs.get_mut(self.finished) else { return };
+            let n = left.min(first.iov_len);
+            first.iov_base = first.iov_base.wrapping_byte_add(n);
+            first.iov_len -= n;
+            left -= n;
+            if first.iov_len == 0 {
+                self.finished += 1;
+            }
+        }
+    }
+}
+
+/// One iovec for each run of frames that lie side by side.
+fn merged(frames: impl Iterator<Item = *mut u8>) -> Vec<libc::iovec> {
+    let mut iovecs: Vec<libc::iovec> = Vec::new();
+    for frame in frames {
+        match iovecs.last_mut() {
+            Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == frame.cast() => {
+                last.iov_len += BLOCK_SIZE;
+            }
+            _ => iovecs.push(libc::iovec { iov_base: frame.cast(), iov_len: BLOCK_SIZE }),
+        }
+    }
+    iovecs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: usize = BLOCK_SIZE;
+
+    fn read(addresses: &[usize]) -> Transfer {
+        let frames: Vec<*mut u8> =
+            addresses.iter().map(|a| std::ptr::without_provenance_mut(a * K)).collect();
+        Transfer::new(1, Action::Read, BlockNo(10), frames.into_iter(), 100).unwrap()
+    }
+
+    fn left(t: &Transfer) -> Vec<(usize, usize)> {
+        t.iovecs().iter().map(|v| (v.iov_base.addr() / K, v.iov_len / K)).collect()
+    }
+
+    #[test]
+    fn neighbours_are_merged() {
+        assert_eq!(left(&read(&[5, 6, 7, 9, 3, 4])), [(5, 3), (9, 1), (3, 2)]);
+    }
+
+    #[test]
+    fn a_short_transfer_goes_on_at_the_next_whole_block() {
+        let mut t = read(&[5, 6, 7, 9]);
+        assert_eq!(t.advance(K as i32 + 512), Step::Again);
+        assert_eq!((left(&t), t.offset), (vec![(6, 2), (9, 1)], 11 * K as u64));
+        assert_eq!(t.advance(2 * K as i32), Step::Again);
+        assert_eq!((left(&t), t.offset), (vec![(9, 1)], 13 * K as u64));
+        assert_eq!(t.advance(K as i32), Step::Done(Ok(())));
+    }
+
+    #[test]
+    fn interruptions_are_retried_but_not_for_ever() {
+        let mut t = read(&[5]);
+        for fruitless in [-libc::EINTR, -libc::EAGAIN, 511].into_iter().cycle().take(1000) {
+            assert_eq!(t.advance(fruitless), Step::Again);
+        }
+        assert_eq!(t.advance(-libc::EINTR), Step::Done(Err(Errno::EIO)));
+    }
+
+    #[test]
+    fn errors_and_the_end_of_the_device_surface() {
+        assert_eq!(read(&[5]).advance(-libc::EIO), Step::Done(Err(Errno::EIO)));
+        assert_eq!(read(&[5]).advance(-libc::ENOSPC), Step::Done(Err(Errno::ENOSPC)));
+        assert_eq!(read(&[5]).advance(0), Step::Done(Err(Errno::EIO)));
+        assert_eq!(Transfer::flush(1).advance(0), Step::Done(Ok(())));
+        assert_eq!(Transfer::flush(1).advance(-libc::EINTR), Step::Again);
+    }
+
+    #[test]
+    fn blocks_beyond_the_end_are_refused() {
+        let new = |block| {
+            let frames = [std::ptr::null_mut(); 2].into_iter();
+            Transfer::new(1, Action::Write, BlockNo(block), frames, 100)
+        };
+        assert!(new(98).is_some());
+        assert!(new(99).is_none());
+        assert!(new(u64::MAX).is_none());
+    }
+}

@@ -1,0 +1,244 @@
+//! `mkfs`: the blocks of a new pool.
+//!
+//! Shard 0 holds the root directory and owns one chunk, for the one node of its tree; the other shards
+//! have never been used. It is checkpoint 1.
+//!
+//! Order of writing, so that an interrupted `mkfs` leaves no pool rather than half of one: zero blocks 0
+//! and 1, flush; all blocks of [`image`] but the last two, flush; the last two (the superblocks), flush.
+
+use crate::inode::{FileKind, Inode, Part};
+use crate::key::Key;
+use crate::layout::{Layout, ROOT_SLOT_SIZE};
+use crate::region::RegionMap;
+use crate::root_slot::RootSlot;
+use crate::superblock::{LABEL_MAX, Superblock, Uuid};
+use crate::tree::Tree;
+use crate::value::Value;
+use crate::{BlockPtr, BlockWrite};
+use thiserror::Error;
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, SHARDS_DEFAULT, SHARDS_MAX};
+use warren_base::{BlockNo, Ino, Lsn, ShardId, Timestamp};
+
+/// Bytes of the smallest pool: a few dozen chunks beside the metadata.
+pub const SIZE_MIN: u64 = 32 << 20;
+
+const ROOT_MODE: u16 = 0o755;
+const FIRST_GENERATION: u64 = 1;
+
+/// What a new pool shall be.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    pub size_bytes: u64,
+    pub shards: u16,
+    pub uuid: Uuid,
+    /// Seed of the name hashes, from a good source of randomness.
+    pub secret: u64,
+    pub now: Timestamp,
+    /// Owner of the root directory.
+    pub uid: u32,
+    pub gid: u32,
+    pub label: String,
+}
+
+/// Why a pool cannot be made.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum FormatError {
+    #[error("{size} bytes are too few for a pool, which needs {SIZE_MIN}")]
+    TooSmall { size: u64 },
+    #[error("a pool has 1 to {SHARDS_MAX} shards, not {0}")]
+    BadShards(u16),
+    #[error("{shards} shards need {needed} bytes, one chunk each; the device has {size}")]
+    TooManyShards { shards: u16, size: u64, needed: u64 },
+    #[error("the label has {0} bytes, more than {LABEL_MAX}")]
+    LabelTooLong(usize),
+    #[error("{size} bytes are more than a pool can have")]
+    TooLarge { size: u64 },
+}
+
+/// The number of shards that suits a device: the usual one, or fewer so that each has chunks to use.
+pub fn shards_suggested(size_bytes: u64) -> u16 {
+    let chunks = size_bytes / BLOCK_SIZE as u64 / CHUNK_BLOCKS;
+    let fitting = u16::try_from(chunks / 8).unwrap_or(u16::MAX).max(1);
+    fitting.min(SHARDS_DEFAULT)
+}
+
+/// The blocks of a new pool, the superblocks last. Blocks that are not named may hold anything.
+pub fn image(options: &FormatOptions) -> Result<Vec<BlockWrite>, FormatError> {
+    let layout = layout_of(options)?;
+    let superblock = Superblock {
+        uuid: options.uuid,
+        secret: options.secret,
+        generation: FIRST_GENERATION,
+        layout,
+        created: options.now,
+        label: options.label.clone(),
+        clean: true,
+    };
+    let mut region = RegionMap::new(layout);
+    let chunk = layout.reserved_chunks();
+    region.claim(chunk, ShardId(0));
+    let (root, height, mut writes) = root_tree(options, chunk);
+    writes.extend(region.write_out(FIRST_GENERATION));
+    writes.extend(zeros(layout.region_page(1, 0), layout.region_pages()));
+    writes.extend(root_slots(options, &layout, root, height));
+    writes.extend([0, 1].map(|copy| (layout.superblock(copy), superblock.encode())));
+    Ok(writes)
+}
+
+fn layout_of(options: &FormatOptions) -> Result<Layout, FormatError> {
+    let (size, shards) = (options.size_bytes, options.shards);
+    if size < SIZE_MIN {
+        return Err(FormatError::TooSmall { size });
+    } else if !(1..=SHARDS_MAX).contains(&shards) {
+        return Err(FormatError::BadShards(shards));
+    } else if options.label.len() > LABEL_MAX {
+        return Err(FormatError::LabelTooLong(options.label.len()));
+    }
+    let layout = Layout::new(size / BLOCK_SIZE as u64, shards, 0);
+    let layout = layout.ok_or(FormatError::TooLarge { size })?;
+    let needed = layout.reserved_chunks() + u64::from(shards);
+    if layout.chunks() < needed {
+        let needed = needed * CHUNK_BLOCKS * BLOCK_SIZE as u64;
+        return Err(FormatError::TooManyShards { shards, size, needed });
+    }
+    Ok(layout)
+}
+
+/// The tree of shard 0: the root directory and the chunk that holds the tree's only node.
+fn root_tree(options: &FormatOptions, chunk: u64) -> (Option<BlockPtr>, u8, Vec<BlockWrite>) {
+    let now = options.now;
+    let inode = Inode {
+        kind: FileKind::Directory,
+        mode: ROOT_MODE,
+        uid: options.uid,
+        gid: options.gid,
+        nlink: 2,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        generation: 0,
+        parent: Ino::ROOT,
+        flags: 0,
+    };
+    let part = Part { entries: 0, subdirs: 0, mtime: now, ctime: now };
+    let mut tree = Tree::open(ShardId(0), None, 0);
+    let records = [
+        (Key::inode(Ino::ROOT), Value::Inode(Box::new(inode))),
+        (Key::part(Ino::ROOT, 0), Value::Part(Box::new(part))),
+        (Key::chunk(chunk), Value::Chunk(1)),
+    ];
+    for (key, value) in records {
+        tree.insert(key, value).expect("a new tree is in memory");
+    }
+    tree.write_out(FIRST_GENERATION, &[BlockNo(chunk * CHUNK_BLOCKS)])
+}
+
+/// Both arrays of root slots: that of shard 0 in slot 0, all others never written.
+fn root_slots(
+    options: &FormatOptions,
+    layout: &Layout,
+    root: Option<BlockPtr>,
+    height: u8,
+) -> Vec<BlockWrite> {
+    let slot = RootSlot {
+        uuid: options.uuid,
+        shard: ShardId(0),
+        generation: FIRST_GENERATION,
+        root,
+        height,
+        next_sequence: Ino::ROOT.sequence() + 1,
+        log: 0,
+        lsn: Lsn(0),
+        inodes: 1,
+        used_blocks: 1,
+    };
+    let mut writes: Vec<_> = zeros(layout.roots_start(), 2 * layout.roots_blocks()).collect();
+    let place = layout.root_slot(ShardId(0), 0);
+    let (block, bytes) = &mut writes[0];
+    assert_eq!((*block, place.offset), (place.block, 0));
+    bytes[..ROOT_SLOT_SIZE].copy_from_slice(&slot.encode());
+    writes
+}
+
+fn zeros(start: BlockNo, blocks: u64) -> impl Iterator<Item = BlockWrite> {
+    (0..blocks).map(move |n| (start.offset(n), vec![0; BLOCK_SIZE].into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superblock::CopiesState;
+    use std::collections::BTreeMap;
+
+    fn options() -> FormatOptions {
+        FormatOptions {
+            size_bytes: 256 << 20,
+            shards: 256,
+            uuid: [7; 16],
+            secret: 8,
+            now: Timestamp(9),
+            uid: 1000,
+            gid: 1001,
+            label: "test".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_new_pool_opens_and_holds_the_root() {
+        let writes = image(&options()).unwrap();
+        let blocks: BTreeMap<_, _> = writes.iter().cloned().collect();
+        assert_eq!(blocks.len(), writes.len());
+        let (superblock, state) =
+            Superblock::choose(&blocks[&BlockNo(0)], &blocks[&BlockNo(1)]).unwrap();
+        assert_eq!(state, CopiesState::Agree);
+        let layout = superblock.layout;
+        let slots = [0, 1].map(|slot| {
+            let place = layout.root_slot(ShardId(0), slot);
+            &blocks[&place.block][place.offset..place.offset + ROOT_SLOT_SIZE]
+        });
+        let chosen = RootSlot::choose(slots, &superblock, ShardId(0)).unwrap();
+        let root = chosen.root.unwrap();
+        let mut tree = Tree::open(ShardId(0), root.root, root.height);
+        let ptr = root.root.unwrap();
+        tree.load(ptr, &blocks[&ptr.block]).unwrap();
+        let Ok(Some(Value::Inode(inode))) = tree.get(&Key::inode(Ino::ROOT)) else {
+            panic!("no root directory")
+        };
+        assert_eq!((inode.uid, inode.gid, inode.nlink, inode.mode), (1000, 1001, 2, 0o755));
+    }
+
+    #[test]
+    fn the_superblocks_come_last() {
+        let writes = image(&options()).unwrap();
+        let last: Vec<_> = writes[writes.len() - 2..].iter().map(|(block, _)| block.0).collect();
+        assert_eq!(last, [0, 1]);
+    }
+
+    #[test]
+    fn what_makes_no_pool_is_refused() {
+        let refused = |change: &dyn Fn(&mut FormatOptions)| {
+            let mut options = options();
+            change(&mut options);
+            image(&options).unwrap_err()
+        };
+        let size = SIZE_MIN - 1;
+        assert_eq!(refused(&|o| o.size_bytes = size), FormatError::TooSmall { size });
+        assert_eq!(refused(&|o| o.shards = 0), FormatError::BadShards(0));
+        assert_eq!(refused(&|o| o.label = "x".repeat(65)), FormatError::LabelTooLong(65));
+        let many = refused(&|o| o.size_bytes = SIZE_MIN);
+        assert!(matches!(many, FormatError::TooManyShards { shards: 256, .. }), "{many}");
+    }
+
+    #[test]
+    fn suggested_shards_always_fit() {
+        for size_bytes in [SIZE_MIN, 64 << 20, 1 << 30, 1 << 40] {
+            let shards = shards_suggested(size_bytes);
+            assert!(layout_of(&FormatOptions { size_bytes, shards, ..options() }).is_ok());
+        }
+        assert_eq!(shards_suggested(1 << 30), SHARDS_DEFAULT);
+    }
+}

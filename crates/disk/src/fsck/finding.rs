@@ -1,0 +1,114 @@
+//! What `fsck` can find, one line each, naming the place.
+
+use super::ReadError;
+use crate::inode::FileKind;
+use crate::key::Key;
+use crate::node::NodeError;
+use crate::region::RegionError;
+use crate::root_slot::RootSlotError;
+use crate::superblock::SuperblockError;
+use thiserror::Error;
+use warren_base::{BlockNo, Ino, ShardId};
+
+/// Whether a finding means that something is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Severity {
+    /// To be expected after a crash; the next mount deals with it.
+    Note,
+    Damage,
+}
+
+/// Something that is not as it must be.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Finding {
+    #[error("block {block}: cannot be read: {error}")]
+    Unreadable { block: BlockNo, error: ReadError },
+    #[error("superblock: {0}")]
+    Superblock(SuperblockError),
+    #[error("superblock copy {copy}: {error}")]
+    SuperblockCopy { copy: usize, error: SuperblockError },
+    #[error("superblock copy {copy}: is of an earlier checkpoint than the other")]
+    SuperblockBehind { copy: usize },
+    #[error("region map: {0}")]
+    Region(RegionError),
+    #[error("region map: the page at block {block} is damaged, its other copy counts")]
+    RegionPage { block: BlockNo },
+    #[error("shard {shard}: {error}")]
+    RootSlot { shard: ShardId, error: RootSlotError },
+    #[error("shard {shard}: root slot {slot} may have been the newer one: {error}")]
+    RootSlotCopy { shard: ShardId, slot: usize, error: RootSlotError },
+    #[error("shard {shard}: tree node at block {block}: {error}")]
+    Node { shard: ShardId, block: BlockNo, error: NodeError },
+    #[error("shard {shard}: {what} is {recorded} in the root slot, {found} were found")]
+    RootCount { shard: ShardId, what: &'static str, recorded: u64, found: u64 },
+
+    #[error("shard {shard}: block {block} cannot be allocated, but {by:?} refers to it")]
+    BlockOutOfRange { shard: ShardId, block: BlockNo, by: Key },
+    #[error("shard {shard}: block {block} is in a chunk of another owner, but {by:?} refers to it")]
+    ForeignBlock { shard: ShardId, block: BlockNo, by: Key },
+    #[error("shard {shard}: block {block} has another use, but {by:?} refers to it")]
+    SharedBlock { shard: ShardId, block: BlockNo, by: Key },
+    #[error("shard {shard}: has a record of chunk {chunk}, which it does not own")]
+    ForeignChunk { shard: ShardId, chunk: u64 },
+    #[error("shard {shard}: block {block} is used but recorded as free")]
+    NotRecorded { shard: ShardId, block: BlockNo },
+    #[error("shard {shard}: block {block} is recorded as used, but nothing refers to it")]
+    Leaked { shard: ShardId, block: BlockNo },
+
+    #[error("shard {shard}: has a record of inode {ino}, which belongs to shard {}", ino.shard())]
+    ForeignInode { shard: ShardId, ino: Ino },
+    #[error("inode {ino}: its sequence is not below the shard's next, {next_sequence}")]
+    Sequence { ino: Ino, next_sequence: u64 },
+    #[error("inode {ino}: has records but no attributes")]
+    NoInode { ino: Ino },
+    #[error("inode {ino}: a {kind:?} has a record of {by:?}")]
+    MisplacedRecord { ino: Ino, kind: FileKind, by: Key },
+    #[error("inode {ino}: the record of {by:?} overlaps the one before it")]
+    Overlap { ino: Ino, by: Key },
+    #[error("inode {ino}: has blocks up to {end_block}, beyond its size of {size} bytes")]
+    BeyondSize { ino: Ino, end_block: u64, size: u64 },
+    #[error("inode {ino}: says it has {recorded} blocks, but its extents have {found}")]
+    Blocks { ino: Ino, recorded: u64, found: u64 },
+    #[error("inode {ino}: the symlink's target is incomplete")]
+    Target { ino: Ino },
+    #[error("inode {ino}: block {file_block} of the file, at block {block}, has a wrong checksum")]
+    Contents { ino: Ino, file_block: u64, block: BlockNo },
+    #[error("inode {ino}: the name {:?} is kept under the hash of another", name.escape_ascii().to_string())]
+    WrongHash { ino: Ino, name: Box<[u8]> },
+
+    #[error("directory {ino}: its part is missing")]
+    NoPart { ino: Ino },
+    #[error("directory {ino}: {what} is {recorded}, {found} were found")]
+    PartCount { ino: Ino, what: &'static str, recorded: u64, found: u64 },
+    #[error("directory {dir}: entry {:?} leads to inode {ino}, which does not exist", name.escape_ascii().to_string())]
+    Dangling { dir: Ino, name: Box<[u8]>, ino: Ino },
+    #[error("directory {dir}: entry {:?} says {says:?}, but inode {ino} is a {is:?}", name.escape_ascii().to_string())]
+    EntryKind { dir: Ino, name: Box<[u8]>, ino: Ino, says: FileKind, is: FileKind },
+    #[error("inode {ino}: has {recorded} links, but {found} names lead to it")]
+    Links { ino: Ino, recorded: u32, found: u32 },
+    #[error("directory {ino}: has {recorded} links instead of {found}")]
+    DirectoryLinks { ino: Ino, recorded: u32, found: u32 },
+    #[error("directory {ino}: {names} names lead to it")]
+    DirectoryNames { ino: Ino, names: u32 },
+    #[error("directory {ino}: names {recorded} as its parent, but is in {found}")]
+    Parent { ino: Ino, recorded: Ino, found: Ino },
+    #[error("inode {ino}: no name leads to it")]
+    Unreachable { ino: Ino },
+    #[error("directory {ino}: its parents do not lead to the root")]
+    Detached { ino: Ino },
+    #[error("the root directory is missing or is no directory")]
+    NoRoot,
+    #[error("inode {ino}: unlinked while open, to be reclaimed")]
+    Orphan { ino: Ino },
+    #[error("inode {ino}: recorded as an orphan, but {why}")]
+    BadOrphan { ino: Ino, why: &'static str },
+}
+
+impl Finding {
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::SuperblockBehind { .. } | Self::Orphan { .. } => Severity::Note,
+            _ => Severity::Damage,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Names against inodes: links, kinds, parents, and whether everything hangs on the root.
+
+use super::{Checker, Finding};
+use crate::inode::FileKind;
+use crate::value::Dentry;
+use std::collections::{BTreeMap, BTreeSet};
+use warren_base::Ino;
+
+/// All inodes and all names of the pool.
+#[derive(Default)]
+pub(super) struct Names {
+    inodes: BTreeMap<Ino, InodeFacts>,
+    links: BTreeMap<Ino, Links>,
+    /// Entries that disagree with an earlier one about the kind of the same inode.
+    odd: Vec<(Ino, Link)>,
+    orphans: BTreeSet<Ino>,
+}
+
+/// What is remembered of an inode.
+#[derive(Clone, Copy)]
+pub(super) struct InodeFacts {
+    pub kind: FileKind,
+    pub nlink: u32,
+    pub parent: Ino,
+    /// Subdirectories and entries that were found in it.
+    pub subdirs: u32,
+    pub entries: u64,
+}
+
+/// An entry: its place and what it says.
+#[derive(Clone, Copy)]
+struct Link {
+    dir: Ino,
+    hash: u64,
+    kind: FileKind,
+}
+
+/// The first entry that leads to an inode, and how many there are.
+#[derive(Clone, Copy)]
+struct Links {
+    first: Link,
+    count: u32,
+}
+
+impl Names {
+    pub fn add_inode(&mut self, ino: Ino, facts: InodeFacts) {
+        self.inodes.insert(ino, facts);
+    }
+
+    pub fn add_entry(&mut self, dir: Ino, hash: u64, dentry: &Dentry) {
+        let link = Link { dir, hash, kind: dentry.kind };
+        let links = self.links.entry(dentry.ino).or_insert(Links { first: link, count: 0 });
+        links.count = links.count.saturating_add(1);
+        if links.first.kind != link.kind {
+            self.odd.push((dentry.ino, link));
+        }
+    }
+
+    pub fn add_orphan(&mut self, ino: Ino) {
+        self.orphans.insert(ino);
+    }
+
+    /// Directories whose chain of parents does not end at the root.
+    fn detached(&self) -> Vec<Ino> {
+        let mut attached = BTreeSet::from([Ino::ROOT]);
+        let mut detached = BTreeSet::new();
+        for (ino, facts) in &self.inodes {
+            if facts.kind != FileKind::Directory {
+                continue;
+            }
+            let mut climbed = BTreeSet::new();
+            let mut at = *ino;
+            let is_attached = loop {
+                if attached.contains(&at) {
+                    break true;
+                } else if detached.contains(&at) || !climbed.insert(at) {
+                    break false;
+                }
+                match self.inodes.get(&at) {
+                    Some(facts) if facts.kind == FileKind::Directory => at = facts.parent,
+                    _ => break false,
+                }
+            };
+            let chain = if is_attached { &mut attached } else { &mut detached };
+            chain.append(&mut climbed);
+        }
+        let reported = |ino: &Ino| {
+            let facts = self.inodes.get(ino);
+            facts.is_some_and(|facts| facts.kind == FileKind::Directory)
+                && !self.orphans.contains(ino)
+        };
+        detached.into_iter().filter(reported).collect()
+    }
+}
+
+impl Checker<'_> {
+    /// Everything about names that only the whole pool can show. All trees were read completely.
+    pub(super) fn check_names(&mut self) {
+        let names = std::mem::take(&mut self.names);
+        for (ino, links) in &names.links {
+            self.check_entry(&names, *ino, links.first);
+        }
+        for (ino, link) in &names.odd {
+            self.check_entry(&names, *ino, *link);
+        }
+        for (ino, facts) in &names.inodes {
+            self.check_links(&names, *ino, facts);
+        }
+        for ino in &names.orphans {
+            self.check_orphan(&names, *ino);
+        }
+        for ino in names.detached() {
+            self.report.add(Finding::Detached { ino });
+        }
+        let root = names.inodes.get(&Ino::ROOT);
+        if root.is_none_or(|root| root.kind != FileKind::Directory) {
+            self.report.add(Finding::NoRoot);
+        }
+    }
+
+    /// What one entry says against the inode that it leads to.
+    fn check_entry(&mut self, names: &Names, ino: Ino, link: Link) {
+        let is = names.inodes.get(&ino).map(|facts| facts.kind);
+        if is == Some(link.kind) {
+            return;
+        }
+        let Link { dir, hash, kind: says } = link;
+        let name = self.entry_name(dir, hash, ino).unwrap_or_default();
+        self.report.add(match is {
+            None => Finding::Dangling { dir, name, ino },
+            Some(is) => Finding::EntryKind { dir, name, ino, says, is },
+        });
+    }
+
+    fn check_links(&mut self, names: &Names, ino: Ino, facts: &InodeFacts) {
+        let links = names.links.get(&ino);
+        let found = links.map_or(0, |links| links.count);
+        let is_orphan = names.orphans.contains(&ino);
+        if found == 0 && !is_orphan && ino != Ino::ROOT {
+            self.report.add(Finding::Unreachable { ino });
+        } else if facts.kind == FileKind::Directory {
+            self.check_directory(ino, facts, links, is_orphan);
+        } else if facts.nlink != found {
+            self.report.add(Finding::Links { ino, recorded: facts.nlink, found });
+        }
+    }
+
+    fn check_directory(
+        &mut self,
+        ino: Ino,
+        facts: &InodeFacts,
+        links: Option<&Links>,
+        is_orphan: bool,
+    ) {
+        let (recorded, found) = (facts.nlink, facts.subdirs.saturating_add(2));
+        // A removed directory has no links, whatever its own two names were.
+        if recorded != if is_orphan { 0 } else { found } {
+            self.report.add(Finding::DirectoryLinks { ino, recorded, found });
+        }
+        let names = links.map_or(0, |links| links.count);
+        let names_right = u32::from(ino != Ino::ROOT && !is_orphan);
+        if names != names_right {
+            self.report.add(Finding::DirectoryNames { ino, names });
+        }
+        let parent = if ino == Ino::ROOT { Some(ino) } else { links.map(|links| links.first.dir) };
+        if let Some(found) = parent
+            && found != facts.parent
+        {
+            self.report.add(Finding::Parent { ino, recorded: facts.parent, found });
+        }
+    }
+
+    fn check_orphan(&mut self, names: &Names, ino: Ino) {
+        let why = match names.inodes.get(&ino) {
+            None => "it does not exist",
+            Some(_) if names.links.contains_key(&ino) => "a name leads to it",
+            Some(facts) if facts.entries > 0 => "it is a directory with entries",
+            Some(_) if self.superblock.clean => "the pool was unmounted in order",
+            Some(_) => {
+                self.report.add(Finding::Orphan { ino });
+                return;
+            }
+        };
+        self.report.add(Finding::BadOrphan { ino, why });
+    }
+}

@@ -1,0 +1,354 @@
+//! One shard: its tree from the root down, and its records in order.
+//!
+//! All records of an inode are neighbours, so what belongs together is checked when the next inode
+//! begins. A node that cannot be read leaves a gap; the inodes on both its sides are not judged.
+
+use super::names::InodeFacts;
+use super::{Checker, Finding};
+use crate::inode::{FileKind, Inode, Part};
+use crate::key::{Key, Kind, name_hash};
+use crate::node::{self, BlockPtr, DecodedBody, NodeError};
+use crate::root_slot::RootSlot;
+use crate::value::{Dentry, Extent, TARGET_PIECE, Value};
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{Ino, ShardId};
+
+/// The walk through a shard's tree.
+struct Walk {
+    shard: ShardId,
+    next_sequence: u64,
+    inodes: u64,
+    used_blocks: u64,
+    file: Option<File>,
+    /// A node before the next record was not read.
+    gap: bool,
+    complete: bool,
+}
+
+/// What has been seen of the inode whose records are passing.
+struct File {
+    ino: Ino,
+    inode: Option<Inode>,
+    part: Option<Part>,
+    entries: u64,
+    subdirs: u32,
+    extent_end: u64,
+    extent_blocks: u64,
+    target_len: u64,
+    target_whole: bool,
+    /// A kind of record that only one kind of file has.
+    special: Option<Key>,
+    /// Part of it was not read.
+    doubtful: bool,
+}
+
+/// The keys that a node may have.
+#[derive(Clone, Copy)]
+struct Bounds {
+    level: u8,
+    lower: Key,
+    upper: Option<Key>,
+}
+
+impl Checker<'_> {
+    pub(super) fn check_shard(&mut self, slot: &RootSlot) {
+        let mut walk = Walk {
+            shard: slot.shard,
+            next_sequence: slot.next_sequence,
+            inodes: 0,
+            used_blocks: 0,
+            file: None,
+            gap: false,
+            complete: true,
+        };
+        if let Some(root) = slot.root {
+            let bounds = Bounds { level: slot.height - 1, lower: Key::MIN, upper: None };
+            self.walk_node(&mut walk, root, bounds);
+        }
+        self.finish_file(&mut walk);
+        if !walk.complete {
+            self.space.lose(slot.shard);
+            self.report.incomplete = true;
+            return;
+        }
+        let counts = [
+            ("the number of inodes", slot.inodes, walk.inodes),
+            ("the number of used blocks", slot.used_blocks, walk.used_blocks),
+        ];
+        for (what, recorded, found) in counts {
+            if recorded != found {
+                let shard = slot.shard;
+                self.report.add(Finding::RootCount { shard, what, recorded, found });
+            }
+        }
+    }
+
+    fn walk_node(&mut self, walk: &mut Walk, ptr: BlockPtr, bounds: Bounds) {
+        // A node met a second time is not entered, so a tangled image costs no more than a sound one.
+        if !self.refer(ptr.block, walk.shard, bounds.lower) {
+            walk.leave_gap();
+            return;
+        }
+        let bytes = match self.reader.block(ptr.block) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.report.add(Finding::Unreadable { block: ptr.block, error });
+                walk.leave_gap();
+                return;
+            }
+        };
+        match node::decode(ptr, walk.shard, &bytes).and_then(|node| bounds.checked(node)) {
+            Ok(node) => {
+                self.report.nodes += 1;
+                self.walk_records(walk, &node.keys, &node.body, bounds);
+            }
+            Err(error) => {
+                self.report.add(Finding::Node { shard: walk.shard, block: ptr.block, error });
+                walk.leave_gap();
+            }
+        }
+    }
+
+    fn walk_records(&mut self, walk: &mut Walk, keys: &[Key], body: &DecodedBody, bounds: Bounds) {
+        match body {
+            DecodedBody::Leaf(values) => {
+                for (key, value) in keys.iter().zip(values) {
+                    self.visit(walk, key, value);
+                }
+            }
+            DecodedBody::Internal(children) => {
+                for (at, child) in children.iter().enumerate() {
+                    let upper = keys.get(at + 1).copied().or(bounds.upper);
+                    let below = Bounds { level: bounds.level - 1, lower: keys[at], upper };
+                    self.walk_node(walk, *child, below);
+                }
+            }
+        }
+    }
+
+    fn visit(&mut self, walk: &mut Walk, key: &Key, value: &Value) {
+        match value {
+            Value::Chunk(used) => {
+                walk.used_blocks += u64::from(used.count_ones());
+                if !self.space.record(&self.region, walk.shard, key.sub, *used) {
+                    let (shard, chunk) = (walk.shard, key.sub);
+                    self.report.add(Finding::ForeignChunk { shard, chunk });
+                }
+            }
+            Value::Orphan => {
+                let (shard, ino) = (walk.shard, Ino(key.sub));
+                if ino.shard() != shard {
+                    self.report.add(Finding::ForeignInode { shard, ino });
+                }
+                self.names.add_orphan(ino);
+            }
+            _ => {
+                let ino = Ino(key.ino);
+                if walk.file.as_ref().is_none_or(|file| file.ino != ino) {
+                    self.begin_file(walk, ino);
+                }
+                self.visit_of_file(walk, key, value);
+            }
+        }
+    }
+
+    fn begin_file(&mut self, walk: &mut Walk, ino: Ino) {
+        self.finish_file(walk);
+        walk.file = Some(File::new(ino, std::mem::take(&mut walk.gap)));
+        let next_sequence = walk.next_sequence;
+        if ino.shard() != walk.shard {
+            self.report.add(Finding::ForeignInode { shard: walk.shard, ino });
+        } else if !(1..next_sequence).contains(&ino.sequence()) {
+            self.report.add(Finding::Sequence { ino, next_sequence });
+        }
+    }
+
+    fn visit_of_file(&mut self, walk: &mut Walk, key: &Key, value: &Value) {
+        let shard = walk.shard;
+        let Some(file) = &mut walk.file else { return };
+        if matches!(key.kind, Kind::Part | Kind::Entry | Kind::Target | Kind::Extent) {
+            let misplaced = file.inode.filter(|inode| inode.kind != kind_that_has(key.kind));
+            file.special = file.special.or(misplaced.map(|_| *key));
+        }
+        match value {
+            Value::Inode(inode) => {
+                walk.inodes += 1;
+                file.inode = Some(**inode);
+            }
+            Value::Part(part) => file.part = Some(**part),
+            Value::Target(piece) => file.add_piece(key, piece),
+            Value::Xattrs(bucket) => {
+                let names = bucket.iter().map(|xattr| &xattr.name);
+                self.check_hashes(key, names);
+            }
+            Value::Entries(bucket) => {
+                file.add_entries(bucket);
+                self.check_hashes(key, bucket.iter().map(|dentry| &dentry.name));
+                for dentry in bucket {
+                    self.names.add_entry(Ino(key.ino), key.sub, dentry);
+                }
+            }
+            Value::Extent(extent) => {
+                let overlaps = file.add_extent(key, extent);
+                self.check_extent(shard, key, extent, overlaps);
+            }
+            Value::Chunk(_) | Value::Orphan => {}
+        }
+    }
+
+    fn check_hashes<'n>(&mut self, key: &Key, names: impl Iterator<Item = &'n Box<[u8]>>) {
+        for name in names {
+            if name_hash(self.superblock.secret, name) != key.sub {
+                let (ino, name) = (Ino(key.ino), name.clone());
+                self.report.add(Finding::WrongHash { ino, name });
+            }
+        }
+    }
+
+    fn check_extent(&mut self, shard: ShardId, key: &Key, extent: &Extent, overlaps: bool) {
+        if overlaps {
+            self.report.add(Finding::Overlap { ino: Ino(key.ino), by: *key });
+        }
+        let mut sound = true;
+        for n in 0..extent.len() {
+            sound &= self.refer(extent.start.offset(n), shard, *key);
+        }
+        if sound && self.options.contents {
+            self.check_contents(key, extent.start, &extent.checksums);
+        }
+    }
+
+    /// All records of an inode have passed.
+    fn finish_file(&mut self, walk: &mut Walk) {
+        let Some(file) = walk.file.take() else { return };
+        let ino = file.ino;
+        let Some(inode) = file.inode else {
+            if !file.doubtful {
+                self.report.add(Finding::NoInode { ino });
+            }
+            return;
+        };
+        self.report.inodes += 1;
+        let (subdirs, entries) = (file.subdirs, file.entries);
+        let (kind, nlink, parent) = (inode.kind, inode.nlink, inode.parent);
+        self.names.add_inode(ino, InodeFacts { kind, nlink, parent, subdirs, entries });
+        if let Some(by) = file.special {
+            self.report.add(Finding::MisplacedRecord { ino, kind, by });
+        }
+        if kind == FileKind::Directory {
+            self.report.directories += 1;
+        }
+        if !file.doubtful {
+            match kind {
+                FileKind::Directory => self.finish_directory(&file),
+                FileKind::Symlink => self.finish_symlink(&file, &inode),
+                _ => self.finish_extents(&file, &inode),
+            }
+        }
+    }
+
+    fn finish_directory(&mut self, file: &File) {
+        let ino = file.ino;
+        let Some(part) = file.part else {
+            self.report.add(Finding::NoPart { ino });
+            return;
+        };
+        let counts = [
+            ("the number of entries", part.entries, file.entries),
+            ("the number of subdirectories", part.subdirs.into(), file.subdirs.into()),
+        ];
+        for (what, recorded, found) in counts {
+            if recorded != found {
+                self.report.add(Finding::PartCount { ino, what, recorded, found });
+            }
+        }
+    }
+
+    fn finish_symlink(&mut self, file: &File, inode: &Inode) {
+        if !file.target_whole || file.target_len == 0 || file.target_len != inode.size {
+            self.report.add(Finding::Target { ino: file.ino });
+        }
+    }
+
+    fn finish_extents(&mut self, file: &File, inode: &Inode) {
+        let (ino, size) = (file.ino, inode.size);
+        if file.extent_end > size.div_ceil(BLOCK_SIZE as u64) {
+            self.report.add(Finding::BeyondSize { ino, end_block: file.extent_end, size });
+        }
+        // Blocks may also be reserved, so there may be more than the extents have.
+        let (recorded, found) = (inode.blocks, file.extent_blocks);
+        if recorded < found {
+            self.report.add(Finding::Blocks { ino, recorded, found });
+        }
+    }
+}
+
+/// The kind of file that alone has such records.
+fn kind_that_has(kind: Kind) -> FileKind {
+    match kind {
+        Kind::Part | Kind::Entry => FileKind::Directory,
+        Kind::Target => FileKind::Symlink,
+        _ => FileKind::Regular,
+    }
+}
+
+impl Walk {
+    fn leave_gap(&mut self) {
+        self.gap = true;
+        self.complete = false;
+        if let Some(file) = &mut self.file {
+            file.doubtful = true;
+        }
+    }
+}
+
+impl File {
+    fn new(ino: Ino, doubtful: bool) -> Self {
+        Self {
+            ino,
+            inode: None,
+            part: None,
+            entries: 0,
+            subdirs: 0,
+            extent_end: 0,
+            extent_blocks: 0,
+            target_len: 0,
+            target_whole: true,
+            special: None,
+            doubtful,
+        }
+    }
+
+    /// Pieces are numbered without a gap, and only the last may be short.
+    fn add_piece(&mut self, key: &Key, piece: &[u8]) {
+        self.target_whole &= key.sub * TARGET_PIECE as u64 == self.target_len;
+        self.target_len += piece.len() as u64;
+    }
+
+    fn add_entries(&mut self, bucket: &[Dentry]) {
+        self.entries += bucket.len() as u64;
+        let subdirs = bucket.iter().filter(|dentry| dentry.kind == FileKind::Directory).count();
+        self.subdirs = self.subdirs.saturating_add(subdirs as u32);
+    }
+
+    /// Returns whether it overlaps the extent before.
+    fn add_extent(&mut self, key: &Key, extent: &Extent) -> bool {
+        let overlaps = key.sub < self.extent_end;
+        self.extent_end = self.extent_end.max(key.sub + extent.len());
+        self.extent_blocks += extent.len();
+        overlaps
+    }
+}
+
+impl Bounds {
+    fn checked(&self, node: node::Decoded) -> Result<node::Decoded, NodeError> {
+        let last = node.keys[node.keys.len() - 1];
+        if node.level != self.level {
+            Err(NodeError::WrongLevel(node.level))
+        } else if node.keys[0] < self.lower || self.upper.is_some_and(|upper| last >= upper) {
+            Err(NodeError::OutOfRange)
+        } else {
+            Ok(node)
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Which blocks are referred to, against which blocks are recorded as used.
+
+use super::{Finding, Report};
+use crate::region::{Owner, RegionMap};
+use std::collections::{BTreeMap, BTreeSet};
+use warren_base::limits::CHUNK_BLOCKS;
+use warren_base::{BlockNo, ShardId};
+
+#[derive(Default)]
+pub(super) struct Space {
+    /// For each chunk, the blocks that something refers to.
+    references: BTreeMap<u64, u64>,
+    /// For each chunk, the shard that records it and the blocks it says are used.
+    records: BTreeMap<u64, (ShardId, u64)>,
+    /// Shards parts of whose trees are unknown.
+    lost: BTreeSet<ShardId>,
+}
+
+impl Space {
+    /// Counts a reference; false if there was one before.
+    pub fn refer(&mut self, block: BlockNo) -> bool {
+        let bits = self.references.entry(block.0 / CHUNK_BLOCKS).or_default();
+        let bit = 1 << (block.0 % CHUNK_BLOCKS);
+        let first = *bits & bit == 0;
+        *bits |= bit;
+        first
+    }
+
+    pub fn belongs(&self, region: &RegionMap, block: BlockNo, shard: ShardId) -> bool {
+        region.owner(block.0 / CHUNK_BLOCKS) == Some(Owner::Shard(shard))
+    }
+
+    /// Takes in a shard's Chunk record; false if the shard does not own the chunk.
+    pub fn record(&mut self, region: &RegionMap, shard: ShardId, chunk: u64, used: u64) -> bool {
+        let owned = region.owner(chunk) == Some(Owner::Shard(shard));
+        if owned {
+            self.records.insert(chunk, (shard, used));
+        }
+        owned
+    }
+
+    /// Not everything of the shard's tree was seen.
+    pub fn lose(&mut self, shard: ShardId) {
+        self.lost.insert(shard);
+    }
+
+    /// Blocks in use without a record of it, and the other way round.
+    pub fn compare(&self, region: &RegionMap, report: &mut Report) {
+        for (chunk, owner) in region.iter() {
+            let Owner::Shard(shard) = owner else { continue };
+            let (_, recorded) = self.records.get(&chunk).copied().unwrap_or((shard, 0));
+            let referred = self.references.get(&chunk).copied().unwrap_or(0);
+            report.used_blocks += u64::from(referred.count_ones());
+            if self.lost.contains(&shard) {
+                continue;
+            }
+            for block in blocks_of(chunk, referred & !recorded) {
+                report.add(Finding::NotRecorded { shard, block });
+            }
+            for block in blocks_of(chunk, recorded & !referred) {
+                report.add(Finding::Leaked { shard, block });
+            }
+        }
+    }
+}
+
+fn blocks_of(chunk: u64, bits: u64) -> impl Iterator<Item = BlockNo> {
+    let first = BlockNo(chunk * CHUNK_BLOCKS);
+    (0..CHUNK_BLOCKS).filter(move |n| bits >> n & 1 == 1).map(move |n| first.offset(n))
+}

@@ -1,0 +1,582 @@
+//! A small pool with a bit of everything is sound; and each fault that is planted is found, by name, and
+//! nothing else is accused.
+
+use super::{Finding, Options, ReadError, Report, check};
+use crate::format::{FormatOptions, image};
+use crate::region::RegionMap;
+use crate::{
+    BlockPtr, Dentry, Extent, FileKind, Inode, Key, NodeError, Part, RootSlot, Superblock, Tree,
+    Value, Xattr, block_checksum, name_hash,
+};
+use std::collections::BTreeMap;
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::{BlockNo, Errno, Ino, Lsn, Rng, ShardId, Timestamp};
+
+const SECRET: u64 = 99;
+const FILE: Ino = Ino(2);
+const LINK: Ino = Ino(3);
+const DIR: Ino = Ino(1 << 48 | 1);
+const INNER: Ino = Ino(1 << 48 | 2);
+
+/// One shard before it is written: its records, and the one chunk that it owns.
+struct ShardDraft {
+    shard: ShardId,
+    chunk: u64,
+    used: u64,
+    records: BTreeMap<Key, Value>,
+    slot_inodes: u64,
+    next_sequence: u64,
+}
+
+/// A pool before it is written.
+struct Draft {
+    blocks: BTreeMap<BlockNo, Box<[u8]>>,
+    superblock: Superblock,
+    region: RegionMap,
+    shards: [ShardDraft; 2],
+    /// Roots, once written.
+    roots: Vec<BlockPtr>,
+}
+
+impl ShardDraft {
+    fn new(shard: u16, chunk: u64) -> Self {
+        Self {
+            shard: ShardId(shard),
+            chunk,
+            used: 0,
+            records: BTreeMap::new(),
+            slot_inodes: 0,
+            next_sequence: 1,
+        }
+    }
+
+    fn take_block(&mut self) -> BlockNo {
+        let n = self.used.trailing_ones();
+        self.used |= 1 << n;
+        BlockNo(self.chunk * CHUNK_BLOCKS + u64::from(n))
+    }
+
+    fn inode(&mut self, ino: Ino, kind: FileKind, nlink: u32, parent: Ino) -> &mut Inode {
+        self.slot_inodes += 1;
+        self.next_sequence = self.next_sequence.max(ino.sequence() + 1);
+        let time = Timestamp(5);
+        let inode = Inode {
+            kind,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            nlink,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            generation: 0,
+            parent,
+            flags: 0,
+        };
+        let value = Value::Inode(Box::new(inode));
+        match self.records.entry(Key::inode(ino)).or_insert(value) {
+            Value::Inode(inode) => inode,
+            _ => panic!("not an inode"),
+        }
+    }
+
+    fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) {
+        match self.records.get_mut(&Key::inode(ino)) {
+            Some(Value::Inode(inode)) => change(inode),
+            _ => panic!("no such inode"),
+        }
+    }
+
+    fn part(&mut self, ino: Ino, entries: u64, subdirs: u32) {
+        let part = Part { entries, subdirs, ..Part::default() };
+        self.records.insert(Key::part(ino, 0), Value::Part(Box::new(part)));
+    }
+
+    fn entry(&mut self, dir: Ino, name: &str, ino: Ino, kind: FileKind) {
+        let dentry = Dentry { name: name.as_bytes().into(), ino, kind };
+        let key = Key::entry(dir, name_hash(SECRET, name.as_bytes()));
+        assert!(self.records.insert(key, Value::Entries(Box::new([dentry]))).is_none());
+    }
+
+    /// Writes the shard's tree and returns its root slot.
+    fn write(
+        &mut self,
+        superblock: &Superblock,
+        blocks: &mut BTreeMap<BlockNo, Box<[u8]>>,
+    ) -> RootSlot {
+        let mut tree = Tree::open(self.shard, None, 0);
+        for (key, value) in &self.records {
+            tree.insert(*key, value.clone()).unwrap();
+        }
+        let chunk = Key::chunk(self.chunk);
+        tree.insert(chunk, Value::Chunk(0)).unwrap();
+        let places: Vec<_> = (0..tree.dirty_nodes()).map(|_| self.take_block()).collect();
+        *tree.get_mut(&chunk).unwrap().unwrap() = Value::Chunk(self.used);
+        let (root, height, writes) = tree.write_out(1, &places);
+        blocks.extend(writes);
+        RootSlot {
+            uuid: superblock.uuid,
+            shard: self.shard,
+            generation: 1,
+            root,
+            height,
+            next_sequence: self.next_sequence,
+            log: 0,
+            lsn: Lsn(0),
+            inodes: self.slot_inodes,
+            used_blocks: self.used.count_ones().into(),
+        }
+    }
+}
+
+impl Draft {
+    /// `/dir/inner`, `/file` and `/file2` (one inode, three blocks with a hole), `/link`.
+    fn new() -> Self {
+        let options = FormatOptions {
+            size_bytes: 64 << 20,
+            shards: 4,
+            uuid: [1; 16],
+            secret: SECRET,
+            now: Timestamp(1),
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+        };
+        let blocks: BTreeMap<_, _> = image(&options).unwrap().into_iter().collect();
+        let superblock = Superblock::decode(&blocks[&BlockNo(0)]).unwrap();
+        let mut region = RegionMap::new(superblock.layout);
+        let shards = [ShardDraft::new(0, 20), ShardDraft::new(1, 21)];
+        for shard in &shards {
+            region.claim(shard.chunk, shard.shard);
+        }
+        let mut draft = Self { blocks, superblock, region, shards, roots: Vec::new() };
+        draft.fill();
+        draft
+    }
+
+    fn fill(&mut self) {
+        let [zero, one] = &mut self.shards;
+        zero.inode(Ino::ROOT, FileKind::Directory, 3, Ino::ROOT);
+        zero.part(Ino::ROOT, 4, 1);
+        zero.entry(Ino::ROOT, "dir", DIR, FileKind::Directory);
+        zero.entry(Ino::ROOT, "file", FILE, FileKind::Regular);
+        zero.entry(Ino::ROOT, "file2", FILE, FileKind::Regular);
+        zero.entry(Ino::ROOT, "link", LINK, FileKind::Symlink);
+        let file = zero.inode(FILE, FileKind::Regular, 2, Ino(0));
+        (file.size, file.blocks) = (5 * BLOCK_SIZE as u64 - 7, 4);
+        for (at, len) in [(0, 2), (4, 1)] {
+            let start = zero.take_block();
+            let mut checksums = Vec::new();
+            for n in 0..len {
+                let block = if n == 0 { start } else { zero.take_block() };
+                let bytes = vec![block.0 as u8; BLOCK_SIZE];
+                checksums.push(block_checksum(&bytes));
+                self.blocks.insert(block, bytes.into());
+            }
+            let extent = Extent { start, checksums: checksums.into() };
+            zero.records.insert(Key::extent(FILE, at), Value::Extent(Box::new(extent)));
+        }
+        zero.inode(LINK, FileKind::Symlink, 1, Ino(0)).size = 1500;
+        for (piece, len) in [(0, 1024), (1, 476)] {
+            zero.records.insert(Key::target(LINK, piece), Value::Target(vec![b't'; len].into()));
+        }
+        one.inode(DIR, FileKind::Directory, 2, Ino::ROOT);
+        one.part(DIR, 1, 0);
+        one.entry(DIR, "inner", INNER, FileKind::Fifo);
+        one.inode(INNER, FileKind::Fifo, 1, Ino(0));
+        let xattr = Xattr { name: b"user.a".as_slice().into(), value: b"v".as_slice().into() };
+        let key = Key::xattr(INNER, name_hash(SECRET, b"user.a"));
+        one.records.insert(key, Value::Xattrs(Box::new([xattr])));
+    }
+
+    fn write(&mut self) {
+        let layout = self.superblock.layout;
+        for draft in &mut self.shards {
+            let slot = draft.write(&self.superblock, &mut self.blocks);
+            self.roots.extend(slot.root);
+            let place = layout.root_slot(slot.shard, 0);
+            let block = self.blocks.get_mut(&place.block).unwrap();
+            block[place.offset..][..512].copy_from_slice(&slot.encode());
+        }
+        // Copy 0, over the one that `image` made.
+        self.blocks.extend(self.region.write_out(1));
+        for copy in 0..2 {
+            self.blocks.insert(BlockNo(copy), self.superblock.encode());
+        }
+    }
+
+    fn check(&self) -> Report {
+        let mut read = |block: BlockNo, into: &mut [u8]| {
+            let bytes = self.blocks.get(&block).ok_or(ReadError(Errno::EIO))?;
+            into.copy_from_slice(bytes);
+            Ok(())
+        };
+        check(Options { contents: true }, &mut read, &mut |_| {})
+    }
+}
+
+/// Findings of a pool that was changed before it was written.
+fn planted(plant: impl FnOnce(&mut Draft)) -> Vec<Finding> {
+    let mut draft = Draft::new();
+    plant(&mut draft);
+    draft.write();
+    draft.check().findings
+}
+
+/// Findings of a pool that was changed on disk.
+fn spoiled(spoil: impl FnOnce(&mut Draft)) -> Vec<Finding> {
+    let mut draft = Draft::new();
+    draft.write();
+    spoil(&mut draft);
+    draft.check().findings
+}
+
+fn name(name: &str) -> Box<[u8]> {
+    name.as_bytes().into()
+}
+
+#[test]
+fn a_sound_pool_has_no_findings() {
+    let mut draft = Draft::new();
+    draft.write();
+    let report = draft.check();
+    assert_eq!(report.findings, []);
+    assert!(report.is_sound() && !report.incomplete);
+    assert_eq!((report.inodes, report.directories, report.used_blocks), (5, 2, 5));
+}
+
+#[test]
+fn a_new_pool_is_sound() {
+    let mut draft = Draft::new();
+    draft.shards = [ShardDraft::new(0, 20), ShardDraft::new(1, 21)];
+    draft.shards[0].inode(Ino::ROOT, FileKind::Directory, 2, Ino::ROOT);
+    draft.shards[0].part(Ino::ROOT, 0, 0);
+    draft.write();
+    assert_eq!(draft.check().findings, []);
+}
+
+#[test]
+fn wrong_counts_are_found() {
+    assert_eq!(
+        planted(|draft| draft.shards[0].change(FILE, |inode| inode.nlink = 1)),
+        [Finding::Links { ino: FILE, recorded: 1, found: 2 }]
+    );
+    assert_eq!(
+        planted(|draft| draft.shards[0].change(Ino::ROOT, |inode| inode.nlink = 2)),
+        [Finding::DirectoryLinks { ino: Ino::ROOT, recorded: 2, found: 3 }]
+    );
+    let what = "the number of entries";
+    assert_eq!(
+        planted(|draft| draft.shards[0].part(Ino::ROOT, 3, 1)),
+        [Finding::PartCount { ino: Ino::ROOT, what, recorded: 3, found: 4 }]
+    );
+    let what = "the number of inodes";
+    assert_eq!(
+        planted(|draft| draft.shards[1].slot_inodes = 7),
+        [Finding::RootCount { shard: ShardId(1), what, recorded: 7, found: 2 }]
+    );
+    assert_eq!(
+        planted(|draft| draft.shards[0].next_sequence = 3),
+        [Finding::Sequence { ino: LINK, next_sequence: 3 }]
+    );
+}
+
+#[test]
+fn wrong_names_are_found() {
+    let ghost = Ino(2 << 48 | 9);
+    assert_eq!(
+        planted(|draft| {
+            draft.shards[0].entry(Ino::ROOT, "ghost", ghost, FileKind::Regular);
+            draft.shards[0].part(Ino::ROOT, 5, 1);
+        }),
+        [Finding::Dangling { dir: Ino::ROOT, name: name("ghost"), ino: ghost }]
+    );
+    let (says, is) = (FileKind::Socket, FileKind::Fifo);
+    assert_eq!(
+        planted(|draft| {
+            let key = Key::entry(DIR, name_hash(SECRET, b"inner"));
+            draft.shards[1].records.remove(&key);
+            draft.shards[1].entry(DIR, "inner", INNER, says);
+        }),
+        [Finding::EntryKind { dir: DIR, name: name("inner"), ino: INNER, says, is }]
+    );
+    assert_eq!(
+        planted(|draft| {
+            let key = Key::entry(Ino::ROOT, name_hash(SECRET, b"link"));
+            draft.shards[0].records.remove(&key);
+            draft.shards[0].part(Ino::ROOT, 3, 1);
+        }),
+        [Finding::Unreachable { ino: LINK }]
+    );
+    assert_eq!(
+        planted(|draft| {
+            let key = Key::entry(Ino::ROOT, name_hash(SECRET, b"link"));
+            let bucket = draft.shards[0].records.remove(&key).unwrap();
+            draft.shards[0].records.insert(Key::entry(Ino::ROOT, 4), bucket);
+        }),
+        [Finding::WrongHash { ino: Ino::ROOT, name: name("link") }]
+    );
+}
+
+#[test]
+fn directories_that_do_not_form_a_tree_are_found() {
+    assert_eq!(
+        planted(|draft| draft.shards[1].change(DIR, |inode| inode.parent = FILE)),
+        [
+            Finding::Parent { ino: DIR, recorded: FILE, found: Ino::ROOT },
+            Finding::Detached { ino: DIR }
+        ]
+    );
+    // Two directories that hold each other and hang on nothing.
+    let (a, b) = (Ino(1 << 48 | 8), Ino(1 << 48 | 9));
+    assert_eq!(
+        planted(|draft| {
+            for (ino, other) in [(a, b), (b, a)] {
+                draft.shards[1].inode(ino, FileKind::Directory, 3, other);
+                draft.shards[1].part(ino, 1, 1);
+                draft.shards[1].entry(ino, "other", other, FileKind::Directory);
+            }
+        }),
+        [Finding::Detached { ino: a }, Finding::Detached { ino: b }]
+    );
+    assert_eq!(
+        planted(|draft| {
+            draft.shards[1].entry(DIR, "again", DIR, FileKind::Directory);
+            draft.shards[1].part(DIR, 2, 1);
+            draft.shards[1].change(DIR, |inode| inode.nlink = 3);
+        }),
+        [Finding::DirectoryNames { ino: DIR, names: 2 }]
+    );
+}
+
+#[test]
+fn missing_and_misplaced_records_are_found() {
+    let missing = planted(|draft| {
+        draft.shards[1].records.remove(&Key::part(DIR, 0));
+    });
+    assert_eq!(missing, [Finding::NoPart { ino: DIR }]);
+    let missing = planted(|draft| {
+        draft.shards[0].records.remove(&Key::target(LINK, 0));
+    });
+    assert_eq!(missing, [Finding::Target { ino: LINK }]);
+    let by = Key::part(FILE, 0);
+    assert_eq!(
+        planted(|draft| draft.shards[0].part(FILE, 0, 0)),
+        [Finding::MisplacedRecord { ino: FILE, kind: FileKind::Regular, by }]
+    );
+    let stray = Ino(1 << 48 | 40);
+    assert_eq!(
+        planted(|draft| {
+            draft.shards[1].part(stray, 0, 0);
+            draft.shards[1].next_sequence = 50;
+        }),
+        [Finding::NoInode { ino: stray }]
+    );
+}
+
+#[test]
+fn extents_that_do_not_fit_the_file_are_found() {
+    let size = BLOCK_SIZE as u64;
+    assert_eq!(
+        planted(|draft| draft.shards[0].change(FILE, |inode| inode.size = size)),
+        [Finding::BeyondSize { ino: FILE, end_block: 5, size }]
+    );
+    assert_eq!(
+        planted(|draft| draft.shards[0].change(FILE, |inode| inode.blocks = 2)),
+        [Finding::Blocks { ino: FILE, recorded: 2, found: 3 }]
+    );
+    let by = Key::extent(FILE, 1);
+    assert_eq!(
+        planted(|draft| {
+            let extent = draft.shards[0].records.remove(&Key::extent(FILE, 4)).unwrap();
+            draft.shards[0].records.insert(by, extent);
+        }),
+        [Finding::Overlap { ino: FILE, by }]
+    );
+}
+
+#[test]
+fn space_that_does_not_add_up_is_found() {
+    let (zero, one) = (ShardId(0), ShardId(1));
+    assert_eq!(
+        planted(|draft| draft.shards[0].used |= 1 << 40),
+        [Finding::Leaked { shard: zero, block: BlockNo(20 * 64 + 40) }]
+    );
+    let by = Key::extent(FILE, 0);
+    let foreign = planted(|draft| {
+        draft.region = {
+            let mut region = RegionMap::new(draft.superblock.layout);
+            region.claim(20, zero);
+            region
+        }
+    });
+    assert_eq!(
+        foreign,
+        [
+            Finding::ForeignBlock { shard: one, block: BlockNo(21 * 64), by: Key::MIN },
+            Finding::ForeignChunk { shard: one, chunk: 21 },
+        ]
+    );
+    let start = BlockNo(20 * 64);
+    let shared = planted(|draft| {
+        let checksums = [block_checksum(&[start.0 as u8; BLOCK_SIZE])].into();
+        let twice = Value::Extent(Box::new(Extent { start, checksums }));
+        draft.shards[0].records.insert(Key::extent(FILE, 3), twice);
+    });
+    let again = Key::extent(FILE, 3);
+    assert_eq!(shared, [Finding::SharedBlock { shard: zero, block: start, by: again }]);
+    let outside = planted(|draft| {
+        let extent = Extent { start: BlockNo(1), checksums: [0].into() };
+        draft.shards[0].records.insert(by, Value::Extent(Box::new(extent)));
+    });
+    assert_eq!(outside[0], Finding::BlockOutOfRange { shard: zero, block: BlockNo(1), by });
+}
+
+#[test]
+fn a_block_that_is_used_but_free_is_found() {
+    let found = planted(|draft| draft.shards[0].used &= !1);
+    // The block is handed out again, for the tree's node.
+    assert!(
+        found.iter().any(|finding| matches!(finding, Finding::SharedBlock { .. })),
+        "{found:?}"
+    );
+    let chunkless = planted(|draft| {
+        draft.region.claim(22, ShardId(1));
+        let extent = Extent { start: BlockNo(22 * 64 + 5), checksums: [0].into() };
+        let file = Ino(1 << 48 | 3);
+        let inode = draft.shards[1].inode(file, FileKind::Regular, 0, Ino(0));
+        (inode.size, inode.blocks) = (1, 1);
+        draft.shards[1].records.insert(Key::extent(file, 0), Value::Extent(Box::new(extent)));
+        draft.shards[1].records.insert(Key::orphan(file), Value::Orphan);
+        draft.superblock.clean = false;
+    });
+    let block = BlockNo(22 * 64 + 5);
+    assert!(chunkless.contains(&Finding::NotRecorded { shard: ShardId(1), block }));
+}
+
+#[test]
+fn orphans_are_expected_after_a_crash_only() {
+    let file = Ino(1 << 48 | 3);
+    let orphan = |draft: &mut Draft, clean| {
+        draft.shards[1].inode(file, FileKind::Regular, 0, Ino(0));
+        draft.shards[1].records.insert(Key::orphan(file), Value::Orphan);
+        draft.superblock.clean = clean;
+    };
+    assert_eq!(planted(|draft| orphan(draft, false)), [Finding::Orphan { ino: file }]);
+    let found = planted(|draft| orphan(draft, true));
+    assert!(matches!(found[..], [Finding::BadOrphan { .. }]), "{found:?}");
+    let named = planted(|draft| {
+        draft.superblock.clean = false;
+        draft.shards[1].records.insert(Key::orphan(INNER), Value::Orphan);
+    });
+    assert_eq!(named, [Finding::BadOrphan { ino: INNER, why: "a name leads to it" }]);
+}
+
+#[test]
+fn rot_is_found_where_it_is() {
+    let block = BlockNo(20 * 64 + 1);
+    assert_eq!(
+        spoiled(|draft| draft.blocks.get_mut(&block).unwrap()[9] ^= 1),
+        [Finding::Contents { ino: FILE, file_block: 1, block }]
+    );
+    let mut root = BlockNo(0);
+    let found = spoiled(|draft| {
+        root = draft.roots[1].block;
+        draft.blocks.get_mut(&root).unwrap()[100] ^= 1;
+    });
+    // Shard 1 is lost, and nobody else is accused of it.
+    let error = NodeError::BadChecksum;
+    assert_eq!(found, [Finding::Node { shard: ShardId(1), block: root, error }]);
+    let error = ReadError(Errno::EIO);
+    let found = spoiled(|draft| {
+        draft.blocks.remove(&root);
+    });
+    assert_eq!(found, [Finding::Unreadable { block: root, error }]);
+}
+
+#[test]
+fn one_superblock_is_enough_and_none_is_not() {
+    let found = spoiled(|draft| draft.blocks.get_mut(&BlockNo(1)).unwrap()[50] ^= 1);
+    assert!(matches!(found[..], [Finding::SuperblockCopy { copy: 1, .. }]));
+    let mut behind = Draft::new();
+    behind.write();
+    behind.superblock.generation = 2;
+    behind.blocks.insert(BlockNo(0), behind.superblock.encode());
+    let report = behind.check();
+    assert_eq!(report.findings, [Finding::SuperblockBehind { copy: 1 }]);
+    assert!(report.is_sound());
+    let found = spoiled(|draft| {
+        for copy in 0..2 {
+            draft.blocks.insert(BlockNo(copy), vec![0; BLOCK_SIZE].into());
+        }
+    });
+    assert!(matches!(found[..], [Finding::Superblock(_)]));
+}
+
+#[test]
+fn damage_to_any_block_never_goes_unnoticed() {
+    let mut draft = Draft::new();
+    draft.write();
+    let layout = draft.superblock.layout;
+    let slots = [ShardId(0), ShardId(1)].map(|shard| layout.root_slot(shard, 0).block);
+    let nodes: Vec<_> = draft.roots.iter().map(|root| root.block).collect();
+    let map = layout.region_page(0, 0);
+    for block in [BlockNo(0), BlockNo(1), map].into_iter().chain(slots).chain(nodes) {
+        for at in [0, 5, 20, 40, 100] {
+            draft.blocks.get_mut(&block).unwrap()[at] ^= 0x10;
+            assert!(!draft.check().is_sound(), "byte {at} of block {block}");
+            draft.blocks.get_mut(&block).unwrap()[at] ^= 0x10;
+        }
+    }
+    assert!(draft.check().is_sound());
+}
+
+#[test]
+fn findings_fit_one_line_and_name_the_place() {
+    let found = planted(|draft| {
+        draft.shards[0].entry(Ino::ROOT, "a\nb", Ino(77), FileKind::Regular);
+    });
+    for finding in found {
+        let line = finding.to_string();
+        assert!(!line.contains('\n') && line.contains(|c: char| c.is_ascii_digit()), "{line}");
+    }
+}
+
+/// A node of one leaf and the slot above it, changed with all checksums made right again.
+fn forge(draft: &mut Draft, changes: &[(usize, u8)]) {
+    let layout = draft.superblock.layout;
+    let (root, place) = (draft.roots[0], layout.root_slot(ShardId(0), 0));
+    let node = draft.blocks.get_mut(&root.block).unwrap();
+    for (at, byte) in changes {
+        node[*at] = *byte;
+    }
+    let crc = crc32c::crc32c(&node[8..]).to_le_bytes();
+    node[4..8].copy_from_slice(&crc);
+    let slot = &mut draft.blocks.get_mut(&place.block).unwrap()[place.offset..][..512];
+    slot[36..40].copy_from_slice(&crc);
+    let crc = crc32c::crc32c(&slot[8..]).to_le_bytes();
+    slot[4..8].copy_from_slice(&crc);
+}
+
+#[test]
+fn a_forged_image_never_causes_a_panic() {
+    let mut draft = Draft::new();
+    draft.write();
+    let sound = draft.blocks.clone();
+    let mut rng = Rng::new(11);
+    let mut damaged = 0;
+    for _ in 0..3000 {
+        let changes: Vec<_> = (0..1 + rng.below(3))
+            .map(|_| (8 + rng.below(900) as usize, rng.next_u64() as u8))
+            .collect();
+        forge(&mut draft, &changes);
+        damaged += usize::from(!draft.check().is_sound());
+        draft.blocks.clone_from(&sound);
+    }
+    // Most bytes matter; the others are times, owners and modes, which may be anything.
+    assert!(damaged > 1500, "{damaged}");
+}

@@ -1,0 +1,153 @@
+//! Inodes and parts of directories: the values of fixed size.
+
+use crate::codec::{Put, Take};
+use crate::value::ValueError;
+use warren_base::limits::FILE_SIZE_MAX;
+use warren_base::{Ino, Timestamp};
+
+/// The permission bits of a mode: set-id, sticky, and `rwx` three times.
+pub const MODE_MASK: u16 = 0o7777;
+
+/// What an inode is. The numbers are the format's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum FileKind {
+    Regular = 1,
+    Directory = 2,
+    Symlink = 3,
+    Fifo = 4,
+    Socket = 5,
+    CharDevice = 6,
+    BlockDevice = 7,
+}
+
+impl FileKind {
+    pub const ALL: [Self; 7] = [
+        Self::Regular,
+        Self::Directory,
+        Self::Symlink,
+        Self::Fifo,
+        Self::Socket,
+        Self::CharDevice,
+        Self::BlockDevice,
+    ];
+
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == raw)
+    }
+}
+
+/// The attributes of a file. Links and sizes of a spread directory are the sums over its [`Part`]s.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inode {
+    pub kind: FileKind,
+    /// Twelve permission bits, within [`MODE_MASK`].
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub nlink: u32,
+    /// Device number of a character or block device, zero elsewhere.
+    pub rdev: u32,
+    /// Bytes, at most `FILE_SIZE_MAX`.
+    pub size: u64,
+    /// 4 KiB blocks allocated or reserved.
+    pub blocks: u64,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub btime: Timestamp,
+    /// Grows when cached pages were discarded: earlier descriptors get EIO.
+    pub generation: u32,
+    /// The directory that holds this directory; `Ino(0)` for everything that is no directory.
+    pub parent: Ino,
+    pub flags: u32,
+}
+
+impl Inode {
+    pub(crate) const ENCODED_LEN: usize = 84;
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.u64(self.size);
+        out.u64(self.blocks);
+        for time in [self.atime, self.mtime, self.ctime, self.btime] {
+            out.i64(time.0);
+        }
+        out.u64(self.parent.0);
+        for field in [self.uid, self.gid, self.nlink, self.rdev, self.generation, self.flags] {
+            out.u32(field);
+        }
+        out.u16(self.mode);
+        out.u8(self.kind as u8);
+        out.u8(0);
+    }
+
+    pub(crate) fn decode(take: &mut Take<'_>) -> Option<Result<Self, ValueError>> {
+        let (size, blocks) = (take.u64()?, take.u64()?);
+        let [atime, mtime, ctime, btime] =
+            [take.i64()?, take.i64()?, take.i64()?, take.i64()?].map(Timestamp);
+        let parent = Ino(take.u64()?);
+        let (uid, gid, nlink) = (take.u32()?, take.u32()?, take.u32()?);
+        let (rdev, generation, flags) = (take.u32()?, take.u32()?, take.u32()?);
+        let (mode, kind, _reserved) = (take.u16()?, take.u8()?, take.u8()?);
+        let Some(kind) = FileKind::from_raw(kind) else {
+            return Some(Err(ValueError("inode kind")));
+        };
+        let inode = Self {
+            kind,
+            mode,
+            uid,
+            gid,
+            nlink,
+            rdev,
+            size,
+            blocks,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            generation,
+            parent,
+            flags,
+        };
+        Some(inode.checked())
+    }
+
+    fn checked(self) -> Result<Self, ValueError> {
+        let directory = self.kind == FileKind::Directory;
+        if self.mode & !MODE_MASK != 0 {
+            Err(ValueError("inode mode"))
+        } else if self.size > FILE_SIZE_MAX {
+            Err(ValueError("inode size"))
+        } else if directory != (self.parent != Ino(0)) {
+            Err(ValueError("inode parent"))
+        } else {
+            Ok(self)
+        }
+    }
+}
+
+/// What one shard knows of its part of a directory; `stat` merges all parts.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Part {
+    pub entries: u64,
+    pub subdirs: u32,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+}
+
+impl Part {
+    pub(crate) const ENCODED_LEN: usize = 28;
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.u64(self.entries);
+        out.i64(self.mtime.0);
+        out.i64(self.ctime.0);
+        out.u32(self.subdirs);
+    }
+
+    pub(crate) fn decode(take: &mut Take<'_>) -> Option<Self> {
+        let entries = take.u64()?;
+        let (mtime, ctime) = (Timestamp(take.i64()?), Timestamp(take.i64()?));
+        Some(Self { entries, subdirs: take.u32()?, mtime, ctime })
+    }
+}

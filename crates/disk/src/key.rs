@@ -1,0 +1,180 @@
+//! Keys of a shard's tree, in the order in which records lie on disk.
+//!
+//! ```text
+//!   0        8    9        17
+//!   | ino    |kind| sub     |     ordered by (ino, kind, sub) as numbers, not as bytes
+//! ```
+//!
+//! Inode 0 does not exist; its keys hold what belongs to the shard itself. All records of an inode are
+//! neighbours, and so are the extents of a file and the entries of a directory.
+
+use crate::codec::{Put, Take};
+use warren_base::Ino;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// What a record is. The numbers are the format's, and their order is the order of records.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    Inode = 1,
+    /// `sub` is the number of the directory's part.
+    Part = 2,
+    /// `sub` is the number of the piece of a symlink's target.
+    Target = 3,
+    /// `sub` is the hash of the attribute's name.
+    Xattr = 4,
+    /// `sub` is the hash of the entry's name.
+    Entry = 5,
+    /// `sub` is the first block of the file that the extent holds.
+    Extent = 6,
+    /// Of inode 0: `sub` is a chunk's number, the value its used-bitmap.
+    Chunk = 16,
+    /// Of inode 0: `sub` is an inode that has no name any more but is still open.
+    Orphan = 17,
+}
+
+impl Kind {
+    pub const ALL: [Self; 8] = [
+        Self::Inode,
+        Self::Part,
+        Self::Target,
+        Self::Xattr,
+        Self::Entry,
+        Self::Extent,
+        Self::Chunk,
+        Self::Orphan,
+    ];
+
+    fn from_raw(raw: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == raw)
+    }
+
+    /// Whether records of this kind belong to the shard rather than to an inode.
+    pub const fn is_of_shard(self) -> bool {
+        matches!(self, Self::Chunk | Self::Orphan)
+    }
+
+    /// Whether every value of this kind takes the same number of bytes.
+    pub const fn has_fixed_size(self) -> bool {
+        matches!(self, Self::Inode | Self::Part | Self::Chunk | Self::Orphan)
+    }
+}
+
+/// Names a record of a shard's tree.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key {
+    pub ino: u64,
+    pub kind: Kind,
+    pub sub: u64,
+}
+
+impl Key {
+    /// Not above any other key.
+    pub const MIN: Self = Self { ino: 0, kind: Kind::Inode, sub: 0 };
+    /// Not below any other key.
+    pub const MAX: Self = Self { ino: u64::MAX, kind: Kind::Orphan, sub: u64::MAX };
+    pub(crate) const ENCODED_LEN: usize = 17;
+
+    const fn of(ino: Ino, kind: Kind, sub: u64) -> Self {
+        assert!(ino.0 != 0);
+        Self { ino: ino.0, kind, sub }
+    }
+
+    pub const fn inode(ino: Ino) -> Self {
+        Self::of(ino, Kind::Inode, 0)
+    }
+
+    pub const fn part(ino: Ino, part: u64) -> Self {
+        Self::of(ino, Kind::Part, part)
+    }
+
+    pub const fn target(ino: Ino, piece: u64) -> Self {
+        Self::of(ino, Kind::Target, piece)
+    }
+
+    /// The bucket of attributes whose names have this [`name_hash`].
+    pub const fn xattr(ino: Ino, hash: u64) -> Self {
+        Self::of(ino, Kind::Xattr, hash)
+    }
+
+    /// The bucket of entries of directory `ino` whose names have this [`name_hash`].
+    pub const fn entry(ino: Ino, hash: u64) -> Self {
+        Self::of(ino, Kind::Entry, hash)
+    }
+
+    pub const fn extent(ino: Ino, first_block: u64) -> Self {
+        Self::of(ino, Kind::Extent, first_block)
+    }
+
+    pub const fn chunk(number: u64) -> Self {
+        Self { ino: 0, kind: Kind::Chunk, sub: number }
+    }
+
+    pub const fn orphan(ino: Ino) -> Self {
+        Self { ino: 0, kind: Kind::Orphan, sub: ino.0 }
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.u64(self.ino);
+        out.u8(self.kind as u8);
+        out.u64(self.sub);
+    }
+
+    /// `None` if the bytes end early or the kind does not exist.
+    pub(crate) fn decode(take: &mut Take<'_>) -> Option<Self> {
+        let (ino, kind, sub) = (take.u64()?, take.u8()?, take.u64()?);
+        Some(Self { ino, kind: Kind::from_raw(kind)?, sub })
+    }
+
+    /// Whether the key may be that of a record: a key of the shard under inode 0, or of an inode.
+    pub(crate) fn is_legal(&self) -> bool {
+        self.kind.is_of_shard() == (self.ino == 0) && (self.kind != Kind::Inode || self.sub == 0)
+    }
+}
+
+/// No name has a smaller hash: smaller cookies of a listing are left for `.` and `..`.
+pub const NAME_HASH_MIN: u64 = 16;
+
+/// The hash under which a name is kept, in 62 bits, since it is also the entry's cookie in a listing and
+/// `d_off` is signed. Keyed with the pool's secret, so that nobody who does not know
+/// it can make names collide.
+pub fn name_hash(secret: u64, name: &[u8]) -> u64 {
+    (xxh3_64_with_seed(name, secret) >> 2).max(NAME_HASH_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_order_by_number_and_not_by_byte() {
+        let keys = [
+            Key::chunk(0x0100),
+            Key::chunk(0x0201),
+            Key::orphan(Ino(3)),
+            Key::inode(Ino(1)),
+            Key::part(Ino(1), 0),
+            Key::entry(Ino(1), u64::MAX),
+            Key::extent(Ino(1), 0),
+            Key::inode(Ino(256)),
+        ];
+        assert!(keys.is_sorted());
+        assert!(keys.iter().all(|key| Key::MIN < *key && *key < Key::MAX && key.is_legal()));
+    }
+
+    #[test]
+    fn a_key_survives_its_bytes() {
+        let key = Key::xattr(Ino(0x0102_0304_0506_0708), 0x1112_1314_1516_1718);
+        let mut bytes = Vec::new();
+        key.encode(&mut bytes);
+        assert_eq!(bytes.len(), Key::ENCODED_LEN);
+        assert_eq!(Key::decode(&mut Take::new(&bytes)), Some(key));
+        bytes[8] = 9;
+        assert_eq!(Key::decode(&mut Take::new(&bytes)), None);
+    }
+
+    #[test]
+    fn the_secret_changes_the_hash() {
+        assert_ne!(name_hash(1, b"name"), name_hash(2, b"name"));
+    }
+}

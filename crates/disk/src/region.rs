@@ -1,0 +1,318 @@
+//! The region map: who owns each chunk of the device.
+//!
+//! ```text
+//!   0     4     8            16           20        32
+//!   |magic| crc | generation | page number| zeros   | owner u16 x 2032 |  4096
+//! ```
+//!
+//! Each page has two places and is written by turns to the one that does not count; the page that counts
+//! is the one with the highest generation that the superblock vouches for. Owners: 0xFFFF free, 0xFFFE
+//! reserved (the chunk overlaps what lies before the chunks), else the number of a shard.
+
+use crate::BlockWrite;
+use crate::codec::{Put, Take, crc_behind};
+use crate::layout::{Layout, OWNERS_PER_PAGE, REGION_HEADER};
+use crate::superblock::Superblock;
+use std::collections::BTreeSet;
+use thiserror::Error;
+use warren_base::limits::{BLOCK_SIZE, SHARDS_MAX};
+use warren_base::{BlockNo, ShardId};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"WReg");
+const COVERED_FROM: usize = 8;
+const FREE: u16 = 0xFFFF;
+const RESERVED: u16 = 0xFFFE;
+
+const _: () = {
+    assert!(SHARDS_MAX < RESERVED);
+    assert!(REGION_HEADER == 4 + 4 + 8 + 4 + 12);
+    assert!(REGION_HEADER + 2 * OWNERS_PER_PAGE as usize == BLOCK_SIZE);
+};
+
+/// Who owns a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    Free,
+    /// Overlaps superblocks, region map, root slots or logs.
+    Reserved,
+    Shard(ShardId),
+}
+
+/// Why a region map cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum RegionError {
+    #[error("page {0} of the region map cannot be read in either copy")]
+    Lost(u64),
+    #[error("chunk {0} has an owner that it cannot have")]
+    BadOwner(u64),
+}
+
+/// Why one copy of a page does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PageState {
+    NeverWritten,
+    Committed(u64),
+    Uncommitted,
+    Bad,
+}
+
+/// The owners of all chunks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionMap {
+    layout: Layout,
+    owners: Vec<u16>,
+    /// For each page the copy that counts.
+    copies: Vec<u8>,
+    /// Pages that differ from the copy that counts.
+    dirty: BTreeSet<u64>,
+    free: u64,
+    /// Copies that could not be read although the other could.
+    bad_pages: Vec<BlockNo>,
+}
+
+impl RegionMap {
+    /// The map of a new pool: all pages dirty, to be written to copy 0.
+    pub fn new(layout: Layout) -> Self {
+        let reserved = layout.reserved_chunks();
+        let owner = |chunk| if chunk < reserved { RESERVED } else { FREE };
+        Self {
+            layout,
+            owners: (0..layout.chunks()).map(owner).collect(),
+            copies: vec![1; layout.region_pages() as usize],
+            dirty: (0..layout.region_pages()).collect(),
+            free: layout.chunks() - reserved,
+            bad_pages: Vec::new(),
+        }
+    }
+
+    /// The map as of the superblock's checkpoint. `copies` are the bytes of the two copies, each
+    /// `region_pages` blocks.
+    pub fn load(superblock: &Superblock, copies: [&[u8]; 2]) -> Result<Self, RegionError> {
+        let layout = superblock.layout;
+        let mut map = Self::new(layout);
+        map.dirty.clear();
+        for page in 0..layout.region_pages() {
+            let at = page as usize * BLOCK_SIZE;
+            let pages = copies.map(|copy| copy.get(at..at + BLOCK_SIZE).unwrap_or(&[]));
+            map.load_page(page, pages, superblock.generation)?;
+        }
+        map.free = map.owners.iter().filter(|owner| **owner == FREE).count() as u64;
+        Ok(map)
+    }
+
+    fn load_page(
+        &mut self,
+        page: u64,
+        copies: [&[u8]; 2],
+        generation: u64,
+    ) -> Result<(), RegionError> {
+        let states = copies.map(|bytes| page_state(bytes, page, generation));
+        let copy = match states {
+            [PageState::Committed(a), PageState::Committed(b)] => usize::from(b > a),
+            [PageState::Committed(_), _] => 0,
+            [_, PageState::Committed(_)] => 1,
+            _ => return Err(RegionError::Lost(page)),
+        };
+        if states[1 - copy] == PageState::Bad {
+            self.bad_pages.push(self.layout.region_page(1 - copy, page));
+        }
+        self.copies[page as usize] = copy as u8;
+        let first = page * OWNERS_PER_PAGE;
+        let mut take = Take::new(&copies[copy][REGION_HEADER..]);
+        for chunk in self.chunks_of(page) {
+            let owner = take.u16().ok_or(RegionError::Lost(page))?;
+            if !self.may_own(chunk, owner) {
+                return Err(RegionError::BadOwner(chunk));
+            }
+            self.owners[chunk as usize] = owner;
+        }
+        debug_assert!(first < self.layout.chunks());
+        Ok(())
+    }
+
+    fn chunks_of(&self, page: u64) -> std::ops::Range<u64> {
+        let first = page * OWNERS_PER_PAGE;
+        first..(first + OWNERS_PER_PAGE).min(self.layout.chunks())
+    }
+
+    fn may_own(&self, chunk: u64, owner: u16) -> bool {
+        let reserved = chunk < self.layout.reserved_chunks();
+        (owner == RESERVED) == reserved && (owner >= RESERVED || owner < self.layout.shards())
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The owner of a chunk; a chunk beyond the device has none.
+    pub fn owner(&self, chunk: u64) -> Option<Owner> {
+        self.owners.get(usize::try_from(chunk).ok()?).map(|owner| match *owner {
+            FREE => Owner::Free,
+            RESERVED => Owner::Reserved,
+            shard => Owner::Shard(ShardId(shard)),
+        })
+    }
+
+    pub fn free_chunks(&self) -> u64 {
+        self.free
+    }
+
+    /// All chunks with their owners, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Owner)> + '_ {
+        (0..self.layout.chunks()).filter_map(|chunk| Some((chunk, self.owner(chunk)?)))
+    }
+
+    /// Gives a free chunk to a shard.
+    pub fn claim(&mut self, chunk: u64, shard: ShardId) {
+        assert!(shard.0 < self.layout.shards());
+        assert_eq!(self.owner(chunk), Some(Owner::Free), "chunk {chunk} is taken");
+        self.set(chunk, shard.0);
+        self.free -= 1;
+    }
+
+    /// Takes a chunk back from its shard.
+    pub fn release(&mut self, chunk: u64) {
+        assert!(matches!(self.owner(chunk), Some(Owner::Shard(_))), "chunk {chunk} has no owner");
+        self.set(chunk, FREE);
+        self.free += 1;
+    }
+
+    fn set(&mut self, chunk: u64, owner: u16) {
+        self.owners[chunk as usize] = owner;
+        self.dirty.insert(chunk / OWNERS_PER_PAGE);
+    }
+
+    /// Pages that the next checkpoint has to write.
+    pub fn dirty_pages(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Copies of pages that were unreadable when the map was loaded, though not needed.
+    pub fn bad_pages(&self) -> &[BlockNo] {
+        &self.bad_pages
+    }
+
+    /// Encodes the dirty pages for checkpoint `generation` and takes them for written. They are durable
+    /// before the superblock of that generation is written.
+    pub fn write_out(&mut self, generation: u64) -> Vec<BlockWrite> {
+        let dirty = std::mem::take(&mut self.dirty);
+        let mut writes = Vec::with_capacity(dirty.len());
+        for page in dirty {
+            let copy = 1 - self.copies[page as usize];
+            self.copies[page as usize] = copy;
+            let block = self.layout.region_page(usize::from(copy), page);
+            writes.push((block, self.encode_page(page, generation)));
+        }
+        writes
+    }
+
+    fn encode_page(&self, page: u64, generation: u64) -> Box<[u8]> {
+        let mut out = Vec::with_capacity(BLOCK_SIZE);
+        out.u32(MAGIC);
+        out.u32(0);
+        out.u64(generation);
+        out.u32(u32::try_from(page).expect("fewer than 2^32 pages"));
+        out.resize(REGION_HEADER, 0);
+        for chunk in self.chunks_of(page) {
+            out.u16(self.owners[chunk as usize]);
+        }
+        out.resize(BLOCK_SIZE, 0);
+        let crc = crc_behind(&out, COVERED_FROM);
+        out[4..COVERED_FROM].copy_from_slice(&crc.to_le_bytes());
+        out.into()
+    }
+}
+
+fn page_state(bytes: &[u8], page: u64, superblock_generation: u64) -> PageState {
+    if bytes.iter().all(|byte| *byte == 0) {
+        return PageState::NeverWritten;
+    }
+    let mut take = Take::new(bytes);
+    let header = (take.u32(), take.u32(), take.u64(), take.u32());
+    let (Some(magic), Some(crc), Some(generation), Some(number)) = header else {
+        return PageState::Bad;
+    };
+    let intact = bytes.len() == BLOCK_SIZE && crc == crc_behind(bytes, COVERED_FROM);
+    if magic != MAGIC || !intact || u64::from(number) != page {
+        PageState::Bad
+    } else if generation > superblock_generation {
+        PageState::Uncommitted
+    } else {
+        PageState::Committed(generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superblock::tests::superblock;
+
+    /// The two copies on a device.
+    struct Copies([Vec<u8>; 2]);
+
+    impl Copies {
+        fn new(layout: &Layout) -> Self {
+            let len = layout.region_pages() as usize * BLOCK_SIZE;
+            Self([vec![0; len], vec![0; len]])
+        }
+
+        fn write(&mut self, layout: &Layout, writes: Vec<BlockWrite>) {
+            for (block, bytes) in writes {
+                let page = block.0 - layout.region_start().0;
+                let (copy, page) = (page / layout.region_pages(), page % layout.region_pages());
+                let at = page as usize * BLOCK_SIZE;
+                self.0[copy as usize][at..at + BLOCK_SIZE].copy_from_slice(&bytes);
+            }
+        }
+
+        fn load(&self, generation: u64) -> Result<RegionMap, RegionError> {
+            RegionMap::load(&superblock(generation), [&self.0[0], &self.0[1]])
+        }
+    }
+
+    #[test]
+    fn each_checkpoint_keeps_the_one_before() {
+        let layout = superblock(1).layout;
+        let (mut map, mut copies) = (RegionMap::new(layout), Copies::new(&layout));
+        assert_eq!(map.dirty_pages(), 9);
+        copies.write(&layout, map.write_out(1));
+        assert_eq!(copies.load(1), Ok(map.clone()));
+        let before = map.clone();
+        map.claim(5000, ShardId(7));
+        map.claim(5001, ShardId(8));
+        map.release(5000);
+        assert_eq!((map.dirty_pages(), map.free_chunks()), (1, before.free_chunks() - 1));
+        copies.write(&layout, map.write_out(2));
+        assert_eq!(copies.load(1), Ok(before), "checkpoint 2 was not committed");
+        let loaded = copies.load(2).unwrap();
+        assert_eq!(loaded, map);
+        assert_eq!(loaded.owner(5001), Some(Owner::Shard(ShardId(8))));
+        assert_eq!(loaded.owner(0), Some(Owner::Reserved));
+        assert_eq!(loaded.owner(layout.chunks()), None);
+    }
+
+    #[test]
+    fn bad_pages_and_bad_owners_are_found() {
+        let layout = superblock(1).layout;
+        let (mut map, mut copies) = (RegionMap::new(layout), Copies::new(&layout));
+        copies.write(&layout, map.write_out(1));
+        map.claim(5000, ShardId(7));
+        copies.write(&layout, map.write_out(2));
+        copies.0[0][2 * BLOCK_SIZE + 100] ^= 1;
+        assert_eq!(copies.load(2).unwrap().bad_pages(), [layout.region_page(0, 2)]);
+        copies.0[1][2 * BLOCK_SIZE + 100] ^= 1;
+        assert_eq!(copies.load(2), Err(RegionError::Lost(2)));
+        map.owners[5000] = 256;
+        map.dirty.insert(2);
+        copies.write(&layout, map.write_out(2));
+        assert_eq!(copies.load(2), Err(RegionError::BadOwner(5000)));
+    }
+
+    #[test]
+    #[should_panic(expected = "is taken")]
+    fn a_chunk_has_one_owner() {
+        let mut map = RegionMap::new(superblock(1).layout);
+        map.claim(5000, ShardId(7));
+        map.claim(5000, ShardId(8));
+    }
+}

@@ -1,0 +1,265 @@
+//! Root slots: for each shard two, and the newer of those that the superblock vouches for counts.
+//!
+//! ```text
+//!   0     4     8      24           32    34    35 36       40         48            56     64
+//!   |magic| crc | uuid | generation |shard|hght|0 |root crc |root block|next sequence| log  | lsn |
+//!   72       80          88
+//!   | inodes | used blocks | zeros ... |  512
+//! ```
+//!
+//! A checkpoint writes a slot for every shard that it changed, always the one that does not count, and
+//! then commits by the superblock. A slot whose generation is above the superblock's is of a checkpoint
+//! that never was. Root block 0 stands for a tree without records; a shard both of whose slots are all
+//! zero has never been used.
+
+use crate::codec::{Put, Take, crc_behind};
+use crate::layout::ROOT_SLOT_SIZE;
+use crate::node::{BlockPtr, ROOT_HEIGHT_MAX};
+use crate::superblock::{Superblock, Uuid};
+use thiserror::Error;
+use warren_base::{BlockNo, Ino, Lsn, ShardId};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"WRoo");
+const COVERED_FROM: usize = 8;
+const FIELDS_LEN: usize = 88;
+
+const _: () = {
+    assert!(FIELDS_LEN == 4 + 4 + 16 + 8 + 2 + 1 + 1 + 4 + 8 + 8 + 8 + 8 + 8 + 8);
+    assert!(FIELDS_LEN <= ROOT_SLOT_SIZE);
+};
+
+/// The state of a shard at a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RootSlot {
+    pub uuid: Uuid,
+    pub shard: ShardId,
+    /// The checkpoint that wrote the slot.
+    pub generation: u64,
+    /// Where the tree's root lies; `None` if and only if `height` is 0.
+    pub root: Option<BlockPtr>,
+    pub height: u8,
+    /// The sequence number of the next inode, at least 1.
+    pub next_sequence: u64,
+    /// Up to where of which log the tree includes changes. Zero in version 1, which has no logs.
+    pub log: u64,
+    pub lsn: Lsn,
+    pub inodes: u64,
+    pub used_blocks: u64,
+}
+
+/// Why a slot cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum RootSlotError {
+    #[error("not a root slot")]
+    BadMagic,
+    #[error("the root slot's checksum is wrong")]
+    BadChecksum,
+    #[error("the root slot is of another pool")]
+    OtherPool,
+    #[error("the root slot is of {0:?}")]
+    OtherShard(ShardId),
+    #[error("the root slot makes no sense: {0}")]
+    Nonsense(&'static str),
+    #[error("neither root slot can be used")]
+    Lost,
+}
+
+/// What one of the two slots is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlotState {
+    /// All zero.
+    NeverWritten,
+    /// Intact, at or below the superblock's generation.
+    Committed(RootSlot),
+    /// Intact, of a checkpoint that was not committed.
+    Uncommitted(RootSlot),
+    Bad(RootSlotError),
+}
+
+/// The root slot that counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChosenRoot {
+    /// `None` if the shard was never used.
+    pub root: Option<RootSlot>,
+    /// The slot that the next checkpoint writes.
+    pub spare: usize,
+    /// What lies there now. If it is `Bad`, it may have been the newer one: whoever opens the shard for
+    /// writing should first have the pool checked.
+    pub spare_state: SlotState,
+}
+
+impl RootSlot {
+    /// The 512 bytes of the slot.
+    pub fn encode(&self) -> Box<[u8]> {
+        assert_eq!(self.root.is_some(), self.height > 0);
+        let (block, checksum) = self.root.map_or((0, 0), |root| (root.block.0, root.checksum));
+        let mut out = Vec::with_capacity(ROOT_SLOT_SIZE);
+        out.u32(MAGIC);
+        out.u32(0);
+        out.extend_from_slice(&self.uuid);
+        out.u64(self.generation);
+        out.u16(self.shard.0);
+        out.u8(self.height);
+        out.u8(0);
+        out.u32(checksum);
+        for field in [block, self.next_sequence, self.log, self.lsn.0] {
+            out.u64(field);
+        }
+        out.u64(self.inodes);
+        out.u64(self.used_blocks);
+        debug_assert_eq!(out.len(), FIELDS_LEN);
+        out.resize(ROOT_SLOT_SIZE, 0);
+        let crc = crc_behind(&out, COVERED_FROM);
+        out[4..COVERED_FROM].copy_from_slice(&crc.to_le_bytes());
+        out.into()
+    }
+
+    /// The slot in these 512 bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RootSlotError> {
+        let short = RootSlotError::BadMagic;
+        let mut take = Take::new(bytes);
+        let (magic, crc) = (take.u32().ok_or(short)?, take.u32().ok_or(short)?);
+        if bytes.len() != ROOT_SLOT_SIZE || magic != MAGIC {
+            Err(RootSlotError::BadMagic)
+        } else if crc != crc_behind(bytes, COVERED_FROM) {
+            Err(RootSlotError::BadChecksum)
+        } else {
+            Self::decode_fields(&mut take).ok_or(short)?.checked()
+        }
+    }
+
+    fn decode_fields(take: &mut Take<'_>) -> Option<Self> {
+        let (uuid, generation) = (take.array()?, take.u64()?);
+        let (shard, height, _zero) = (ShardId(take.u16()?), take.u8()?, take.u8()?);
+        let (checksum, block) = (take.u32()?, BlockNo(take.u64()?));
+        let root = (block.0 != 0).then_some(BlockPtr { block, checksum });
+        let (next_sequence, log, lsn) = (take.u64()?, take.u64()?, Lsn(take.u64()?));
+        let (inodes, used_blocks) = (take.u64()?, take.u64()?);
+        Some(Self {
+            uuid,
+            shard,
+            generation,
+            root,
+            height,
+            next_sequence,
+            log,
+            lsn,
+            inodes,
+            used_blocks,
+        })
+    }
+
+    fn checked(self) -> Result<Self, RootSlotError> {
+        // One past the last sequence: a shard that has used them all.
+        let sequences = 1..=Ino::SEQUENCE_MAX + 1;
+        if self.height > ROOT_HEIGHT_MAX || self.root.is_some() != (self.height > 0) {
+            Err(RootSlotError::Nonsense("height"))
+        } else if !sequences.contains(&self.next_sequence) {
+            Err(RootSlotError::Nonsense("next sequence"))
+        } else {
+            Ok(self)
+        }
+    }
+
+    /// Which of a shard's two slots counts under this superblock.
+    pub fn choose(
+        slots: [&[u8]; 2],
+        superblock: &Superblock,
+        shard: ShardId,
+    ) -> Result<ChosenRoot, RootSlotError> {
+        let states = slots.map(|bytes| Self::state(bytes, superblock, shard));
+        let chosen =
+            |root, spare: usize| Ok(ChosenRoot { root, spare, spare_state: states[spare] });
+        match states {
+            [SlotState::Committed(a), SlotState::Committed(b)] => {
+                let newer = usize::from(b.generation > a.generation);
+                chosen(Some([a, b][newer]), 1 - newer)
+            }
+            [SlotState::Committed(a), _] => chosen(Some(a), 1),
+            [_, SlotState::Committed(b)] => chosen(Some(b), 0),
+            [SlotState::Bad(_), _] | [_, SlotState::Bad(_)] => Err(RootSlotError::Lost),
+            [SlotState::Uncommitted(_), SlotState::Uncommitted(_)] => Err(RootSlotError::Lost),
+            [SlotState::NeverWritten, SlotState::Uncommitted(_)] => chosen(None, 1),
+            [_, SlotState::NeverWritten] => chosen(None, 0),
+        }
+    }
+
+    fn state(bytes: &[u8], superblock: &Superblock, shard: ShardId) -> SlotState {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return SlotState::NeverWritten;
+        }
+        match Self::decode(bytes) {
+            Err(error) => SlotState::Bad(error),
+            Ok(slot) if slot.uuid != superblock.uuid => SlotState::Bad(RootSlotError::OtherPool),
+            Ok(slot) if slot.shard != shard => {
+                SlotState::Bad(RootSlotError::OtherShard(slot.shard))
+            }
+            Ok(slot) if slot.generation > superblock.generation => SlotState::Uncommitted(slot),
+            Ok(slot) => SlotState::Committed(slot),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superblock::tests::superblock;
+
+    fn slot(generation: u64) -> RootSlot {
+        RootSlot {
+            uuid: superblock(1).uuid,
+            shard: ShardId(3),
+            generation,
+            root: Some(BlockPtr { block: BlockNo(77), checksum: 5 }),
+            height: 2,
+            next_sequence: Ino::SEQUENCE_MAX + 1,
+            log: 0,
+            lsn: Lsn(0),
+            inodes: 4,
+            used_blocks: 5,
+        }
+    }
+
+    fn choose(a: &[u8], b: &[u8]) -> Result<(Option<u64>, usize), RootSlotError> {
+        let chosen = RootSlot::choose([a, b], &superblock(10), ShardId(3))?;
+        Ok((chosen.root.map(|root| root.generation), chosen.spare))
+    }
+
+    #[test]
+    fn survives_its_bytes() {
+        assert_eq!(RootSlot::decode(&slot(9).encode()), Ok(slot(9)));
+        let empty = RootSlot { root: None, height: 0, ..slot(9) };
+        assert_eq!(RootSlot::decode(&empty.encode()), Ok(empty));
+    }
+
+    #[test]
+    fn the_newest_committed_slot_counts() {
+        let [s8, s9, s10, s11] = [8, 9, 10, 11].map(|generation| slot(generation).encode());
+        let never = vec![0; ROOT_SLOT_SIZE];
+        assert_eq!(choose(&s9, &s10), Ok((Some(10), 0)));
+        assert_eq!(choose(&s9, &s8), Ok((Some(9), 1)));
+        assert_eq!(choose(&s9, &s11), Ok((Some(9), 1)));
+        assert_eq!(choose(&s11, &s9), Ok((Some(9), 0)));
+        assert_eq!(choose(&never, &s9), Ok((Some(9), 0)));
+        assert_eq!(choose(&never, &never), Ok((None, 0)));
+        assert_eq!(choose(&never, &s11), Ok((None, 1)));
+        assert_eq!(choose(&s11, &never), Ok((None, 0)));
+        assert_eq!(choose(&s11, &s11), Err(RootSlotError::Lost));
+    }
+
+    #[test]
+    fn a_bad_slot_is_never_taken_for_an_unused_one() {
+        let mut rotten = slot(10).encode();
+        rotten[500] = 1;
+        let never = vec![0; ROOT_SLOT_SIZE];
+        assert_eq!(choose(&rotten, &never), Err(RootSlotError::Lost));
+        assert_eq!(choose(&slot(11).encode(), &rotten), Err(RootSlotError::Lost));
+        let good = slot(9).encode();
+        let chosen = RootSlot::choose([&rotten, &good], &superblock(10), ShardId(3)).unwrap();
+        assert_eq!(chosen.spare_state, SlotState::Bad(RootSlotError::BadChecksum));
+        let foreign = RootSlot { uuid: [0; 16], ..slot(9) }.encode();
+        assert_eq!(choose(&foreign, &never), Err(RootSlotError::Lost));
+        let other = RootSlot { shard: ShardId(4), ..slot(9) }.encode();
+        assert_eq!(choose(&other, &never), Err(RootSlotError::Lost));
+    }
+}

@@ -1,0 +1,273 @@
+//! The superblock: what a pool is, and which checkpoint is the last.
+//!
+//! Two copies, in blocks 0 and 1; the fields lie in the first 512 bytes, the rest is zero. The commit of
+//! checkpoint `n` is the write of copy `n % 2`. Once that is flushed the other copy is written too, so
+//! that losing one copy later never takes the pool back to a state whose blocks were used again.
+//! Every write of a superblock has a new generation, also one that only changes the clean flag.
+//!
+//! Whatever the version, the magic, the checksum (over everything behind it) and the version stay where
+//! they are, so that any version can tell a newer pool from a damaged one.
+
+use crate::codec::{Put, Take, crc_behind};
+use crate::layout::Layout;
+use thiserror::Error;
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Timestamp};
+
+/// The version of the format that this crate reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Bytes of a pool's label.
+pub const LABEL_MAX: usize = 64;
+
+/// What tells a pool from every other.
+pub type Uuid = [u8; 16];
+
+const MAGIC: [u8; 8] = *b"WARRENfs";
+const COVERED_FROM: usize = 12;
+const FIELDS_LEN: usize = 184;
+const FLAG_CLEAN: u16 = 1;
+
+const _: () = {
+    assert!(FIELDS_LEN == 8 + 4 + 4 + 16 + 10 * 8 + 2 + 2 + 4 + LABEL_MAX);
+    assert!(FIELDS_LEN <= 512);
+};
+
+/// Everything that is known of a pool before its trees are read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    pub uuid: Uuid,
+    /// Seed of [`crate::name_hash`]. Nobody but the servers may know it.
+    pub secret: u64,
+    /// The number of the last checkpoint.
+    pub generation: u64,
+    pub layout: Layout,
+    pub created: Timestamp,
+    /// At most [`LABEL_MAX`] bytes.
+    pub label: String,
+    /// Unmounted in order: nothing to replay, no orphans.
+    pub clean: bool,
+}
+
+/// Why a block is not a superblock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum SuperblockError {
+    #[error("not a Warren pool")]
+    NotAPool,
+    #[error("format version {0} is not known (this is version {FORMAT_VERSION})")]
+    UnknownVersion(u32),
+    #[error("the superblock's checksum is wrong")]
+    BadChecksum,
+    #[error("the superblock makes no sense: {0}")]
+    Nonsense(&'static str),
+}
+
+/// How the two copies stand to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopiesState {
+    /// Both say the same.
+    Agree,
+    /// This copy is behind: the last commit was interrupted before it was rewritten.
+    Behind(usize),
+    /// This copy cannot be read.
+    Bad(usize, SuperblockError),
+}
+
+impl Superblock {
+    /// The copy whose write commits `generation`.
+    pub fn commit_copy(generation: u64) -> BlockNo {
+        BlockNo(generation % 2)
+    }
+
+    pub fn encode(&self) -> Box<[u8]> {
+        assert!(self.label.len() <= LABEL_MAX);
+        let mut out = Vec::with_capacity(BLOCK_SIZE);
+        out.extend_from_slice(&MAGIC);
+        out.u32(0);
+        out.u32(FORMAT_VERSION);
+        out.extend_from_slice(&self.uuid);
+        for field in [self.secret, self.generation, self.layout.total_blocks()] {
+            out.u64(field);
+        }
+        self.layout_fields().iter().for_each(|(_, value)| out.u64(*value));
+        out.u64(self.layout.log_blocks());
+        out.i64(self.created.0);
+        out.u16(self.layout.shards());
+        out.u16(if self.clean { FLAG_CLEAN } else { 0 });
+        out.u32(self.label.len() as u32);
+        out.extend_from_slice(self.label.as_bytes());
+        debug_assert_eq!(out.len(), FIELDS_LEN - LABEL_MAX + self.label.len());
+        out.resize(BLOCK_SIZE, 0);
+        let crc = crc_behind(&out, COVERED_FROM);
+        out[8..COVERED_FROM].copy_from_slice(&crc.to_le_bytes());
+        out.into()
+    }
+
+    /// What is stored though it follows from the other fields, for tools and as a check.
+    fn layout_fields(&self) -> [(&'static str, u64); 5] {
+        let layout = &self.layout;
+        [
+            ("start of the region map", layout.region_start().0),
+            ("pages of the region map", layout.region_pages()),
+            ("start of the root slots", layout.roots_start().0),
+            ("start of the op logs", layout.log_start().0),
+            ("first block that may be allocated", layout.metadata_blocks()),
+        ]
+    }
+
+    /// The superblock in these 4096 bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockError> {
+        let short = SuperblockError::NotAPool;
+        let mut take = Take::new(bytes);
+        let (magic, crc) = (take.array().ok_or(short)?, take.u32().ok_or(short)?);
+        let version = take.u32().ok_or(short)?;
+        if bytes.len() != BLOCK_SIZE || magic != MAGIC {
+            Err(SuperblockError::NotAPool)
+        } else if crc != crc_behind(bytes, COVERED_FROM) {
+            Err(SuperblockError::BadChecksum)
+        } else if version != FORMAT_VERSION {
+            Err(SuperblockError::UnknownVersion(version))
+        } else {
+            Self::decode_fields(&mut take).unwrap_or(Err(short))
+        }
+    }
+
+    fn decode_fields(take: &mut Take<'_>) -> Option<Result<Self, SuperblockError>> {
+        let uuid = take.array()?;
+        let (secret, generation, total_blocks) = (take.u64()?, take.u64()?, take.u64()?);
+        let stored = [take.u64()?, take.u64()?, take.u64()?, take.u64()?, take.u64()?];
+        let log_blocks = take.u64()?;
+        let created = Timestamp(take.i64()?);
+        let (shards, flags) = (take.u16()?, take.u16()?);
+        let label_len = usize::try_from(take.u32()?).ok()?;
+        let label = take.bytes(LABEL_MAX)?.get(..label_len).map(<[u8]>::to_vec);
+        let nonsense = |what| Some(Err(SuperblockError::Nonsense(what)));
+        let Some(label) = label.and_then(|label| String::from_utf8(label).ok()) else {
+            return nonsense("label");
+        };
+        let Some(layout) = Layout::new(total_blocks, shards, log_blocks) else {
+            return nonsense("size of the device, number of shards or size of the logs");
+        };
+        if flags & !FLAG_CLEAN != 0 {
+            return nonsense("flags");
+        } else if generation == 0 {
+            return nonsense("generation");
+        }
+        let clean = flags & FLAG_CLEAN != 0;
+        let superblock = Self { uuid, secret, generation, layout, created, label, clean };
+        for ((what, computed), stored) in superblock.layout_fields().into_iter().zip(stored) {
+            if computed != stored {
+                return nonsense(what);
+            }
+        }
+        Some(Ok(superblock))
+    }
+
+    /// The copy that counts, and how the other stands to it. `a` and `b` are blocks 0 and 1.
+    pub fn choose(a: &[u8], b: &[u8]) -> Result<(Self, CopiesState), SuperblockError> {
+        match (Self::decode(a), Self::decode(b)) {
+            (Ok(a), Ok(b)) => Self::choose_of_two(a, b),
+            // A newer pool: its other copy may be one that this version misreads.
+            (Err(SuperblockError::UnknownVersion(version)), _)
+            | (_, Err(SuperblockError::UnknownVersion(version))) => {
+                Err(SuperblockError::UnknownVersion(version))
+            }
+            (Ok(a), Err(error)) => Ok((a, CopiesState::Bad(1, error))),
+            (Err(error), Ok(b)) => Ok((b, CopiesState::Bad(0, error))),
+            (Err(SuperblockError::NotAPool), Err(error)) | (Err(error), Err(_)) => Err(error),
+        }
+    }
+
+    fn choose_of_two(a: Self, b: Self) -> Result<(Self, CopiesState), SuperblockError> {
+        if a.uuid != b.uuid || a.layout != b.layout || a.secret != b.secret {
+            return Err(SuperblockError::Nonsense("the copies are of different pools"));
+        } else if a == b {
+            return Ok((a, CopiesState::Agree));
+        }
+        // Of two with one generation, which nobody writes, the one that makes replay happen.
+        let rank = |superblock: &Self| (superblock.generation, !superblock.clean);
+        if rank(&a) >= rank(&b) {
+            Ok((a, CopiesState::Behind(1)))
+        } else {
+            Ok((b, CopiesState::Behind(0)))
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use warren_base::Rng;
+
+    pub(crate) fn superblock(generation: u64) -> Superblock {
+        Superblock {
+            uuid: *b"0123456789abcdef",
+            secret: 42,
+            generation,
+            layout: Layout::new(1 << 20, 256, 0).unwrap(),
+            created: Timestamp(1),
+            label: "größe".to_owned(),
+            clean: true,
+        }
+    }
+
+    fn tampered(at: usize, byte: u8) -> Result<Superblock, SuperblockError> {
+        let mut bytes = superblock(7).encode();
+        bytes[at] = byte;
+        let crc = crc_behind(&bytes, COVERED_FROM);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        Superblock::decode(&bytes)
+    }
+
+    #[test]
+    fn survives_its_bytes_within_one_sector() {
+        let bytes = superblock(7).encode();
+        assert_eq!(Superblock::decode(&bytes), Ok(superblock(7)));
+        assert!(bytes[FIELDS_LEN..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let zeros = [0; BLOCK_SIZE];
+        assert_eq!(Superblock::decode(&zeros), Err(SuperblockError::NotAPool));
+        assert_eq!(Superblock::decode(&zeros[..9]), Err(SuperblockError::NotAPool));
+        let mut rotten = superblock(7).encode();
+        rotten[4000] = 1;
+        assert_eq!(Superblock::decode(&rotten), Err(SuperblockError::BadChecksum));
+        assert_eq!(tampered(12, 2), Err(SuperblockError::UnknownVersion(2)));
+        assert!(matches!(tampered(56, 1), Err(SuperblockError::Nonsense(_))), "region map");
+        assert!(matches!(tampered(113, 0xff), Err(SuperblockError::Nonsense(_))), "shards");
+    }
+
+    #[test]
+    fn the_newer_copy_counts_and_one_is_enough() {
+        let (old, new) = (superblock(6).encode(), superblock(7).encode());
+        let rotten = [0; BLOCK_SIZE];
+        let bad = |copy| CopiesState::Bad(copy, SuperblockError::NotAPool);
+        let choose = |a: &[u8], b: &[u8]| {
+            Superblock::choose(a, b).map(|(chosen, state)| (chosen.generation, state))
+        };
+        assert_eq!(choose(&new, &new), Ok((7, CopiesState::Agree)));
+        assert_eq!(choose(&old, &new), Ok((7, CopiesState::Behind(0))));
+        assert_eq!(choose(&new, &old), Ok((7, CopiesState::Behind(1))));
+        assert_eq!(choose(&new, &rotten), Ok((7, bad(1))));
+        assert_eq!(choose(&rotten, &new), Ok((7, bad(0))));
+        assert_eq!(choose(&rotten, &rotten), Err(SuperblockError::NotAPool));
+    }
+
+    #[test]
+    fn copies_of_different_pools_are_refused() {
+        let mut other = superblock(9);
+        other.uuid[3] ^= 1;
+        let chosen = Superblock::choose(&superblock(7).encode(), &other.encode());
+        assert!(matches!(chosen, Err(SuperblockError::Nonsense(_))));
+    }
+
+    #[test]
+    fn random_damage_with_a_valid_checksum_never_panics() {
+        let mut rng = Rng::new(2);
+        for _ in 0..20_000 {
+            let _ = tampered(12 + rng.below(172) as usize, rng.next_u64() as u8);
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Values of a shard's tree: one closed enum, small enough that a leaf's records stay close together.
+//!
+//! A value's bytes are interpreted by its key's kind; what a decoded value holds is legal (names without
+//! slashes, lengths in range, no name twice in a bucket), so nothing has to be checked again.
+
+use crate::codec::{Put, Take};
+use crate::inode::{FileKind, Inode, Part};
+use crate::key::{Key, Kind};
+use crate::node::NODE_CAPACITY;
+use thiserror::Error;
+use warren_base::limits::{
+    BLOCK_SIZE, CHUNK_BLOCKS, FILE_SIZE_MAX, NAME_MAX, SYMLINK_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX,
+};
+use warren_base::{BlockNo, Ino};
+
+/// Blocks of one extent: a chunk's worth, so that an extent and its checksums stay a small record.
+pub const EXTENT_BLOCKS_MAX: usize = 64;
+
+/// Bytes of one piece of a symlink's target; the longest target is four pieces.
+pub const TARGET_PIECE: usize = 1024;
+
+/// Bytes of the largest value: one that fills a leaf.
+pub const VALUE_MAX: usize = NODE_CAPACITY - RECORD_OVERHEAD;
+
+/// Bytes of a leaf's record beside its value: the key and the value's length.
+pub(crate) const RECORD_OVERHEAD: usize = Key::ENCODED_LEN + 2;
+
+/// Bytes of an encoded dentry beside its name, and of an attribute beside name and value.
+const DENTRY_OVERHEAD: usize = 8 + 1 + 1;
+const XATTR_OVERHEAD: usize = 1 + 2;
+
+const _: () = {
+    assert!(size_of::<Value>() <= 24);
+    assert!(EXTENT_BLOCKS_MAX as u64 == CHUNK_BLOCKS);
+    assert!(8 + 4 * EXTENT_BLOCKS_MAX <= VALUE_MAX);
+    assert!(DENTRY_OVERHEAD + NAME_MAX <= VALUE_MAX);
+    assert!(XATTR_OVERHEAD + XATTR_NAME_MAX + XATTR_VALUE_MAX <= VALUE_MAX);
+    assert!(NAME_MAX <= u8::MAX as usize && XATTR_NAME_MAX <= u8::MAX as usize);
+    assert!(VALUE_MAX <= u16::MAX as usize);
+};
+
+/// The named part of a value was not legal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("bad {0}")]
+pub struct ValueError(pub &'static str);
+
+/// What a record holds. Its variant is that of its key's [`Kind`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    Inode(Box<Inode>),
+    Part(Box<Part>),
+    /// One piece of a symlink's target.
+    Target(Box<[u8]>),
+    /// The attributes whose names have the same hash.
+    Xattrs(Box<[Xattr]>),
+    /// The entries whose names have the same hash.
+    Entries(Box<[Dentry]>),
+    Extent(Box<Extent>),
+    /// Which blocks of a chunk are used, block 0 in the lowest bit.
+    Chunk(u64),
+    Orphan,
+}
+
+/// A name in a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dentry {
+    pub name: Box<[u8]>,
+    pub ino: Ino,
+    pub kind: FileKind,
+}
+
+/// A run of blocks of a file: `checksums.len()` blocks of the device from `start` on, each with the
+/// crc32c of its 4096 bytes. At least one block and at most [`EXTENT_BLOCKS_MAX`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Extent {
+    pub start: BlockNo,
+    pub checksums: Box<[u32]>,
+}
+
+impl Extent {
+    /// Blocks of the extent.
+    pub fn len(&self) -> u64 {
+        self.checksums.len() as u64
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.checksums.is_empty()
+    }
+}
+
+/// An extended attribute.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Xattr {
+    pub name: Box<[u8]>,
+    pub value: Box<[u8]>,
+}
+
+impl Value {
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Inode(_) => Kind::Inode,
+            Self::Part(_) => Kind::Part,
+            Self::Target(_) => Kind::Target,
+            Self::Xattrs(_) => Kind::Xattr,
+            Self::Entries(_) => Kind::Entry,
+            Self::Extent(_) => Kind::Extent,
+            Self::Chunk(_) => Kind::Chunk,
+            Self::Orphan => Kind::Orphan,
+        }
+    }
+
+    /// Bytes of the value in a leaf. Only a bucket of colliding names can exceed [`VALUE_MAX`]; whoever
+    /// adds to a bucket checks this before it inserts, and refuses with ENOSPC.
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Self::Inode(_) => Inode::ENCODED_LEN,
+            Self::Part(_) => Part::ENCODED_LEN,
+            Self::Target(piece) => piece.len(),
+            Self::Xattrs(bucket) => {
+                bucket.iter().map(|x| XATTR_OVERHEAD + x.name.len() + x.value.len()).sum()
+            }
+            Self::Entries(bucket) => bucket.iter().map(|d| DENTRY_OVERHEAD + d.name.len()).sum(),
+            Self::Extent(extent) => 8 + 4 * extent.checksums.len(),
+            Self::Chunk(_) => 8,
+            Self::Orphan => 0,
+        }
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Inode(inode) => inode.encode(out),
+            Self::Part(part) => part.encode(out),
+            Self::Target(piece) => out.extend_from_slice(piece),
+            Self::Xattrs(bucket) => bucket.iter().for_each(|xattr| encode_xattr(xattr, out)),
+            Self::Entries(bucket) => bucket.iter().for_each(|dentry| encode_dentry(dentry, out)),
+            Self::Extent(extent) => {
+                out.u64(extent.start.0);
+                extent.checksums.iter().for_each(|checksum| out.u32(*checksum));
+            }
+            Self::Chunk(used) => out.u64(*used),
+            Self::Orphan => {}
+        }
+    }
+
+    /// The value that `bytes` hold for `key`.
+    pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut take = Take::new(bytes);
+        let short = ValueError("length of value");
+        let value = match key.kind {
+            Kind::Inode => Self::Inode(Box::new(Inode::decode(&mut take).ok_or(short)??)),
+            Kind::Part => Self::Part(Box::new(Part::decode(&mut take).ok_or(short)?)),
+            Kind::Target => decode_target(key, &mut take, bytes.len())?,
+            Kind::Xattr => Self::Xattrs(decode_xattrs(&mut take)?),
+            Kind::Entry => Self::Entries(decode_dentries(&mut take)?),
+            Kind::Extent => decode_extent(key, &mut take)?,
+            Kind::Chunk => Self::Chunk(take.u64().ok_or(short)?),
+            Kind::Orphan => Self::Orphan,
+        };
+        if take.is_empty() { Ok(value) } else { Err(short) }
+    }
+}
+
+fn encode_xattr(xattr: &Xattr, out: &mut Vec<u8>) {
+    out.u8(u8::try_from(xattr.name.len()).expect("attribute names have at most 255 bytes"));
+    out.u16(u16::try_from(xattr.value.len()).expect("attribute values have at most 2048 bytes"));
+    out.extend_from_slice(&xattr.name);
+    out.extend_from_slice(&xattr.value);
+}
+
+fn encode_dentry(dentry: &Dentry, out: &mut Vec<u8>) {
+    out.u64(dentry.ino.0);
+    out.u8(dentry.kind as u8);
+    out.u8(u8::try_from(dentry.name.len()).expect("names have at most 255 bytes"));
+    out.extend_from_slice(&dentry.name);
+}
+
+fn decode_target(key: &Key, take: &mut Take<'_>, len: usize) -> Result<Value, ValueError> {
+    let piece = take.bytes(len).ok_or(ValueError("length of value"))?;
+    let pieces = SYMLINK_MAX.div_ceil(TARGET_PIECE) as u64;
+    let legal = (1..=TARGET_PIECE).contains(&len) && key.sub < pieces && !piece.contains(&0);
+    if legal { Ok(Value::Target(piece.into())) } else { Err(ValueError("symlink target")) }
+}
+
+fn decode_xattrs(take: &mut Take<'_>) -> Result<Box<[Xattr]>, ValueError> {
+    let mut bucket: Vec<Xattr> = Vec::new();
+    while !take.is_empty() {
+        let xattr = decode_xattr(take).ok_or(ValueError("attribute"))?;
+        if bucket.iter().any(|other| other.name == xattr.name) {
+            return Err(ValueError("attribute bucket: a name twice"));
+        }
+        bucket.push(xattr);
+    }
+    if bucket.is_empty() { Err(ValueError("attribute bucket: empty")) } else { Ok(bucket.into()) }
+}
+
+fn decode_xattr(take: &mut Take<'_>) -> Option<Xattr> {
+    let (name_len, value_len) = (usize::from(take.u8()?), usize::from(take.u16()?));
+    let (name, value) = (take.bytes(name_len)?, take.bytes(value_len)?);
+    let legal = !name.is_empty() && !name.contains(&0) && value_len <= XATTR_VALUE_MAX;
+    legal.then(|| Xattr { name: name.into(), value: value.into() })
+}
+
+fn decode_dentries(take: &mut Take<'_>) -> Result<Box<[Dentry]>, ValueError> {
+    let mut bucket: Vec<Dentry> = Vec::new();
+    while !take.is_empty() {
+        let dentry = decode_dentry(take).ok_or(ValueError("directory entry"))?;
+        if bucket.iter().any(|other| other.name == dentry.name) {
+            return Err(ValueError("entry bucket: a name twice"));
+        }
+        bucket.push(dentry);
+    }
+    if bucket.is_empty() { Err(ValueError("entry bucket: empty")) } else { Ok(bucket.into()) }
+}
+
+fn decode_dentry(take: &mut Take<'_>) -> Option<Dentry> {
+    let (ino, kind, name_len) = (Ino(take.u64()?), take.u8()?, usize::from(take.u8()?));
+    let name = take.bytes(name_len)?;
+    let kind = FileKind::from_raw(kind)?;
+    let legal = ino.sequence() != 0 && is_entry_name(name);
+    legal.then(|| Dentry { name: name.into(), ino, kind })
+}
+
+/// Whether a directory may hold an entry of this name; `.` and `..` are implied, not kept.
+fn is_entry_name(name: &[u8]) -> bool {
+    !name.is_empty()
+        && name != b"."
+        && name != b".."
+        && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+}
+
+fn decode_extent(key: &Key, take: &mut Take<'_>) -> Result<Value, ValueError> {
+    let start = BlockNo(take.u64().ok_or(ValueError("extent"))?);
+    let mut checksums = Vec::with_capacity(EXTENT_BLOCKS_MAX);
+    while !take.is_empty() {
+        checksums.push(take.u32().ok_or(ValueError("extent"))?);
+    }
+    let blocks = checksums.len() as u64;
+    let file_blocks_max = FILE_SIZE_MAX / BLOCK_SIZE as u64 + 1;
+    let in_file = key.sub < file_blocks_max && blocks <= file_blocks_max - key.sub;
+    let on_device = start.0.checked_add(blocks).is_some() && start.0 != 0;
+    if !(1..=EXTENT_BLOCKS_MAX).contains(&checksums.len()) || !in_file || !on_device {
+        return Err(ValueError("extent"));
+    }
+    Ok(Value::Extent(Box::new(Extent { start, checksums: checksums.into() })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_base::Timestamp;
+
+    fn inode() -> Inode {
+        Inode {
+            kind: FileKind::BlockDevice,
+            mode: 0o4755,
+            uid: 1,
+            gid: 2,
+            nlink: 3,
+            rdev: 4,
+            size: 5,
+            blocks: 6,
+            atime: Timestamp(-7),
+            mtime: Timestamp(8),
+            ctime: Timestamp(9),
+            btime: Timestamp(10),
+            generation: 11,
+            parent: Ino(0),
+            flags: 12,
+        }
+    }
+
+    fn dentry(name: &[u8]) -> Dentry {
+        Dentry { name: name.into(), ino: Ino(9), kind: FileKind::Regular }
+    }
+
+    fn round_trip(key: Key, value: Value) -> Result<Value, ValueError> {
+        let mut bytes = Vec::new();
+        value.encode(&mut bytes);
+        assert_eq!(bytes.len(), value.encoded_len());
+        assert_eq!(key.kind, value.kind());
+        Value::decode(&key, &bytes)
+    }
+
+    #[test]
+    fn every_kind_survives_its_bytes() {
+        let ino = Ino(77);
+        let part = Part { entries: 1, subdirs: 2, mtime: Timestamp(3), ctime: Timestamp(i64::MIN) };
+        let xattr = |name: &[u8]| Xattr { name: name.into(), value: vec![0; 2048].into() };
+        let extent = Extent { start: BlockNo(99), checksums: (0..64).collect() };
+        let records = [
+            (Key::inode(ino), Value::Inode(Box::new(inode()))),
+            (Key::part(ino, 0), Value::Part(Box::new(part))),
+            (Key::target(ino, 3), Value::Target(vec![b'x'; 1024].into())),
+            (Key::xattr(ino, 1), Value::Xattrs(Box::new([xattr(b"user.a")]))),
+            (Key::entry(ino, 1), Value::Entries(Box::new([dentry(b"a"), dentry(&[b'b'; 255])]))),
+            (Key::extent(ino, 8), Value::Extent(Box::new(extent))),
+            (Key::chunk(3), Value::Chunk(u64::MAX - 1)),
+            (Key::orphan(ino), Value::Orphan),
+        ];
+        for (key, value) in records {
+            assert_eq!(round_trip(key, value.clone()), Ok(value));
+        }
+    }
+
+    #[test]
+    fn illegal_values_are_refused() {
+        let ino = Ino(77);
+        for name in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
+            let bucket = Value::Entries(Box::new([dentry(name)]));
+            assert!(round_trip(Key::entry(ino, 1), bucket).is_err(), "{name:?}");
+        }
+        let twice = Value::Entries(Box::new([dentry(b"a"), dentry(b"a")]));
+        assert!(round_trip(Key::entry(ino, 1), twice).is_err());
+        let wild = Inode { mode: 0o10000, ..inode() };
+        assert!(round_trip(Key::inode(ino), Value::Inode(Box::new(wild))).is_err());
+        let lost = Inode { kind: FileKind::Directory, ..inode() };
+        assert!(round_trip(Key::inode(ino), Value::Inode(Box::new(lost))).is_err());
+        let extent = Value::Extent(Box::new(Extent { start: BlockNo(9), checksums: Box::new([]) }));
+        assert!(round_trip(Key::extent(ino, 1), extent).is_err());
+        let extent = Extent { start: BlockNo(9), checksums: Box::new([1, 2]) };
+        let last = FILE_SIZE_MAX / BLOCK_SIZE as u64;
+        assert!(round_trip(Key::extent(ino, last), Value::Extent(Box::new(extent))).is_err());
+    }
+
+    #[test]
+    fn short_and_long_bytes_are_refused() {
+        for (key, len) in [(Key::inode(Ino(1)), 84), (Key::part(Ino(1), 0), 28), (Key::chunk(1), 8)]
+        {
+            for wrong in [0, len - 1, len + 1] {
+                assert!(Value::decode(&key, &vec![0; wrong]).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The translation: a kernel request in, requests to cells, a reply out.
+//!
+//! The front keeps no file-system state. A node number is the inode number, a file handle the number
+//! of the open-file object, so the kernel itself remembers everything. What is kept here serves
+//! locks only: which requests wait for one ([`Interrupts`]) and who may hold one ([`HeldLocks`]).
+//!
+//! Whatever a reply lets the kernel cache is leased: `validity` of a lease, else zero. Leases are
+//! recalled through `recall.rs`.
+
+mod create;
+mod file;
+mod init;
+mod listing;
+mod lock;
+mod name;
+mod xattr;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use warren_base::{Errno, Ino};
+use warren_proto::{Answer, Attr, Handle, Lease, Reply, Request};
+
+use crate::courier::{Courier, Fleet};
+use crate::held::HeldLocks;
+use crate::interrupt::Interrupts;
+use crate::message::{Header, Operation};
+use crate::reply::{Body, validity};
+
+pub use lock::Deferred;
+
+/// How the kernel's page cache is kept right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PageCaching {
+    /// The kernel compares size and modification time before it uses a page, and drops all pages of
+    /// a file that changed, by itself too.
+    #[default]
+    Revalidated,
+    /// Pages stay until recalled: every cell leases them to whoever opens.
+    Leased,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FrontOptions {
+    pub page_caching: PageCaching,
+}
+
+/// How a request ends, if well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The reply is the body.
+    Body,
+    /// The reply is this much of the courier's inward lane.
+    Payload(usize),
+    /// There is no reply, ever.
+    Silent,
+    /// The reply comes from whoever tries the lock again.
+    Deferred(Deferred),
+}
+
+/// Shared by all threads that serve one mount.
+pub struct Front {
+    pub(crate) fleet: Arc<dyn Fleet>,
+    pub(crate) interrupts: Interrupts,
+    options: FrontOptions,
+    held: HeldLocks,
+    /// The kernel can drop all names at once, so it may keep some.
+    names_cached: AtomicBool,
+    /// Requests that wait for a lock in a slot.
+    lock_waiters: AtomicUsize,
+    lock_waiters_max: usize,
+}
+
+impl Front {
+    /// At most `lock_waiters_max` requests occupy a thread and a slot to wait for a lock.
+    pub fn new(fleet: Arc<dyn Fleet>, options: FrontOptions, lock_waiters_max: usize) -> Self {
+        Self {
+            fleet,
+            interrupts: Interrupts::default(),
+            options,
+            held: HeldLocks::default(),
+            names_cached: AtomicBool::new(false),
+            lock_waiters: AtomicUsize::new(0),
+            lock_waiters_max,
+        }
+    }
+
+    /// Serves one request. `body` is empty at first.
+    pub fn serve(
+        &self,
+        courier: &mut dyn Courier,
+        body: &mut Body,
+        header: Header,
+        operation: Operation,
+    ) -> Result<Outcome, Errno> {
+        Call { front: self, courier, body, header }.serve(operation)
+    }
+}
+
+/// One request while it is served.
+struct Call<'a> {
+    front: &'a Front,
+    courier: &'a mut dyn Courier,
+    body: &'a mut Body,
+    header: Header,
+}
+
+/// What handlers of requests return; the reply is in the body.
+type Served = Result<(), Errno>;
+
+impl Call<'_> {
+    fn serve(mut self, operation: Operation) -> Result<Outcome, Errno> {
+        match operation {
+            Operation::Init { major, minor, max_readahead, flags } => {
+                self.init(major, minor, max_readahead, flags)
+            }
+            Operation::Destroy | Operation::OpenDir | Operation::ReleaseDir => self.local_open(),
+            Operation::Forget => return Ok(Outcome::Silent),
+            Operation::Interrupt { unique } => return self.interrupt(unique),
+            Operation::Lookup(name) => self.lookup(name),
+            Operation::GetAttr => self.get_attr(),
+            Operation::Statx => self.statx(),
+            Operation::SetAttr { open, set } => self.set_attr(open, set),
+            Operation::ReadLink => self.read_link(),
+            Operation::Symlink { name, target } => self.symlink(name, &target),
+            Operation::Mknod(mknod) => self.mknod(mknod),
+            Operation::Mkdir { name, mode } => self.mkdir(name, mode),
+            Operation::Unlink(name) => self.done(Request::Unlink { dir: self.header.ino, name }),
+            Operation::Rmdir(name) => self.done(Request::Rmdir { dir: self.header.ino, name }),
+            Operation::Rename { name, new_dir, new_name, flags } => {
+                let (from, from_name) = (self.header.ino, name);
+                self.done(Request::Rename { from, from_name, dir: new_dir, name: new_name, flags })
+            }
+            Operation::Link { ino, name } => self.link(ino, name),
+            Operation::Open(flags) => self.open(flags),
+            Operation::Create(create) => self.create(create),
+            Operation::Read { open, offset, len } => return self.read(open, offset, len),
+            Operation::Write(write) => self.write(write),
+            Operation::StatFs => self.statfs(),
+            Operation::Flush { owner } => self.flush(owner),
+            Operation::Release { open, flock } => self.release(open, flock),
+            Operation::Fsync { data_only } => {
+                self.done(Request::Fsync { ino: self.header.ino, data_only })
+            }
+            Operation::Sync => self.done(Request::Sync),
+            Operation::ReadDir { offset, len } => self.read_dir(offset, len),
+            Operation::GetXattr { name, len } => self.get_xattr(name, len),
+            Operation::SetXattr { name, value, mode } => self.set_xattr(name, value, mode),
+            Operation::ListXattr { len } => self.list_xattr(len),
+            Operation::RemoveXattr(name) => self.remove_xattr(name),
+            Operation::TestLock(spec) => self.test_lock(spec),
+            Operation::Lock { open, spec, wait: true } => return self.wait_lock(open, spec),
+            Operation::Lock { open, spec, wait: false } => self.try_lock(open, spec),
+            Operation::Unsupported(errno) => Err(errno),
+        }?;
+        Ok(Outcome::Body)
+    }
+
+    fn call(&mut self, request: &Request) -> Answer {
+        self.courier.call(self.header.identity(), request, 0)
+    }
+
+    /// A request that succeeds without a result.
+    fn done(&mut self, request: Request) -> Served {
+        match self.call(&request)? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    const fn handle(&self, open: u64) -> Handle {
+        Handle { ino: self.header.ino, open }
+    }
+
+    fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {
+        match self.call(&Request::GetAttr { ino })? {
+            Reply::Attr { attr, lease } => Ok((attr, lease)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn get_attr(&mut self) -> Served {
+        let (attr, lease) = self.attr_of(self.header.ino)?;
+        self.body.attr_out(&attr, validity(lease.is_some()));
+        Ok(())
+    }
+
+    fn statx(&mut self) -> Served {
+        let (attr, lease) = self.attr_of(self.header.ino)?;
+        self.body.statx(&attr, validity(lease.is_some()));
+        Ok(())
+    }
+
+    /// An open directory has no state at a cell: a listing goes on from a cookie.
+    fn local_open(&mut self) -> Served {
+        if self.header.opcode == crate::abi::opcode::OPENDIR {
+            self.body.open(0, false);
+        }
+        Ok(())
+    }
+
+    fn statfs(&mut self) -> Served {
+        match self.call(&Request::StatFs)? {
+            Reply::StatFs(stat) => self.body.statfs(&stat),
+            other => return Err(unexpected(&other)),
+        }
+        Ok(())
+    }
+}
+
+/// A cell answered what cannot be an answer to what it was asked.
+fn unexpected(_reply: &Reply) -> Errno {
+    Errno::EIO
+}
+
+#[cfg(test)]
+mod tests;

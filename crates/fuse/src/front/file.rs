@@ -1,0 +1,97 @@
+//! Open files: their data and their end.
+
+use warren_base::Errno;
+use warren_base::limits::PAYLOAD_MAX;
+use warren_proto::{
+    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Position, Reply,
+    Request, SetAttr,
+};
+
+use super::{Call, Outcome, Served, unexpected};
+use crate::abi;
+use crate::message::{OpenFlags, Write};
+
+impl OpenFlags {
+    pub(super) fn access(self) -> AccessMode {
+        let mut access = match self.flags.cast_signed() & libc::O_ACCMODE {
+            libc::O_RDONLY => AccessMode::READ,
+            libc::O_WRONLY => AccessMode::WRITE,
+            _ => AccessMode::READ | AccessMode::WRITE,
+        };
+        access.set(AccessMode::TRUNCATE, self.has(libc::O_TRUNC));
+        access.set(AccessMode::EXECUTE, self.flags & abi::FMODE_EXEC != 0);
+        access
+    }
+}
+
+impl Call<'_> {
+    pub(super) fn open(&mut self, flags: OpenFlags) -> Served {
+        let (ino, access) = (self.header.ino, flags.access());
+        let opened = match self.call(&Request::Open { ino, access })? {
+            Reply::Opened(opened) => opened,
+            other => return Err(unexpected(&other)),
+        };
+        if access.contains(AccessMode::TRUNCATE) && flags.kill_privileges {
+            self.kill_privileges(opened.handle)?;
+        }
+        self.body.open(opened.handle.open, opened.keep_pages);
+        Ok(())
+    }
+
+    /// After emptying a file while opening it. If it fails the file is closed again.
+    pub(super) fn kill_privileges(&mut self, handle: Handle) -> Served {
+        let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
+        let request = Request::SetAttr { ino: handle.ino, handle: Some(handle), set };
+        if let Err(errno) = self.call(&request) {
+            let _ = self.call(&Request::Close { handle });
+            return Err(errno);
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&mut self, open: u64, offset: u64, len: u32) -> Result<Outcome, Errno> {
+        let len = len.min(PAYLOAD_MAX as u32);
+        let request =
+            Request::Read { handle: self.handle(open), position: Position::At(offset), len };
+        match self.call(&request)? {
+            Reply::Read { len: got } if got <= len => Ok(Outcome::Payload(got as usize)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn write(&mut self, write: Write) -> Served {
+        let position = if write.append { Position::End } else { Position::At(write.offset) };
+        let handle = self.handle(write.open);
+        let request =
+            Request::Write { handle, position, kill_privileges: write.kill_privileges };
+        match self.courier.call(self.header.identity(), &request, write.len)? {
+            Reply::Written { len, .. } if len as usize <= write.len => {
+                self.body.count(len);
+                Ok(())
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A descriptor is closed. What was written is at the cell already; record locks go.
+    pub(super) fn flush(&mut self, owner: LockOwner) -> Served {
+        let ino = self.header.ino;
+        if self.front.held.flush(ino, owner) {
+            self.done(Request::ReleaseLocks { ino, owner })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, open: u64, flock: Option<LockOwner>) -> Served {
+        let ino = self.header.ino;
+        for owner in self.front.held.release(ino, open) {
+            self.done(Request::ReleaseLocks { ino, owner })?;
+        }
+        if let Some(owner) = flock {
+            let (flavour, lock) = (LockFlavour::Flock, LockType::Unlock);
+            let spec = LockSpec { flavour, owner, lock, range: ByteRange::ALL, pid: 0 };
+            self.done(Request::Lock { ino, spec, wait: false })?;
+        }
+        self.done(Request::Close { handle: self.handle(open) })
+    }
+}

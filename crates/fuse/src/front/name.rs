@@ -1,0 +1,81 @@
+//! Looking names up, and changing what they lead to.
+
+use std::sync::atomic::Ordering;
+
+use warren_base::Errno;
+use warren_proto::{Entry, FileName, Reply, Request, SetAttr};
+
+use super::{Call, Served, unexpected};
+use crate::reply::{NewEntry, validity};
+
+/// How often a name is looked up anew because its inode was gone when its own cell was asked for the
+/// attributes. Each round means that somebody replaced the name in between.
+const LOOKUP_TRIES: u32 = 16;
+
+impl Call<'_> {
+    pub(super) fn lookup(&mut self, name: FileName) -> Served {
+        let request = Request::Lookup { dir: self.header.ino, name };
+        for _ in 0..LOOKUP_TRIES {
+            let entry = match self.call(&request)? {
+                Reply::Entry(entry) => entry,
+                Reply::Absent(_) if self.names_cached() => {
+                    self.body.absent(validity(true));
+                    return Ok(());
+                }
+                Reply::Absent(_) => return Err(Errno::ENOENT),
+                other => return Err(unexpected(&other)),
+            };
+            match self.put_entry(&entry) {
+                // Unlinked between the two questions.
+                Err(Errno::ENOENT | Errno::ESTALE) if entry.attr.is_none() => {}
+                other => return other,
+            }
+        }
+        Err(Errno::ENOENT)
+    }
+
+    /// Replies with an entry. If the inode lies on another cell, that one is asked for attributes.
+    pub(super) fn put_entry(&mut self, entry: &Entry) -> Served {
+        let (attr, attr_lease) = match entry.attr {
+            Some(known) => known,
+            None => self.attr_of(entry.ino)?,
+        };
+        if attr.ino != entry.ino {
+            return Err(Errno::EIO);
+        }
+        let name_leased = entry.lease.is_some() && self.names_cached();
+        let entry = NewEntry {
+            attr,
+            name_valid: validity(name_leased),
+            attr_valid: validity(attr_lease.is_some()),
+        };
+        self.body.entry(&entry);
+        Ok(())
+    }
+
+    fn names_cached(&self) -> bool {
+        self.front.names_cached.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_attr(&mut self, open: Option<u64>, set: SetAttr) -> Served {
+        let handle = open.map(|open| self.handle(open));
+        match self.call(&Request::SetAttr { ino: self.header.ino, handle, set })? {
+            Reply::Attr { attr, lease } => {
+                self.body.attr_out(&attr, validity(lease.is_some()));
+                Ok(())
+            }
+            Reply::Done => self.get_attr(),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn read_link(&mut self) -> Served {
+        match self.call(&Request::ReadLink { ino: self.header.ino })? {
+            Reply::Target(target) => {
+                self.body.bytes(&target);
+                Ok(())
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! What the kernel asks: bytes become a [`Message`] here, once, and hold only what is legal.
+//!
+//! A message comes in two pieces, so that the data of a `WRITE` needs no copy: the [`Head`], exactly
+//! as long as the headers of a `WRITE`, and whatever follows it, which the channel puts straight
+//! into the courier's payload lane.
+
+use warren_base::{Errno, Ino, Timestamp};
+use warren_proto::{
+    ByteRange, CreateFlags, FileName, LockFlavour, LockOwner, LockSpec, LockType, RenameFlags,
+    SetAttr, SetTime, XattrMode, XattrName,
+};
+
+use crate::abi::{self, fattr, opcode};
+
+/// Bytes of the first piece of a message.
+pub const HEAD: usize = abi::IN_HEADER + abi::WRITE_IN;
+pub type Head = [u8; HEAD];
+
+/// `fuse_in_header`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    pub len: usize,
+    pub opcode: u32,
+    /// Names the request in its reply and in an `INTERRUPT`; never used twice.
+    pub unique: u64,
+    pub ino: Ino,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Header {
+    /// `None` unless `received` bytes can be a message whose first piece is `head`.
+    pub fn decode(head: &Head, received: usize) -> Option<Self> {
+        let mut fields = Fields::new(head.get(..received.min(HEAD))?);
+        let header = Self {
+            len: fields.u32().ok()? as usize,
+            opcode: fields.u32().ok()?,
+            unique: fields.u64().ok()?,
+            ino: Ino(fields.u64().ok()?),
+            uid: fields.u32().ok()?,
+            gid: fields.u32().ok()?,
+        };
+        let _pid_and_extensions = fields.u64().ok()?;
+        (header.len == received).then_some(header)
+    }
+
+    /// Who asks.
+    pub const fn identity(&self) -> (u32, u32) {
+        (self.uid, self.gid)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mknod {
+    pub name: FileName,
+    pub mode: u32,
+    pub rdev: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Write {
+    pub open: u64,
+    pub offset: u64,
+    pub len: usize,
+    pub kill_privileges: bool,
+    pub append: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Create {
+    pub name: FileName,
+    pub mode: u32,
+    pub flags: OpenFlags,
+}
+
+/// The flags of `open`, and whether set-id bits go (only with `O_TRUNC`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenFlags {
+    pub flags: u32,
+    pub kill_privileges: bool,
+}
+
+impl OpenFlags {
+    pub fn has(self, flag: i32) -> bool {
+        self.flags & flag.cast_unsigned() != 0
+    }
+
+    pub fn create_flags(self) -> CreateFlags {
+        let mut flags = CreateFlags::OPEN;
+        flags.set(CreateFlags::EXCLUSIVE, self.has(libc::O_EXCL));
+        flags
+    }
+}
+
+/// One request of the kernel's, without who asks and about which inode: that is in the header.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    Init { major: u32, minor: u32, max_readahead: u32, flags: u64 },
+    Destroy,
+    Interrupt { unique: u64 },
+    /// The kernel dropped inodes. The front keeps nothing about them. There is no reply.
+    Forget,
+    Lookup(FileName),
+    GetAttr,
+    Statx,
+    SetAttr { open: Option<u64>, set: SetAttr },
+    ReadLink,
+    Symlink { name: FileName, target: Box<[u8]> },
+    Mknod(Mknod),
+    Mkdir { name: FileName, mode: u32 },
+    Unlink(FileName),
+    Rmdir(FileName),
+    Rename { name: FileName, new_dir: Ino, new_name: FileName, flags: RenameFlags },
+    Link { ino: Ino, name: FileName },
+    Open(OpenFlags),
+    Create(Create),
+    Read { open: u64, offset: u64, len: u32 },
+    Write(Write),
+    StatFs,
+    Flush { owner: LockOwner },
+    /// The last descriptor is gone; `flock` is the owner whose `flock` goes with it.
+    Release { open: u64, flock: Option<LockOwner> },
+    Fsync { data_only: bool },
+    OpenDir,
+    ReadDir { offset: u64, len: u32 },
+    ReleaseDir,
+    GetXattr { name: XattrName, len: u32 },
+    SetXattr { name: XattrName, value: Box<[u8]>, mode: XattrMode },
+    ListXattr { len: u32 },
+    RemoveXattr(XattrName),
+    TestLock(LockSpec),
+    Lock { open: u64, spec: LockSpec, wait: bool },
+    Sync,
+    /// Something we do not do, and what to say so.
+    Unsupported(Errno),
+}
+
+impl Operation {
+    /// The operation in `body`, which is what follows the header. Of a `WRITE` the data, of
+    /// `payload_len` bytes, is not in `body`.
+    pub fn decode(code: u32, body: &[u8], payload_len: usize) -> Result<Self, Errno> {
+        let mut fields = Fields::new(body);
+        match code {
+            opcode::INIT | opcode::INTERRUPT | opcode::SYNCFS | opcode::STATFS => {
+                connection(code, &mut fields)
+            }
+            opcode::LOOKUP..=opcode::LINK | opcode::RENAME2 if code != opcode::FORGET => {
+                names(code, &mut fields)
+            }
+            opcode::OPEN | opcode::CREATE | opcode::READ | opcode::WRITE | opcode::RELEASE
+            | opcode::FLUSH | opcode::FSYNC | opcode::FSYNCDIR | opcode::READDIR => {
+                files(code, &mut fields, payload_len)
+            }
+            opcode::SETXATTR..=opcode::REMOVEXATTR => xattrs(code, &mut fields),
+            opcode::GETLK..=opcode::SETLKW => locks(code, &mut fields),
+            opcode::FORGET | opcode::BATCH_FORGET => Ok(Self::Forget),
+            opcode::OPENDIR => Ok(Self::OpenDir),
+            opcode::RELEASEDIR => Ok(Self::ReleaseDir),
+            opcode::STATX => Ok(Self::Statx),
+            opcode::DESTROY => Ok(Self::Destroy),
+            opcode::IOCTL => Ok(Self::Unsupported(Errno::ENOTTY)),
+            _ => Ok(Self::Unsupported(Errno::ENOSYS)),
+        }
+    }
+
+    /// Whether it may take long enough that somebody else must read the next message first.
+    pub const fn may_wait(&self) -> bool {
+        matches!(self, Self::Lock { wait: true, .. } | Self::Fsync { .. } | Self::Sync)
+    }
+}
+
+fn connection(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
+    Ok(match code {
+        opcode::INIT => {
+            let (major, minor) = (fields.u32()?, fields.u32()?);
+            // A kernel of another major version sends no more than this.
+            let max_readahead = fields.u32().unwrap_or(0);
+            let low = u64::from(fields.u32().unwrap_or(0));
+            let high = if low & abi::init::INIT_EXT != 0 { fields.u32().unwrap_or(0) } else { 0 };
+            let flags = low | u64::from(high) << 32;
+            Operation::Init { major, minor, max_readahead, flags }
+        }
+        opcode::INTERRUPT => Operation::Interrupt { unique: fields.u64()? },
+        opcode::SYNCFS => Operation::Sync,
+        _ => Operation::StatFs,
+    })
+}
+
+fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
+    Ok(match code {
+        opcode::LOOKUP => Operation::Lookup(fields.name()?),
+        opcode::GETATTR => Operation::GetAttr,
+        opcode::SETATTR => set_attr(fields)?,
+        opcode::READLINK => Operation::ReadLink,
+        opcode::SYMLINK => {
+            Operation::Symlink { name: fields.name()?, target: fields.string()?.into() }
+        }
+        opcode::MKNOD => {
+            let (mode, rdev) = (fields.u32()?, fields.u32()?);
+            fields.skip(8)?;
+            Operation::Mknod(Mknod { name: fields.name()?, mode, rdev })
+        }
+        opcode::MKDIR => {
+            let mode = fields.u32()?;
+            fields.skip(4)?;
+            Operation::Mkdir { name: fields.name()?, mode }
+        }
+        opcode::UNLINK => Operation::Unlink(fields.name()?),
+        opcode::RMDIR => Operation::Rmdir(fields.name()?),
+        opcode::LINK => Operation::Link { ino: Ino(fields.u64()?), name: fields.name()? },
+        opcode::RENAME | opcode::RENAME2 => {
+            let new_dir = Ino(fields.u64()?);
+            let mut bits = 0;
+            if code == opcode::RENAME2 {
+                bits = fields.u32()?;
+                fields.skip(4)?;
+            }
+            // Whiteouts and what else may come are refused as every file system does.
+            let flags =
+                u8::try_from(bits).ok().and_then(RenameFlags::from_bits).ok_or(Errno::EINVAL)?;
+            Operation::Rename { name: fields.name()?, new_dir, new_name: fields.name()?, flags }
+        }
+        _ => Operation::Unsupported(Errno::ENOSYS),
+    })
+}
+
+fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Operation, Errno> {
+    Ok(match code {
+        opcode::OPEN => Operation::Open(open_flags(fields.u32()?, fields.u32()?)),
+        opcode::CREATE => {
+            let (flags, mode) = (fields.u32()?, fields.u32()?);
+            fields.skip(4)?;
+            let flags = open_flags(flags, fields.u32()?);
+            Operation::Create(Create { name: fields.name()?, mode, flags })
+        }
+        opcode::READ => {
+            Operation::Read { open: fields.u64()?, offset: fields.u64()?, len: fields.u32()? }
+        }
+        opcode::WRITE => Operation::Write(write(fields, payload_len)?),
+        opcode::RELEASE => {
+            let open = fields.u64()?;
+            fields.skip(4)?;
+            let flags = fields.u32()?;
+            let owner = LockOwner(fields.u64()?);
+            let flock = (flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(owner);
+            Operation::Release { open, flock }
+        }
+        opcode::FLUSH => {
+            fields.skip(16)?;
+            Operation::Flush { owner: LockOwner(fields.u64()?) }
+        }
+        opcode::READDIR => {
+            fields.skip(8)?;
+            Operation::ReadDir { offset: fields.u64()?, len: fields.u32()? }
+        }
+        _ => {
+            fields.skip(8)?;
+            Operation::Fsync { data_only: fields.u32()? & abi::FSYNC_FDATASYNC != 0 }
+        }
+    })
+}
+
+fn open_flags(flags: u32, open_flags: u32) -> OpenFlags {
+    OpenFlags { flags, kill_privileges: open_flags & abi::OPEN_KILL_SUIDGID != 0 }
+}
+
+fn write(fields: &mut Fields<'_>, payload_len: usize) -> Result<Write, Errno> {
+    let (open, offset) = (fields.u64()?, fields.u64()?);
+    let (len, write_flags) = (fields.u32()? as usize, fields.u32()?);
+    let _lock_owner = fields.u64()?;
+    let flags = fields.u32()?;
+    if len != payload_len {
+        return Err(Errno::EPROTO);
+    }
+    // What the page cache writes back has its place already, whoever's handle was borrowed.
+    let cached = write_flags & abi::WRITE_CACHE != 0;
+    Ok(Write {
+        open,
+        offset,
+        len,
+        kill_privileges: write_flags & abi::WRITE_KILL_SUIDGID != 0,
+        append: !cached && flags & libc::O_APPEND.cast_unsigned() != 0,
+    })
+}
+
+/// `fuse_setattr_in`.
+fn set_attr(fields: &mut Fields<'_>) -> Result<Operation, Errno> {
+    let valid = fields.u32()?;
+    fields.skip(4)?;
+    let (open, size) = (fields.u64()?, fields.u64()?);
+    let _lock_owner = fields.u64()?;
+    let (atime, mtime, _ctime) = (fields.u64()?, fields.u64()?, fields.u64()?);
+    let (atime_nanos, mtime_nanos, _ctime_nanos) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    let mode = fields.u32()?;
+    fields.skip(4)?;
+    let (uid, gid) = (fields.u32()?, fields.u32()?);
+    let has = |bit: u32| valid & bit != 0;
+    let time = |set: u32, now: u32, seconds: u64, nanos: u32| {
+        has(set).then(|| {
+            let at = Timestamp::from_parts(seconds.cast_signed(), nanos);
+            if has(now) { SetTime::Now } else { SetTime::At(at) }
+        })
+    };
+    let set = SetAttr {
+        mode: has(fattr::MODE).then_some(permissions(mode)),
+        uid: has(fattr::UID).then_some(uid),
+        gid: has(fattr::GID).then_some(gid),
+        size: has(fattr::SIZE).then_some(size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, atime, atime_nanos),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, mtime, mtime_nanos),
+        kill_privileges: has(fattr::KILL_SUIDGID),
+    };
+    Ok(Operation::SetAttr { open: has(fattr::FH).then_some(open), set })
+}
+
+/// The 12 permission bits of a mode.
+pub const fn permissions(mode: u32) -> u16 {
+    (mode & 0o7777) as u16
+}
+
+fn xattrs(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
+    match code {
+        opcode::GETXATTR => {
+            let len = fields.u32()?;
+            fields.skip(4)?;
+            Ok(Operation::GetXattr { name: fields.xattr_name()?, len })
+        }
+        opcode::LISTXATTR => Ok(Operation::ListXattr { len: fields.u32()? }),
+        opcode::SETXATTR => {
+            let (len, flags) = (fields.u32()? as usize, fields.u32()?);
+            let mode = match flags.cast_signed() {
+                0 => XattrMode::Any,
+                libc::XATTR_CREATE => XattrMode::Create,
+                libc::XATTR_REPLACE => XattrMode::Replace,
+                _ => return Err(Errno::EINVAL),
+            };
+            let name = fields.xattr_name()?;
+            Ok(Operation::SetXattr { name, value: fields.take(len)?.into(), mode })
+        }
+        _ => Ok(Operation::RemoveXattr(fields.xattr_name()?)),
+    }
+}
+
+/// `fuse_lk_in`.
+fn locks(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
+    let (open, owner) = (fields.u64()?, LockOwner(fields.u64()?));
+    let (start, end) = (fields.u64()?, fields.u64()?);
+    let (kind, pid) = (fields.u32()?, fields.u32()?);
+    let flags = fields.u32()?;
+    let lock = match kind.cast_signed() {
+        libc::F_RDLCK => LockType::Shared,
+        libc::F_WRLCK => LockType::Exclusive,
+        libc::F_UNLCK => LockType::Unlock,
+        _ => return Err(Errno::EINVAL),
+    };
+    let flock = flags & abi::LK_FLOCK != 0;
+    let flavour = if flock { LockFlavour::Flock } else { LockFlavour::Record };
+    let end = if end == abi::LOCK_END { u64::MAX } else { end };
+    if start > end {
+        return Err(Errno::EINVAL);
+    }
+    let range = if flock { ByteRange::ALL } else { ByteRange { start, end } };
+    let spec = LockSpec { flavour, owner, lock, range, pid };
+    Ok(match code {
+        opcode::GETLK => Operation::TestLock(spec),
+        _ => Operation::Lock { open, spec, wait: code == opcode::SETLKW },
+    })
+}
+
+/// The fields of a message that are left. Whatever is missing is a malformed message: EPROTO.
+struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    const fn new(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Errno> {
+        let (field, rest) = self.rest.split_first_chunk().ok_or(Errno::EPROTO)?;
+        self.rest = rest;
+        Ok(*field)
+    }
+
+    fn u32(&mut self) -> Result<u32, Errno> {
+        self.array().map(u32::from_ne_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Errno> {
+        self.array().map(u64::from_ne_bytes)
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Errno> {
+        let (field, rest) = self.rest.split_at_checked(len).ok_or(Errno::EPROTO)?;
+        self.rest = rest;
+        Ok(field)
+    }
+
+    fn skip(&mut self, len: usize) -> Result<(), Errno> {
+        self.take(len).map(|_| ())
+    }
+
+    /// Bytes up to a NUL, which is taken too.
+    fn string(&mut self) -> Result<&'a [u8], Errno> {
+        let len = self.rest.iter().position(|&byte| byte == 0).ok_or(Errno::EPROTO)?;
+        let string = self.take(len)?;
+        self.skip(1)?;
+        Ok(string)
+    }
+
+    fn name(&mut self) -> Result<FileName, Errno> {
+        FileName::new(self.string()?)
+    }
+
+    fn xattr_name(&mut self) -> Result<XattrName, Errno> {
+        XattrName::new(self.string()?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Recalled leases: the kernel drops its copies, then the cell hears that it did.
+//!
+//! A thread for each cell keeps one `AwaitRecall` pending there. What it tells the kernel must not
+//! wait for a request of which the cell's change is waiting for us:
+//!
+//! | lease | notice | why it cannot wait in a circle |
+//! | --- | --- | --- |
+//! | name | the epoch of all names | it takes no lock (dropping one entry takes the directory's) |
+//! | attributes | the inode, offset -1 | it touches no page |
+//! | pages | the inode, all pages | it waits for reads and writes of pages, which the cell serves ahead of whoever wanted the recall, and never on a thread that serves |
+//!
+//! A reply that grants can be on its way while its lease is recalled. The kernel copes: a name looked
+//! up before the epoch grew is void, and attributes asked for before the inode was invalidated are
+//! not taken. Only an inode that is still unknown when it is invalidated (ENOENT) can get old
+//! attributes afterwards; growing the epoch makes every path to it look anew.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use warren_base::{CellId, Errno, Ino};
+use warren_proto::{LeaseKey, Reply, Request};
+
+use crate::abi;
+use crate::channel::Channel;
+use crate::courier::Courier;
+
+/// Before a cell that could not be asked is asked again.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Serves the recalls of `cell` until told to stop. To stop it at once, cancel its request.
+pub fn serve_recalls(
+    courier: &mut dyn Courier,
+    cell: CellId,
+    channel: &Arc<dyn Channel>,
+    stop: &AtomicBool,
+) {
+    let mut acknowledged = 0;
+    while !stop.load(Ordering::Acquire) {
+        match courier.call_cell(cell, &Request::AwaitRecall { acknowledged }) {
+            Ok(Reply::Recall { number, keys }) => {
+                drop_copies(&**channel, &keys);
+                acknowledged = number;
+            }
+            Err(Errno::EINTR) => {}
+            Ok(_) | Err(_) => std::thread::sleep(RETRY),
+        }
+    }
+}
+
+/// On return the kernel uses no copy any more that one of `keys` guarded.
+pub fn drop_copies(channel: &dyn Channel, keys: &[LeaseKey]) {
+    let mut names = false;
+    let mut unknown = Vec::new();
+    for key in keys {
+        match key {
+            LeaseKey::Name(..) => names = true,
+            LeaseKey::Attr(ino) => {
+                if invalidate(channel, *ino, Range::Attributes) == Err(Errno::ENOENT) {
+                    unknown.push(*ino);
+                }
+            }
+            LeaseKey::Pages(ino) => {
+                // An unknown inode has no pages. There is nothing to do about other errors: the
+                // kernel is going away.
+                let _ = invalidate(channel, *ino, Range::Pages);
+            }
+        }
+    }
+    if names || !unknown.is_empty() {
+        let _ = channel.notify(abi::NOTIFY_INC_EPOCH, &[]);
+    }
+    for ino in unknown {
+        let _ = invalidate(channel, ino, Range::Attributes);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Range {
+    Attributes,
+    Pages,
+}
+
+/// `fuse_notify_inval_inode_out`. All pages are meant by a length of 0.
+fn invalidate(channel: &dyn Channel, ino: Ino, range: Range) -> Result<(), Errno> {
+    let offset: i64 = match range {
+        Range::Attributes => -1,
+        Range::Pages => 0,
+    };
+    let mut body = [0; 24];
+    body[..8].copy_from_slice(&ino.0.to_ne_bytes());
+    body[8..16].copy_from_slice(&offset.to_ne_bytes());
+    channel.notify(abi::NOTIFY_INVAL_INODE, &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FakeChannel;
+    use warren_proto::FileName;
+
+    #[test]
+    fn many_names_cost_one_epoch() {
+        let channel = FakeChannel::default();
+        let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
+        drop_copies(&channel, &[name(b"a"), name(b"b"), LeaseKey::Attr(Ino(9))]);
+        let codes: Vec<i32> = channel.notices().iter().map(|(code, _)| *code).collect();
+        assert_eq!(codes, [abi::NOTIFY_INVAL_INODE, abi::NOTIFY_INC_EPOCH]);
+    }
+
+    #[test]
+    fn attributes_of_an_inode_that_is_still_unknown_are_voided_by_the_epoch() {
+        let channel = FakeChannel::default();
+        channel.know_no_inode();
+        drop_copies(&channel, &[LeaseKey::Attr(Ino(9)), LeaseKey::Pages(Ino(9))]);
+        let codes: Vec<i32> = channel.notices().iter().map(|(code, _)| *code).collect();
+        let inode = abi::NOTIFY_INVAL_INODE;
+        assert_eq!(codes, [inode, inode, abi::NOTIFY_INC_EPOCH, inode]);
+    }
+}

@@ -1,0 +1,299 @@
+//! What the kernel is told: values become the bytes of the ABI's reply structures.
+
+use std::time::Duration;
+
+use warren_base::limits::{BLOCK_SIZE, NAME_MAX};
+use warren_base::{Ino, Timestamp};
+use warren_proto::{Attr, FileKind, LockSpec, LockType, StatFs};
+
+use crate::abi;
+
+/// How long the kernel may use a copy without asking. What a lease guards is recalled when it
+/// changes, so that this only bounds how long a lost recall could do harm; all else is asked for
+/// every time.
+pub const LEASED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// For how long a copy is good, given whether there is a lease on it.
+pub const fn validity(leased: bool) -> Duration {
+    if leased { LEASED } else { Duration::ZERO }
+}
+
+/// `st_blocks` counts these.
+const SECTORS_PER_BLOCK: u64 = BLOCK_SIZE as u64 / 512;
+
+/// An entry with its attributes, as `LOOKUP` and all that create answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewEntry {
+    pub attr: Attr,
+    pub name_valid: Duration,
+    pub attr_valid: Duration,
+}
+
+/// The body of a reply while it is built. Its memory is used again for the next.
+#[derive(Default, Debug)]
+pub struct Body {
+    bytes: Vec<u8>,
+}
+
+impl Body {
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(len);
+    }
+
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_ne_bytes());
+    }
+
+    pub fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_ne_bytes());
+    }
+
+    pub fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_ne_bytes());
+    }
+
+    pub fn zeros(&mut self, count: usize) {
+        self.bytes.resize(self.bytes.len() + count, 0);
+    }
+
+    /// `fuse_entry_out`.
+    pub fn entry(&mut self, entry: &NewEntry) {
+        self.u64(entry.attr.ino.0);
+        self.u64(0); // generation: inode numbers are never reused
+        self.u64(entry.name_valid.as_secs());
+        self.u64(entry.attr_valid.as_secs());
+        self.u32(entry.name_valid.subsec_nanos());
+        self.u32(entry.attr_valid.subsec_nanos());
+        self.attr(&entry.attr);
+    }
+
+    /// `fuse_entry_out` of a name that leads nowhere.
+    pub fn absent(&mut self, valid: Duration) {
+        self.zeros(16);
+        self.u64(valid.as_secs());
+        self.u64(0);
+        self.u32(valid.subsec_nanos());
+        self.zeros(4 + 88);
+    }
+
+    /// `fuse_attr_out`.
+    pub fn attr_out(&mut self, attr: &Attr, valid: Duration) {
+        self.u64(valid.as_secs());
+        self.u32(valid.subsec_nanos());
+        self.u32(0);
+        self.attr(attr);
+    }
+
+    /// `fuse_attr`.
+    fn attr(&mut self, attr: &Attr) {
+        self.u64(attr.ino.0);
+        self.u64(attr.size);
+        self.u64(attr.blocks.saturating_mul(SECTORS_PER_BLOCK));
+        for time in [attr.atime, attr.mtime, attr.ctime] {
+            self.u64(time.seconds().cast_unsigned());
+        }
+        for time in [attr.atime, attr.mtime, attr.ctime] {
+            self.u32(time.nanos());
+        }
+        self.u32(attr.kind.mode_bits() | u32::from(attr.mode));
+        self.u32(attr.nlink);
+        self.u32(attr.uid);
+        self.u32(attr.gid);
+        self.u32(attr.rdev);
+        self.u32(BLOCK_SIZE as u32);
+        self.u32(0);
+    }
+
+    /// `fuse_statx_out`.
+    pub fn statx(&mut self, attr: &Attr, valid: Duration) {
+        self.u64(valid.as_secs());
+        self.u32(valid.subsec_nanos());
+        self.zeros(4 + 16);
+        self.u32(libc::STATX_BASIC_STATS | libc::STATX_BTIME);
+        self.u32(BLOCK_SIZE as u32);
+        self.u64(0);
+        self.u32(attr.nlink);
+        self.u32(attr.uid);
+        self.u32(attr.gid);
+        self.u16((attr.kind.mode_bits() | u32::from(attr.mode)) as u16);
+        self.u16(0);
+        self.u64(attr.ino.0);
+        self.u64(attr.size);
+        self.u64(attr.blocks.saturating_mul(SECTORS_PER_BLOCK));
+        self.u64(0);
+        for time in [attr.atime, attr.btime, attr.ctime, attr.mtime] {
+            self.statx_time(time);
+        }
+        let (major, minor) = device_numbers(attr.rdev);
+        self.u32(major);
+        self.u32(minor);
+        self.zeros(8 + 14 * 8);
+    }
+
+    fn statx_time(&mut self, time: Timestamp) {
+        self.u64(time.seconds().cast_unsigned());
+        self.u32(time.nanos());
+        self.u32(0);
+    }
+
+    /// `fuse_open_out`.
+    pub fn open(&mut self, open: u64, keep_pages: bool) {
+        self.u64(open);
+        self.u32(if keep_pages { abi::FOPEN_KEEP_CACHE } else { 0 });
+        self.u32(0);
+    }
+
+    /// `fuse_write_out`, and `fuse_getxattr_out`, which looks the same.
+    pub fn count(&mut self, count: u32) {
+        self.u32(count);
+        self.u32(0);
+    }
+
+    /// `fuse_statfs_out`.
+    pub fn statfs(&mut self, stat: &StatFs) {
+        self.u64(stat.blocks);
+        self.u64(stat.blocks_free);
+        self.u64(stat.blocks_free);
+        self.u64(stat.files);
+        self.u64(stat.files_free);
+        self.u32(BLOCK_SIZE as u32);
+        self.u32(NAME_MAX as u32);
+        self.u32(BLOCK_SIZE as u32);
+        self.zeros(4 + 6 * 4);
+    }
+
+    /// `fuse_lk_out`: the lock in the way, or that none is.
+    pub fn lock(&mut self, holder: Option<&LockSpec>) {
+        let kind = match holder.map(|holder| holder.lock) {
+            Some(LockType::Shared) => libc::F_RDLCK,
+            Some(LockType::Exclusive) => libc::F_WRLCK,
+            Some(LockType::Unlock) | None => libc::F_UNLCK,
+        };
+        self.u64(holder.map_or(0, |holder| holder.range.start));
+        self.u64(holder.map_or(0, |holder| holder.range.end.min(abi::LOCK_END)));
+        self.u32(kind.cast_unsigned());
+        self.u32(holder.map_or(0, |holder| holder.pid));
+    }
+
+    /// `fuse_dirent`, unless the body would exceed `room` bytes: then false, and nothing is added.
+    pub fn dirent(&mut self, ino: Ino, offset: u64, kind: FileKind, name: &[u8], room: usize) -> bool {
+        let len = (abi::DIRENT + name.len()).next_multiple_of(abi::DIRENT_ALIGN);
+        let end = self.bytes.len() + len;
+        if end > room {
+            return false;
+        }
+        self.u64(ino.0);
+        self.u64(offset);
+        self.u32(name.len() as u32);
+        self.u32(kind.mode_bits() >> 12);
+        self.bytes(name);
+        self.bytes.resize(end, 0);
+        true
+    }
+
+    /// `fuse_init_out`, as agreed in `front::init`.
+    pub fn init(&mut self, terms: &Terms) {
+        self.u32(abi::MAJOR);
+        self.u32(abi::MINOR);
+        self.u32(terms.max_readahead);
+        self.u32(terms.flags as u32);
+        self.u16(terms.max_background);
+        self.u16(terms.max_background / 4 * 3);
+        self.u32(terms.max_write);
+        self.u32(1); // nanoseconds
+        self.u16((terms.max_write as usize / BLOCK_SIZE) as u16);
+        self.u16(0);
+        self.u32((terms.flags >> 32) as u32);
+        self.zeros(7 * 4);
+    }
+}
+
+/// What front and kernel agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    pub flags: u64,
+    pub max_readahead: u32,
+    pub max_write: u32,
+    pub max_background: u16,
+}
+
+/// The kernel's 32-bit encoding of a device number, which is also what `Attr::rdev` holds, in parts.
+const fn device_numbers(rdev: u32) -> (u32, u32) {
+    ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr() -> Attr {
+        Attr {
+            ino: Ino(7),
+            kind: FileKind::Regular,
+            mode: 0o4755,
+            nlink: 1,
+            uid: 2,
+            gid: 3,
+            rdev: 0,
+            size: 5,
+            blocks: 1,
+            atime: Timestamp(-1),
+            mtime: Timestamp(0),
+            ctime: Timestamp(0),
+            btime: Timestamp(0),
+        }
+    }
+
+    /// Sizes of the structures, from the kernel's header.
+    #[test]
+    fn replies_have_the_sizes_that_the_kernel_insists_on() {
+        let size = |build: &dyn Fn(&mut Body)| {
+            let mut body = Body::default();
+            build(&mut body);
+            body.len()
+        };
+        let entry = NewEntry { attr: attr(), name_valid: LEASED, attr_valid: LEASED };
+        let terms = Terms { flags: 0, max_readahead: 0, max_write: 4096, max_background: 1 };
+        assert_eq!(size(&|body| body.entry(&entry)), 128);
+        assert_eq!(size(&|body| body.absent(LEASED)), 128);
+        assert_eq!(size(&|body| body.attr_out(&attr(), LEASED)), 104);
+        assert_eq!(size(&|body| body.statx(&attr(), LEASED)), 288);
+        assert_eq!(size(&|body| body.open(1, true)), 16);
+        assert_eq!(size(&|body| body.count(1)), 8);
+        assert_eq!(size(&|body| body.statfs(&StatFs::default())), 80);
+        assert_eq!(size(&|body| body.lock(None)), 24);
+        assert_eq!(size(&|body| body.init(&terms)), 64);
+    }
+
+    #[test]
+    fn a_directory_entry_that_does_not_fit_is_left_out_whole() {
+        let mut body = Body::default();
+        assert!(body.dirent(Ino(2), 3, FileKind::Directory, b"nine_char", 40));
+        assert_eq!(body.len(), 40);
+        assert!(!body.dirent(Ino(2), 4, FileKind::Directory, b"x", 71));
+        assert_eq!(body.len(), 40);
+    }
+
+    #[test]
+    fn device_numbers_survive() {
+        let (major, minor) = (0x123, 0x45678);
+        let rdev = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+        assert_eq!(device_numbers(rdev), (major, minor));
+    }
+}

@@ -1,0 +1,74 @@
+//! For tests: aborts a mount's connection after a time, so that a front that does not answer fails a
+//! test instead of hanging the machine.
+
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::{fs, io, thread};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// While it lives the connection is watched.
+#[derive(Debug)]
+pub struct Watchdog {
+    /// Dropped to call the dog off.
+    leash: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Aborts the FUSE connection mounted on `dir` after `limit`.
+    pub fn abort_after(dir: &Path, limit: Duration) -> io::Result<Self> {
+        let connection = connection_of(dir)?;
+        let dir = dir.to_path_buf();
+        let (leash, watched) = channel();
+        let bite = move || {
+            if watched.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: aborting FUSE connection {connection}");
+                if abort(connection).is_err() {
+                    // A forced unmount aborts too. Nothing is left to try if that fails.
+                    let _ = rustix::mount::unmount(&dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("watchdog".into()).spawn(bite)?;
+        Ok(Self { leash: Some(leash), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.leash.take();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The number of the connection is the device number of its mount. It is read without touching the
+/// mount, which may not answer.
+fn connection_of(dir: &Path) -> io::Result<u64> {
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo")?;
+    let device = mounts
+        .lines()
+        .rev()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|fields| fields.get(4).is_some_and(|at| Path::new(at) == dir))
+        .and_then(|fields| fields.get(2).map(|device| (*device).to_owned()))
+        .ok_or_else(|| io::Error::other(format!("{} is not mounted", dir.display())))?;
+    let (major, minor) = device.split_once(':').ok_or(io::ErrorKind::InvalidData)?;
+    let parse = |number: &str| number.parse::<u64>().map_err(io::Error::other);
+    Ok(parse(major)? << 20 | parse(minor)?)
+}
+
+fn abort(connection: u64) -> io::Result<()> {
+    let file = format!("{CONNECTIONS}/{connection}/abort");
+    if fs::metadata(&file).is_err() {
+        rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", MountFlags::empty(), None)?;
+    }
+    fs::write(file, "1")
+}

@@ -1,0 +1,71 @@
+//! Record locks and `flock`, as far as the tests want them.
+
+use std::collections::BTreeMap;
+
+use warren_base::{Errno, Ino};
+use warren_proto::{Answer, ByteRange, LockFlavour, LockSpec, LockType, Reply, Request};
+
+#[derive(Default)]
+pub struct Locks {
+    held: BTreeMap<Ino, Vec<LockSpec>>,
+}
+
+fn conflict(held: &LockSpec, wanted: &LockSpec) -> bool {
+    held.flavour == wanted.flavour
+        && held.owner != wanted.owner
+        && held.range.overlaps(wanted.range)
+        && (held.lock == LockType::Exclusive || wanted.lock == LockType::Exclusive)
+}
+
+/// What is left of `held` beside `range`.
+fn beside(held: LockSpec, range: ByteRange) -> Vec<LockSpec> {
+    let mut left = Vec::new();
+    if held.range.start < range.start {
+        let end = range.start - 1;
+        left.push(LockSpec { range: ByteRange { start: held.range.start, end }, ..held });
+    }
+    if held.range.end > range.end {
+        let start = range.end + 1;
+        left.push(LockSpec { range: ByteRange { start, end: held.range.end }, ..held });
+    }
+    left
+}
+
+impl Locks {
+    pub fn execute(&mut self, request: &Request) -> Answer {
+        match *request {
+            Request::Lock { ino, spec, .. } => {
+                let held = self.held.entry(ino).or_default();
+                let blocked = held.iter().any(|other| conflict(other, &spec));
+                if spec.lock != LockType::Unlock && blocked {
+                    return Err(Errno::EAGAIN);
+                }
+                let mine = |other: &LockSpec| {
+                    (other.owner, other.flavour) == (spec.owner, spec.flavour)
+                        && other.range.overlaps(spec.range)
+                };
+                let (replaced, mut kept): (Vec<_>, Vec<_>) = held.drain(..).partition(mine);
+                kept.extend(replaced.into_iter().flat_map(|old| beside(old, spec.range)));
+                if spec.lock != LockType::Unlock {
+                    kept.push(spec);
+                }
+                *held = kept;
+                Ok(Reply::Done)
+            }
+            Request::TestLock { ino, spec } => {
+                let held = self.held.get(&ino).map(Vec::as_slice).unwrap_or_default();
+                let holder = held.iter().find(|other| conflict(other, &spec));
+                Ok(Reply::LockHolder(holder.copied()))
+            }
+            Request::ReleaseLocks { ino, owner } => {
+                if let Some(held) = self.held.get_mut(&ino) {
+                    held.retain(|other| {
+                        other.owner != owner || other.flavour == LockFlavour::Flock
+                    });
+                }
+                Ok(Reply::Done)
+            }
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+}

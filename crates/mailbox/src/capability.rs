@@ -1,0 +1,216 @@
+//! Capabilities: numbers that let a sender in (fos thesis section 3.2.2).
+//!
+//! Each sender gets a number of its own for the same mailbox, so each can be revoked alone. A
+//! number is no use in guessing the next one: the mint puts a counter through a keyed hash. (The
+//! plain generator would not do: one draw of SplitMix64 gives away its whole state.)
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use warren_base::{Full, Rng};
+use warren_proto::Wire;
+
+use crate::CAPABILITIES_MAX;
+
+/// A number that lets its holder send to a mailbox. Zero is never one, so that zeroed memory lets
+/// nobody in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Wire)]
+pub struct Capability(pub u64);
+
+impl fmt::Debug for Capability {
+    /// The number is a secret and must not end in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("capability")
+    }
+}
+
+/// Makes capabilities that nobody who has seen some of them can foretell.
+#[derive(Clone)]
+pub struct Mint {
+    key: [u64; 2],
+    drawn: u64,
+}
+
+impl Mint {
+    /// `rng` is seeded by the driver from the kernel's entropy, or by the simulator from its seed.
+    pub fn new(rng: &mut Rng) -> Self {
+        Self { key: [rng.next_u64(), rng.next_u64()], drawn: 0 }
+    }
+
+    pub fn draw(&mut self) -> Capability {
+        loop {
+            self.drawn += 1;
+            let number = siphash_2_4(self.key, self.drawn);
+            if number != 0 {
+                return Capability(number);
+            }
+        }
+    }
+}
+
+/// SipHash-2-4 (Aumasson and Bernstein, 2012) of the eight bytes of `word`.
+fn siphash_2_4(key: [u64; 2], word: u64) -> u64 {
+    let mut v = [
+        key[0] ^ 0x736f_6d65_7073_6575,
+        key[1] ^ 0x646f_7261_6e64_6f6d,
+        key[0] ^ 0x6c79_6765_6e65_7261,
+        key[1] ^ 0x7465_6462_7974_6573,
+    ];
+    // The last word of a message is its length, here always eight, in the top byte.
+    for block in [word, 8 << 56] {
+        v[3] ^= block;
+        sip_rounds(&mut v, 2);
+        v[0] ^= block;
+    }
+    v[2] ^= 0xff;
+    sip_rounds(&mut v, 4);
+    v[0] ^ v[1] ^ v[2] ^ v[3]
+}
+
+fn sip_rounds(v: &mut [u64; 4], rounds: usize) {
+    for _ in 0..rounds {
+        v[0] = v[0].wrapping_add(v[1]);
+        v[1] = v[1].rotate_left(13) ^ v[0];
+        v[0] = v[0].rotate_left(32);
+        v[2] = v[2].wrapping_add(v[3]);
+        v[3] = v[3].rotate_left(16) ^ v[2];
+        v[0] = v[0].wrapping_add(v[3]);
+        v[3] = v[3].rotate_left(21) ^ v[0];
+        v[2] = v[2].wrapping_add(v[1]);
+        v[1] = v[1].rotate_left(17) ^ v[2];
+        v[2] = v[2].rotate_left(32);
+    }
+}
+
+/// How often a capability lets its holder send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Uses {
+    Many,
+    /// For one reply: the first send spends it.
+    Once,
+}
+
+/// The capability is not, or no longer, on the mailbox's list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused;
+
+/// Who may send to one mailbox: kept by the receiver, which checks every message against it.
+#[derive(Clone, Default)]
+pub struct CapabilityList {
+    entries: BTreeMap<Capability, Uses>,
+}
+
+impl CapabilityList {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets holders of `capability` in. `Full` after [`CAPABILITIES_MAX`]; there is never room for
+    /// zero.
+    pub fn add(&mut self, capability: Capability, uses: Uses) -> Result<(), Full<Capability>> {
+        let known = self.entries.contains_key(&capability);
+        if capability.0 == 0 || (!known && self.entries.len() >= CAPABILITIES_MAX) {
+            return Err(Full(capability));
+        }
+        self.entries.insert(capability, uses);
+        Ok(())
+    }
+
+    /// Checks the capability that came with a message, and spends it if it was for one use.
+    pub fn present(&mut self, capability: Capability) -> Result<(), Refused> {
+        match self.entries.get(&capability) {
+            None => Err(Refused),
+            Some(Uses::Many) => Ok(()),
+            Some(Uses::Once) => {
+                self.entries.remove(&capability);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether `present` would let it in; spends nothing.
+    pub fn admits(&self, capability: Capability) -> bool {
+        self.entries.contains_key(&capability)
+    }
+
+    /// Takes this one capability away, and no other. False if it was not there.
+    pub fn revoke(&mut self, capability: Capability) -> bool {
+        self.entries.remove(&capability).is_some()
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(deprecated)] // The standard library's SipHash-2-4 is deprecated for its name only.
+    fn the_keyed_hash_is_siphash() {
+        use std::hash::{Hasher, SipHasher};
+        let mut rng = Rng::new(11);
+        for _ in 0..100 {
+            let (key, word) = ([rng.next_u64(), rng.next_u64()], rng.next_u64());
+            let mut reference = SipHasher::new_with_keys(key[0], key[1]);
+            reference.write(&word.to_le_bytes());
+            assert_eq!(siphash_2_4(key, word), reference.finish());
+        }
+    }
+
+    #[test]
+    fn draws_differ_and_do_not_follow_from_the_generator() {
+        let mut rng = Rng::new(3);
+        let mut mint = Mint::new(&mut rng.clone());
+        let mut drawn: Vec<Capability> = (0..1000).map(|_| mint.draw()).collect();
+        let from_generator: Vec<u64> = (0..1000).map(|_| rng.next_u64()).collect();
+        assert!(drawn.iter().all(|capability| !from_generator.contains(&capability.0)));
+        drawn.sort();
+        drawn.dedup();
+        assert_eq!(drawn.len(), 1000);
+    }
+
+    #[test]
+    fn one_is_revoked_alone() {
+        let mut mint = Mint::new(&mut Rng::new(1));
+        let (first, second) = (mint.draw(), mint.draw());
+        let mut list = CapabilityList::new();
+        list.add(first, Uses::Many).unwrap();
+        list.add(second, Uses::Many).unwrap();
+        assert!(list.revoke(first));
+        assert!(!list.revoke(first));
+        assert_eq!(list.present(first), Err(Refused));
+        assert_eq!(list.present(second), Ok(()));
+        assert_eq!(list.present(second), Ok(()));
+    }
+
+    #[test]
+    fn a_reply_comes_once_and_zero_never() {
+        let mut mint = Mint::new(&mut Rng::new(1));
+        let reply = mint.draw();
+        let mut list = CapabilityList::new();
+        list.add(reply, Uses::Once).unwrap();
+        assert_eq!(list.present(reply), Ok(()));
+        assert_eq!(list.present(reply), Err(Refused));
+        assert!(list.add(Capability(0), Uses::Many).is_err());
+        assert_eq!(list.present(Capability(0)), Err(Refused));
+    }
+
+    #[test]
+    fn a_full_list_gives_the_capability_back() {
+        let mut mint = Mint::new(&mut Rng::new(1));
+        let mut list = CapabilityList::new();
+        for _ in 0..CAPABILITIES_MAX {
+            list.add(mint.draw(), Uses::Many).unwrap();
+        }
+        let more = mint.draw();
+        assert_eq!(list.add(more, Uses::Many), Err(Full(more)));
+        assert!(!list.admits(more));
+    }
+}

@@ -1,0 +1,284 @@
+//! The order in which a process takes its messages (fos thesis section 3.3).
+//!
+//! Replies first, because they finish work; then peers' requests, because somebody's work waits for
+//! them; then clients' requests; then idle work. New requests are not handed out while as many
+//! tasks as allowed are live, which puts back-pressure on the senders instead of growing: their
+//! queues fill, and `Full` is the answer.
+//!
+//! Invariants:
+//! * A reply is always handed out, whatever is live.
+//! * Peers' and clients' live tasks are counted apart, so a flood of clients never keeps a peer's
+//!   request from being served; two cells whose clients wait for each other both go on.
+//! * A request is live from `take_next` until `finished`, however short it was.
+
+use warren_base::{BoundedQueue, Full};
+
+/// Whose request a task serves.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Origin {
+    Peer,
+    Client,
+}
+
+/// What to do next. `Peer` and `Client` must be followed by [`Dispatch::finished`] sooner or later.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Work<R, P, C, I> {
+    Reply(R),
+    Peer(P),
+    Client(C),
+    Idle(I),
+}
+
+/// How much may wait and how much may live. None is zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DispatchLimits {
+    pub replies_queued: usize,
+    pub peers_queued: usize,
+    pub clients_queued: usize,
+    pub idle_queued: usize,
+    /// Tasks for peers that may be live at once.
+    pub peer_tasks: usize,
+    /// Tasks for clients that may be live at once.
+    pub client_tasks: usize,
+}
+
+impl Default for DispatchLimits {
+    /// Every live client task can have one request at a peer, so the replies of all fit.
+    fn default() -> Self {
+        let tasks = warren_base::limits::TASKS_MAX;
+        Self {
+            replies_queued: 2 * tasks,
+            peers_queued: tasks,
+            clients_queued: tasks,
+            idle_queued: 64,
+            peer_tasks: tasks,
+            client_tasks: tasks,
+        }
+    }
+}
+
+/// Replies `R`, peers' requests `P`, clients' requests `C` and idle work `I` of one process.
+#[derive(Clone)]
+pub struct Dispatch<R, P, C, I> {
+    replies: BoundedQueue<R>,
+    peers: BoundedQueue<P>,
+    clients: BoundedQueue<C>,
+    idle: BoundedQueue<I>,
+    peer_tasks: LiveTasks,
+    client_tasks: LiveTasks,
+}
+
+#[derive(Clone)]
+struct LiveTasks {
+    live: usize,
+    limit: usize,
+}
+
+impl LiveTasks {
+    fn new(limit: usize) -> Self {
+        assert!(limit > 0);
+        Self { live: 0, limit }
+    }
+
+    fn has_room(&self) -> bool {
+        self.live < self.limit
+    }
+}
+
+impl<R, P, C, I> Dispatch<R, P, C, I> {
+    pub fn new(limits: DispatchLimits) -> Self {
+        Self {
+            replies: BoundedQueue::new(limits.replies_queued),
+            peers: BoundedQueue::new(limits.peers_queued),
+            clients: BoundedQueue::new(limits.clients_queued),
+            idle: BoundedQueue::new(limits.idle_queued),
+            peer_tasks: LiveTasks::new(limits.peer_tasks),
+            client_tasks: LiveTasks::new(limits.client_tasks),
+        }
+    }
+
+    pub fn push_reply(&mut self, reply: R) -> Result<(), Full<R>> {
+        self.replies.push(reply)
+    }
+
+    pub fn push_peer(&mut self, request: P) -> Result<(), Full<P>> {
+        self.peers.push(request)
+    }
+
+    pub fn push_client(&mut self, request: C) -> Result<(), Full<C>> {
+        self.clients.push(request)
+    }
+
+    pub fn push_idle(&mut self, work: I) -> Result<(), Full<I>> {
+        self.idle.push(work)
+    }
+
+    /// What to do next, if anything can be done: idle work only when nothing else can.
+    pub fn take_next(&mut self) -> Option<Work<R, P, C, I>> {
+        if let Some(reply) = self.replies.pop() {
+            return Some(Work::Reply(reply));
+        }
+        if let Some(request) = pop_within(&mut self.peers, &mut self.peer_tasks) {
+            return Some(Work::Peer(request));
+        }
+        if let Some(request) = pop_within(&mut self.clients, &mut self.client_tasks) {
+            return Some(Work::Client(request));
+        }
+        self.idle.pop().map(Work::Idle)
+    }
+
+    /// A request that `take_next` handed out has been answered, or given up.
+    pub fn finished(&mut self, origin: Origin) {
+        let tasks = match origin {
+            Origin::Peer => &mut self.peer_tasks,
+            Origin::Client => &mut self.client_tasks,
+        };
+        assert!(tasks.live > 0, "a task finished that was not live");
+        tasks.live -= 1;
+    }
+
+    /// Requests handed out and not finished.
+    pub fn live(&self, origin: Origin) -> usize {
+        match origin {
+            Origin::Peer => self.peer_tasks.live,
+            Origin::Client => self.client_tasks.live,
+        }
+    }
+
+    /// Whether requests of this origin wait for live tasks to finish.
+    pub fn is_pressed(&self, origin: Origin) -> bool {
+        match origin {
+            Origin::Peer => !self.peer_tasks.has_room() && !self.peers.is_empty(),
+            Origin::Client => !self.client_tasks.has_room() && !self.clients.is_empty(),
+        }
+    }
+
+    /// Whether more clients' requests can be queued: if not, the cell leaves them in their slots.
+    pub fn takes_clients(&self) -> bool {
+        !self.clients.is_full()
+    }
+
+    /// Whether nothing is queued, live or not.
+    pub fn is_empty(&self) -> bool {
+        let queues = self.replies.is_empty() && self.peers.is_empty();
+        queues && self.clients.is_empty() && self.idle.is_empty()
+    }
+}
+
+fn pop_within<T>(queue: &mut BoundedQueue<T>, tasks: &mut LiveTasks) -> Option<T> {
+    if !tasks.has_room() {
+        return None;
+    }
+    let request = queue.pop()?;
+    tasks.live += 1;
+    Some(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_base::Rng;
+
+    type Numbers = Dispatch<u32, u32, u32, u32>;
+
+    fn limits(peer_tasks: usize, client_tasks: usize) -> DispatchLimits {
+        let (replies_queued, peers_queued, clients_queued, idle_queued) = (4, 4, 4, 4);
+        DispatchLimits {
+            replies_queued,
+            peers_queued,
+            clients_queued,
+            idle_queued,
+            peer_tasks,
+            client_tasks,
+        }
+    }
+
+    #[test]
+    fn replies_then_peers_then_clients_then_idle() {
+        let mut dispatch = Numbers::new(limits(9, 9));
+        dispatch.push_idle(7).unwrap();
+        dispatch.push_client(5).unwrap();
+        dispatch.push_client(6).unwrap();
+        dispatch.push_peer(3).unwrap();
+        dispatch.push_reply(1).unwrap();
+        dispatch.push_reply(2).unwrap();
+        let order: Vec<_> = std::iter::from_fn(|| dispatch.take_next()).collect();
+        let expected = [
+            Work::Reply(1),
+            Work::Reply(2),
+            Work::Peer(3),
+            Work::Client(5),
+            Work::Client(6),
+            Work::Idle(7),
+        ];
+        assert_eq!(order, expected);
+        assert!(dispatch.is_empty());
+    }
+
+    #[test]
+    fn live_tasks_press_back_but_not_on_replies_or_peers() {
+        let mut dispatch = Numbers::new(limits(1, 2));
+        for request in 0..4 {
+            dispatch.push_client(request).unwrap();
+        }
+        assert_eq!(dispatch.push_client(4), Err(Full(4)));
+        assert_eq!(dispatch.take_next(), Some(Work::Client(0)));
+        assert_eq!(dispatch.take_next(), Some(Work::Client(1)));
+        assert_eq!(dispatch.take_next(), None);
+        assert!(dispatch.is_pressed(Origin::Client) && !dispatch.is_pressed(Origin::Peer));
+        dispatch.push_peer(10).unwrap();
+        dispatch.push_peer(11).unwrap();
+        assert_eq!(dispatch.take_next(), Some(Work::Peer(10)));
+        assert_eq!(dispatch.take_next(), None, "peers have a limit too");
+        dispatch.push_reply(20).unwrap();
+        assert_eq!(dispatch.take_next(), Some(Work::Reply(20)));
+        dispatch.finished(Origin::Peer);
+        assert_eq!(dispatch.take_next(), Some(Work::Peer(11)));
+        dispatch.finished(Origin::Client);
+        assert_eq!(dispatch.take_next(), Some(Work::Client(2)));
+    }
+
+    /// Two cells flooded by clients whose every request needs the other cell: nobody waits in a
+    /// circle.
+    #[test]
+    fn flooded_cells_that_need_each_other_go_on() {
+        let mut rng = Rng::new(9);
+        let mut cells = [Numbers::new(limits(1, 2)), Numbers::new(limits(1, 2))];
+        let (mut answered, mut offered) = (0, 0);
+        // Client tasks of each cell whose request to the other has not been accepted yet.
+        let mut unsent: [Vec<u32>; 2] = [vec![], vec![]];
+        for _ in 0..20_000 {
+            let here = rng.below(2) as usize;
+            let there = 1 - here;
+            while cells[here].push_client(offered).is_ok() {
+                offered += 1;
+            }
+            while let Some(&request) = unsent[here].last() {
+                if cells[there].push_peer(request).is_err() {
+                    break;
+                }
+                unsent[here].pop();
+            }
+            match cells[here].take_next() {
+                Some(Work::Client(request)) => unsent[here].push(request),
+                Some(Work::Peer(request)) => {
+                    cells[there].push_reply(request).unwrap();
+                    cells[here].finished(Origin::Peer);
+                }
+                Some(Work::Reply(_)) => {
+                    cells[here].finished(Origin::Client);
+                    answered += 1;
+                }
+                Some(Work::Idle(_)) | None => {}
+            }
+            assert!(cells[here].live(Origin::Client) <= 2);
+        }
+        assert!(answered > 4000, "{answered}");
+    }
+
+    #[test]
+    #[should_panic(expected = "not live")]
+    fn finishing_what_was_not_live_is_our_own_mistake() {
+        Numbers::new(DispatchLimits::default()).finished(Origin::Peer);
+    }
+}

@@ -1,0 +1,207 @@
+//! What each algorithm does, step by step.
+
+use warren_base::CellId;
+
+use crate::{Algorithm, Effect, Get, NotMember, Pool, PoolMessage, Ticket, Tuning};
+
+const A: CellId = CellId(1);
+const B: CellId = CellId(2);
+const C: CellId = CellId(3);
+
+/// Delivers everything, in order of the cells; gives back what is no message, and how many messages
+/// there were.
+fn settle(pools: &mut [&mut Pool<u32>]) -> (Vec<(CellId, Effect<u32>)>, usize) {
+    let (mut others, mut messages) = (Vec::new(), 0);
+    loop {
+        let mut sent = Vec::new();
+        for pool in pools.iter_mut() {
+            while let Some(effect) = pool.poll() {
+                match effect {
+                    Effect::Send { to, message } => sent.push((pool.me, to, message)),
+                    other => others.push((pool.me, other)),
+                }
+            }
+        }
+        if sent.is_empty() {
+            return (others, messages);
+        }
+        messages += sent.len();
+        for (from, to, message) in sent {
+            let receiver = pools.iter_mut().find(|pool| pool.me == to);
+            receiver.expect("only known cells are written to").handle(from, message);
+        }
+    }
+}
+
+fn trio(algorithm: Algorithm, tuning: Tuning) -> (Pool<u32>, Pool<u32>, Pool<u32>) {
+    let mut a = Pool::create(A, algorithm, tuning);
+    let mut b = Pool::join(B, A, algorithm, tuning);
+    let mut c = Pool::join(C, A, algorithm, tuning);
+    assert_eq!(b.add(1), Err(NotMember(1)), "not before everybody knows it");
+    let (events, _) = settle(&mut [&mut a, &mut b, &mut c]);
+    assert_eq!(events, [(B, Effect::Ready), (C, Effect::Ready)]);
+    assert!([&a, &b, &c].iter().all(|pool| pool.members().count() == 2));
+    (a, b, c)
+}
+
+fn pending(pool: &mut Pool<u32>) -> Ticket {
+    match pool.get() {
+        Get::Pending(ticket) => ticket,
+        Get::Got(element) => panic!("{element} was here"),
+    }
+}
+
+#[test]
+fn local_adds_and_gets_send_nothing() {
+    let (mut a, mut b, mut c) = trio(Algorithm::Bulk, Tuning::default());
+    b.add(7).unwrap();
+    assert_eq!(b.get(), Get::Got(7));
+    assert_eq!(settle(&mut [&mut a, &mut b, &mut c]).1, 0);
+}
+
+#[test]
+fn centralized_keeps_all_in_the_first_shard() {
+    let (mut a, mut b, mut c) = trio(Algorithm::Centralized, Tuning::default());
+    b.add(7).unwrap();
+    c.add(8).unwrap();
+    settle(&mut [&mut a, &mut b, &mut c]);
+    assert_eq!((a.local_size(), b.local_size(), c.local_size()), (2, 0, 0));
+    let ticket = pending(&mut b);
+    let (events, messages) = settle(&mut [&mut a, &mut b, &mut c]);
+    assert_eq!(events, [(B, Effect::Resolved { ticket, element: Some(7) })]);
+    assert_eq!(messages, 3, "pull, transfer, taken");
+}
+
+#[test]
+fn an_add_on_its_way_to_the_center_is_found() {
+    let (mut a, mut b, mut c) = trio(Algorithm::Centralized, Tuning::default());
+    b.add(7).unwrap();
+    // The add has returned, its message has not arrived, and the center is asked first.
+    let ticket = pending(&mut a);
+    while let Some(effect) = a.poll() {
+        let Effect::Send { to, message } = effect else { panic!("{effect:?}") };
+        if to == B { b.handle(A, message) } else { c.handle(A, message) }
+    }
+    let (events, _) = settle(&mut [&mut a, &mut b, &mut c]);
+    assert_eq!(events, [(A, Effect::Resolved { ticket, element: Some(7) })]);
+}
+
+#[test]
+fn distributed_fetches_one_and_bulk_fetches_many() {
+    for (algorithm, fetched) in [(Algorithm::Distributed, 1), (Algorithm::Bulk, 50)] {
+        let (mut a, mut b, mut c) = trio(algorithm, Tuning::default());
+        (0..200).for_each(|element| c.add(element).unwrap());
+        pending(&mut a);
+        settle(&mut [&mut a, &mut b, &mut c]);
+        assert_eq!((a.local_size(), c.local_size()), (fetched - 1, 200 - fetched));
+        assert_eq!(a.size(), 199, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn nearer_shards_are_asked_first() {
+    let (mut a, mut b, mut c) = trio(Algorithm::Bulk, Tuning::default());
+    b.add(1).unwrap();
+    c.add(2).unwrap();
+    a.locality(C, 10);
+    let ticket = pending(&mut a);
+    let (events, _) = settle(&mut [&mut a, &mut b, &mut c]);
+    assert_eq!(events, [(A, Effect::Resolved { ticket, element: Some(2) })]);
+}
+
+#[test]
+fn an_empty_pool_is_said_to_be_empty() {
+    for algorithm in Algorithm::ALL {
+        let (mut a, mut b, mut c) = trio(algorithm, Tuning::default());
+        let (first, second) = (pending(&mut a), pending(&mut a));
+        let (events, messages) = settle(&mut [&mut a, &mut b, &mut c]);
+        let none = |ticket| (A, Effect::Resolved { ticket, element: None });
+        assert_eq!(events, [none(first), none(second)]);
+        assert_eq!(messages, 8, "one search of two rounds serves both");
+    }
+}
+
+#[test]
+fn an_idle_shard_pulls_before_it_is_asked() {
+    let tuning = Tuning { idle_calls: 2, ..Tuning::default() };
+    let (mut a, mut b, mut c) = trio(Algorithm::BackgroundPull, tuning);
+    (0..100).for_each(|element| c.add(element).unwrap());
+    for expected in [0, 0, 0, 50] {
+        a.idle();
+        settle(&mut [&mut a, &mut b, &mut c]);
+        assert_eq!(a.local_size(), expected, "every second call, B's turn and then C's");
+    }
+}
+
+#[test]
+fn a_rich_shard_pushes_and_with_estimates_only_to_the_poor() {
+    let tuning = Tuning {
+        idle_calls: 1,
+        push_above: 10,
+        estimate_step: 10,
+        estimate_gap: 40,
+        ..Tuning::default()
+    };
+    for (algorithm, b_grows) in
+        [(Algorithm::BackgroundPush, true), (Algorithm::EstimatedPush, false)]
+    {
+        let (mut a, mut b, mut c) = trio(algorithm, tuning);
+        (0..200).for_each(|element| a.add(element).unwrap());
+        (0..190).for_each(|element| b.add(1000 + element).unwrap());
+        b.idle();
+        settle(&mut [&mut a, &mut b, &mut c]);
+        let before = b.local_size();
+        for _ in 0..2 {
+            a.idle();
+            settle(&mut [&mut a, &mut b, &mut c]);
+        }
+        assert!(c.local_size() >= 50, "{algorithm:?} {}", c.local_size());
+        assert_eq!(b.local_size() > before, b_grows, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_leaver_passes_its_elements_on_and_the_last_says_so() {
+    let (mut a, mut b, mut c) = trio(Algorithm::Distributed, Tuning::default());
+    (0..120).for_each(|element| a.add(element).unwrap());
+    a.leave();
+    assert_eq!(a.add(500), Err(NotMember(500)));
+    let (events, _) = settle(&mut [&mut a, &mut b, &mut c]);
+    assert_eq!(events, [(A, Effect::Left)]);
+    assert_eq!(b.local_size() + c.local_size(), 120);
+    assert!(b.local_size() > 0 && c.local_size() > 0);
+    b.leave();
+    c.leave();
+    let (mut events, _) = settle(&mut [&mut b, &mut c]);
+    events.sort_by_key(|(cell, _)| std::cmp::Reverse(*cell));
+    assert_eq!(events[0], (C, Effect::Left));
+    let (B, Effect::LastLeft { elements }) = &events[1] else { panic!("{events:?}") };
+    assert_eq!(elements.len(), 120);
+}
+
+#[test]
+fn what_the_dead_did_not_take_comes_back() {
+    let (mut a, mut b, mut c) = trio(Algorithm::Centralized, Tuning::default());
+    b.add(7).unwrap();
+    let Some(Effect::Send { to: A, message: PoolMessage::Transfer { .. } }) = b.poll() else {
+        panic!()
+    };
+    b.peer_died(A);
+    c.peer_died(A);
+    let (events, _) = settle(&mut [&mut b, &mut c]);
+    assert_eq!(events.len(), 2);
+    assert!(matches!(events[0], (B, Effect::Lost { cell: A, estimate: 1 })));
+    let ticket = pending(&mut c);
+    let (events, _) = settle(&mut [&mut b, &mut c]);
+    assert_eq!(events, [(C, Effect::Resolved { ticket, element: Some(7) })]);
+    drop(a.poll());
+}
+
+#[test]
+fn a_join_through_the_dead_fails() {
+    let mut b: Pool<u32> = Pool::join(B, A, Algorithm::Bulk, Tuning::default());
+    let ticket = pending(&mut b);
+    b.peer_gone(A);
+    let effects: Vec<_> = std::iter::from_fn(|| b.poll()).skip(1).collect();
+    assert_eq!(effects, [Effect::JoinFailed { waiting: vec![ticket] }]);
+}

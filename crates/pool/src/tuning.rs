@@ -1,0 +1,75 @@
+//! The six algorithms and their numbers (fos thesis, section 4.4).
+
+/// Where elements lie and when they move. Each after `Distributed` adds to the one before, but pull
+/// and push exclude each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Algorithm {
+    /// All elements lie in one shard; the others send it their adds and gets.
+    Centralized,
+    /// Elements lie where they were added; a get that finds none here fetches one.
+    Distributed,
+    /// ... and fetches many.
+    Bulk,
+    /// ... and an idle shard with few elements fetches some before they are wanted.
+    BackgroundPull,
+    /// ... or an idle shard with many gives some away, in turn.
+    BackgroundPush,
+    /// ... only to shards that are thought to have fewer.
+    EstimatedPush,
+}
+
+impl Algorithm {
+    pub const ALL: [Self; 6] = [
+        Self::Centralized,
+        Self::Distributed,
+        Self::Bulk,
+        Self::BackgroundPull,
+        Self::BackgroundPush,
+        Self::EstimatedPush,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Centralized => "centralized",
+            Self::Distributed => "distributed",
+            Self::Bulk => "bulk",
+            Self::BackgroundPull => "background_pull",
+            Self::BackgroundPush => "background_push",
+            Self::EstimatedPush => "estimated_push",
+        }
+    }
+}
+
+/// The distance to a cell that nobody has set (thesis, section 4.2.3).
+pub const DISTANCE_DEFAULT: u32 = 10_000;
+
+/// The thesis's numbers, which were tuned for 4 KiB pages; a pool of larger things wants smaller
+/// ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// Elements moved in one message. A message of them must fit `PEER_MESSAGE_MAX`.
+    pub bulk: u32,
+    /// One idle call of so many does background work.
+    pub idle_calls: u32,
+    /// Background pull: fetch while there are fewer here.
+    pub pull_below: usize,
+    /// Background push: give away while there are more here.
+    pub push_above: usize,
+    /// Estimates: tell the others when the number here has changed by so much.
+    pub estimate_step: u64,
+    /// Estimates: give only to shards that have so many fewer.
+    pub estimate_gap: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            bulk: 50,
+            idle_calls: 100,
+            pull_below: 1024,
+            push_above: 20_000,
+            estimate_step: 500,
+            estimate_gap: 2048,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What the supervisor and the cells say to each other.
+//!
+//! Descriptors that belong to a message (a client's segments) travel beside it; the driver pairs
+//! them. Order holds in each direction.
+
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, MapVersion, ShardId};
+
+use crate::{Credentials, Wire};
+
+/// From the supervisor to a cell.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum Order {
+    /// A client may speak from now on. `acknowledged_leases` is for a front (design 13.1).
+    Admit { client: ClientId, credentials: Credentials, acknowledged_leases: bool, slots: u16 },
+    /// The client is gone: release everything of its.
+    Expel { client: ClientId },
+    /// Checkpoint `number`: start no new transaction and say when none is left.
+    Drain { number: u64 },
+    /// No cell has a transaction: write all that changed, flush, report.
+    Write { number: u64 },
+    /// The superblock names checkpoint `number`: freed blocks may be used again.
+    Switched { number: u64 },
+    /// Checkpoint `number` did not happen.
+    Failed { number: u64, errno: Errno },
+    /// After the last checkpoint: answer what waits and end.
+    Stop,
+}
+
+/// What a cell wrote for a checkpoint and the supervisor must record.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Wire)]
+pub struct Written {
+    /// The shards that changed.
+    pub roots: Vec<ShardRoot>,
+    /// Chunks of 64 blocks that went to a shard since the last checkpoint.
+    pub claimed: Vec<(u64, ShardId)>,
+    /// Chunks that are nobody's any more.
+    pub released: Vec<u64>,
+}
+
+/// Where a shard's tree is, and what else its root slot holds.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct ShardRoot {
+    pub shard: ShardId,
+    /// Block and checksum of the root node; `None` of an empty shard.
+    pub root: Option<(BlockNo, u32)>,
+    pub height: u8,
+    pub next_sequence: u64,
+    pub inodes: u64,
+    /// Blocks in use, data and nodes.
+    pub blocks: u64,
+}
+
+/// From a cell to the supervisor.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum Report {
+    /// All shards of the cell are open.
+    Ready {
+        cell: CellId,
+        epoch: Epoch,
+        map: MapVersion,
+    },
+    Admitted {
+        client: ClientId,
+    },
+    Expelled {
+        client: ClientId,
+    },
+    /// Somebody waits for a checkpoint that starts from now on.
+    WantCheckpoint {
+        cell: CellId,
+    },
+    Drained {
+        cell: CellId,
+        number: u64,
+    },
+    /// Every write of the checkpoint is done, but not flushed.
+    Written {
+        cell: CellId,
+        number: u64,
+        result: Result<Written, Errno>,
+    },
+    /// A shard cannot be opened: what the device holds of it cannot be read.
+    Broken {
+        cell: CellId,
+        shard: ShardId,
+        errno: Errno,
+    },
+    /// The cell has nothing left to do.
+    Stopped {
+        cell: CellId,
+    },
+}

@@ -1,0 +1,279 @@
+//! What a client asks of a cell.
+
+use bitflags::bitflags;
+use warren_base::{Ino, MapVersion, ShardId, SlotNo};
+
+use crate::wire::wire_flags;
+use crate::{FileKind, FileName, LockOwner, LockSpec, SetAttr, Wire, XattrName};
+
+/// Goes before every request. `uid` and `gid` count only from a privileged admission (the FUSE
+/// front); everyone else acts as the kernel said when it was admitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RequestHeader {
+    /// Grows by one with every request of a slot; the reply carries it back.
+    pub seq: u32,
+    pub map_version: MapVersion,
+    pub uid: u32,
+    pub gid: u32,
+    /// Bytes of file data in the slot's payload lane.
+    pub payload_len: u32,
+}
+
+/// Who acts.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Wire)]
+pub struct Credentials {
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary groups, sorted.
+    pub groups: Vec<u32>,
+    /// The kernel has already checked access (FUSE with `default_permissions`).
+    pub checked_by_kernel: bool,
+}
+
+/// An open-file object at the cell of its inode.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
+pub struct Handle {
+    pub ino: Ino,
+    /// Numbered by the cell, unique for an inode's shard while the fleet lives.
+    pub open: u64,
+}
+
+/// Where to read or write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum Position {
+    At(u64),
+    /// At the offset of the open-file object, which moves on.
+    Current,
+    /// At the end, atomically with finding it (`O_APPEND`). The object's offset follows.
+    End,
+}
+
+bitflags! {
+    /// What an open-file object may be used for.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct AccessMode: u8 {
+        const READ = 1;
+        const WRITE = 2;
+        /// Empty the file while opening it (`O_TRUNC`).
+        const TRUNCATE = 4;
+        /// Opened to be executed: readable by who may execute it.
+        const EXECUTE = 8;
+    }
+
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct CreateFlags: u8 {
+        /// Fail with EEXIST if the name exists (`O_EXCL`).
+        const EXCLUSIVE = 1;
+        /// Open what was created or found.
+        const OPEN = 2;
+    }
+
+    /// As `renameat2`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct RenameFlags: u8 {
+        const NOREPLACE = 1;
+        const EXCHANGE = 2;
+    }
+}
+wire_flags!(AccessMode);
+wire_flags!(CreateFlags);
+wire_flags!(RenameFlags);
+
+/// Whether a set attribute must be new or must exist, as `setxattr`'s flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum XattrMode {
+    Any,
+    Create,
+    Replace,
+}
+
+/// What a new inode shall be. `mode` is the permission bits, umask already applied.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct NewInode {
+    pub kind: FileKind,
+    pub mode: u16,
+    pub rdev: u32,
+    /// Of a symbolic link; else empty.
+    pub target: Box<[u8]>,
+}
+
+/// Every request has one cell that executes it: see [`Request::shard`].
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum Request {
+    /// Does nothing: the cost of the way there and back.
+    Null,
+    Lookup {
+        dir: Ino,
+        name: FileName,
+    },
+    GetAttr {
+        ino: Ino,
+    },
+    SetAttr {
+        ino: Ino,
+        handle: Option<Handle>,
+        set: SetAttr,
+    },
+    /// Regular files, special files, sockets, symbolic links and directories.
+    Create {
+        dir: Ino,
+        name: FileName,
+        new: NewInode,
+        flags: CreateFlags,
+        access: AccessMode,
+    },
+    Link {
+        ino: Ino,
+        dir: Ino,
+        name: FileName,
+    },
+    Unlink {
+        dir: Ino,
+        name: FileName,
+    },
+    Rmdir {
+        dir: Ino,
+        name: FileName,
+    },
+    Rename {
+        from: Ino,
+        from_name: FileName,
+        dir: Ino,
+        name: FileName,
+        flags: RenameFlags,
+    },
+    ReadLink {
+        ino: Ino,
+    },
+    /// Entries after `cookie` (0 for the start), at most about `bytes_max` encoded bytes of them.
+    ReadDir {
+        dir: Ino,
+        cookie: u64,
+        bytes_max: u32,
+    },
+    Open {
+        ino: Ino,
+        access: AccessMode,
+    },
+    Close {
+        handle: Handle,
+    },
+    Read {
+        handle: Handle,
+        position: Position,
+        len: u32,
+    },
+    /// Writes the slot's payload.
+    Write {
+        handle: Handle,
+        position: Position,
+        kill_privileges: bool,
+    },
+    /// Moves the offset of an open-file object; `position` is absolute.
+    Seek {
+        handle: Handle,
+        position: u64,
+    },
+    /// Makes what was written to the file durable (and, without `data_only`, its attributes).
+    Fsync {
+        ino: Ino,
+        data_only: bool,
+    },
+    /// Makes everything durable.
+    Sync,
+    StatFs,
+    GetXattr {
+        ino: Ino,
+        name: XattrName,
+    },
+    SetXattr {
+        ino: Ino,
+        name: XattrName,
+        value: Box<[u8]>,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        ino: Ino,
+        name: XattrName,
+    },
+    ListXattr {
+        ino: Ino,
+    },
+    /// Takes or releases a lock; waits for it if `wait`.
+    Lock {
+        ino: Ino,
+        spec: LockSpec,
+        wait: bool,
+    },
+    /// The first lock that stands in the way of `spec`.
+    TestLock {
+        ino: Ino,
+        spec: LockSpec,
+    },
+    /// Releases all record locks that `owner` holds on the inode, as every `close` does.
+    ReleaseLocks {
+        ino: Ino,
+        owner: LockOwner,
+    },
+    /// Answers the request that waits in another slot of this client with EINTR.
+    Cancel {
+        slot: SlotNo,
+        seq: u32,
+    },
+    /// Waits for leases to be recalled; `acknowledged` is the number of the last recall that took
+    /// effect (design 13.1: leases held for a cache that cannot read a word).
+    AwaitRecall {
+        acknowledged: u64,
+    },
+}
+
+impl Request {
+    /// The shard whose cell executes the request; `None` if any cell can.
+    pub const fn shard(&self) -> Option<ShardId> {
+        let ino = match self {
+            Self::Null
+            | Self::Sync
+            | Self::StatFs
+            | Self::Cancel { .. }
+            | Self::AwaitRecall { .. } => return None,
+            Self::Lookup { dir, .. }
+            | Self::Create { dir, .. }
+            | Self::Link { dir, .. }
+            | Self::Unlink { dir, .. }
+            | Self::Rmdir { dir, .. }
+            | Self::Rename { dir, .. }
+            | Self::ReadDir { dir, .. } => *dir,
+            Self::GetAttr { ino }
+            | Self::SetAttr { ino, .. }
+            | Self::ReadLink { ino }
+            | Self::Open { ino, .. }
+            | Self::Fsync { ino, .. }
+            | Self::GetXattr { ino, .. }
+            | Self::SetXattr { ino, .. }
+            | Self::RemoveXattr { ino, .. }
+            | Self::ListXattr { ino }
+            | Self::Lock { ino, .. }
+            | Self::TestLock { ino, .. }
+            | Self::ReleaseLocks { ino, .. } => *ino,
+            Self::Close { handle }
+            | Self::Read { handle, .. }
+            | Self::Write { handle, .. }
+            | Self::Seek { handle, .. } => handle.ino,
+        };
+        Some(ino.shard())
+    }
+}
+
+impl NewInode {
+    pub fn directory(mode: u16) -> Self {
+        Self { kind: FileKind::Directory, mode, rdev: 0, target: Box::default() }
+    }
+
+    pub fn regular(mode: u16) -> Self {
+        Self { kind: FileKind::Regular, mode, rdev: 0, target: Box::default() }
+    }
+
+    pub fn symlink(target: &[u8]) -> Self {
+        Self { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: target.into() }
+    }
+}

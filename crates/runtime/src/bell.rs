@@ -1,0 +1,83 @@
+//! The bell of a sleeping cell: a pipe whose reading end only the cell has.
+//!
+//! An eventfd would be simpler and is not enough. It has one end: whoever may ring it may also take
+//! the count, or make the cell's own read block, and clients are hostile. Of a pipe every client gets
+//! a writing end of its own, opened anew, so that even its flags are its own. The worst it can do
+//! is to ring for nothing.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+use crate::error::{FleetError, system};
+use crate::link::retry;
+
+/// Bytes the pipe holds: a page, the least. One byte is as good as many.
+const PIPE_BYTES: usize = 4096;
+
+/// Reads that empty the pipe, plus what a hostile client writes meanwhile.
+const DRAINS_MAX: u32 = 4;
+
+/// Both ends, as the supervisor makes and keeps them.
+#[derive(Debug)]
+pub struct Bell {
+    reader: OwnedFd,
+    writer: OwnedFd,
+}
+
+impl Bell {
+    pub fn new() -> Result<Self, FleetError> {
+        let doing = "make a bell";
+        let (reader, writer) =
+            pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(system(doing))?;
+        fcntl_setpipe_size(&writer, PIPE_BYTES).map_err(system(doing))?;
+        Ok(Self { reader, writer })
+    }
+
+    /// A writing end of its own for somebody who rings.
+    pub fn rope(&self) -> Result<OwnedFd, FleetError> {
+        let path = format!("/proc/self/fd/{}", self.writer.as_raw_fd());
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        open(path, flags, Mode::empty()).map_err(system("share a bell"))
+    }
+
+    /// The reading end, for the cell.
+    pub fn reader(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+}
+
+/// Takes all rings so far.
+pub fn drain(reader: &OwnedFd) {
+    let mut bytes = [0; PIPE_BYTES];
+    for _ in 0..DRAINS_MAX {
+        // An error means that it is empty.
+        if !matches!(retry(|| rustix::io::read(reader, &mut bytes)), Ok(n) if n == bytes.len()) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_shm::WakeFd;
+
+    #[test]
+    fn a_rope_rings_and_cannot_silence() {
+        let bell = Bell::new().expect("bell");
+        let rope = bell.rope().expect("rope");
+        assert!(rustix::io::read(&rope, &mut [0; 8]).is_err());
+        let wake = WakeFd::from_fd(rope);
+        for _ in 0..2 * PIPE_BYTES {
+            wake.wake();
+        }
+        assert!(rustix::io::ioctl_fionread(bell.reader()).is_ok_and(|n| n > 0));
+        let reader = bell.reader().try_clone_to_owned().expect("reader");
+        drain(&reader);
+        assert_eq!(rustix::io::ioctl_fionread(bell.reader()), Ok(0));
+        wake.wake();
+        assert_eq!(rustix::io::ioctl_fionread(bell.reader()), Ok(8));
+    }
+}

@@ -1,0 +1,186 @@
+//! The memory that a cell shares with its clients, and its frames.
+//!
+//! A client is here from its admission until the core has forgotten it; from its expulsion on it is
+//! silent: what it still writes is not looked at.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, ClientId, Epoch, Errno, SlotNo};
+use warren_cell::{FrameNo, Memory, SlotRef};
+use warren_proto::RequestHeader;
+use warren_shm::{ClientReader, Frames, ReplyHeader, ReplyWriter, map_read_only, map_writable};
+
+use crate::error::FleetError;
+use crate::message::ADMIT_DESCRIPTORS;
+
+/// One client's segments, as this cell maps them.
+struct ClientMemory {
+    requests: ClientReader,
+    replies: ReplyWriter,
+    bells_seen: u64,
+    /// The last request taken of each slot.
+    taken: Vec<u32>,
+    silent: bool,
+}
+
+impl ClientMemory {
+    fn open(
+        requests: OwnedFd,
+        replies: OwnedFd,
+        slots: u16,
+        cell: CellId,
+        epoch: Epoch,
+    ) -> Result<Self, FleetError> {
+        let slots = usize::from(slots);
+        let requests = ClientReader::new(map_read_only(requests.as_fd())?, slots)?;
+        let replies = ReplyWriter::new(map_writable(replies.as_fd())?, slots, cell, epoch)?;
+        let taken = (0..slots).map(|slot| replies.last_seq(SlotNo(slot as u16))).collect();
+        Ok(Self { requests, replies, bells_seen: 0, taken, silent: false })
+    }
+}
+
+/// What [`Memory`] is over.
+pub struct SharedMemory {
+    cell: CellId,
+    epoch: Epoch,
+    frames: Frames,
+    clients: BTreeMap<ClientId, ClientMemory>,
+    rung: Vec<SlotRef>,
+}
+
+impl SharedMemory {
+    pub fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
+        Self { cell, epoch, frames, clients: BTreeMap::new(), rung: Vec::new() }
+    }
+
+    pub fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    /// Maps the segments of a new client: its own, and the cell's for it.
+    pub fn admit(
+        &mut self,
+        client: ClientId,
+        slots: u16,
+        [requests, replies]: [OwnedFd; ADMIT_DESCRIPTORS],
+    ) -> Result<(), FleetError> {
+        let memory = ClientMemory::open(requests, replies, slots, self.cell, self.epoch)?;
+        self.clients.insert(client, memory);
+        Ok(())
+    }
+
+    /// Takes no more requests from the client.
+    pub fn silence(&mut self, client: ClientId) {
+        if let Some(memory) = self.clients.get_mut(&client) {
+            memory.silent = true;
+        }
+    }
+
+    /// Unmaps the client's segments.
+    pub fn forget(&mut self, client: ClientId) {
+        self.clients.remove(&client);
+    }
+
+    /// The slots that rang since the last call: of each client at most all of its slots.
+    pub fn rung(&mut self) -> Vec<SlotRef> {
+        let mut rung = std::mem::take(&mut self.rung);
+        for (&client, memory) in &mut self.clients {
+            let mut bits = memory.requests.rung(self.cell, &mut memory.bells_seen);
+            while bits != 0 && !memory.silent {
+                rung.push(SlotRef { client, slot: SlotNo(bits.trailing_zeros() as u16) });
+                bits &= bits - 1;
+            }
+        }
+        rung
+    }
+
+    /// Keeps the vector for the next [`Self::rung`].
+    pub fn done_with(&mut self, mut rung: Vec<SlotRef>) {
+        rung.clear();
+        self.rung = rung;
+    }
+
+    /// The slot's new request, its body copied to `body`, or the number of one that is malformed.
+    /// `None` if there is nothing new.
+    pub fn take(
+        &mut self,
+        from: SlotRef,
+        body: &mut Vec<u8>,
+    ) -> Option<Result<RequestHeader, u32>> {
+        let memory = self.clients.get_mut(&from.client).filter(|memory| !memory.silent)?;
+        let taken = &mut memory.taken[usize::from(from.slot.0)];
+        match memory.requests.take(from.slot, *taken, body) {
+            Ok(None) => None,
+            Ok(Some(header)) => {
+                *taken = header.seq;
+                Some(Ok(header))
+            }
+            Err(_) => {
+                *taken = memory.requests.seq(from.slot);
+                Some(Err(*taken))
+            }
+        }
+    }
+
+    pub fn reply(&mut self, to: SlotRef, seq: u32, header: ReplyHeader, body: &[u8]) {
+        let memory = self.client(to.client);
+        memory.replies.reply(&memory.requests, to.slot, seq, header, body);
+    }
+
+    /// Answers bytes that are no request.
+    pub fn refuse(&mut self, to: SlotRef, seq: u32) {
+        self.reply(to, seq, ReplyHeader { errno: Some(Errno::EPROTO), payload_len: 0 }, &[]);
+    }
+
+    fn client(&self, client: ClientId) -> &ClientMemory {
+        self.clients.get(&client).expect("the core names only clients that it has not forgotten")
+    }
+}
+
+impl Memory for SharedMemory {
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+        self.frames.frame(frame.0)
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        self.frames.frame_mut(frame.0)
+    }
+
+    fn payload_to_frame(
+        &mut self,
+        from: SlotRef,
+        offset: usize,
+        frame: FrameNo,
+        at: usize,
+        len: usize,
+    ) {
+        let client = self
+            .clients
+            .get(&from.client)
+            .expect("the core names only clients that it has not forgotten");
+        let into = &mut self.frames.frame_mut(frame.0)[at..at + len];
+        client.requests.copy_payload(from.slot, offset, into);
+    }
+
+    fn frame_to_payload(
+        &mut self,
+        frame: FrameNo,
+        at: usize,
+        to: SlotRef,
+        offset: usize,
+        len: usize,
+    ) {
+        let bytes = &self.frames.frame(frame.0)[at..at + len];
+        self.client(to.client).replies.write_payload(to.slot, offset, bytes);
+    }
+
+    fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
+        self.client(to.client).replies.zero_payload(to.slot, offset, len);
+    }
+
+    fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {
+        self.client(client).replies.store_word(word, stamp);
+    }
+}

@@ -1,0 +1,149 @@
+//! Asking at a fleet's door: find the socket, make sure who answers, exchange one request.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use warren_base::Errno;
+use warren_proto::Wire;
+
+use crate::error::{FleetError, system};
+use crate::identity;
+use crate::link::{Link, Packet, Received, Trust, Wait, retry};
+use crate::message::{DOOR_VERSION, DoorReply, DoorRequest};
+use crate::place::{self, PoolId};
+use crate::status::FleetStatus;
+
+/// How long a fleet may take to answer at its door.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a fleet may take for its last checkpoint.
+const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A connected socket to the fleet that serves the pool.
+pub(crate) fn knock(pool: &Path) -> Result<Link, FleetError> {
+    let id = PoolId::of(pool)?;
+    for door in id.doors() {
+        if let Some(link) = open(&door, Some(id.owner()))? {
+            return Ok(link);
+        }
+    }
+    Err(FleetError::NoFleet(pool.to_path_buf()))
+}
+
+/// Connects to a door; `None` if there is none or nobody behind it. A socket in a place where anyone
+/// may make one is only believed if root, we, or the pool's owner listen there.
+fn open(door: &Path, owner: Option<u32>) -> Result<Option<Link>, FleetError> {
+    let doing = "connect to the fleet";
+    let address = SocketAddrUnix::new(door).map_err(system(doing))?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(system(doing))?;
+    if retry(|| connect(&socket, &address)).is_err() {
+        return Ok(None);
+    }
+    let listener = identity::of_peer(&socket).map_err(system(doing))?.uid;
+    let believed = listener == 0 || listener == place::uid() || Some(listener) == owner;
+    let trust =
+        if listener == 0 || listener == place::uid() { Trust::Fleet } else { Trust::Stranger };
+    Ok(believed.then(|| Link::new(socket, trust)))
+}
+
+/// One request, one reply.
+pub(crate) fn ask(link: &mut Link, request: &DoorRequest) -> Result<(DoorReply, Vec<OwnedFd>), FleetError> {
+    let doing = "talk to the fleet";
+    link.send(&request.to_bytes(), &[], Wait::Yes).map_err(system(doing))?;
+    let packet = await_packet(link, ANSWER_TIMEOUT)?;
+    let reply = DoorReply::from_bytes(&packet.bytes).map_err(|_| FleetError::Refused(Errno::EPROTO))?;
+    match reply {
+        DoorReply::Refused { version, .. } if version != DOOR_VERSION => {
+            Err(FleetError::Version { ours: DOOR_VERSION, theirs: version })
+        }
+        DoorReply::Refused { errno, .. } => {
+            Err(FleetError::Refused(Errno::from_raw(errno).unwrap_or(Errno::EIO)))
+        }
+        reply => Ok((reply, packet.fds)),
+    }
+}
+
+pub(crate) fn await_packet(link: &mut Link, timeout: Duration) -> Result<Packet, FleetError> {
+    let doing = "hear from the fleet";
+    if !is_readable(link, timeout)? {
+        return Err(FleetError::NotReady(timeout.as_secs()));
+    }
+    match link.receive(Wait::No).map_err(system(doing))? {
+        Received::Packet(packet) => Ok(packet),
+        Received::Nothing | Received::Closed => Err(FleetError::Died("the fleet".into())),
+    }
+}
+
+/// Waits until the descriptor is readable or hung up; false if it took too long.
+pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, FleetError> {
+    let timeout = timeout.try_into().map_err(|_| FleetError::NotReady(timeout.as_secs()))?;
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let ready = retry(|| poll(&mut fds, Some(&timeout))).map_err(system("wait for the fleet"))?;
+    Ok(ready > 0)
+}
+
+/// What the fleet of this pool says about itself.
+pub fn status(pool: &Path) -> Result<FleetStatus, FleetError> {
+    ask_status(&mut knock(pool)?)
+}
+
+fn ask_status(link: &mut Link) -> Result<FleetStatus, FleetError> {
+    match ask(link, &DoorRequest::Status { version: DOOR_VERSION })? {
+        (DoorReply::Status { json }, _) => {
+            serde_json::from_slice(&json).map_err(|_| FleetError::Refused(Errno::EPROTO))
+        }
+        _ => Err(FleetError::Refused(Errno::EPROTO)),
+    }
+}
+
+/// What every fleet that this process can reach says about itself.
+pub fn status_of_all() -> Vec<FleetStatus> {
+    let ask_at = |door: PathBuf| {
+        let mut link = open(&door, None).ok().flatten()?;
+        ask_status(&mut link).ok()
+    };
+    place::all_doors().into_iter().filter_map(ask_at).collect()
+}
+
+/// Whether a fleet serves the pool.
+pub fn is_served(pool: &Path) -> bool {
+    knock(pool).is_ok()
+}
+
+/// Stops the pool's fleet after a last checkpoint, and waits until it is gone.
+pub fn stop(pool: &Path) -> Result<(), FleetError> {
+    let mut link = knock(pool)?;
+    let DoorReply::Stopping { keeper } =
+        ask(&mut link, &DoorRequest::Stop { version: DOOR_VERSION })?.0
+    else {
+        return Err(FleetError::Refused(Errno::EPROTO));
+    };
+    // The keeper is still there: its supervisor has just answered. It may be invisible from another
+    // process namespace; then the hang-up must do.
+    let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
+    let pidfd = keeper.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let outcome = last_word(&mut link);
+    if let Some(pidfd) = pidfd {
+        is_readable(&pidfd, STOP_TIMEOUT)?;
+    }
+    outcome
+}
+
+/// Until the fleet hangs up: what went wrong with its last checkpoint, if it did.
+fn last_word(link: &mut Link) -> Result<(), FleetError> {
+    if !is_readable(link, STOP_TIMEOUT)? {
+        return Err(FleetError::NotReady(STOP_TIMEOUT.as_secs()));
+    }
+    match link.receive(Wait::No).map_err(system("hear from the fleet"))? {
+        Received::Nothing | Received::Closed => Ok(()),
+        Received::Packet(packet) => match DoorReply::from_bytes(&packet.bytes) {
+            Ok(DoorReply::Failed { kind, line }) => Err(FleetError::reported(kind, &line)),
+            _ => Err(FleetError::Refused(Errno::EPROTO)),
+        },
+    }
+}

@@ -1,0 +1,152 @@
+//! What can go wrong with a fleet, one line each: what it is about, what is wrong, what to do.
+//!
+//! An error that a process of the fleet meets travels to the process that somebody waits for as
+//! [`Reported`](FleetError::Reported): its kind and its line.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use warren_base::Errno;
+use warren_device::DeviceError;
+use warren_proto::Wire;
+
+/// What kind of trouble it is, for exit codes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum ErrorKind {
+    /// Nothing below fits.
+    Other,
+    /// The pool is no pool, damaged, truncated or of an unknown version.
+    BadPool,
+    PoolInUse,
+    Permission,
+    NotFound,
+    /// No fleet serves the pool.
+    NoFleet,
+}
+
+/// Why a fleet did not start, a client was not admitted, or a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    #[error("{}: no such file; make a pool with `warren mkfs`", .0.display())]
+    NoSuchPool(PathBuf),
+    #[error("{}: permission denied; run as its owner or as root", .0.display())]
+    NoPermission(PathBuf),
+    #[error("{}: neither a file nor a block device; name a pool made by `warren mkfs`", .0.display())]
+    NotAFile(PathBuf),
+    #[error("{}: read-only; make it writable or copy it to a writable place", .0.display())]
+    ReadOnly(PathBuf),
+    #[error("{}: {what}", .pool.display())]
+    BadPool { pool: PathBuf, what: String },
+    #[error("{}: cannot {doing}: {errno}", .pool.display())]
+    PoolIo { pool: PathBuf, doing: &'static str, errno: Errno },
+    #[error("{}: no fleet serves it; start one with `warren serve`", .0.display())]
+    NoFleet(PathBuf),
+    #[error("{0} cells: a fleet has 1 to 64; choose another --cells")]
+    CellCount(u16),
+    #[error("the fleet refused: {0}; see `warren status`")]
+    Refused(Errno),
+    #[error("the fleet is too old or too new: it speaks version {theirs}, this program {ours}; restart it")]
+    Version { ours: u32, theirs: u32 },
+    #[error("{0} ended unexpectedly; the pool is consistent, start the fleet again")]
+    Died(String),
+    #[error("{0}; start the fleet again")]
+    Ended(warren_supervisor::Failure),
+    #[error("the fleet was not ready within {0} seconds; see its messages")]
+    NotReady(u64),
+    #[error("cannot {doing}: {source}")]
+    System { doing: &'static str, source: io::Error },
+    #[error(transparent)]
+    Device(#[from] warren_device::DeviceError),
+    #[error(transparent)]
+    Memory(#[from] warren_shm::SegmentError),
+    #[error("{line}")]
+    Reported { kind: ErrorKind, line: String },
+}
+
+impl FleetError {
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoSuchPool(_) => ErrorKind::NotFound,
+            Self::NoPermission(_) | Self::ReadOnly(_) => ErrorKind::Permission,
+            Self::BadPool { .. } | Self::NotAFile(_) => ErrorKind::BadPool,
+            Self::NoFleet(_) => ErrorKind::NoFleet,
+            Self::Refused(Errno::EPERM | Errno::EACCES) => ErrorKind::Permission,
+            Self::Reported { kind, .. } => *kind,
+            Self::Device(error) => kind_of_device(error),
+            _ => ErrorKind::Other,
+        }
+    }
+
+    /// The command's exit status.
+    pub fn exit_code(&self) -> u8 {
+        match self.kind() {
+            ErrorKind::Other => 1,
+            ErrorKind::BadPool => 3,
+            ErrorKind::PoolInUse => 4,
+            ErrorKind::Permission => 5,
+            ErrorKind::NotFound => 7,
+            ErrorKind::NoFleet => 8,
+        }
+    }
+
+    /// What an attempt to open the pool says.
+    pub fn opening(pool: &Path, error: &io::Error) -> Self {
+        let pool = pool.to_path_buf();
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::NoSuchPool(pool),
+            io::ErrorKind::PermissionDenied => Self::NoPermission(pool),
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly(pool),
+            _ => Self::PoolIo { pool, doing: "open it", errno: errno_of(error) },
+        }
+    }
+
+    /// The same error as another process can be told it.
+    pub(crate) fn report(&self) -> (ErrorKind, Box<[u8]>) {
+        (self.kind(), self.to_string().into_bytes().into())
+    }
+
+    pub(crate) fn reported(kind: ErrorKind, line: &[u8]) -> Self {
+        Self::Reported { kind, line: String::from_utf8_lossy(line).into_owned() }
+    }
+}
+
+fn kind_of_device(error: &DeviceError) -> ErrorKind {
+    match error {
+        DeviceError::NotFound(_) => ErrorKind::NotFound,
+        DeviceError::Denied(_) | DeviceError::ReadOnly(_) => ErrorKind::Permission,
+        DeviceError::Busy(_) => ErrorKind::PoolInUse,
+        DeviceError::WrongKind(_) | DeviceError::TooShort { .. } => ErrorKind::BadPool,
+        _ => ErrorKind::Other,
+    }
+}
+
+/// For `map_err`: a system call that has no name of its own in [`FleetError`].
+pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> FleetError {
+    move |source| FleetError::System { doing, source: source.into() }
+}
+
+/// The number in an I/O error; EIO if it has none.
+pub(crate) fn errno_of(error: &io::Error) -> Errno {
+    error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_keeps_its_kind_and_line_on_the_way() {
+        let error = FleetError::Device(DeviceError::Busy("/pool".into()));
+        let (kind, line) = error.report();
+        let told = FleetError::reported(kind, &line);
+        assert_eq!(told.exit_code(), error.exit_code());
+        assert_eq!(told.to_string(), error.to_string());
+    }
+
+    #[test]
+    fn opening_names_the_remedy() {
+        let missing = io::Error::from(io::ErrorKind::NotFound);
+        let line = FleetError::opening(Path::new("/no/pool"), &missing).to_string();
+        assert_eq!(line, "/no/pool: no such file; make a pool with `warren mkfs`");
+    }
+}

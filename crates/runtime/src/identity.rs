@@ -1,0 +1,94 @@
+//! Who is at the other end of a Unix socket, as the kernel noted when it connected: never a message.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+
+use warren_base::limits::GROUPS_MAX;
+
+/// A process at the other end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// 0 if it is in a process namespace that we cannot see into.
+    pub pid: i32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary groups, sorted.
+    pub groups: Vec<u32>,
+}
+
+/// The identity of a connected socket's peer.
+pub fn of_peer(socket: impl AsFd) -> io::Result<Identity> {
+    let cred = peer_cred(&socket)?;
+    let mut groups = peer_groups(&socket)?;
+    groups.sort_unstable();
+    Ok(Identity { pid: cred.pid, uid: cred.uid, gid: cred.gid, groups })
+}
+
+/// `SO_PEERCRED`. Not through rustix, whose `Pid` cannot hold the 0 of an invisible process.
+fn peer_cred(socket: &impl AsFd) -> io::Result<libc::ucred> {
+    let mut cred = MaybeUninit::<libc::ucred>::zeroed();
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointer and length describe `cred`, which outlives the call.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            cred.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroes are a valid `ucred`, and the kernel writes only valid ones.
+    Ok(unsafe { cred.assume_init() })
+}
+
+/// `SO_PEERGROUPS`.
+fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; 64];
+    loop {
+        let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        // SAFETY: the pointer and length describe `groups`, which outlives the call.
+        let rc = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        if rc == 0 {
+            groups.truncate(len as usize / size_of::<u32>());
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ERANGE) || groups.len() >= GROUPS_MAX {
+            return Err(error);
+        }
+        groups.resize(GROUPS_MAX, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_peer_is_who_the_kernel_says() {
+        let (a, _b) = UnixStream::pair().expect("pair");
+        let identity = of_peer(&a).expect("identity");
+        assert_eq!(identity.pid, std::process::id() as i32);
+        assert_eq!(identity.uid, rustix::process::getuid().as_raw());
+        let mut groups: Vec<u32> =
+            rustix::process::getgroups().expect("groups").iter().map(|g| g.as_raw()).collect();
+        groups.sort_unstable();
+        assert_eq!(identity.groups, groups);
+    }
+}

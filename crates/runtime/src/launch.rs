@@ -1,0 +1,232 @@
+//! Starting a fleet, in the foreground or behind a command, and the roles of its processes.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant};
+
+use warren_base::limits::CELLS_MAX;
+use warren_proto::Wire;
+
+use crate::door;
+use crate::error::{FleetError, system};
+use crate::keeper::{keep, pool_name};
+use crate::link::{Link, Packet, Received, Wait};
+use crate::message::{FleetPlan, Launch, OsBytes};
+use crate::process::{self, ROLE_CELL, ROLE_KEEPER, ROLE_SUPERVISOR, Tie, role_args};
+use crate::{cell, notice, supervisor};
+
+/// How long a fleet may take to open its pool.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes of buffer cache if nobody says otherwise.
+pub const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// What fleet to start.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    pub pool: PathBuf,
+    /// 1 to 64; may differ from the last time.
+    pub cells: u16,
+    /// Threads of a cell.
+    pub threads: u16,
+    /// Bytes of buffer cache, all cells together.
+    pub cache_bytes: u64,
+}
+
+impl ServeOptions {
+    pub fn new(pool: impl Into<PathBuf>, cells: u16) -> Self {
+        Self { pool: pool.into(), cells, threads: 1, cache_bytes: CACHE_BYTES_DEFAULT }
+    }
+
+    fn plan(&self) -> Result<FleetPlan, FleetError> {
+        if self.cells == 0 || usize::from(self.cells) > CELLS_MAX {
+            return Err(FleetError::CellCount(self.cells));
+        }
+        let pool =
+            fs::canonicalize(&self.pool).map_err(|e| FleetError::opening(&self.pool, &e))?;
+        Ok(FleetPlan {
+            pool: pool.into_os_string().into_vec().into(),
+            cells: self.cells,
+            threads: self.threads,
+            cache_bytes: self.cache_bytes,
+        })
+    }
+}
+
+/// Serves a pool in the foreground until a signal or [`door::stop`] ends it. `on_ready` gets the
+/// number of cells when clients may come.
+pub fn serve(options: &ServeOptions, mut on_ready: impl FnMut(u16)) -> Result<(), FleetError> {
+    keep(options.plan()?, None, &mut |cells| {
+        notice::ready();
+        on_ready(cells);
+    })
+}
+
+/// Whether a background fleet ends with who started it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lifetime {
+    /// It stops when the [`Fleet`] is dropped or its process dies.
+    WithStarter,
+    /// It stays until [`door::stop`].
+    Stays,
+}
+
+/// A fleet in the background.
+#[derive(Debug)]
+pub struct Fleet {
+    keeper: Child,
+    link: Link,
+    pool: PathBuf,
+    /// What it was started with.
+    pub cells: u16,
+    lifetime: Lifetime,
+}
+
+/// Starts a fleet in the background and waits until clients may come.
+pub fn start_fleet(options: &ServeOptions, lifetime: Lifetime) -> Result<Fleet, FleetError> {
+    let doing = "start the fleet";
+    let plan = options.plan()?;
+    let (ours, theirs) = Link::pair().map_err(system(doing))?;
+    let args = role_args([ROLE_KEEPER.as_bytes(), pool_name(&plan.pool)]);
+    let keeper = process::spawn(&args, theirs.into_fd(), Tie::Daemon).map_err(system(doing))?;
+    let mut fleet =
+        Fleet { keeper, link: ours, pool: options.pool.clone(), cells: plan.cells, lifetime };
+    let begin = Launch::Begin { plan, tied: lifetime == Lifetime::WithStarter };
+    fleet.link.send(&begin.to_bytes(), &[], Wait::Yes).map_err(system(doing))?;
+    match fleet.await_ready() {
+        Ok(()) => Ok(fleet),
+        Err(error) => {
+            fleet.end();
+            Err(error)
+        }
+    }
+}
+
+impl Fleet {
+    fn await_ready(&mut self) -> Result<(), FleetError> {
+        let packet = door::await_packet(&mut self.link, READY_TIMEOUT)?;
+        match launch_message(&packet)? {
+            Launch::Ready { .. } => Ok(()),
+            Launch::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
+            _ => Err(FleetError::Died("the keeper".into())),
+        }
+    }
+
+    pub fn pool(&self) -> &Path {
+        &self.pool
+    }
+
+    pub fn keeper_pid(&self) -> u32 {
+        self.keeper.id()
+    }
+
+    /// Stops the fleet after a last checkpoint and waits until it is gone.
+    pub fn stop(mut self) -> Result<(), FleetError> {
+        let stopped = door::stop(&self.pool);
+        // Also reaps the keeper; if it could not be asked, it is told by the hang-up.
+        match stopped {
+            Ok(()) => self.keeper.wait().map(drop).map_err(system("wait for the keeper")),
+            Err(error) => {
+                self.end();
+                Err(error)
+            }
+        }
+    }
+
+    /// Leaves the fleet to itself (only one that stays goes on).
+    pub fn detach(self) {
+        drop(self);
+    }
+
+    /// Asks the keeper to stop by a signal, and kills it if it does not (its children die with it).
+    fn end(&mut self) {
+        const PATIENCE: Duration = Duration::from_secs(20);
+        let pid = rustix::process::Pid::from_child(&self.keeper);
+        if matches!(self.keeper.try_wait(), Ok(None)) {
+            // The child is not reaped yet, so the number is still its own.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(self.keeper.try_wait(), Ok(None)) {
+            if Instant::now() >= deadline {
+                let _ = self.keeper.kill();
+                let _ = self.keeper.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        if self.lifetime == Lifetime::WithStarter {
+            self.end();
+        }
+    }
+}
+
+fn launch_message(packet: &Packet) -> Result<Launch, FleetError> {
+    Launch::from_bytes(&packet.bytes).map_err(|_| FleetError::Died("the keeper".into()))
+}
+
+/// If `args` (without the program's name) name a role of a fleet's process, plays it to its end. The
+/// command calls this before it looks at its arguments otherwise.
+pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
+    let role = args.first()?.to_str()?;
+    let ended = match role {
+        ROLE_KEEPER => keeper_main(),
+        ROLE_SUPERVISOR => supervisor::main(),
+        ROLE_CELL => {
+            let number = args.get(1).and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
+            cell::main(number)
+        }
+        _ => return None,
+    };
+    Some(match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if role != ROLE_SUPERVISOR {
+                eprintln!("warren: {role}: {error}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    })
+}
+
+/// The keeper of a background fleet.
+fn keeper_main() -> Result<(), FleetError> {
+    let mut link = process::begin("warren-keeper", false)?;
+    // Its own session: the terminal's signals are not for it.
+    rustix::process::setsid().ok();
+    let Received::Packet(packet) =
+        link.receive(Wait::Yes).map_err(system("hear from the starter"))?
+    else {
+        return Err(FleetError::Died("the starter".into()));
+    };
+    let Launch::Begin { plan, tied } = launch_message(&packet)? else {
+        return Err(FleetError::Died("the starter".into()));
+    };
+    let say = |message: Launch| {
+        // A starter that does not listen any more needs no answer.
+        let _ = link.send(&message.to_bytes(), &[], Wait::No);
+    };
+    let ended = keep(plan, tied.then_some(&link), &mut |cells| say(Launch::Ready { cells }));
+    match &ended {
+        Ok(()) => say(Launch::Stopped),
+        Err(error) => {
+            let (kind, line) = error.report();
+            say(Launch::Failed { kind, line });
+        }
+    }
+    ended
+}
+
+/// A path as it came over a link.
+pub(crate) fn path_of(bytes: &OsBytes) -> PathBuf {
+    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+}
+

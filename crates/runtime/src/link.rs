@@ -1,0 +1,313 @@
+//! Messages between processes of a fleet and at its door: a sequenced-packet socket that carries
+//! bytes and descriptors.
+//!
+//! A packet is taken whole or not at all. What is too long for the socket travels in a memfd beside
+//! it; only between processes of the fleet, because reading a descriptor that a stranger chose could
+//! block for ever.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno as OsError;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair,
+};
+use warren_base::limits::CELLS_MAX;
+
+/// Bytes of a packet that travel in the socket itself.
+const INLINE_MAX: usize = 32 * 1024;
+
+/// Bytes of a packet at all: the free chunks of a 4 TiB pool, eight bytes each.
+const PACKET_MAX: usize = 128 << 20;
+
+/// Descriptors of a packet: three a cell, a few of the fleet's, and one for a long body.
+pub const DESCRIPTORS_MAX: usize = 3 * CELLS_MAX + 8;
+
+/// Packets that wait for a slow receiver before it is taken for dead.
+const QUEUE_MAX: usize = 64 * 1024;
+
+const _: () = assert!(DESCRIPTORS_MAX <= 253, "SCM_MAX_FD of Linux");
+
+const TAG_INLINE: u8 = 0;
+const TAG_MEMFD: u8 = 1;
+
+/// A message as it came.
+#[derive(Debug)]
+pub struct Packet {
+    pub bytes: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// What [`Link::receive`] found.
+#[derive(Debug)]
+pub enum Received {
+    Packet(Packet),
+    /// Nothing yet (only without blocking).
+    Nothing,
+    /// The other end is gone.
+    Closed,
+}
+
+/// Whether a call may wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    Yes,
+    No,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trust {
+    /// A process of the same fleet.
+    Fleet,
+    /// Anybody: no descriptor of theirs is read from.
+    Stranger,
+}
+
+/// One end of a sequenced-packet socket.
+#[derive(Debug)]
+pub struct Link {
+    socket: OwnedFd,
+    trust: Trust,
+    /// Where packets are received; made at the first one.
+    buffer: Vec<u8>,
+}
+
+impl Link {
+    /// Two ends within the fleet.
+    pub fn pair() -> rustix::io::Result<(Self, Self)> {
+        let (a, b) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Self::new(a, Trust::Fleet), Self::new(b, Trust::Fleet)))
+    }
+
+    pub fn new(socket: OwnedFd, trust: Trust) -> Self {
+        Self { socket, trust, buffer: Vec::new() }
+    }
+
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Sends one packet. `EAGAIN` if it would have to wait, `EPIPE` if the other end is gone.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], wait: Wait) -> Result<(), OsError> {
+        if bytes.len() <= INLINE_MAX {
+            return self.transmit(TAG_INLINE, bytes, fds, wait);
+        }
+        if bytes.len() > PACKET_MAX {
+            return Err(OsError::MSGSIZE);
+        }
+        let body = memfd_of(bytes)?;
+        let mut with_body = vec![body.as_fd()];
+        with_body.extend_from_slice(fds);
+        self.transmit(TAG_MEMFD, &[], &with_body, wait)
+    }
+
+    fn transmit(
+        &self,
+        tag: u8,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        wait: Wait,
+    ) -> Result<(), OsError> {
+        if fds.len() > DESCRIPTORS_MAX {
+            return Err(OsError::TOOBIG);
+        }
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            let pushed = control.push(SendAncillaryMessage::ScmRights(fds));
+            assert!(pushed, "the space was made for this many");
+        }
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::DONTWAIT, wait == Wait::No);
+        let parts = [IoSlice::new(std::slice::from_ref(&tag)), IoSlice::new(bytes)];
+        retry(|| sendmsg(&self.socket, &parts, &mut control, flags)).map(drop)
+    }
+
+    /// Takes the next packet.
+    pub fn receive(&mut self, wait: Wait) -> Result<Received, OsError> {
+        let mut flags = RecvFlags::CMSG_CLOEXEC;
+        flags.set(RecvFlags::DONTWAIT, wait == Wait::No);
+        self.buffer.resize(INLINE_MAX + 1, 0);
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let (socket, buffer) = (&self.socket, &mut self.buffer);
+        let received = retry(|| {
+            recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
+        });
+        let message = match received {
+            Ok(message) => message,
+            Err(OsError::AGAIN) => return Ok(Received::Nothing),
+            Err(OsError::CONNRESET) => return Ok(Received::Closed),
+            Err(error) => return Err(error),
+        };
+        let fds: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|m| match m {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if message.bytes == 0 {
+            return Ok(Received::Closed);
+        }
+        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(OsError::MSGSIZE);
+        }
+        open(&self.buffer[..message.bytes], self.trust, fds)
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Takes the tag off a packet and fetches a body that travelled beside.
+fn open(packet: &[u8], trust: Trust, mut fds: Vec<OwnedFd>) -> Result<Received, OsError> {
+    let bytes = match (packet[0], trust) {
+        (TAG_INLINE, _) => packet[1..].to_vec(),
+        (TAG_MEMFD, Trust::Fleet) if !fds.is_empty() => contents(&fds.remove(0))?,
+        _ => return Err(OsError::PROTO),
+    };
+    Ok(Received::Packet(Packet { bytes, fds }))
+}
+
+fn memfd_of(bytes: &[u8]) -> Result<OwnedFd, OsError> {
+    let memfd = rustix::fs::memfd_create(c"warren-packet", MemfdFlags::CLOEXEC)?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = retry(|| rustix::io::write(&memfd, rest))?;
+        rest = &rest[written..];
+    }
+    Ok(memfd)
+}
+
+fn contents(memfd: &OwnedFd) -> Result<Vec<u8>, OsError> {
+    let len = usize::try_from(rustix::fs::fstat(memfd)?.st_size).map_err(|_| OsError::PROTO)?;
+    if len > PACKET_MAX {
+        return Err(OsError::MSGSIZE);
+    }
+    let mut bytes = vec![0; len];
+    let mut at = 0;
+    while at < len {
+        match retry(|| rustix::io::pread(memfd, &mut bytes[at..], at as u64))? {
+            0 => return Err(OsError::PROTO),
+            n => at += n,
+        }
+    }
+    Ok(bytes)
+}
+
+/// A call again as long as a signal interrupted it.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, OsError>) -> Result<T, OsError> {
+    loop {
+        match call() {
+            Err(OsError::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// A link with what its receiver has not taken yet: the sender never waits.
+#[derive(Debug)]
+pub struct Outbox {
+    pub link: Link,
+    waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+}
+
+impl Outbox {
+    pub fn new(link: Link) -> Self {
+        Self { link, waiting: VecDeque::new() }
+    }
+
+    /// Sends now or later, in order. An error means that the receiver is dead or as good as.
+    pub fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<(), OsError> {
+        if self.waiting.len() >= QUEUE_MAX {
+            return Err(OsError::NOBUFS);
+        }
+        self.waiting.push_back((bytes, fds));
+        self.flush()
+    }
+
+    /// Sends as much as the receiver takes.
+    pub fn flush(&mut self) -> Result<(), OsError> {
+        while let Some((bytes, fds)) = self.waiting.front() {
+            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match self.link.send(bytes, &borrowed, Wait::No) {
+                Ok(()) => drop(self.waiting.pop_front()),
+                Err(OsError::AGAIN) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something waits: then poll for writing too.
+    pub fn is_backed_up(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(link: &mut Link) -> Packet {
+        match link.receive(Wait::Yes).expect("receive") {
+            Received::Packet(packet) => packet,
+            other => panic!("no packet but {other:?}"),
+        }
+    }
+
+    #[test]
+    fn short_and_long_packets_arrive_whole_with_their_descriptors() {
+        let (a, mut b) = Link::pair().expect("pair");
+        for len in [0, 1, INLINE_MAX, INLINE_MAX + 1, 3_000_000] {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            a.send(&bytes, &[a.as_fd(), b.as_fd()], Wait::Yes).expect("send");
+            let got = packet(&mut b);
+            assert_eq!(got.bytes, bytes);
+            assert_eq!(got.fds.len(), 2);
+        }
+        assert!(matches!(b.receive(Wait::No), Ok(Received::Nothing)));
+        drop(a);
+        assert!(matches!(b.receive(Wait::Yes), Ok(Received::Closed)));
+    }
+
+    #[test]
+    fn a_stranger_cannot_make_us_read_its_descriptor() {
+        let (a, b) = Link::pair().expect("pair");
+        let mut b = Link::new(b.into_fd(), Trust::Stranger);
+        a.send(&vec![0; INLINE_MAX + 1], &[], Wait::Yes).expect("send");
+        assert_eq!(b.receive(Wait::Yes).err(), Some(OsError::PROTO));
+    }
+
+    #[test]
+    fn an_outbox_keeps_order_when_the_receiver_is_slow() {
+        let (a, mut b) = Link::pair().expect("pair");
+        let mut outbox = Outbox::new(a);
+        for n in 0..5_000_u32 {
+            outbox.send(n.to_le_bytes().to_vec(), Vec::new()).expect("send");
+        }
+        assert!(outbox.is_backed_up());
+        for n in 0..5_000_u32 {
+            assert_eq!(packet(&mut b).bytes, n.to_le_bytes());
+            outbox.flush().expect("flush");
+        }
+        assert!(!outbox.is_backed_up());
+    }
+}

@@ -1,0 +1,145 @@
+//! What the processes of a fleet say to each other beside orders and reports, and what is said at
+//! the door.
+//!
+//! ```text
+//! keeper -> supervisor   FromKeeper      supervisor -> keeper   ToKeeper
+//! supervisor -> cell     CellStart, then Order   cell -> supervisor   Report
+//! client -> supervisor   DoorRequest     supervisor -> client   DoorReply
+//! ```
+
+use warren_base::{CellId, ClientId, Epoch, MapVersion};
+use warren_proto::Wire;
+
+use crate::error::ErrorKind;
+
+/// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
+pub const DOOR_VERSION: u32 = 1;
+
+/// A path or an argument: bytes without NUL.
+pub type OsBytes = Box<[u8]>;
+
+/// How a fleet shall be.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct FleetPlan {
+    /// The absolute path of the pool.
+    pub pool: OsBytes,
+    pub cells: u16,
+    pub threads: u16,
+    /// Bytes of buffer cache, all cells together.
+    pub cache_bytes: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum ToKeeper {
+    /// Start this program again with these arguments and the one descriptor of the packet as its
+    /// standard input. Answered by `Spawned` or `NotSpawned`.
+    Spawn { token: u32, args: Vec<OsBytes> },
+    /// Hold the descriptor of the packet under this name, instead of an earlier one.
+    Keep { name: OsBytes },
+    /// Answered by `Fetched`.
+    Fetch { name: OsBytes },
+    /// The fleet serves. Clients may come.
+    Ready { cells: u16 },
+    /// The fleet cannot go on; the supervisor ends.
+    Failed { kind: ErrorKind, line: Box<[u8]> },
+    /// All is on the device; the supervisor ends.
+    Stopped,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum FromKeeper {
+    /// The first message.
+    Begin(FleetPlan),
+    Spawned { token: u32, pid: u32 },
+    NotSpawned { token: u32, errno: i32 },
+    /// The process ended; `status` as `waitpid` has it.
+    Exited { token: u32, status: i32 },
+    /// With the descriptor, if there is one of that name.
+    Fetched { name: OsBytes, found: bool },
+    /// Somebody asked the fleet to stop.
+    Stop,
+}
+
+/// Between who starts a fleet in the background and its keeper.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum Launch {
+    /// To the keeper, once.
+    Begin { plan: FleetPlan, tied: bool },
+    /// From the keeper: clients may come.
+    Ready { cells: u16 },
+    /// From the keeper: the fleet has ended.
+    Failed { kind: ErrorKind, line: Box<[u8]> },
+    Stopped,
+}
+
+/// The first packet to a cell. Descriptors beside it: the pool device, the shard map (read-only),
+/// the cell's frames, the reading end of its bell, its vitals. Then comes a [`PeerDoor`] for every other
+/// cell.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct CellStart {
+    pub id: CellId,
+    pub epoch: Epoch,
+    pub cells: u16,
+    pub pool: OsBytes,
+    /// Owner of every shard.
+    pub map: Vec<CellId>,
+    pub map_version: MapVersion,
+    pub secret: u64,
+    /// Root slots of the cell's shards as the device holds them; empty bytes if never written.
+    pub roots: Vec<(u16, Box<[u8]>)>,
+    pub free_chunks: Vec<u64>,
+    pub total_blocks: u64,
+    pub frames: u32,
+    pub generation: u64,
+}
+
+/// Descriptors beside a [`CellStart`].
+pub const START_DESCRIPTORS: usize = 5;
+
+/// How to reach a peer. Descriptors beside it: a rope to the peer's bell, its vitals (read-only),
+/// the segment that this cell writes for the peer, the one that the peer writes for it (read-only).
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct PeerDoor {
+    pub peer: CellId,
+}
+
+/// Descriptors beside a [`PeerDoor`].
+pub const PEER_DESCRIPTORS: usize = 4;
+
+/// Beside an `Order::Admit` to a cell travel the client's segment (read-only) and the cell's
+/// segment for the client (writable).
+pub const ADMIT_DESCRIPTORS: usize = 2;
+
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum DoorRequest {
+    /// Let me in. `front` asks to name uid and gid with every request.
+    Enter { version: u32, front: bool, slots: u16 },
+    Status { version: u32 },
+    /// Checkpoint, end everything, then hang up.
+    Stop { version: u32 },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum DoorReply {
+    Refused { version: u32, errno: i32 },
+    /// Beside it: the client's segment (writable), the shard map, then of every cell in order its
+    /// segment for the client (read-only), vitals (read-only) and a rope to its
+    /// bell.
+    Welcome { client: ClientId, slots: u16, cells: u16, shards: u16 },
+    /// JSON of a `FleetStatus`.
+    Status { json: Box<[u8]> },
+    /// The fleet is stopping; its keeper is the last to go.
+    Stopping { keeper: u32 },
+    /// After `Stopping`: the last checkpoint did not happen.
+    Failed { kind: ErrorKind, line: Box<[u8]> },
+}
+
+/// Descriptors beside a `Welcome`.
+pub const fn welcome_descriptors(cells: usize) -> usize {
+    2 + 3 * cells
+}
+
+const _: () = {
+    use warren_base::limits::CELLS_MAX;
+    assert!(welcome_descriptors(CELLS_MAX) <= crate::link::DESCRIPTORS_MAX);
+};

@@ -1,0 +1,78 @@
+//! Starting processes of a fleet, and what each does first.
+//!
+//! A process of a fleet is this program again, with its role in the arguments and one end of a
+//! [`Link`] as standard input, over which everything else comes. It dies with its parent.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use rustix::net::{AddressFamily, SocketType};
+use rustix::process::Signal;
+
+use crate::error::{FleetError, system};
+use crate::link::{Link, Trust};
+use crate::message::OsBytes;
+
+pub const ROLE_KEEPER: &str = "__keeper";
+pub const ROLE_SUPERVISOR: &str = "__supervisor";
+pub const ROLE_CELL: &str = "__cell";
+
+/// Whether a process of a fleet may outlive who started it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tie {
+    /// In its starter's session, with its terminal's error output.
+    Child,
+    /// A session of its own, silent.
+    Daemon,
+}
+
+/// Starts this program again as `args`, with `link` as its standard input.
+pub fn spawn(args: &[OsBytes], link: OwnedFd, tie: Tie) -> std::io::Result<Child> {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("warren")
+        .args(args.iter().map(|arg| OsStr::from_bytes(arg)))
+        .current_dir("/")
+        .stdin(Stdio::from(link))
+        .stdout(Stdio::null());
+    match tie {
+        // A keyboard's interrupt goes to the keeper alone, which stops the others in order.
+        Tie::Child => command.process_group(0),
+        // It makes its own session, which the leader of a process group could not.
+        Tie::Daemon => command.stderr(Stdio::null()),
+    };
+    command.spawn()
+}
+
+/// The arguments of a role; `ps` shows them.
+pub fn role_args<const N: usize>(args: [&[u8]; N]) -> Vec<OsBytes> {
+    args.iter().map(|&arg| arg.into()).collect()
+}
+
+/// What every process of a fleet does first: takes its link, its name, and dies with its parent.
+pub fn begin(name: &str, dies_with_parent: bool) -> Result<Link, FleetError> {
+    if dies_with_parent {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(system("tie the process to its parent"))?;
+    }
+    let name = std::ffi::CString::new(name).unwrap_or_default();
+    rustix::thread::set_name(&name).map_err(system("name the process"))?;
+    let stdin = std::io::stdin();
+    let is_link = rustix::net::sockopt::socket_domain(&stdin) == Ok(AddressFamily::UNIX)
+        && rustix::net::sockopt::socket_type(&stdin) == Ok(SocketType::SEQPACKET);
+    if !is_link {
+        return Err(FleetError::System {
+            doing: "run a role of a fleet by hand; use `warren serve`",
+            source: std::io::ErrorKind::InvalidInput.into(),
+        });
+    }
+    let own = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)
+        .map_err(system("take the process's link"))?;
+    // Standard input must not keep the socket alive; nobody reads it.
+    let null = std::fs::File::open("/dev/null").map_err(system("open /dev/null"))?;
+    rustix::stdio::dup2_stdin(&null).map_err(system("close standard input"))?;
+    Ok(Link::new(own, Trust::Fleet))
+}

@@ -1,0 +1,253 @@
+//! A slot: one request of a client on its way, there and back.
+//!
+//! Order of a call: the request goes to the owner of its shard by the newest shard map; `Moved` means
+//! that nothing was executed, so it goes again when the map has changed. Waiting is a short spin,
+//! then sleep; the sleep looks now and then whether the fleet is still there.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use warren_base::limits::PAYLOAD_MAX;
+use warren_base::{CellId, Errno, MapVersion, SlotNo};
+use warren_proto::{Answer, Reply, Request, RequestHeader, Wire};
+use warren_shm::{ShardMap, WaitOutcome};
+
+use crate::connection::{InFlight, Shared};
+
+/// The longest spin: what a loaded cell takes for a few requests. Longer costs others their core.
+const SPIN_MAX: Duration = Duration::from_micros(20);
+
+/// The shortest spin that is worth a look at the clock; below it a call goes to sleep at once.
+const SPIN_MIN: Duration = Duration::from_micros(2);
+
+/// How often a sleeping call looks whether the fleet is still there.
+const LOOK_AT_FLEET: Duration = Duration::from_millis(100);
+
+/// How long a call waits for the shard map that a `Moved` announced.
+const MAP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// One request in flight. A slot is used by one thread at a time and may be sent to another.
+pub struct Slot {
+    shared: Arc<Shared>,
+    number: SlotNo,
+    seq: u32,
+    map: ShardMap,
+    last_cell: Option<CellId>,
+    /// Where the next request that any cell can serve goes.
+    any_cell: u16,
+    spin: Duration,
+    body: Vec<u8>,
+    /// Bytes of the last reply's payload.
+    payload_len: usize,
+}
+
+impl Slot {
+    pub(crate) fn new(shared: Arc<Shared>, number: SlotNo) -> Self {
+        let seq = shared.requests.last_seq(number);
+        let one_core = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
+        Self {
+            any_cell: number.0 % shared.cells.len() as u16,
+            shared,
+            number,
+            seq,
+            map: ShardMap::default(),
+            last_cell: None,
+            spin: if one_core { Duration::ZERO } else { SPIN_MAX },
+            body: Vec::new(),
+            payload_len: 0,
+        }
+    }
+
+    pub fn number(&self) -> SlotNo {
+        self.number
+    }
+
+    /// The number that the next request will have.
+    pub fn next_seq(&self) -> u32 {
+        self.seq.wrapping_add(1)
+    }
+
+    /// The cell that gave the last answer.
+    pub fn last_cell(&self) -> Option<CellId> {
+        self.last_cell
+    }
+
+    /// The lease word of a cell as it stands now.
+    pub fn load_word(&self, cell: CellId, word: u32) -> u64 {
+        match self.shared.cells.get(usize::from(cell.0)) {
+            Some(door) if (word as usize) < warren_base::limits::LEASE_WORDS => {
+                door.replies.load_word(word)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Sends the request to the cell that can execute it, and waits for the answer. `identity` is
+    /// uid and gid of who acts; it counts only from a front. The first `payload_len` bytes of
+    /// [`Slot::payload_out`] go with it. EIO if the fleet is gone.
+    ///
+    /// A `Cancel` goes where the slot's request waits; its `seq` 0 stands for whatever waits there now.
+    pub fn call(
+        &mut self,
+        identity: (u32, u32),
+        request: &Request,
+        payload_len: usize,
+    ) -> Answer {
+        if let Request::Cancel { slot, seq } = *request {
+            return self.cancel(identity, slot, seq);
+        }
+        let Some(shard) = request.shard() else {
+            let cell = CellId(self.any_cell);
+            self.any_cell = (self.any_cell + 1) % self.shared.cells.len() as u16;
+            return self.call_cell(cell, identity, request, payload_len);
+        };
+        loop {
+            self.refresh_map()?;
+            // A shard beyond the map is no inode of this pool.
+            let cell = self.map.owner(shard).ok_or(Errno::ESTALE)?;
+            match self.call_cell(cell, identity, request, payload_len)? {
+                Reply::Moved(version) => self.await_map(version)?,
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// Sends the request to this very cell. `Moved` is the caller's business.
+    pub fn call_cell(
+        &mut self,
+        cell: CellId,
+        identity: (u32, u32),
+        request: &Request,
+        payload_len: usize,
+    ) -> Answer {
+        assert!(payload_len <= PAYLOAD_MAX);
+        if usize::from(cell.0) >= self.shared.cells.len() {
+            return Err(Errno::ENXIO);
+        }
+        self.seq = self.seq.wrapping_add(1);
+        self.body.clear();
+        request.encode(&mut self.body);
+        let header = RequestHeader {
+            seq: self.seq,
+            map_version: self.map.version,
+            uid: identity.0,
+            gid: identity.1,
+            payload_len: payload_len as u32,
+        };
+        self.shared.set_in_flight(self.number, Some(InFlight { cell, seq: self.seq }));
+        let answer = self.exchange(cell, &header);
+        self.shared.set_in_flight(self.number, None);
+        answer
+    }
+
+    fn exchange(&mut self, cell: CellId, header: &RequestHeader) -> Answer {
+        let shared = &*self.shared;
+        let door = &shared.cells[usize::from(cell.0)];
+        shared.requests.post(self.number, header, &self.body);
+        shared.requests.ring(cell, self.number);
+        let slept = door.bell.wake_if_parked(&door.vitals);
+        let answered_in_spin = self.wait(cell, header.seq, slept)?;
+        if !slept {
+            self.adapt(answered_in_spin);
+        }
+        let door = &self.shared.cells[usize::from(cell.0)];
+        let header = door.replies.take(self.number, header.seq, &mut self.body);
+        let header = header.map_err(|_| Errno::EPROTO)?.ok_or(Errno::EIO)?;
+        self.last_cell = Some(cell);
+        self.payload_len = header.payload_len as usize;
+        match header.errno {
+            Some(errno) => Err(errno),
+            None => Reply::from_bytes(&self.body).map_err(|_| Errno::EPROTO),
+        }
+    }
+
+    /// Waits for the answer; says whether the spin saw it. A cell that slept takes longer than any
+    /// spin that is worth it.
+    fn wait(&self, cell: CellId, seq: u32, cell_slept: bool) -> Result<bool, Errno> {
+        let shared = &*self.shared;
+        let replies = &shared.cells[usize::from(cell.0)].replies;
+        let spin = if cell_slept { Duration::ZERO } else { self.spin };
+        let start = Instant::now();
+        let mut outcome =
+            replies.wait(&shared.requests, self.number, seq, spin, Some(start + LOOK_AT_FLEET));
+        let in_spin = outcome == WaitOutcome::Answered && start.elapsed() <= spin + SPIN_MIN;
+        while outcome != WaitOutcome::Answered {
+            // A fleet may have answered just before it hung up.
+            if !shared.is_alive() && !replies.answered(self.number, seq) {
+                return Err(Errno::EIO);
+            }
+            let deadline = Some(Instant::now() + LOOK_AT_FLEET);
+            outcome =
+                replies.wait(&shared.requests, self.number, seq, Duration::ZERO, deadline);
+        }
+        Ok(in_spin)
+    }
+
+    /// Spins longer where that was worth it lately.
+    fn adapt(&mut self, worth_it: bool) {
+        if self.spin.is_zero() && !worth_it {
+            return;
+        }
+        self.spin = if worth_it { (self.spin * 2).min(SPIN_MAX) } else { self.spin / 2 };
+        self.spin = self.spin.max(SPIN_MIN);
+    }
+
+    fn cancel(&mut self, identity: (u32, u32), slot: SlotNo, seq: u32) -> Answer {
+        let Some(waits) = self.shared.in_flight(slot) else {
+            return Ok(Reply::Done);
+        };
+        if seq != 0 && seq != waits.seq {
+            return Ok(Reply::Done);
+        }
+        let request = Request::Cancel { slot, seq: waits.seq };
+        self.call_cell(waits.cell, identity, &request, 0)
+    }
+
+    fn refresh_map(&mut self) -> Result<(), Errno> {
+        if let Some(map) = self.shared.newer_map(&self.map)? {
+            self.map = map;
+        }
+        Ok(())
+    }
+
+    fn await_map(&mut self, version: MapVersion) -> Result<(), Errno> {
+        let deadline = Instant::now() + MAP_PATIENCE;
+        loop {
+            self.refresh_map()?;
+            if self.map.version >= version {
+                return Ok(());
+            }
+            if Instant::now() >= deadline || !self.shared.is_alive() {
+                return Err(Errno::EIO);
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Where the data of a request goes before the call: `PAYLOAD_MAX` bytes.
+    pub fn payload_out(&mut self) -> &mut [u8] {
+        let raw = self.shared.requests.payload_raw(self.number);
+        // SAFETY: the lane lies in a mapping that lives as long as `self.shared`. This process is
+        // its only writer, this slot its only user in the process, and `&mut self` its only
+        // borrow. Cells only read it, by their own copies, and only during a call.
+        unsafe { std::slice::from_raw_parts_mut(raw, PAYLOAD_MAX) }
+    }
+
+    /// The data of the last reply.
+    pub fn payload_in(&self) -> &[u8] {
+        let Some(cell) = self.last_cell else { return &[] };
+        let raw = self.shared.cells[usize::from(cell.0)].replies.payload_raw(self.number);
+        // SAFETY: the lane lies in a mapping that lives as long as `self.shared`. Its writer, the
+        // cell, changes it only while a request of this slot is under way, and that takes
+        // `&mut self`. `payload_len` was checked against the lane when the reply was taken.
+        unsafe { std::slice::from_raw_parts(raw, self.payload_len) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.shared.give_back(self.number);
+    }
+}

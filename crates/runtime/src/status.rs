@@ -1,0 +1,50 @@
+//! What a fleet says about itself. The JSON of `warren status --json` is exactly this.
+
+use serde::{Deserialize, Serialize};
+
+/// A fleet at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FleetStatus {
+    pub pool: String,
+    pub keeper_pid: u32,
+    pub supervisor_pid: u32,
+    /// `starting`, `serving`, `stopping` or `ended`.
+    pub state: String,
+    /// The last checkpoint that the superblock names.
+    pub generation: u64,
+    /// Checkpoints of this run that happened, and that did not.
+    pub checkpoints: u64,
+    pub checkpoints_failed: u64,
+    /// Why no checkpoint happens any more.
+    pub broken: Option<String>,
+    pub block_size: u32,
+    pub total_blocks: u64,
+    /// Blocks of chunks that no shard has taken.
+    pub free_blocks: u64,
+    pub shards: u16,
+    pub cells: Vec<CellStatus>,
+    pub clients: Vec<ClientStatus>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CellStatus {
+    pub cell: u16,
+    pub pid: u32,
+    pub epoch: u32,
+    /// `starting`, `ready`, `stopped` or `exited`.
+    pub state: String,
+    pub shards: u16,
+    /// Requests taken since it started.
+    pub requests: u64,
+    /// Counts up while the cell is awake.
+    pub heartbeat: u64,
+    pub parked: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClientStatus {
+    pub client: u32,
+    pub pid: u32,
+    pub uid: u32,
+    pub front: bool,
+}

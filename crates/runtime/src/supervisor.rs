@@ -1,0 +1,425 @@
+//! The supervisor's process: drives the pure supervisor with exits, reports, visitors and the disk.
+//!
+//! Order at start: lock the pool, read it, make the fleet's memory, open the door, start the cells.
+//! Order at the end: every cell's process is gone, the pool is unlocked, the door is removed, whoever
+//! asked for the end is told, the keeper is told. It never waits for a peer; only for the disk.
+
+mod memory;
+mod picture;
+mod pool;
+mod start;
+mod visitors;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::Timespec;
+use warren_base::{CellId, ClientId, Epoch, Instant};
+use warren_proto::Wire;
+use warren_proto::control::{Order, Report};
+use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
+
+use crate::clock;
+use crate::error::{FleetError, system};
+use crate::link::{Outbox, Packet, Received, Wait, retry};
+use crate::message::{DoorReply, FleetPlan, FromKeeper, ToKeeper};
+use crate::process;
+use memory::{ClientSegments, FleetMemory};
+use pool::OpenPool;
+use visitors::{Asked, Visitors};
+
+/// How long the processes of cells that said `Stopped` may take to be gone.
+const EXIT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Every cell's first start.
+const FIRST_EPOCH: Epoch = Epoch(1);
+
+/// Packets of one sender taken in a turn.
+const PACKETS_A_TURN: usize = 64;
+
+/// A cell as the supervisor's process sees it.
+struct CellPost {
+    link: Outbox,
+    pid: u32,
+    /// Its link is open.
+    alive: bool,
+    /// Its process has been reaped.
+    exited: bool,
+}
+
+/// A client that the cells do not all know yet, or that is not answered yet.
+struct Arrival {
+    connection: ConnectionNo,
+    slots: u16,
+    segments: ClientSegments,
+}
+
+struct Shell<'a> {
+    plan: FleetPlan,
+    keeper: &'a mut Outbox,
+    pool: OpenPool,
+    memory: FleetMemory,
+    core: Supervisor,
+    shards: u16,
+    total_blocks: u64,
+    cells: Vec<CellPost>,
+    visitors: Visitors,
+    /// Slots that applicants asked for.
+    applying: BTreeMap<ConnectionNo, u16>,
+    arrivals: BTreeMap<ClientId, Arrival>,
+    effects: Vec<Effect>,
+    /// Events that effects gave rise to.
+    pending: VecDeque<Event>,
+    /// When the core wants to be called again.
+    wake: Option<Instant>,
+    ended: Option<Result<(), Failure>>,
+}
+
+/// The role `__supervisor`.
+pub(crate) fn main() -> Result<(), FleetError> {
+    let mut link = process::begin("warren-super", true)?;
+    let plan = match link.receive(Wait::Yes).map_err(system("hear from the keeper"))? {
+        Received::Packet(packet) => match FromKeeper::from_bytes(&packet.bytes) {
+            Ok(FromKeeper::Begin(plan)) => plan,
+            _ => return Err(keeper_died()),
+        },
+        _ => return Err(keeper_died()),
+    };
+    raise_descriptor_limit();
+    let mut keeper = Outbox::new(link);
+    let ended = start::open(&mut keeper, plan).and_then(Shell::serve);
+    let last_word = match &ended {
+        Ok(()) => ToKeeper::Stopped,
+        Err(error) => {
+            let (kind, line) = error.report();
+            ToKeeper::Failed { kind, line }
+        }
+    };
+    // A keeper that is gone needs no answer.
+    let _ = keeper.send(last_word.to_bytes(), Vec::new());
+    ended
+}
+
+fn keeper_died() -> FleetError {
+    FleetError::Died("the keeper".into())
+}
+
+/// Cells in pairs and clients take descriptors; a low limit stays where it is, with its errors.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// Who woke the supervisor.
+#[derive(Default)]
+struct Awake {
+    keeper: bool,
+    cells: Vec<u16>,
+    door: bool,
+    visitors: Vec<ConnectionNo>,
+}
+
+impl Shell<'_> {
+    /// Until the fleet has ended, one way or the other.
+    fn serve(mut self) -> Result<(), FleetError> {
+        let ended = self.run();
+        let outcome = match ended {
+            Ok(()) => self.await_exits().and_then(|()| self.outcome()),
+            Err(error) => Err(error),
+        };
+        let last_word = outcome.as_ref().err().map(|error| {
+            let (kind, line) = error.report();
+            DoorReply::Failed { kind, line }
+        });
+        // Unlocked before anybody hears of the end, so that the next fleet can start at once.
+        drop(self.pool);
+        self.visitors.close(last_word.as_ref());
+        outcome
+    }
+
+    fn outcome(&self) -> Result<(), FleetError> {
+        match self.ended {
+            Some(Err(failure)) => Err(FleetError::Ended(failure)),
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), FleetError> {
+        while self.ended.is_none() {
+            let awake = self.wait()?;
+            if awake.keeper {
+                self.hear_keeper()?;
+            }
+            for cell in awake.cells {
+                self.hear_cell(cell)?;
+            }
+            if awake.door {
+                self.visitors.accept();
+            }
+            for connection in awake.visitors {
+                self.hear_visitor(connection)?;
+            }
+            if self.wake.is_some_and(|at| at <= clock::monotonic()) {
+                self.wake = None;
+                self.apply(Event::Tick)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<Awake, FleetError> {
+        let flags = |backed_up| {
+            if backed_up { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+        };
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.keeper.link.as_fd(), flags(self.keeper.is_backed_up())),
+            PollFd::from_borrowed_fd(self.visitors.listener(), PollFlags::IN),
+        ];
+        let first_cell = fds.len();
+        let cells: Vec<u16> = self.living().collect();
+        for &cell in &cells {
+            let link = &self.cells[usize::from(cell)].link;
+            fds.push(PollFd::from_borrowed_fd(link.link.as_fd(), flags(link.is_backed_up())));
+        }
+        let first_visitor = fds.len();
+        let mut visitors = Vec::new();
+        for (number, fd, backed_up) in self.visitors.connections() {
+            visitors.push(number);
+            fds.push(PollFd::from_borrowed_fd(fd, flags(backed_up)));
+        }
+        let limit = self.wake.map(|at| at - clock::monotonic());
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
+        let woke = |at: usize| !fds[at].revents().is_empty();
+        let pick = |first: usize, count| (0..count).filter(move |&n| woke(first + n));
+        Ok(Awake {
+            keeper: woke(0),
+            door: woke(1),
+            cells: pick(first_cell, cells.len()).map(|n| cells[n]).collect(),
+            visitors: pick(first_visitor, visitors.len()).map(|n| visitors[n]).collect(),
+        })
+    }
+
+    /// Cells whose processes are there and whose links are open.
+    fn living(&self) -> impl Iterator<Item = u16> {
+        (0..).zip(&self.cells).filter(|(_, cell)| cell.alive).map(|(number, _)| number)
+    }
+
+    /// Hands an event to the core, and whatever its effects lead to.
+    fn apply(&mut self, event: Event) -> Result<(), FleetError> {
+        self.pending.push_back(event);
+        while let Some(event) = self.pending.pop_front() {
+            let mut effects = std::mem::take(&mut self.effects);
+            self.core.apply(clock::monotonic(), clock::wall(), event, &mut effects);
+            for effect in effects.drain(..) {
+                self.carry_out(effect)?;
+            }
+            self.effects = effects;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, effect: Effect) -> Result<(), FleetError> {
+        match effect {
+            Effect::Send { to, order } => self.send(to, &order)?,
+            Effect::Write { io, block, bytes } => {
+                let result = self.pool.write(block, &bytes);
+                self.pending.push_back(Event::IoDone { io, result });
+            }
+            Effect::Flush { io } => {
+                let result = self.pool.flush();
+                self.pending.push_back(Event::IoDone { io, result });
+            }
+            Effect::Wake(at) => self.wake = Some(at),
+            Effect::FleetReady => self.ready()?,
+            Effect::NewClient { connection, client } => self.new_client(connection, client)?,
+            Effect::AdmitClient { client } => self.welcome(client)?,
+            Effect::RefuseClient { connection, errno } => {
+                self.applying.remove(&connection);
+                self.visitors.refuse(connection, errno);
+            }
+            Effect::ForgetClient { client } => {
+                self.arrivals.remove(&client);
+                self.visitors.forget(client);
+            }
+            Effect::Exit(result) => self.ended = Some(result),
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self) -> Result<(), FleetError> {
+        self.visitors.listen()?;
+        let ready = ToKeeper::Ready { cells: self.plan.cells };
+        self.keeper.send(ready.to_bytes(), Vec::new()).map_err(|_| keeper_died())
+    }
+
+    fn send(&mut self, to: CellId, order: &Order) -> Result<(), FleetError> {
+        let fds = match order {
+            Order::Admit { client, .. } => match self.arrivals.get(client) {
+                Some(arrival) => arrival.segments.for_cell(to)?,
+                None => return Ok(()),
+            },
+            _ => Vec::new(),
+        };
+        let cell = &mut self.cells[usize::from(to.0)];
+        // A cell that is gone shows by its exit.
+        let _ = cell.link.send(order.to_bytes(), fds);
+        self.memory.cells[usize::from(to.0)].ring();
+        Ok(())
+    }
+
+    fn new_client(
+        &mut self,
+        connection: ConnectionNo,
+        client: ClientId,
+    ) -> Result<(), FleetError> {
+        let Some(slots) = self.applying.remove(&connection) else { return Ok(()) };
+        let segments = self.memory.admit(client, slots)?;
+        self.arrivals.insert(client, Arrival { connection, slots, segments });
+        if !self.visitors.enter(connection, client) {
+            // It has not waited.
+            self.pending.push_back(Event::Hangup { client });
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, client: ClientId) -> Result<(), FleetError> {
+        let Some(Arrival { connection, slots, segments }) = self.arrivals.remove(&client) else {
+            return Ok(());
+        };
+        let fds = self.memory.for_client(&segments)?;
+        let (cells, shards) = (self.plan.cells, self.shards);
+        self.visitors.tell(connection, &DoorReply::Welcome { client, slots, cells, shards }, fds);
+        Ok(())
+    }
+
+    fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
+        match self.visitors.hear(connection) {
+            Some(Asked::Enter(applicant)) => {
+                self.applying.insert(connection, applicant.slots);
+                self.apply(Event::Connect { connection, applicant })
+            }
+            Some(Asked::Status) => {
+                let json = self.picture();
+                self.visitors.tell(connection, &DoorReply::Status { json }, Vec::new());
+                Ok(())
+            }
+            Some(Asked::Stop) => {
+                let keeper = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid());
+                let keeper = keeper.unsigned_abs();
+                self.visitors.tell(connection, &DoorReply::Stopping { keeper }, Vec::new());
+                self.apply(Event::Stop)
+            }
+            Some(Asked::Hangup(client)) => self.apply(Event::Hangup { client }),
+            None => Ok(()),
+        }
+    }
+
+    fn hear_cell(&mut self, number: u16) -> Result<(), FleetError> {
+        for _ in 0..PACKETS_A_TURN {
+            let cell = &mut self.cells[usize::from(number)];
+            let flushed = cell.link.flush();
+            match flushed.and_then(|()| cell.link.link.receive(Wait::No)) {
+                Ok(Received::Packet(packet)) => self.hear_report(CellId(number), &packet)?,
+                Ok(Received::Nothing) => return Ok(()),
+                // The exit notice follows; until then there is nothing to hear.
+                Ok(Received::Closed) | Err(_) => {
+                    cell.alive = false;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_report(&mut self, from: CellId, packet: &Packet) -> Result<(), FleetError> {
+        let epoch = FIRST_EPOCH;
+        let Ok(report) = Report::from_bytes(&packet.bytes) else {
+            // A cell that speaks nonsense is as good as gone; it ends with the fleet.
+            return self.apply(Event::CellExited { cell: from, epoch });
+        };
+        match report {
+            Report::Written { number, result, .. } => {
+                let result = Shim::written(result);
+                self.apply(Event::Written { from, epoch, number, result })
+            }
+            report => self.apply(Event::Report { from, epoch, report }),
+        }
+    }
+
+    fn hear_keeper(&mut self) -> Result<(), FleetError> {
+        self.keeper.flush().map_err(|_| keeper_died())?;
+        loop {
+            match self.keeper.link.receive(Wait::No).map_err(|_| keeper_died())? {
+                Received::Packet(packet) => self.obey_keeper(&packet)?,
+                Received::Nothing => return Ok(()),
+                Received::Closed => return Err(keeper_died()),
+            }
+        }
+    }
+
+    fn obey_keeper(&mut self, packet: &Packet) -> Result<(), FleetError> {
+        match FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())? {
+            FromKeeper::Spawned { token, pid } => {
+                if let Some(cell) = self.cells.get_mut(token as usize) {
+                    cell.pid = pid;
+                }
+                Ok(())
+            }
+            FromKeeper::NotSpawned { errno, .. } => Err(FleetError::System {
+                doing: "start a cell",
+                source: std::io::Error::from_raw_os_error(errno),
+            }),
+            FromKeeper::Exited { token, .. } => self.cell_exited(token),
+            FromKeeper::Stop => self.apply(Event::Stop),
+            FromKeeper::Begin(_) | FromKeeper::Fetched { .. } => Ok(()),
+        }
+    }
+
+    fn cell_exited(&mut self, token: u32) -> Result<(), FleetError> {
+        let Some(cell) = self.cells.get_mut(token as usize) else { return Ok(()) };
+        cell.exited = true;
+        let number = token as u16;
+        // What it said before it ended comes first.
+        if cell.alive {
+            self.hear_cell(number)?;
+        }
+        self.cells[token as usize].alive = false;
+        self.apply(Event::CellExited { cell: CellId(number), epoch: FIRST_EPOCH })
+    }
+
+    /// Until every cell's process is gone, and with it every descriptor of the pool.
+    fn await_exits(&mut self) -> Result<(), FleetError> {
+        let deadline = clock::monotonic() + EXIT_PATIENCE;
+        while self.cells.iter().any(|cell| !cell.exited) {
+            let left = deadline - clock::monotonic();
+            if left.is_zero() {
+                // The keeper kills what is left when this process ends.
+                return Ok(());
+            }
+            let limit = Timespec::try_from(left).ok();
+            let mut fds =
+                [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), PollFlags::IN)];
+            retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for cells"))?;
+            self.hear_keeper()?;
+        }
+        Ok(())
+    }
+}
+
+trait Shim {
+    fn written(self) -> Result<warren_proto::control::Written, warren_base::Errno>;
+}
+impl Shim for Result<warren_proto::control::Written, warren_base::Errno> {
+    fn written(self) -> Self {
+        self
+    }
+}
+impl Shim for Result<Vec<(u64, Option<u16>)>, warren_base::Errno> {
+    fn written(self) -> Result<warren_proto::control::Written, warren_base::Errno> {
+        Ok(Default::default())
+    }
+}

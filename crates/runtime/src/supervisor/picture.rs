@@ -1,0 +1,80 @@
+//! The fleet's status, put together from what the core, the vitals and the plan say.
+
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_supervisor::{CellState, Stage};
+
+use super::Shell;
+use crate::status::{CellStatus, ClientStatus, FleetStatus};
+
+impl Shell<'_> {
+    /// JSON of the fleet as it is now.
+    pub(super) fn picture(&self) -> Box<[u8]> {
+        // Numbers and strings of our own always have a JSON form.
+        serde_json::to_vec(&self.fleet_status()).unwrap_or_default().into()
+    }
+
+    fn fleet_status(&self) -> FleetStatus {
+        let core = self.core.status();
+        let cells = core.cells.iter().map(|cell| self.cell_status(cell)).collect();
+        let clients = core.clients.iter().map(client_status).collect();
+        let keeper = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
+        FleetStatus {
+            pool: String::from_utf8_lossy(&self.plan.pool).into_owned(),
+            keeper_pid: keeper,
+            supervisor_pid: std::process::id(),
+            state: stage_name(core.stage).into(),
+            generation: core.generation,
+            checkpoints: core.checkpoints,
+            checkpoints_failed: core.checkpoints_failed,
+            broken: core.broken.map(|errno| errno.to_string()),
+            block_size: BLOCK_SIZE as u32,
+            total_blocks: self.total_blocks,
+            free_blocks: core.chunks_free * CHUNK_BLOCKS,
+            shards: self.shards,
+            cells,
+            clients,
+        }
+    }
+
+    fn cell_status(&self, cell: &warren_supervisor::CellStatus) -> CellStatus {
+        let at = usize::from(cell.cell.0);
+        let memory = &self.memory.cells[at];
+        CellStatus {
+            cell: cell.cell.0,
+            pid: self.cells[at].pid,
+            epoch: cell.epoch.0,
+            state: state_name(cell.state).into(),
+            shards: cell.shards as u16,
+            requests: memory.requests(),
+            heartbeat: memory.vitals.heartbeat(),
+            parked: memory.vitals.must_wake(),
+        }
+    }
+}
+
+fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {
+    ClientStatus {
+        client: client.client.0,
+        pid: client.pid,
+        uid: client.uid,
+        front: client.front,
+    }
+}
+
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Starting => "starting",
+        Stage::Serving => "serving",
+        Stage::Expelling | Stage::LastCheckpoint { .. } | Stage::Closing { .. } => "stopping",
+        Stage::Ended => "ended",
+    }
+}
+
+fn state_name(state: CellState) -> &'static str {
+    match state {
+        CellState::Starting => "starting",
+        CellState::Ready => "ready",
+        CellState::Stopped => "stopped",
+        CellState::Exited => "exited",
+    }
+}

@@ -1,0 +1,153 @@
+//! The pool as the supervisor has it: locked, read, and written only by itself (cells write blocks
+//! of chunks, the supervisor everything before them).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, CellId, Errno, ShardId};
+use warren_device::{DeviceError, PoolFile};
+use warren_disk::{CopiesState, Owner, Superblock, SuperblockError};
+use warren_supervisor::Ledger;
+
+use crate::error::{FleetError, system};
+
+/// A pool that this fleet has locked.
+pub struct OpenPool {
+    file: PoolFile,
+}
+
+impl OpenPool {
+    /// Locks the pool and reads what the supervisor must know of it.
+    pub fn open(path: &Path) -> Result<(Self, Ledger, CopiesState), FleetError> {
+        let file = PoolFile::open_exclusive(path)?;
+        let pool = Self { file };
+        let (superblock, copies) = pool.superblock(path)?;
+        let layout = superblock.layout;
+        pool.file.require_blocks(layout.total_blocks())?;
+        let regions = [0, 1].map(|copy| {
+            pool.read(layout.region_page(copy, 0), layout.region_pages())
+        });
+        let [first, second] = regions;
+        let (first, second) = (first?, second?);
+        let roots = pool.read(layout.roots_start(), 2 * layout.roots_blocks())?;
+        let ledger = Ledger::load(superblock, [&first, &second], &roots)
+            .map_err(|error| damaged(path, &error.to_string()))?;
+        Ok((pool, ledger, copies))
+    }
+
+    fn superblock(&self, path: &Path) -> Result<(Superblock, CopiesState), FleetError> {
+        let blocks = match self.read(BlockNo(0), 2) {
+            Err(FleetError::Device(DeviceError::Io { .. })) if self.file.len_blocks() < 2 => {
+                return Err(not_a_pool(path));
+            }
+            blocks => blocks?,
+        };
+        let (a, b) = blocks.split_at(BLOCK_SIZE);
+        match Superblock::choose(a, b) {
+            Ok(chosen) => Ok(chosen),
+            Err(SuperblockError::NotAPool) => Err(not_a_pool(path)),
+            Err(error @ SuperblockError::UnknownVersion(_)) => Err(FleetError::BadPool {
+                pool: path.to_path_buf(),
+                what: format!("{error}; use the version of Warren that made it"),
+            }),
+            Err(error) => Err(damaged(path, &error.to_string())),
+        }
+    }
+
+    fn read(&self, block: BlockNo, blocks: u64) -> Result<Vec<u8>, FleetError> {
+        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
+        self.file.read_blocks(block, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Waits.
+    pub fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
+        self.file.write_blocks(block, bytes).map_err(|error| errno_of_device(&error))
+    }
+
+    /// Waits.
+    pub fn flush(&self) -> Result<(), Errno> {
+        self.file.flush().map_err(|error| errno_of_device(&error))
+    }
+
+    /// For a cell: the same open file, and so the same lock.
+    pub fn share(&self) -> Result<OwnedFd, FleetError> {
+        self.file.as_fd().try_clone_to_owned().map_err(system("share the pool device"))
+    }
+}
+
+fn errno_of_device(error: &DeviceError) -> Errno {
+    match error {
+        DeviceError::Io { source, .. } => crate::error::errno_of(source),
+        DeviceError::NoSpace(_) => Errno::ENOSPC,
+        _ => Errno::EIO,
+    }
+}
+
+fn not_a_pool(path: &Path) -> FleetError {
+    FleetError::BadPool {
+        pool: path.to_path_buf(),
+        what: "not a Warren pool; make one with `warren mkfs`".into(),
+    }
+}
+
+fn damaged(path: &Path, why: &str) -> FleetError {
+    FleetError::BadPool {
+        pool: path.to_path_buf(),
+        what: format!("{why}; check the pool with `warren fsck`"),
+    }
+}
+
+/// Owner of every shard: round-robin, so that neighbours (and the siblings that a directory's
+/// children are hashed to) spread over all cells.
+pub fn owners(shards: u16, cells: u16) -> Vec<CellId> {
+    (0..shards).map(|shard| CellId(shard % cells)).collect()
+}
+
+/// The free chunks as each cell gets them to begin with: contiguous pieces of about equal size, so
+/// that what a cell writes lies together.
+pub fn shares_of_free(ledger: &Ledger, cells: u16) -> Vec<Vec<u64>> {
+    let regions = ledger.regions();
+    let free: Vec<u64> = regions
+        .iter()
+        .filter(|&(_, owner)| owner == Owner::Free)
+        .map(|(chunk, _)| chunk)
+        .collect();
+    let cells = usize::from(cells);
+    let (share, extra) = (free.len() / cells, free.len() % cells);
+    let mut rest = free.as_slice();
+    (0..cells)
+        .map(|cell| {
+            let (mine, others) = rest.split_at(share + usize::from(cell < extra));
+            rest = others;
+            mine.to_vec()
+        })
+        .collect()
+}
+
+/// The shards of a cell with their root slots, as a `CellStart` carries them.
+pub fn roots_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, Box<[u8]>)> {
+    let shards = (0..owners.len() as u16).filter(|&shard| owners[usize::from(shard)] == cell);
+    shards
+        .map(|shard| {
+            let root = ledger.root(ShardId(shard));
+            (shard, root.map(|root| root.encode()).unwrap_or_default())
+        })
+        .collect()
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_shards_lie_on_different_cells() {
+        for cells in 2..=64 {
+            let owners = owners(256, cells);
+            assert!(owners.windows(2).all(|pair| pair[0] != pair[1]));
+            assert_eq!(owners.iter().max(), Some(&CellId(cells - 1)));
+        }
+    }
+}

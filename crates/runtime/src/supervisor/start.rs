@@ -1,0 +1,155 @@
+//! Starting a fleet: pool, memory, door, cells.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, MapVersion};
+use warren_proto::Wire;
+use warren_shm::ShardMap;
+use warren_supervisor::{Config, Ledger, Supervisor};
+
+use super::memory::{self, FleetMemory};
+use super::pool::{self, OpenPool};
+use super::visitors::Visitors;
+use super::{CellPost, FIRST_EPOCH, Shell, keeper_died};
+use crate::error::{FleetError, system};
+use crate::keeper::pool_name;
+use crate::launch::path_of;
+use crate::link::{Link, Outbox};
+use crate::message::{CellStart, FleetPlan, PeerDoor, ToKeeper};
+use crate::place::PoolId;
+use crate::process::{ROLE_CELL, role_args};
+
+/// The first version of the shard map.
+const FIRST_MAP: MapVersion = MapVersion(1);
+
+/// Frames of a cell at least: less cannot hold the nodes and pages of one large operation.
+const FRAMES_MIN: u64 = 1024;
+
+/// Frames of a cell at most: what a cell numbers with room to spare (a terabyte).
+const FRAMES_MAX: u64 = 1 << 28;
+
+pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, FleetError> {
+    let path = path_of(&plan.pool);
+    let (pool, ledger, copies) = OpenPool::open(&path)?;
+    let layout = ledger.superblock().layout;
+    let epochs = vec![FIRST_EPOCH; usize::from(plan.cells)];
+    let map = ShardMap {
+        version: FIRST_MAP,
+        owners: pool::owners(layout.shards(), plan.cells),
+        epochs: epochs.clone(),
+    };
+    let memory = FleetMemory::create(&map)?;
+    let visitors = Visitors::open(PoolId::of(&path)?)?;
+    let mut starter = Starter { keeper, plan: &plan, pool: &pool, memory: &memory };
+    let mut cells = starter.start_cells(&ledger, &map)?;
+    starter.introduce(&mut cells)?;
+    let owners = map.owners;
+    let config = Config { epochs, map_version: FIRST_MAP, owners, ledger, copies };
+    Ok(Shell {
+        plan,
+        keeper,
+        pool,
+        memory,
+        core: Supervisor::new(config),
+        shards: layout.shards(),
+        total_blocks: layout.total_blocks(),
+        cells,
+        visitors,
+        applying: BTreeMap::new(),
+        arrivals: BTreeMap::new(),
+        effects: Vec::new(),
+        pending: VecDeque::new(),
+        wake: None,
+        ended: None,
+    })
+}
+
+/// What is at hand while cells are started.
+struct Starter<'a> {
+    keeper: &'a mut Outbox,
+    plan: &'a FleetPlan,
+    pool: &'a OpenPool,
+    memory: &'a FleetMemory,
+}
+
+impl Starter<'_> {
+    /// Has the processes started, each with all that only it needs.
+    fn start_cells(
+        &mut self,
+        ledger: &Ledger,
+        map: &ShardMap,
+    ) -> Result<Vec<CellPost>, FleetError> {
+        let mut posts = Vec::new();
+        let shares = pool::shares_of_free(ledger, self.plan.cells);
+        for (cell, free_chunks) in (0..).map(CellId).zip(shares) {
+            let superblock = ledger.superblock();
+            let start = CellStart {
+                id: cell,
+                epoch: FIRST_EPOCH,
+                cells: self.plan.cells,
+                pool: self.plan.pool.clone(),
+                map: map.owners.clone(),
+                map_version: map.version,
+                secret: superblock.secret,
+                roots: pool::roots_of(ledger, &map.owners, cell),
+                free_chunks,
+                total_blocks: superblock.layout.total_blocks(),
+                frames: self.frames_of_a_cell(),
+                generation: superblock.generation,
+            };
+            let mut link = Outbox::new(self.spawn(cell)?);
+            let frames = self.make_frames(cell, start.frames)?;
+            let mut fds = vec![self.pool.share()?];
+            fds.extend(self.memory.for_start(cell, frames)?);
+            link.send(start.to_bytes(), fds).map_err(system("brief a cell"))?;
+            posts.push(CellPost { link, pid: 0, alive: true, exited: false });
+        }
+        Ok(posts)
+    }
+
+    fn frames_of_a_cell(&self) -> u32 {
+        let frames = self.plan.cache_bytes / BLOCK_SIZE as u64 / u64::from(self.plan.cells);
+        frames.clamp(FRAMES_MIN, FRAMES_MAX) as u32
+    }
+
+    /// Asks the keeper for the cell's process; gives the supervisor's end of its link.
+    fn spawn(&mut self, cell: CellId) -> Result<Link, FleetError> {
+        let (ours, theirs) = Link::pair().map_err(system("make a cell's link"))?;
+        let number = cell.to_string();
+        let name = pool_name(&self.plan.pool);
+        let args = role_args([ROLE_CELL.as_bytes(), number.as_bytes(), name]);
+        let spawn = ToKeeper::Spawn { token: u32::from(cell.0), args };
+        self.tell_keeper(&spawn, vec![theirs.into_fd()])?;
+        Ok(ours)
+    }
+
+    /// Memory of the cell's buffer cache, which the keeper holds too.
+    fn make_frames(&mut self, cell: CellId, count: u32) -> Result<OwnedFd, FleetError> {
+        let frames = memory::frames(cell, count)?;
+        let copy = frames.try_clone().map_err(system("share memory"))?;
+        let name = format!("/cell/{cell}/frames").into_bytes().into();
+        self.tell_keeper(&ToKeeper::Keep { name }, vec![copy])?;
+        Ok(frames)
+    }
+
+    fn tell_keeper(&mut self, message: &ToKeeper, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
+        self.keeper.send(message.to_bytes(), fds).map_err(|_| keeper_died())
+    }
+
+    /// Gives every two cells their link.
+    fn introduce(&self, cells: &mut [CellPost]) -> Result<(), FleetError> {
+        for a in 0..self.plan.cells {
+            for b in a + 1..self.plan.cells {
+                let [for_a, for_b] = self.memory.link(CellId(a), CellId(b))?;
+                for (cell, peer, fds) in [(a, b, for_a), (b, a, for_b)] {
+                    let door = PeerDoor { peer: CellId(peer) };
+                    let link = &mut cells[usize::from(cell)].link;
+                    link.send(door.to_bytes(), fds).map_err(system("introduce cells"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,311 @@
+//! Whole fleets of real processes on pools in a temporary directory.
+//!
+//! This test has a `main` of its own because it is also the program that a fleet's processes run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, Errno, Ino, Timestamp};
+use warren_device::PoolFile;
+use warren_disk::format::{FormatOptions, image};
+use warren_proto::{LockFlavour, LockOwner, LockSpec, LockType, Reply, Request};
+use warren_runtime::{
+    ConnectOptions, Connection, ErrorKind, FleetError, Lifetime, ServeOptions, dispatch, door,
+    start_fleet,
+};
+
+const POOL_BYTES: u64 = 64 << 20;
+const ROOT: (u32, u32) = (0, 0);
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(code) = dispatch(&args) {
+        return code;
+    }
+    let filter = args.iter().filter_map(|arg| arg.to_str()).find(|arg| !arg.starts_with('-'));
+    let tests: &[(&str, fn())] = &[
+        ("requests_of_many_threads_are_answered", requests_of_many_threads_are_answered),
+        ("any_number_of_cells_serves_a_pool", any_number_of_cells_serves_a_pool),
+        ("a_pool_has_one_fleet", a_pool_has_one_fleet),
+        ("bad_pools_are_named", bad_pools_are_named),
+        ("status_shows_cells_and_clients", status_shows_cells_and_clients),
+        ("a_dead_cell_ends_the_fleet_and_its_calls", a_dead_cell_ends_the_fleet_and_its_calls),
+        ("a_fleet_ends_with_its_starter", a_fleet_ends_with_its_starter),
+        ("an_idle_fleet_sleeps", an_idle_fleet_sleeps),
+    ];
+    let mut passed = 0;
+    for (name, test) in tests {
+        if filter.is_none_or(|filter| name.contains(filter)) {
+            println!("test {name} ...");
+            test();
+            passed += 1;
+        }
+    }
+    println!("\ntest result: ok. {passed} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+    ExitCode::SUCCESS
+}
+
+/// A pool that is removed with its directory.
+struct Scratch {
+    directory: PathBuf,
+    pool: PathBuf,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let name = format!("warren-fleet-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("scratch directory");
+        let pool = directory.join("pool");
+        Self { directory, pool }
+    }
+
+    fn formatted(name: &str) -> Self {
+        let scratch = Self::new(name);
+        let file = PoolFile::create(&scratch.pool, POOL_BYTES / BLOCK_SIZE as u64).expect("pool");
+        let options = FormatOptions {
+            size_bytes: POOL_BYTES,
+            shards: 16,
+            uuid: [7; 16],
+            secret: 1,
+            now: Timestamp(0),
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+        };
+        for (block, bytes) in image(&options).expect("format") {
+            file.write_blocks(block, &bytes).expect("write");
+        }
+        file.flush().expect("flush");
+        scratch
+    }
+
+    fn options(&self, cells: u16) -> ServeOptions {
+        ServeOptions { cache_bytes: 16 << 20, ..ServeOptions::new(&self.pool, cells) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn connect(pool: &Path) -> Connection {
+    Connection::connect(pool, &ConnectOptions::default()).expect("connect")
+}
+
+/// Processes of this program, by their arguments.
+fn processes_of(pool: &str) -> Vec<String> {
+    let entries = fs::read_dir("/proc").expect("/proc");
+    let lines = entries.filter_map(|entry| {
+        let line = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).replace('\0', " "))
+    });
+    lines.filter(|line| line.starts_with("warren __") && line.contains(pool)).collect()
+}
+
+fn requests_of_many_threads_are_answered() {
+    const CALLS: u32 = 500;
+    let scratch = Scratch::formatted("threads");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let mut slot = connection.slot().expect("slot");
+            scope.spawn(move || {
+                for _ in 0..CALLS {
+                    assert_eq!(slot.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
+                }
+                for cell in [0, 1].map(CellId) {
+                    assert_eq!(slot.call_cell(cell, ROOT, &Request::Null, 0), Ok(Reply::Done));
+                    assert_eq!(slot.last_cell(), Some(cell));
+                }
+            });
+        }
+    });
+    let mut slot = connection.slot().expect("slot");
+    for _ in 0..200 {
+        assert_eq!(slot.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
+    }
+    let start = Instant::now();
+    for _ in 0..20_000 {
+        assert_eq!(slot.call_cell(CellId(0), ROOT, &Request::Null, 0), Ok(Reply::Done));
+    }
+    println!("  {} ns a round trip", start.elapsed().as_nanos() / 20_000);
+    a_waiting_request_can_be_cancelled(&connection);
+    drop(slot);
+    fleet.stop().expect("stop");
+    assert_eq!(connection.slot().expect("slot").call(ROOT, &Request::Null, 0), Err(Errno::EIO));
+}
+
+/// A lock that is held makes the second one wait until it is cancelled from another slot.
+fn a_waiting_request_can_be_cancelled(connection: &Connection) {
+    let lock = |owner| {
+        let spec = LockSpec {
+            flavour: LockFlavour::Flock,
+            lock: LockType::Exclusive,
+            range: warren_proto::ByteRange::ALL,
+            owner: LockOwner(owner),
+            pid: 1,
+        };
+        Request::Lock { ino: Ino::ROOT, spec, wait: true }
+    };
+    let mut holder = connection.slot().expect("slot");
+    let mut waiter = connection.slot().expect("slot");
+    let number = waiter.number();
+    assert_eq!(holder.call(ROOT, &lock(1), 0), Ok(Reply::Done));
+    let waits = std::thread::spawn(move || waiter.call(ROOT, &lock(2), 0));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(connection.in_flight(number).is_some(), "it waits");
+    let cancel = Request::Cancel { slot: number, seq: 0 };
+    assert_eq!(holder.call(ROOT, &cancel, 0), Ok(Reply::Done));
+    assert_eq!(waits.join().expect("join"), Err(Errno::EINTR));
+}
+
+fn any_number_of_cells_serves_a_pool() {
+    let scratch = Scratch::formatted("cells");
+    for cells in [1, 3, 8] {
+        let start = Instant::now();
+        let fleet = start_fleet(&scratch.options(cells), Lifetime::WithStarter).expect("start");
+        let ready = start.elapsed();
+        let connection = connect(&scratch.pool);
+        assert_eq!(connection.cells(), cells);
+        let mut slot = connection.slot().expect("slot");
+        for cell in 0..cells {
+            assert_eq!(slot.call_cell(CellId(cell), ROOT, &Request::Null, 0), Ok(Reply::Done));
+        }
+        let getattr = Request::GetAttr { ino: Ino::ROOT };
+        assert!(slot.call(ROOT, &getattr, 0).is_ok());
+        assert_eq!(slot.last_cell(), Some(CellId(0)));
+        let start = Instant::now();
+        fleet.stop().expect("stop");
+        println!("  {cells} cells: ready in {ready:?}, stopped in {:?}", start.elapsed());
+    }
+    assert_eq!(processes_of("pool"), Vec::<String>::new());
+}
+
+fn a_pool_has_one_fleet() {
+    let scratch = Scratch::formatted("one");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let second = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect_err("in use");
+    assert_eq!(second.kind(), ErrorKind::PoolInUse);
+    println!("  {second}");
+    drop(fleet);
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start again");
+    fleet.stop().expect("stop");
+}
+
+fn bad_pools_are_named() {
+    let scratch = Scratch::new("bad");
+    let kind_of = |name: &str, bytes: Option<&[u8]>| {
+        let pool = scratch.directory.join(name);
+        if let Some(bytes) = bytes {
+            fs::write(&pool, bytes).expect("write");
+        }
+        let error = start_fleet(&ServeOptions::new(&pool, 1), Lifetime::WithStarter)
+            .expect_err("a bad pool");
+        println!("  {error}");
+        assert!(error.to_string().contains(name), "{error}");
+        error.kind()
+    };
+    assert_eq!(kind_of("missing", None), ErrorKind::NotFound);
+    assert_eq!(kind_of("zeros", Some(&[0; 1 << 20])), ErrorKind::BadPool);
+    assert_eq!(kind_of("empty", Some(&[])), ErrorKind::BadPool);
+    assert_eq!(kind_of("short", Some(b"#!/bin/sh\n")), ErrorKind::BadPool);
+    assert_eq!(kind_of("", None), ErrorKind::BadPool);
+    let whole = Scratch::formatted("whole");
+    let bytes = fs::read(&whole.pool).expect("read");
+    assert_eq!(kind_of("truncated", Some(&bytes[..1 << 20])), ErrorKind::BadPool);
+    let mut rotten = bytes;
+    rotten[100] ^= 1;
+    rotten[BLOCK_SIZE + 100] ^= 1;
+    assert_eq!(kind_of("rotten", Some(&rotten)), ErrorKind::BadPool);
+    let no_fleet = Connection::connect(&whole.pool, &ConnectOptions::default());
+    assert!(matches!(no_fleet, Err(FleetError::NoFleet(_))));
+    let cells = start_fleet(&whole.options(65), Lifetime::WithStarter).expect_err("65 cells");
+    assert!(matches!(cells, FleetError::CellCount(65)));
+}
+
+fn status_shows_cells_and_clients() {
+    let scratch = Scratch::formatted("status");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let front = ConnectOptions { front: true, slots: 3 };
+    let connection = Connection::connect(&scratch.pool, &front).expect("connect");
+    assert_eq!(connection.slots(), 3);
+    let slots: Vec<_> = std::iter::from_fn(|| connection.slot()).collect();
+    assert_eq!(slots.len(), 3);
+    let status = door::status(&scratch.pool).expect("status");
+    assert_eq!((status.cells.len(), status.state.as_str()), (2, "serving"));
+    assert_eq!(status.keeper_pid, fleet.keeper_pid());
+    assert!(status.cells.iter().all(|cell| cell.shards == 8 && cell.pid > 1));
+    assert_eq!(status.clients.len(), 1);
+    assert!(status.clients[0].front);
+    assert_eq!(status.clients[0].pid, std::process::id());
+    assert_eq!(processes_of("pool").len(), 4, "{:?}", processes_of("pool"));
+    assert!(door::status_of_all().iter().any(|other| other.pool == status.pool));
+    drop((slots, connection));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !door::status(&scratch.pool).expect("status").clients.is_empty() {
+        assert!(Instant::now() < deadline, "a client that hung up is expelled");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fleet.stop().expect("stop");
+}
+
+fn a_dead_cell_ends_the_fleet_and_its_calls() {
+    let scratch = Scratch::formatted("dead");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let victim = door::status(&scratch.pool).expect("status").cells[1].pid;
+    let pid = rustix::process::Pid::from_raw(victim as i32).expect("pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+    let mut slot = connection.slot().expect("slot");
+    let start = Instant::now();
+    assert_eq!(slot.call_cell(CellId(1), ROOT, &Request::Null, 0), Err(Errno::EIO));
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(connection.wait_for_hangup(Duration::from_secs(5)));
+    drop(fleet);
+    assert_eq!(processes_of("pool"), Vec::<String>::new());
+    start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start").stop().expect("stop");
+}
+
+fn a_fleet_ends_with_its_starter() {
+    let scratch = Scratch::formatted("starter");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    // As if this process had died: its end of the link closes.
+    let keeper = fleet.keeper_pid();
+    drop(fleet);
+    assert!(!Path::new(&format!("/proc/{keeper}/fd/0")).exists());
+    assert_eq!(processes_of("pool"), Vec::<String>::new());
+    assert!(matches!(door::status(&scratch.pool), Err(FleetError::NoFleet(_))));
+}
+
+fn an_idle_fleet_sleeps() {
+    let scratch = Scratch::formatted("idle");
+    let fleet = start_fleet(&scratch.options(4), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let mut slot = connection.slot().expect("slot");
+    assert_eq!(slot.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
+    let status = door::status(&scratch.pool).expect("status");
+    let pids: Vec<u32> =
+        status.cells.iter().map(|cell| cell.pid).chain([status.supervisor_pid]).collect();
+    let ticks = || pids.iter().map(|&pid| cpu_ticks(pid)).sum::<u64>();
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(2));
+    let used = ticks() - before;
+    println!("  {used} ticks of 10 ms in 2 s, {} processes", pids.len());
+    assert!(used <= 4, "an idle fleet took {used} ticks");
+    fleet.stop().expect("stop");
+}
+
+/// User and system time of a process, in ticks of a hundredth of a second.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
+}

@@ -1,0 +1,279 @@
+//! Requests: the client segment, from both sides. Layout: [`warren_proto::slot`].
+//!
+//! Order of a post: body, line, `seq` (release), then the cell's doorbell bit is flipped (release).
+//! Order of a take: doorbell (acquire), `seq` (acquire), every word of the line once, checks, body
+//! once. The client may be hostile and rewrite all of it meanwhile; then the cell gets some mixture
+//! of what the client wrote, which is still only the client's own request.
+//!
+//! A bit rings by *changing*, so the bell needs no second writer to clear it. It may ring for a
+//! request that was taken already (a successor that looked at all slots): `take` says `None`.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use warren_base::limits::{BODY_MAX, CELLS_MAX, PAYLOAD_MAX, SLOTS_MAX};
+use warren_base::{CellId, MapVersion, SlotNo};
+use warren_proto::slot::request::{
+    BODY_LEN, GID, INLINE, INLINE_MAX, MAP_VERSION, PARKED, PAYLOAD_LEN, SEQ, UID,
+};
+use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, REQUEST_AREAS, client_segment_len};
+use warren_proto::{Malformed, RequestHeader};
+
+use crate::map::{ReadMap, WriteMap};
+use crate::memory::{Load, Store};
+use crate::segment::{SegmentError, SegmentKind, check, stamp};
+
+fn line(slot: SlotNo, slots: usize) -> usize {
+    assert!(usize::from(slot.0) < slots, "{slot:?} of {slots}");
+    LINES + usize::from(slot.0) * LINE
+}
+
+fn area(slot: SlotNo) -> usize {
+    REQUEST_AREAS + usize::from(slot.0) * AREA
+}
+
+fn doorbell(cell: CellId) -> usize {
+    assert!(usize::from(cell.0) < CELLS_MAX, "{cell:?}");
+    DOORBELLS + usize::from(cell.0) * LINE
+}
+
+fn payload(slot: SlotNo, offset: usize, len: usize) -> usize {
+    assert!(offset <= PAYLOAD_MAX && len <= PAYLOAD_MAX - offset, "payload {offset}+{len}");
+    area(slot) + BODY_MAX + offset
+}
+
+/// The client's side. Threads share it; a slot is used by one of them at a time.
+pub struct ClientWriter<W = WriteMap> {
+    memory: W,
+    slots: usize,
+}
+
+impl<W: Store> ClientWriter<W> {
+    /// Takes a segment of at least `client_segment_len(slots)` bytes into use. Does not disturb
+    /// requests that a predecessor (a front before its restart) left in it.
+    pub fn new(memory: W, slots: usize) -> Result<Self, SegmentError> {
+        assert!((1..=SLOTS_MAX).contains(&slots), "{slots} slots");
+        let needed = client_segment_len(slots);
+        if memory.size() < needed {
+            return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
+        }
+        stamp(&memory, SegmentKind::Client, slots as u32, 0, 0);
+        Ok(Self { memory, slots })
+    }
+
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The number of the slot's last request: what a front goes on from after a restart.
+    pub fn last_seq(&self, slot: SlotNo) -> u32 {
+        self.memory.load32(line(slot, self.slots) + SEQ, Relaxed)
+    }
+
+    /// Fills `offset..` of the slot's payload lane. Comes before the post.
+    pub fn write_payload(&self, slot: SlotNo, offset: usize, bytes: &[u8]) {
+        line(slot, self.slots);
+        self.memory.copy_in(payload(slot, offset, bytes.len()), bytes);
+    }
+
+    /// Publishes a request. `header.seq` differs from the slot's last one (it grows by one). The
+    /// cell knows only when its bell is rung.
+    pub fn post(&self, slot: SlotNo, header: &RequestHeader, body: &[u8]) {
+        assert!(body.len() <= BODY_MAX && header.payload_len as usize <= PAYLOAD_MAX);
+        let line = line(slot, self.slots);
+        let memory = &self.memory;
+        let body_at = if body.len() <= INLINE_MAX { line + INLINE } else { area(slot) };
+        memory.copy_in(body_at, body);
+        memory.store32(line + MAP_VERSION, header.map_version.0, Relaxed);
+        memory.store32(line + UID, header.uid, Relaxed);
+        memory.store32(line + GID, header.gid, Relaxed);
+        memory.store32(line + PAYLOAD_LEN, header.payload_len, Relaxed);
+        memory.store32(line + BODY_LEN, body.len() as u32, Relaxed);
+        memory.store32(line + SEQ, header.seq, Release);
+    }
+
+    /// Rings the cell's bell for the slot. If the cell may be asleep, [`crate::WakeFd`] comes next.
+    pub fn ring(&self, cell: CellId, slot: SlotNo) {
+        line(slot, self.slots);
+        self.memory.xor64(doorbell(cell), 1 << slot.0, Release);
+    }
+
+    pub(crate) fn set_parked(&self, slot: SlotNo, parked: bool) {
+        self.memory.store32(line(slot, self.slots) + PARKED, u32::from(parked), Relaxed);
+    }
+}
+
+impl ClientWriter {
+    /// The slot's payload lane, `PAYLOAD_MAX` bytes, for a system call to fill.
+    pub fn payload_raw(&self, slot: SlotNo) -> *mut u8 {
+        line(slot, self.slots);
+        self.memory.raw(payload(slot, 0, PAYLOAD_MAX), PAYLOAD_MAX)
+    }
+}
+
+/// The cell's side. Nothing in the segment is believed.
+pub struct ClientReader<R = ReadMap> {
+    memory: R,
+    slots: usize,
+}
+
+impl<R: Load> ClientReader<R> {
+    /// Opens the segment of a client that was admitted with this many slots.
+    pub fn new(memory: R, slots: usize) -> Result<Self, SegmentError> {
+        assert!((1..=SLOTS_MAX).contains(&slots), "{slots} slots");
+        check(&memory, SegmentKind::Client, client_segment_len(slots))?;
+        Ok(Self { memory, slots })
+    }
+
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The slots that rang since `last_seen`, as bits, and remembers them as seen. Bits beyond the
+    /// client's slots do not ring.
+    pub fn rung(&self, cell: CellId, last_seen: &mut u64) -> u64 {
+        let bell = self.memory.load64(doorbell(cell), Acquire);
+        let changed = bell ^ *last_seen;
+        *last_seen = bell;
+        changed & (u64::MAX >> (u64::BITS as usize - self.slots))
+    }
+
+    /// The slot's request, its body copied to `body`; `None` if it is still the one numbered
+    /// `last_seq`.
+    pub fn take(
+        &self,
+        slot: SlotNo,
+        last_seq: u32,
+        body: &mut Vec<u8>,
+    ) -> Result<Option<RequestHeader>, Malformed> {
+        let line = line(slot, self.slots);
+        let memory = &self.memory;
+        let seq = memory.load32(line + SEQ, Acquire);
+        if seq == last_seq {
+            return Ok(None);
+        }
+        let header = RequestHeader {
+            seq,
+            map_version: MapVersion(memory.load32(line + MAP_VERSION, Relaxed)),
+            uid: memory.load32(line + UID, Relaxed),
+            gid: memory.load32(line + GID, Relaxed),
+            payload_len: memory.load32(line + PAYLOAD_LEN, Relaxed),
+        };
+        if header.payload_len as usize > PAYLOAD_MAX {
+            return Err(Malformed::new("payload longer than its lane"));
+        }
+        // The upper half of the word is zero, so it is part of the check.
+        let body_len = memory.load32(line + BODY_LEN, Relaxed) as usize;
+        if body_len > BODY_MAX {
+            return Err(Malformed::new("body longer than its lane"));
+        }
+        body.clear();
+        body.resize(body_len, 0);
+        let body_at = if body_len <= INLINE_MAX { line + INLINE } else { area(slot) };
+        memory.copy_out(body_at, body);
+        Ok(Some(header))
+    }
+
+    /// The number that stands in the slot now: what a malformed request is answered with, and what
+    /// a cell remembers of it.
+    pub fn seq(&self, slot: SlotNo) -> u32 {
+        self.memory.load32(line(slot, self.slots) + SEQ, Acquire)
+    }
+
+    /// Copies `offset..` of the slot's payload lane. The client may be changing it: use the copy.
+    pub fn copy_payload(&self, slot: SlotNo, offset: usize, into: &mut [u8]) {
+        line(slot, self.slots);
+        self.memory.copy_out(payload(slot, offset, into.len()), into);
+    }
+
+    pub(crate) fn parked(&self, slot: SlotNo) -> bool {
+        self.memory.load32(line(slot, self.slots) + PARKED, Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::segment::{Segment, map_read_only};
+
+    const SLOTS: usize = 3;
+
+    fn pair() -> (ClientWriter, ClientReader, WriteMap) {
+        let segment = Segment::create("warren-test", client_segment_len(SLOTS)).unwrap();
+        let writer = ClientWriter::new(segment.map().clone(), SLOTS).unwrap();
+        let fd = segment.read_only_fd().unwrap();
+        let reader = ClientReader::new(map_read_only(fd.as_fd()).unwrap(), SLOTS).unwrap();
+        (writer, reader, segment.map().clone())
+    }
+
+    fn header(seq: u32) -> RequestHeader {
+        RequestHeader { seq, map_version: MapVersion(9), uid: 1, gid: 2, payload_len: 3 }
+    }
+
+    #[test]
+    fn bodies_of_every_size_arrive() {
+        let (writer, reader, _) = pair();
+        let mut body = Vec::new();
+        for (i, len) in [0, 1, INLINE_MAX, INLINE_MAX + 1, 500, BODY_MAX].into_iter().enumerate() {
+            let sent: Vec<u8> = (0..len).map(|b| (b + i) as u8).collect();
+            let seq = i as u32 + 1;
+            writer.post(SlotNo(2), &header(seq), &sent);
+            let taken = reader.take(SlotNo(2), seq - 1, &mut body).unwrap();
+            assert_eq!(taken, Some(header(seq)));
+            assert_eq!(body, sent);
+            assert_eq!(reader.take(SlotNo(2), seq, &mut body).unwrap(), None);
+        }
+        assert_eq!(reader.take(SlotNo(1), 0, &mut body).unwrap(), None);
+    }
+
+    #[test]
+    fn a_bell_rings_once_for_its_slot_and_cell() {
+        let (writer, reader, _) = pair();
+        let mut seen = [0; 2];
+        writer.ring(CellId(1), SlotNo(0));
+        writer.ring(CellId(1), SlotNo(2));
+        assert_eq!(reader.rung(CellId(0), &mut seen[0]), 0);
+        assert_eq!(reader.rung(CellId(1), &mut seen[1]), 0b101);
+        assert_eq!(reader.rung(CellId(1), &mut seen[1]), 0);
+        writer.ring(CellId(1), SlotNo(2));
+        assert_eq!(reader.rung(CellId(1), &mut seen[1]), 0b100);
+    }
+
+    #[test]
+    fn payloads_arrive_up_to_their_end() {
+        let (writer, reader, _) = pair();
+        writer.write_payload(SlotNo(2), PAYLOAD_MAX - 5, b"fghij");
+        writer.write_payload(SlotNo(2), PAYLOAD_MAX - 10, b"abcde");
+        let mut copy = [0; 10];
+        reader.copy_payload(SlotNo(2), PAYLOAD_MAX - 10, &mut copy);
+        assert_eq!(&copy, b"abcdefghij");
+    }
+
+    #[test]
+    fn hostile_lengths_and_bits_are_refused() {
+        let (writer, reader, raw) = pair();
+        writer.post(SlotNo(0), &header(1), b"body");
+        let mut body = Vec::new();
+        for bad in [BODY_MAX as u32 + 1, 1 << 16, u32::MAX] {
+            raw.store32(LINES + BODY_LEN, bad, Relaxed);
+            assert!(reader.take(SlotNo(0), 0, &mut body).is_err());
+        }
+        raw.store32(LINES + BODY_LEN, 4, Relaxed);
+        raw.store32(LINES + PAYLOAD_LEN, PAYLOAD_MAX as u32 + 1, Relaxed);
+        assert!(reader.take(SlotNo(0), 0, &mut body).is_err());
+        raw.store64(DOORBELLS, u64::MAX, Relaxed);
+        assert_eq!(reader.rung(CellId(0), &mut 0), 0b111, "there are three slots");
+    }
+
+    #[test]
+    fn a_segment_too_short_or_of_another_kind_is_refused() {
+        let segment = Segment::create("warren-test", client_segment_len(1)).unwrap();
+        assert!(ClientWriter::new(segment.map().clone(), 2).is_err());
+        let map = map_read_only(segment.fd()).unwrap();
+        assert!(matches!(ClientReader::new(map.clone(), 1), Err(SegmentError::Foreign(_))));
+        ClientWriter::new(segment.map().clone(), 1).unwrap();
+        assert!(matches!(ClientReader::new(map.clone(), 2), Err(SegmentError::TooShort { .. })));
+        assert!(ClientReader::new(map, 1).is_ok());
+    }
+}

@@ -1,0 +1,142 @@
+//! Copies between private memory and memory that another process may be writing.
+//!
+//! A plain `memcpy` there would be a data race. Two ways are sound, and both read or write every
+//! byte once: relaxed atomic words for a few bytes, and for many a string instruction in inline
+//! assembly, which the compiler does not see into and which does what the processor does: it tears
+//! at worst. The x86 manual orders the stores of a string instruction before a later plain store,
+//! which is all that publishing with a release store needs.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Up to here the start-up of a string instruction costs more than it saves.
+const WORDS_MAX: usize = 256;
+
+/// Copies `into.len()` bytes from shared memory.
+///
+/// # Safety
+/// `from` is valid for reading that many bytes.
+pub(crate) unsafe fn from_shared(from: *const u8, into: &mut [u8]) {
+    if into.len() <= WORDS_MAX || cfg!(any(miri, not(target_arch = "x86_64"))) {
+        // SAFETY: as promised by the caller.
+        unsafe { words_from_shared(from, into) }
+    } else {
+        // SAFETY: as promised by the caller; `into` is ours alone.
+        unsafe { string_copy(from, into.as_mut_ptr(), into.len()) }
+    }
+}
+
+/// Copies `from` to shared memory.
+///
+/// # Safety
+/// `into` is valid for writing that many bytes.
+pub(crate) unsafe fn to_shared(from: &[u8], into: *mut u8) {
+    if from.len() <= WORDS_MAX || cfg!(any(miri, not(target_arch = "x86_64"))) {
+        // SAFETY: as promised by the caller.
+        unsafe { words_to_shared(from, into) }
+    } else {
+        // SAFETY: as promised by the caller; `from` is private, so the two do not overlap.
+        unsafe { string_copy(from.as_ptr(), into, from.len()) }
+    }
+}
+
+/// Zeroes shared memory.
+///
+/// # Safety
+/// `into` is valid for writing `len` bytes.
+pub(crate) unsafe fn zero_shared(into: *mut u8, len: usize) {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(ZEROS.len());
+        // SAFETY: `done + n <= len`, so the range lies in what the caller promised.
+        unsafe { to_shared(&ZEROS[..n], into.add(done)) };
+        done += n;
+    }
+}
+
+unsafe fn words_from_shared(from: *const u8, into: &mut [u8]) {
+    let mut done = 0;
+    while done < into.len() {
+        // SAFETY: `done < len`, within the caller's range.
+        let at = unsafe { from.add(done) };
+        if into.len() - done >= 8 && at.addr().is_multiple_of(8) {
+            // SAFETY: aligned, and 8 bytes are left of the caller's range.
+            let word = unsafe { &*at.cast::<AtomicU64>() }.load(Ordering::Relaxed);
+            into[done..done + 8].copy_from_slice(&word.to_ne_bytes());
+            done += 8;
+        } else {
+            // SAFETY: within the caller's range; bytes need no alignment.
+            into[done] = unsafe { &*at.cast::<AtomicU8>() }.load(Ordering::Relaxed);
+            done += 1;
+        }
+    }
+}
+
+unsafe fn words_to_shared(from: &[u8], into: *mut u8) {
+    let mut rest = from;
+    let mut at = into;
+    while !rest.is_empty() {
+        let n = match rest.first_chunk::<8>() {
+            Some(word) if at.addr().is_multiple_of(8) => {
+                // SAFETY: aligned, and 8 bytes are left of the caller's range.
+                let target = unsafe { &*at.cast::<AtomicU64>() };
+                target.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+                8
+            }
+            _ => {
+                // SAFETY: within the caller's range; bytes need no alignment.
+                unsafe { &*at.cast::<AtomicU8>() }.store(rest[0], Ordering::Relaxed);
+                1
+            }
+        };
+        rest = &rest[n..];
+        // SAFETY: at most one past the caller's range.
+        at = unsafe { at.add(n) };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe fn string_copy(from: *const u8, into: *mut u8, len: usize) {
+    // SAFETY: reads and writes exactly the ranges that the caller vouches for; the direction flag
+    // is clear at every boundary of the ABI. Without `nomem` the compiler keeps its order around it.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rsi") from => _,
+            inout("rdi") into => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn string_copy(_: *const u8, _: *mut u8, _: usize) {
+    unreachable!("words are used on this processor")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every alignment of the shared side, every length around the change of methods.
+    #[test]
+    fn copies_are_exact_and_touch_nothing_else() {
+        let lens = (0..40).chain(WORDS_MAX - 2..WORDS_MAX + 3).chain([4096]);
+        for (len, shift) in lens.flat_map(|len| (0..9).map(move |shift| (len, shift))) {
+            let source: Vec<u8> = (0..len).map(|i| (i * 7 + shift) as u8 | 1).collect();
+            let mut shared = vec![0u8; len + 32];
+            // SAFETY: `shift + len` bytes fit the vector.
+            unsafe { to_shared(&source, shared.as_mut_ptr().add(shift)) };
+            assert_eq!(shared[shift..shift + len], source);
+            assert!(shared[..shift].iter().chain(&shared[shift + len..]).all(|&b| b == 0));
+            let mut back = vec![0u8; len];
+            // SAFETY: as above.
+            unsafe { from_shared(shared.as_ptr().add(shift), &mut back) };
+            assert_eq!(back, source);
+            // SAFETY: as above.
+            unsafe { zero_shared(shared.as_mut_ptr().add(shift), len) };
+            assert!(shared.iter().all(|&b| b == 0));
+        }
+    }
+}

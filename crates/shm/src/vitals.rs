@@ -1,0 +1,205 @@
+//! Vitals: a cell's signs of life, written by it, read by everyone.
+//!
+//! ```text
+//!   0        header          magic, version, cell, epoch
+//!   4096     u32 parked      the cell sleeps, or is about to: ring its WakeFd
+//!   4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
+//!   4224     u32 spinners    threads of the cell that spin now
+//!   4288     u64 counters    one a [`Counter`]
+//! ```
+//!
+//! Order of parking: `parked` = 1, full fence, look once more at every bell and ring, sleep,
+//! `parked` = 0. Order of waking: bell or tail, full fence, load `parked`, write the [`WakeFd`] if
+//! it is set. So either the cell sees the bell or the waker sees the flag.
+//!
+//! The counters are hints for the balancer: they decide nothing that must be right.
+//!
+//! [`WakeFd`]: crate::WakeFd
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use warren_base::{CellId, Epoch};
+use warren_proto::slot::LINE;
+
+use crate::map::{ReadMap, WriteMap};
+use crate::memory::{Load, Store};
+use crate::segment::{SegmentError, SegmentKind, check, header, stamp};
+
+const PARKED: usize = 4096;
+const HEARTBEAT: usize = PARKED + LINE;
+const SPINNERS: usize = HEARTBEAT + LINE;
+const COUNTERS: usize = SPINNERS + LINE;
+
+/// Bytes of a vitals segment.
+pub const VITALS_LEN: usize = 8192;
+
+/// What a cell counts. Gauges are set, the others grow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counter {
+    /// Requests of clients taken.
+    Requests,
+    /// Messages of peers taken.
+    PeerMessages,
+    /// Nanoseconds spent on work, and nanoseconds asleep.
+    BusyNs,
+    ParkedNs,
+    /// Live tasks now (gauge).
+    Tasks,
+    /// Requests found waiting at the last look (gauge).
+    Queued,
+    /// I/Os in flight now (gauge).
+    Ios,
+    /// Blocks read from and written to the device.
+    BlocksRead,
+    BlocksWritten,
+    /// Frames in use and dirty now (gauges).
+    Frames,
+    FramesDirty,
+}
+
+impl Counter {
+    pub const ALL: [Self; 11] = [
+        Self::Requests,
+        Self::PeerMessages,
+        Self::BusyNs,
+        Self::ParkedNs,
+        Self::Tasks,
+        Self::Queued,
+        Self::Ios,
+        Self::BlocksRead,
+        Self::BlocksWritten,
+        Self::Frames,
+        Self::FramesDirty,
+    ];
+
+    fn at(self) -> usize {
+        COUNTERS + self as usize * 8
+    }
+}
+
+const _: () = assert!(COUNTERS + Counter::ALL.len() * 8 <= VITALS_LEN);
+
+/// The cell's side.
+pub struct VitalsWriter<W = WriteMap> {
+    memory: W,
+}
+
+impl<W: Store> VitalsWriter<W> {
+    pub fn new(memory: W, cell: CellId, epoch: Epoch) -> Result<Self, SegmentError> {
+        if memory.size() < VITALS_LEN {
+            let needed = VITALS_LEN;
+            return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
+        }
+        memory.store32(PARKED, 0, Relaxed);
+        memory.store32(SPINNERS, 0, Relaxed);
+        stamp(&memory, SegmentKind::Vitals, 0, u32::from(cell.0), epoch.0);
+        Ok(Self { memory })
+    }
+
+    pub fn beat(&self) {
+        self.memory.add64(HEARTBEAT, 1);
+    }
+
+    /// Announces sleep. Every bell and ring must be looked at once more after this.
+    pub fn park(&self) {
+        self.memory.store32(PARKED, 1, Release);
+        W::fence();
+    }
+
+    /// Awake again.
+    pub fn unpark(&self) {
+        self.memory.store32(PARKED, 0, Release);
+    }
+
+    pub fn set_spinners(&self, spinners: u32) {
+        self.memory.store32(SPINNERS, spinners, Relaxed);
+    }
+
+    pub fn add(&self, counter: Counter, by: u64) {
+        self.memory.add64(counter.at(), by);
+    }
+
+    pub fn set(&self, counter: Counter, value: u64) {
+        self.memory.store64(counter.at(), value, Relaxed);
+    }
+}
+
+/// Everyone else's side.
+pub struct VitalsReader<R = ReadMap> {
+    memory: R,
+}
+
+impl<R: Load> VitalsReader<R> {
+    /// Opens a cell's vitals. The cell may not have started yet: see [`Self::is_open`].
+    pub fn new(memory: R) -> Result<Self, SegmentError> {
+        if memory.size() < VITALS_LEN {
+            let needed = VITALS_LEN;
+            return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
+        }
+        Ok(Self { memory })
+    }
+
+    /// Whether the cell has taken the segment into use.
+    pub fn is_open(&self) -> bool {
+        check(&self.memory, SegmentKind::Vitals, VITALS_LEN).is_ok()
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.memory.load32(header::EPOCH, Acquire))
+    }
+
+    pub fn heartbeat(&self) -> u64 {
+        self.memory.load64(HEARTBEAT, Relaxed)
+    }
+
+    pub fn spinners(&self) -> u32 {
+        self.memory.load32(SPINNERS, Relaxed)
+    }
+
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.memory.load64(counter.at(), Relaxed)
+    }
+
+    /// Whether the cell must be woken to see what was just posted (bell or tail).
+    pub fn must_wake(&self) -> bool {
+        R::fence();
+        self.memory.load32(PARKED, Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::{Segment, map_read_only};
+
+    #[test]
+    fn what_a_cell_writes_everyone_reads() {
+        let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
+        let reader = VitalsReader::new(map_read_only(segment.fd()).unwrap()).unwrap();
+        assert!(!reader.is_open());
+        let writer = VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(8)).unwrap();
+        writer.beat();
+        writer.beat();
+        writer.set_spinners(2);
+        for (i, counter) in Counter::ALL.into_iter().enumerate() {
+            writer.set(counter, 100 + i as u64);
+            writer.add(counter, 1);
+        }
+        assert!(reader.is_open());
+        assert_eq!((reader.epoch(), reader.heartbeat(), reader.spinners()), (Epoch(8), 2, 2));
+        for (i, counter) in Counter::ALL.into_iter().enumerate() {
+            assert_eq!(reader.counter(counter), 101 + i as u64, "{counter:?}");
+        }
+    }
+
+    #[test]
+    fn a_successor_is_awake() {
+        let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
+        let reader = VitalsReader::new(map_read_only(segment.fd()).unwrap()).unwrap();
+        let first = VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(1)).unwrap();
+        first.park();
+        assert!(reader.must_wake());
+        VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(2)).unwrap();
+        assert!(!reader.must_wake());
+    }
+}

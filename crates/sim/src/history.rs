@@ -1,0 +1,79 @@
+//! What clients asked and were answered, and when: the material of the linearizability checker.
+//!
+//! As in Herlihy and Wing's definition, a history is made of invocations and returns; a call without
+//! a return was under way when the run ended, and may have happened or not. A *process* makes one
+//! call at a time (a slot of a client).
+
+use std::rc::Rc;
+
+use bitflags::bitflags;
+use warren_base::{ClientId, Timestamp};
+use warren_proto::{Answer, Credentials, Request};
+
+bitflags! {
+    /// Errors that the harness may have caused while a call was under way. A call that ended in one
+    /// of them is legal, and must have changed nothing.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Excuses: u8 {
+        /// The pool was small enough to run out: ENOSPC, and short writes.
+        const NO_SPACE = 1;
+        /// The disk failed reads or writes: EIO.
+        const IO = 2;
+        /// The call was cancelled: EINTR.
+        const CANCELLED = 4;
+    }
+}
+
+/// What a process did.
+#[derive(Clone, Debug)]
+pub enum Action {
+    Request(Request),
+    /// The client of the process is gone: its opens are closed and its locks released.
+    Expel,
+    /// The fleet stopped and started again: no opens, no locks, no unlinked files.
+    Restart,
+}
+
+/// What came back. `payload` is the file data of a read.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub answer: Answer,
+    pub payload: Rc<[u8]>,
+}
+
+impl Outcome {
+    pub fn of(answer: Answer) -> Self {
+        Self { answer, payload: Rc::from([]) }
+    }
+}
+
+/// Wall-clock times between which a call took effect.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    pub from: Timestamp,
+    pub to: Timestamp,
+}
+
+/// One call of one process.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    pub process: usize,
+    pub client: ClientId,
+    pub credentials: Rc<Credentials>,
+    pub action: Action,
+    /// File data of a write.
+    pub payload: Rc<[u8]>,
+    /// Places in the order of all events. `returned` is [`NEVER`] of a call that did not return.
+    pub invoked: u64,
+    pub returned: u64,
+    /// Where in the order of events the call most likely took effect. Only speed depends on it.
+    pub hint: u64,
+    pub window: Window,
+    pub excuses: Excuses,
+    /// Of a call that never returned: what it would have returned, had it happened; `None` if it
+    /// cannot have happened.
+    pub outcome: Option<Outcome>,
+}
+
+/// [`Operation::returned`] of a call that was under way when the run ended.
+pub const NEVER: u64 = u64::MAX;

@@ -1,0 +1,349 @@
+//! The checker against a server that is trivially right, and against servers that are wrong in one
+//! way each: it must accept every history of the first, and catch each of the others.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use warren_base::{ClientId, Errno, Ino, Rng, Timestamp};
+use warren_proto::{
+    AccessMode, Attr, CreateFlags, Credentials, Entry, FileKind, FileName, Handle, NewInode,
+    Opened, Position, RenameFlags, Reply, Request,
+};
+
+use super::*;
+use crate::history::{Excuses, Outcome, Window};
+
+/// What the server does wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    None,
+    /// One time in ten a lookup answers from the state of a while ago.
+    StaleLookup,
+    /// One write in twenty is acknowledged and forgotten.
+    LostWrite,
+    /// A rename shows neither name for a while.
+    TornRename,
+    /// An exclusive create sometimes finds nothing where something is.
+    DoubleCreate,
+}
+
+/// One directory of files, in a map.
+#[derive(Clone)]
+struct Server {
+    fault: Fault,
+    names: BTreeMap<FileName, Ino>,
+    before: BTreeMap<FileName, Ino>,
+    files: BTreeMap<Ino, Vec<u8>>,
+    ctimes: BTreeMap<Ino, [i64; 3]>,
+    next: u64,
+}
+
+impl Server {
+    fn new(fault: Fault) -> Self {
+        Self {
+            fault,
+            names: BTreeMap::new(),
+            before: BTreeMap::new(),
+            files: BTreeMap::new(),
+            ctimes: BTreeMap::new(),
+            next: 2,
+        }
+    }
+
+    fn attr(&self, ino: Ino) -> Attr {
+        let len = self.files[&ino].len() as u64;
+        let [born, changed, _] = self.ctimes[&ino].map(Timestamp);
+        Attr {
+            ino,
+            kind: FileKind::Regular,
+            mode: 0o600,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: len,
+            blocks: len.div_ceil(4096),
+            atime: born,
+            mtime: changed,
+            ctime: Timestamp(self.ctimes[&ino][2]),
+            btime: born,
+        }
+    }
+
+    /// Keeps an old state to be stale with.
+    fn remember(&mut self, rng: &mut Rng) {
+        if rng.chance(1, 8) {
+            self.before = self.names.clone();
+        }
+    }
+
+    fn answer(
+        &mut self,
+        request: &Request,
+        payload: &[u8],
+        now: i64,
+        rng: &mut Rng,
+    ) -> (Result<Reply, Errno>, Vec<u8>) {
+        let answer = match request {
+            Request::Lookup { name, .. } => {
+                let stale = self.fault == Fault::StaleLookup && rng.chance(1, 10);
+                let names = if stale { &self.before } else { &self.names };
+                names.get(name).map(|ino| Reply::Entry(entry(*ino))).ok_or(Errno::ENOENT)
+            }
+            Request::Create { name, .. } => self.create(name, now, rng),
+            Request::Unlink { name, .. } => {
+                self.remember(rng);
+                self.names.remove(name).map(|_| Reply::Done).ok_or(Errno::ENOENT)
+            }
+            Request::Rename { from_name, name, .. } => {
+                self.remember(rng);
+                match self.names.remove(from_name) {
+                    Some(ino) => {
+                        let replaced = self.names.insert(name.clone(), ino);
+                        if replaced != Some(ino) {
+                            self.ctimes.get_mut(&ino).unwrap()[2] = now;
+                        }
+                        if replaced == Some(ino) {
+                            self.names.insert(from_name.clone(), ino);
+                        }
+                        Ok(Reply::Done)
+                    }
+                    None => Err(Errno::ENOENT),
+                }
+            }
+            Request::Write { handle, .. } => Ok(self.write(handle.ino, payload, now, rng)),
+            Request::Read { handle, .. } => {
+                let bytes = self.files[&handle.ino].clone();
+                return (Ok(Reply::Read { len: bytes.len() as u32 }), bytes);
+            }
+            _ => unreachable!("not in the mix"),
+        };
+        (answer, Vec::new())
+    }
+
+    fn create(&mut self, name: &FileName, now: i64, rng: &mut Rng) -> Result<Reply, Errno> {
+        let blind = self.fault == Fault::DoubleCreate && rng.chance(1, 4);
+        if self.names.contains_key(name) && !blind {
+            return Err(Errno::EEXIST);
+        }
+        let ino = Ino(self.next);
+        self.next += 1;
+        self.remember(rng);
+        self.names.insert(name.clone(), ino);
+        self.files.insert(ino, Vec::new());
+        self.ctimes.insert(ino, [now; 3]);
+        let handle = Handle { ino, open: ino.0 };
+        let opened = Some(Opened { handle, attr: self.attr(ino), keep_pages: false });
+        Ok(Reply::Created { entry: entry(ino), opened })
+    }
+
+    fn write(&mut self, ino: Ino, payload: &[u8], now: i64, rng: &mut Rng) -> Reply {
+        let lost = self.fault == Fault::LostWrite && rng.chance(1, 20);
+        let file = self.files.get_mut(&ino).unwrap();
+        let size = (file.len() + payload.len()) as u64;
+        if !lost {
+            file.extend_from_slice(payload);
+        }
+        let times = self.ctimes.get_mut(&ino).unwrap();
+        (times[1], times[2]) = (now, now);
+        Reply::Written { len: payload.len() as u32, size }
+    }
+}
+
+fn entry(ino: Ino) -> Entry {
+    Entry { ino, kind: FileKind::Regular, lease: None, attr: None }
+}
+
+fn pick_name(rng: &mut Rng) -> FileName {
+    FileName::new(&[b'a' + rng.below(6) as u8]).unwrap()
+}
+
+/// A call under way: at `at` the server does it, at `end` the client knows.
+struct Flight {
+    request: Request,
+    payload: Vec<u8>,
+    start: u64,
+    at: u64,
+    end: u64,
+    outcome: Option<Outcome>,
+}
+
+const DIR: Ino = Ino::ROOT;
+
+fn draw(process: usize, handles: &[Handle], rng: &mut Rng) -> (Request, Vec<u8>) {
+    let dir = DIR;
+    let own: Vec<&Handle> = handles.iter().filter(|h| h.open % 8 == process as u64).collect();
+    let data = if own.is_empty() { None } else { Some(**rng.pick(&own)) };
+    match (rng.below(8), data) {
+        (0 | 1, _) => (Request::Lookup { dir, name: pick_name(rng) }, Vec::new()),
+        (2, _) => (Request::Unlink { dir, name: pick_name(rng) }, Vec::new()),
+        (3, _) => {
+            let (from_name, name) = (pick_name(rng), pick_name(rng));
+            let flags = RenameFlags::empty();
+            (Request::Rename { from: dir, from_name, dir, name, flags }, Vec::new())
+        }
+        (4 | 5, Some(handle)) => {
+            let bytes = vec![rng.below(256) as u8; 1 + rng.below(3000) as usize];
+            (Request::Write { handle, position: Position::End, kill_privileges: false }, bytes)
+        }
+        (6, Some(handle)) => {
+            (Request::Read { handle, position: Position::At(0), len: 1 << 20 }, Vec::new())
+        }
+        _ => {
+            let new = NewInode::regular(0o600);
+            let flags = CreateFlags::EXCLUSIVE | CreateFlags::OPEN;
+            let access = AccessMode::READ | AccessMode::WRITE;
+            (Request::Create { dir, name: pick_name(rng), new, flags, access }, Vec::new())
+        }
+    }
+}
+
+fn run(seed: u64, processes: usize, calls: usize, fault: Fault) -> (State, Vec<Operation>) {
+    let mut rng = Rng::new(seed);
+    let mut server = Server::new(fault);
+    let mut history = Vec::new();
+    let mut flights: Vec<Option<Flight>> = (0..processes).map(|_| None).collect();
+    let mut handles = Vec::new();
+    let mut now = 0;
+    let mut torn: Option<(u64, BTreeMap<FileName, Ino>)> = None;
+    let mut started = 0;
+    while history.len() < calls {
+        now += 1;
+        if torn.as_ref().is_some_and(|(until, _)| *until <= now) {
+            server.names = torn.take().unwrap().1;
+        }
+        for (process, flight) in flights.iter_mut().enumerate() {
+            let Some(call) = flight else {
+                if started == calls {
+                    continue;
+                }
+                started += 1;
+                let (request, payload) = draw(process, &handles, &mut rng);
+                let start = now;
+                let at = now + 1 + rng.below(20);
+                let end = at + 1 + rng.below(20);
+                *flight = Some(Flight { request, payload, start, at, end, outcome: None });
+                continue;
+            };
+            if call.at == now && torn.is_some() {
+                (call.at, call.end) = (now + 1, now + 1 + call.end - call.at);
+                // Only lookups see what is torn.
+                if !matches!(call.request, Request::Lookup { .. }) {
+                    continue;
+                }
+                call.at = now;
+            }
+            if call.at == now {
+                let time = now as i64;
+                let (answer, bytes) = server.answer(&call.request, &call.payload, time, &mut rng);
+                if let Ok(Reply::Created { opened: Some(opened), .. }) = &answer {
+                    handles.push(opened.handle);
+                }
+                let is_rename = matches!(call.request, Request::Rename { .. });
+                if fault == Fault::TornRename && is_rename && answer.is_ok() {
+                    let Request::Rename { name, .. } = &call.request else { unreachable!() };
+                    torn = Some((now + 10, server.names.clone()));
+                    server.names.remove(name);
+                    call.end = call.end.max(now + 11);
+                }
+                call.outcome = Some(Outcome { answer, payload: Rc::from(bytes) });
+            }
+            if call.end == now {
+                let call = flight.take().unwrap();
+                history.push(operation(process, call));
+            }
+        }
+    }
+    (State::new(0, 0, Timestamp(0)), history)
+}
+
+fn operation(process: usize, call: Flight) -> Operation {
+    // Every event has a place of its own: processes take turns within a tick.
+    let place = |tick: u64| tick * 64 + process as u64;
+    // Handles belong to one client here, so all processes are slots of one.
+    Operation {
+        process,
+        client: ClientId(1),
+        credentials: Rc::new(Credentials::default()),
+        action: Action::Request(call.request),
+        payload: Rc::from(call.payload),
+        invoked: place(call.start),
+        returned: place(call.end),
+        hint: place(call.at),
+        window: Window { from: Timestamp(call.start as i64), to: Timestamp(call.end as i64) },
+        excuses: Excuses::default(),
+        outcome: call.outcome,
+    }
+}
+
+fn verdict(seed: u64, processes: usize, calls: usize, fault: Fault) -> Verdict {
+    let (first, history) = run(seed, processes, calls, fault);
+    check(&first, &history)
+}
+
+#[test]
+fn every_history_of_a_right_server_is_accepted() {
+    for seed in 0..60 {
+        match verdict(seed, 1 + seed as usize % 6, 300, Fault::None) {
+            Verdict::Linearizable { looked_at, .. } => {
+                assert!(looked_at < 600, "hints make the search straight");
+            }
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn hints_are_only_hints() {
+    for seed in 0..20 {
+        let (first, mut history) = run(seed, 3, 150, Fault::None);
+        for (at, operation) in history.iter_mut().enumerate() {
+            operation.hint = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        assert!(matches!(check(&first, &history), Verdict::Linearizable { .. }), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_wrong_server_is_caught() {
+    for fault in [Fault::StaleLookup, Fault::LostWrite, Fault::TornRename, Fault::DoubleCreate] {
+        let wrong = |seed: &u64| matches!(verdict(*seed, 4, 300, fault), Verdict::Illegal(_));
+        let caught = (0..20).filter(wrong).count();
+        // Half a rename looks whole to most: both names must be looked up in the right order.
+        let enough = if fault == Fault::TornRename { 3 } else { 15 };
+        assert!(caught >= enough, "{fault:?} was caught in {caught} of 20 runs");
+    }
+}
+
+/// What did not return may have happened or not, and both are tried: a read decides.
+#[test]
+fn a_call_that_never_returned_may_have_happened() {
+    let is_write = |op: &Operation| matches!(op.action, Action::Request(Request::Write { .. }));
+    let is_read = |op: &Operation| matches!(op.action, Action::Request(Request::Read { .. }));
+    let found = (0..500).find_map(|seed| {
+        let (first, history) = run(seed, 1, 40, Fault::None);
+        let at = history.windows(2).position(|two| is_write(&two[0]) && is_read(&two[1]))?;
+        Some((first, history[..at + 2].to_vec()))
+    });
+    let (first, mut history) = found.expect("a write is followed by a read");
+    let (write, read) = (history.len() - 2, history.len() - 1);
+    history[write].returned = NEVER;
+    history[read].process = 1;
+    assert!(matches!(check(&first, &history), Verdict::Linearizable { .. }), "it happened");
+    history.truncate(read);
+    assert!(matches!(check(&first, &history), Verdict::Linearizable { .. }), "nobody looked");
+    history[write].outcome = Some(Outcome::of(Err(Errno::EPROTO)));
+    assert!(matches!(check(&first, &history), Verdict::Linearizable { .. }), "it did not happen");
+    history[write].returned = history[write].hint + 1;
+    assert!(matches!(check(&first, &history), Verdict::Illegal(_)));
+}
+
+#[test]
+fn an_explanation_names_the_call_that_fits_nowhere() {
+    let failure = (0..50).find_map(|seed| match verdict(seed, 2, 200, Fault::LostWrite) {
+        Verdict::Illegal(explanation) => Some(explanation.to_string()),
+        _ => None,
+    });
+    let failure = failure.expect("a lost write is found");
+    assert!(failure.contains("and then none of"), "{failure}");
+}

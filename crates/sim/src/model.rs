@@ -1,0 +1,305 @@
+//! The reference model: POSIX on the level of inodes, in memory, written for obviousness.
+//!
+//! [`State::step`] asks: is this outcome of this call legal here, and what is the state after? What
+//! the system chooses (inode numbers, handles, the order of a listing) is taken from the outcome and
+//! checked for being a legal choice. Which error wins when several apply follows Linux and ext4; the
+//! kernel functions are named where the order is not obvious.
+//!
+//! States are copied at every step of the checker, so everything big in them is shared.
+
+mod access;
+mod attributes;
+mod content;
+mod data;
+mod inode;
+mod locks;
+mod names;
+mod rename;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use warren_base::{ClientId, Errno, Ino, Timestamp};
+use warren_proto::{Attr, CreateFlags, Credentials, Entry, FileKind, Reply, Request};
+
+pub use inode::{Body, Inode, Name, Open, TimeBound};
+
+use crate::history::{Action, Excuses, Operation, Outcome, Window};
+
+/// Why an outcome is not legal in a state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The call had to fail, with this.
+    MustFail(Errno),
+    /// The call failed, but had to succeed.
+    MustNotFail,
+    /// The call succeeded, but what came back is wrong.
+    Differs(&'static str),
+}
+
+/// Places of names in listings, learned from all listings of a history: the order is the system's
+/// choice, but a name keeps its place.
+#[derive(Clone, Default, Debug)]
+pub struct Cookies(BTreeMap<Name, u64>);
+
+impl Cookies {
+    /// False if the name was seen at another place.
+    pub fn learn(&mut self, name: &[u8], cookie: u64) -> bool {
+        *self.0.entry(Name::from(name)).or_insert(cookie) == cookie
+    }
+
+    fn of(&self, name: &[u8]) -> Option<u64> {
+        self.0.get(name).copied()
+    }
+}
+
+/// What is the same for all steps of a history.
+#[derive(Clone, Default, Debug)]
+pub struct Rules {
+    pub cookies: Cookies,
+}
+
+/// A file system at one moment.
+#[derive(Clone, Debug)]
+pub struct State {
+    inodes: Rc<BTreeMap<Ino, Rc<Inode>>>,
+    fingerprint: u64,
+}
+
+/// One call, as the parts of the model see it.
+struct Step<'a> {
+    client: ClientId,
+    credentials: &'a Credentials,
+    payload: &'a [u8],
+    window: Window,
+    excuses: Excuses,
+    outcome: &'a Outcome,
+    rules: &'a Rules,
+}
+
+type Legal = Result<(), Refusal>;
+
+impl State {
+    /// A file system with an empty root directory.
+    pub fn new(uid: u32, gid: u32, made: Timestamp) -> Self {
+        let mut state = Self { inodes: Rc::default(), fingerprint: 0 };
+        let time = TimeBound::exactly(made);
+        let body = Body::Directory { parent: Ino::ROOT, entries: BTreeMap::new() };
+        let root = Inode::new(FileKind::Directory, 0o755, (uid, gid), time, body);
+        state.put(Ino::ROOT, Inode { nlink: 2, ..root });
+        state
+    }
+
+    /// Two states with the same fingerprint are the same.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    pub fn get(&self, ino: Ino) -> Option<&Inode> {
+        self.inodes.get(&ino).map(Rc::as_ref)
+    }
+
+    pub fn inodes(&self) -> impl Iterator<Item = (Ino, &Inode)> {
+        self.inodes.iter().map(|(ino, inode)| (*ino, inode.as_ref()))
+    }
+
+    /// The state after `operation`, if its outcome is legal here. An operation without an outcome
+    /// cannot be stepped over: whether it happened is the checker's question.
+    pub fn step(&self, operation: &Operation, rules: &Rules) -> Result<State, Refusal> {
+        let mut next = self.clone();
+        match &operation.action {
+            Action::Expel => next.expel(operation.client),
+            Action::Restart => next.restart(),
+            Action::Request(request) => {
+                let outcome = operation.outcome.as_ref().expect("only what returned is stepped");
+                let step = Step {
+                    client: operation.client,
+                    credentials: &operation.credentials,
+                    payload: &operation.payload,
+                    window: operation.window,
+                    excuses: operation.excuses,
+                    outcome,
+                    rules,
+                };
+                if !step.is_excused() {
+                    next.request(request, &step)?;
+                }
+            }
+        }
+        Ok(next)
+    }
+
+    fn request(&mut self, request: &Request, step: &Step<'_>) -> Legal {
+        match request {
+            Request::Lookup { dir, name } => self.lookup(step, *dir, name.as_bytes()),
+            Request::GetAttr { ino } => self.get_attr(step, *ino),
+            Request::SetAttr { ino, handle, set } => self.set_attr(step, *ino, *handle, set),
+            Request::Create { .. } => self.create(step, request),
+            Request::Link { ino, dir, name } => self.link(step, *ino, *dir, name.as_bytes()),
+            Request::Unlink { dir, name } => self.unlink(step, *dir, name.as_bytes()),
+            Request::Rmdir { dir, name } => self.rmdir(step, *dir, name.as_bytes()),
+            Request::Rename { .. } => self.rename(step, request),
+            Request::ReadLink { ino } => self.read_link(step, *ino),
+            Request::ReadDir { dir, cookie, .. } => self.read_dir(step, *dir, *cookie),
+            Request::Open { ino, access } => self.open(step, *ino, *access),
+            Request::Close { handle } => self.close(step, *handle),
+            Request::Read { handle, position, len } => self.read(step, *handle, *position, *len),
+            Request::Write { handle, position, kill_privileges } => {
+                self.write(step, *handle, *position, *kill_privileges)
+            }
+            Request::Seek { handle, position } => self.seek(step, *handle, *position),
+            Request::Fsync { ino, .. } => step.done(self.alive(*ino).map(|_| ())),
+            Request::GetXattr { ino, name } => self.get_xattr(step, *ino, name),
+            Request::SetXattr { ino, name, value, mode } => {
+                self.set_xattr(step, *ino, name, value, *mode)
+            }
+            Request::RemoveXattr { ino, name } => self.remove_xattr(step, *ino, name),
+            Request::ListXattr { ino } => self.list_xattr(step, *ino),
+            Request::Lock { ino, spec, wait } => self.lock(step, *ino, *spec, *wait),
+            Request::TestLock { ino, spec } => self.test_lock(step, *ino, *spec),
+            Request::ReleaseLocks { ino, owner } => self.release_locks(step, *ino, *owner),
+            Request::Null
+            | Request::Sync
+            | Request::StatFs
+            | Request::Cancel { .. }
+            | Request::AwaitRecall { .. } => {
+                if step.outcome.answer.is_ok() {
+                    Ok(())
+                } else {
+                    Err(Refusal::MustNotFail)
+                }
+            }
+        }
+    }
+
+    /// The inode, if anybody can still reach it: ESTALE if not.
+    fn alive(&self, ino: Ino) -> Result<&Inode, Errno> {
+        self.get(ino).ok_or(Errno::ESTALE)
+    }
+
+    fn put(&mut self, ino: Ino, mut inode: Inode) {
+        inode.fingerprint = inode.compute_fingerprint(ino);
+        self.fingerprint ^= inode.fingerprint;
+        let before = Rc::make_mut(&mut self.inodes).insert(ino, Rc::new(inode));
+        assert!(before.is_none(), "an inode number was used twice");
+    }
+
+    /// Changes an inode that is there, and lets it go if nobody can reach it any more.
+    fn change<R>(&mut self, ino: Ino, with: impl FnOnce(&mut Inode) -> R) -> R {
+        let inodes = Rc::make_mut(&mut self.inodes);
+        let inode = Rc::make_mut(inodes.get_mut(&ino).expect("the caller has looked"));
+        self.fingerprint ^= inode.fingerprint;
+        let result = with(inode);
+        if inode.is_alive() {
+            inode.fingerprint = inode.compute_fingerprint(ino);
+            self.fingerprint ^= inode.fingerprint;
+        } else {
+            inodes.remove(&ino);
+        }
+        result
+    }
+
+    /// Sees attributes that the system gave out.
+    fn observe_attr(&mut self, ino: Ino, attr: &Attr) -> Legal {
+        let Some(inode) = self.get(ino) else {
+            return Err(Refusal::Differs("attributes of an inode that is gone"));
+        };
+        inode.attr_differs(ino, attr).map_or(Ok(()), |what| Err(Refusal::Differs(what)))?;
+        self.change(ino, |inode| inode.observe_times(attr))
+            .map_or(Ok(()), |what| Err(Refusal::Differs(what)))
+    }
+
+    /// Sees where the system says a name leads.
+    fn observe_entry(&mut self, expected: Ino, entry: &Entry) -> Legal {
+        let inode = self.get(expected).expect("an entry leads to an inode that is there");
+        if entry.ino != expected {
+            return Err(Refusal::Differs("the name leads elsewhere"));
+        }
+        if entry.kind != inode.kind {
+            return Err(Refusal::Differs("the entry's kind"));
+        }
+        entry.attr.map_or(Ok(()), |(attr, _)| self.observe_attr(expected, &attr))
+    }
+
+    fn expel(&mut self, client: ClientId) {
+        self.release_all(|open| open == client);
+    }
+
+    fn restart(&mut self) {
+        self.release_all(|_| true);
+    }
+
+    fn release_all(&mut self, whose: impl Fn(ClientId) -> bool) {
+        let touched = |inode: &Inode| {
+            inode.opens.values().any(|open| whose(open.client))
+                || inode.locks.iter().any(|held| whose(held.holder.client))
+        };
+        let inodes: Vec<Ino> = self.inodes().filter(|(_, i)| touched(i)).map(|(i, _)| i).collect();
+        for ino in inodes {
+            self.change(ino, |inode| {
+                inode.opens.retain(|_, open| !whose(open.client));
+                inode.locks.retain(|held| !whose(held.holder.client));
+            });
+        }
+    }
+}
+
+impl Step<'_> {
+    /// Whether the call ended in an error that the harness may have caused.
+    fn is_excused(&self) -> bool {
+        let excuse = match self.outcome.answer {
+            Err(Errno::ENOSPC) => Excuses::NO_SPACE,
+            Err(Errno::EIO) => Excuses::IO,
+            Err(Errno::EINTR) => Excuses::CANCELLED,
+            _ => return false,
+        };
+        self.excuses.contains(excuse)
+    }
+
+    /// Compares what must happen with what did. `Ok(Some)`: the call had to succeed and did.
+    fn settle<T>(&self, must: Result<T, Errno>) -> Result<Option<(T, &Reply)>, Refusal> {
+        match (must, &self.outcome.answer) {
+            (Ok(plan), Ok(reply)) => Ok(Some((plan, reply))),
+            (Ok(_), Err(_)) => Err(Refusal::MustNotFail),
+            (Err(must), Err(errno)) if same_error(must, *errno) => Ok(None),
+            (Err(must), _) => Err(Refusal::MustFail(must)),
+        }
+    }
+
+    /// A call that answers only whether it could be done, and changes nothing.
+    fn done(&self, must: Result<(), Errno>) -> Legal {
+        match self.settle(must)? {
+            Some((_, reply)) => expect_done(reply),
+            None => Ok(()),
+        }
+    }
+}
+
+/// POSIX has no word for an inode number whose inode is gone: ESTALE and ENOENT say the same.
+fn same_error(must: Errno, errno: Errno) -> bool {
+    must == errno || (must == Errno::ESTALE && errno == Errno::ENOENT)
+}
+
+fn expect_done(reply: &Reply) -> Legal {
+    if *reply == Reply::Done { Ok(()) } else { Err(UNEXPECTED_REPLY) }
+}
+
+const UNEXPECTED_REPLY: Refusal = Refusal::Differs("a reply that belongs to another request");
+
+/// The numbers that an operation's outcome gives to what it made: an inode, a handle.
+pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u64>)> {
+    let answer = operation.outcome.as_ref().map(|outcome| &outcome.answer);
+    let (entry, opened) = match answer {
+        Some(Ok(Reply::Created { entry, opened })) => (Some(entry), opened.as_ref()),
+        Some(Ok(Reply::Opened(opened))) => (None, Some(opened)),
+        _ => (None, None),
+    };
+    let exclusive = match &operation.action {
+        Action::Request(Request::Create { flags, .. }) => flags.contains(CreateFlags::EXCLUSIVE),
+        _ => false,
+    };
+    let made = entry.filter(|_| exclusive).map(|entry| (entry.ino, None));
+    made.into_iter().chain(opened.map(|o| (o.handle.ino, Some(o.handle.open))))
+}

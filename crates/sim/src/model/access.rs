@@ -1,0 +1,91 @@
+//! Who may do what: mode bits, sticky directories, set-id bits.
+
+use warren_base::Errno;
+use warren_proto::Credentials;
+
+use super::inode::Inode;
+
+pub const READ: u16 = 4;
+pub const WRITE: u16 = 2;
+pub const SEARCH: u16 = 1;
+
+pub const SET_UID: u16 = 0o4000;
+pub const SET_GID: u16 = 0o2000;
+pub const STICKY: u16 = 0o1000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// `CAP_FOWNER` and friends: root, or a front whose kernel has checked.
+pub fn is_privileged(who: &Credentials) -> bool {
+    who.uid == 0 || who.checked_by_kernel
+}
+
+pub fn in_group(who: &Credentials, gid: u32) -> bool {
+    who.gid == gid || who.groups.binary_search(&gid).is_ok()
+}
+
+/// `inode_owner_or_capable`.
+pub fn owns(who: &Credentials, inode: &Inode) -> bool {
+    is_privileged(who) || who.uid == inode.uid
+}
+
+/// `generic_permission`: EACCES unless all of `want` is allowed.
+pub fn permit(who: &Credentials, inode: &Inode, want: u16) -> Result<(), Errno> {
+    let allowed = if who.checked_by_kernel {
+        true
+    } else if who.uid == 0 {
+        want & SEARCH == 0 || inode.is_directory() || inode.mode & 0o111 != 0
+    } else {
+        let shift = if who.uid == inode.uid {
+            6
+        } else if in_group(who, inode.gid) {
+            3
+        } else {
+            0
+        };
+        (inode.mode >> shift) & want == want
+    };
+    if allowed { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+/// `may_delete` up to the victim's kind: removing `victim` from `dir`.
+pub fn permit_removal(who: &Credentials, dir: &Inode, victim: &Inode) -> Result<(), Errno> {
+    permit(who, dir, WRITE | SEARCH)?;
+    let sticky = dir.mode & STICKY != 0;
+    if sticky && !is_privileged(who) && who.uid != victim.uid && who.uid != dir.uid {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+/// `may_create` in a directory that may have been removed (but is still open).
+pub fn permit_entry(who: &Credentials, dir: &Inode) -> Result<(), Errno> {
+    if dir.nlink == 0 {
+        return Err(Errno::ENOENT);
+    }
+    permit(who, dir, WRITE | SEARCH)
+}
+
+/// The mode after a write or chown took the set-id bits away (`setattr_should_drop_suidgid`).
+pub fn without_privileges(who: &Credentials, inode: &Inode) -> u16 {
+    if inode.is_directory() {
+        return inode.mode;
+    }
+    let outsider = !is_privileged(who) && !in_group(who, inode.gid);
+    let drop_gid = inode.mode & GROUP_EXECUTE != 0 || outsider;
+    inode.mode & !SET_UID & if drop_gid { !SET_GID } else { !0 }
+}
+
+/// Group and mode of a new inode in `dir` (`mode_strip_sgid`, `inode_init_owner`).
+pub fn inherit(who: &Credentials, dir: &Inode, directory: bool, mode: u16) -> (u32, u16) {
+    if dir.mode & SET_GID == 0 {
+        return (who.gid, mode);
+    }
+    let both = SET_GID | GROUP_EXECUTE;
+    let strip = mode & both == both && !is_privileged(who) && !in_group(who, dir.gid);
+    let mode = match (directory, strip) {
+        (true, _) => mode | SET_GID,
+        (false, true) => mode & !SET_GID,
+        (false, false) => mode,
+    };
+    (dir.gid, mode)
+}

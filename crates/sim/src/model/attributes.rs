@@ -1,0 +1,223 @@
+//! Attributes, plain and extended.
+
+use std::rc::Rc;
+
+use warren_base::{Errno, Ino};
+use warren_proto::{
+    AccessMode, Credentials, FileKind, Handle, Reply, SetAttr, SetTime, XattrMode, XattrName,
+};
+
+use super::access::{
+    READ, SET_GID, STICKY, WRITE, in_group, is_privileged, owns, permit, without_privileges,
+};
+use super::inode::{Inode, TimeBound};
+use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
+use crate::history::Window;
+
+impl State {
+    pub(super) fn get_attr(&mut self, step: &Step<'_>, ino: Ino) -> Legal {
+        match step.settle(self.alive(ino).map(|_| ()))? {
+            Some((_, Reply::Attr { attr, .. })) => self.observe_attr(ino, attr),
+            Some(_) => Err(UNEXPECTED_REPLY),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn set_attr(
+        &mut self,
+        step: &Step<'_>,
+        ino: Ino,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Legal {
+        let must = self.alive(ino).and_then(|inode| {
+            if set.size.is_some() {
+                self.may_resize(step, inode, handle)?;
+            }
+            may_change_owner(step.credentials, inode, set)?;
+            if set.mode.is_some() && !owns(step.credentials, inode) {
+                return Err(Errno::EPERM);
+            }
+            may_set_times(step.credentials, inode, set)
+        });
+        match step.settle(must)? {
+            Some((_, reply)) => {
+                self.apply_attr(step, ino, set);
+                match reply {
+                    Reply::Attr { attr, .. } => self.observe_attr(ino, attr),
+                    reply => expect_done(reply),
+                }
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// `vfs_truncate` without a handle, `do_ftruncate` with one.
+    fn may_resize(
+        &self,
+        step: &Step<'_>,
+        inode: &Inode,
+        handle: Option<Handle>,
+    ) -> Result<(), Errno> {
+        match handle {
+            Some(handle) => {
+                let (_, open) = self.opened(step, handle)?;
+                let writable = open.access.contains(AccessMode::WRITE);
+                let fits = inode.kind == FileKind::Regular && writable;
+                if fits { Ok(()) } else { Err(Errno::EINVAL) }
+            }
+            None => match inode.kind {
+                FileKind::Directory => Err(Errno::EISDIR),
+                FileKind::Regular => permit(step.credentials, inode, WRITE),
+                _ => Err(Errno::EINVAL),
+            },
+        }
+    }
+
+    fn apply_attr(&mut self, step: &Step<'_>, ino: Ino, set: &SetAttr) {
+        if let Some(size) = set.size {
+            self.resize(step, ino, size, set.kill_privileges);
+        }
+        let who = step.credentials;
+        let other = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let times = set.atime.is_some() || set.mtime.is_some();
+        self.change(ino, |inode| {
+            if set.kill_privileges && set.size.is_none() {
+                inode.mode = without_privileges(who, inode);
+            }
+            inode.uid = set.uid.unwrap_or(inode.uid);
+            inode.gid = set.gid.unwrap_or(inode.gid);
+            if let Some(mode) = set.mode {
+                let outsider = !is_privileged(who) && !in_group(who, inode.gid);
+                inode.mode = if outsider { mode & !SET_GID } else { mode };
+            }
+            set_time(&mut inode.atime, set.atime, step.window);
+            set_time(&mut inode.mtime, set.mtime, step.window);
+            if other || times {
+                inode.ctime.touch(step.window);
+            } else {
+                inode.ctime.may_touch(step.window);
+            }
+        });
+    }
+
+    pub(super) fn get_xattr(&mut self, step: &Step<'_>, ino: Ino, name: &XattrName) -> Legal {
+        let must = self.alive(ino).and_then(|inode| {
+            may_use_xattr(step.credentials, inode, name, READ)?;
+            inode.xattrs.get(name).cloned().ok_or(Errno::ENODATA)
+        });
+        match step.settle(must)? {
+            Some((value, Reply::Xattr(got))) if **got == *value => Ok(()),
+            Some(_) => Err(Refusal::Differs("the attribute's value")),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn set_xattr(
+        &mut self,
+        step: &Step<'_>,
+        ino: Ino,
+        name: &XattrName,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Legal {
+        let must = self.alive(ino).and_then(|inode| {
+            may_use_xattr(step.credentials, inode, name, WRITE)?;
+            match (mode, inode.xattrs.contains_key(name)) {
+                (XattrMode::Create, true) => Err(Errno::EEXIST),
+                (XattrMode::Replace, false) => Err(Errno::ENODATA),
+                _ => Ok(()),
+            }
+        });
+        let Some((_, reply)) = step.settle(must)? else { return Ok(()) };
+        self.change(ino, |inode| {
+            Rc::make_mut(&mut inode.xattrs).insert(name.clone(), Rc::from(value));
+            inode.ctime.touch(step.window);
+        });
+        expect_done(reply)
+    }
+
+    pub(super) fn remove_xattr(&mut self, step: &Step<'_>, ino: Ino, name: &XattrName) -> Legal {
+        let must = self.alive(ino).and_then(|inode| {
+            may_use_xattr(step.credentials, inode, name, WRITE)?;
+            if inode.xattrs.contains_key(name) { Ok(()) } else { Err(Errno::ENODATA) }
+        });
+        let Some((_, reply)) = step.settle(must)? else { return Ok(()) };
+        self.change(ino, |inode| {
+            Rc::make_mut(&mut inode.xattrs).remove(name);
+            inode.ctime.touch(step.window);
+        });
+        expect_done(reply)
+    }
+
+    pub(super) fn list_xattr(&mut self, step: &Step<'_>, ino: Ino) -> Legal {
+        let must = self.alive(ino).map(|inode| inode.xattrs.clone());
+        match step.settle(must)? {
+            Some((real, Reply::XattrNames(got))) => {
+                let mut got: Vec<&[u8]> = got.iter().map(AsRef::as_ref).collect();
+                got.sort_unstable();
+                let same = got.iter().copied().eq(real.keys().map(XattrName::as_bytes));
+                if same { Ok(()) } else { Err(Refusal::Differs("the attributes' names")) }
+            }
+            Some(_) => Err(UNEXPECTED_REPLY),
+            None => Ok(()),
+        }
+    }
+}
+
+fn set_time(time: &mut TimeBound, set: Option<SetTime>, window: Window) {
+    match set {
+        None => {}
+        Some(SetTime::Now) => time.touch(window),
+        Some(SetTime::At(at)) => *time = TimeBound::exactly(at),
+    }
+}
+
+/// `setattr_prepare`: only root gives files away; an owner chooses among the own groups.
+fn may_change_owner(who: &Credentials, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
+    if is_privileged(who) {
+        return Ok(());
+    }
+    let owner = who.uid == inode.uid;
+    let uid_stays = set.uid.is_none_or(|uid| owner && uid == inode.uid);
+    let gid_is_own = set.gid.is_none_or(|gid| owner && (in_group(who, gid) || gid == inode.gid));
+    if uid_stays && gid_is_own { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// `vfs_utimes`: both times "now" is what a write could do as well; all else is the owner's.
+fn may_set_times(who: &Credentials, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
+    if (set.atime.is_none() && set.mtime.is_none()) || owns(who, inode) {
+        return Ok(());
+    }
+    let touch = set.atime == Some(SetTime::Now) && set.mtime == Some(SetTime::Now);
+    if touch { permit(who, inode, WRITE) } else { Err(Errno::EPERM) }
+}
+
+/// `xattr_permission`.
+fn may_use_xattr(
+    who: &Credentials,
+    inode: &Inode,
+    name: &XattrName,
+    want: u16,
+) -> Result<(), Errno> {
+    if name.as_bytes().starts_with(b"trusted.") {
+        return match (who.uid == 0, want == WRITE) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Errno::EPERM),
+            (false, false) => Err(Errno::ENODATA),
+        };
+    }
+    if !name.as_bytes().starts_with(b"user.") {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    match inode.kind {
+        FileKind::Regular => {}
+        FileKind::Directory if want == WRITE && inode.mode & STICKY != 0 && !owns(who, inode) => {
+            return Err(Errno::EPERM);
+        }
+        FileKind::Directory => {}
+        _ if want == WRITE => return Err(Errno::EPERM),
+        _ => return Err(Errno::ENODATA),
+    }
+    permit(who, inode, want)
+}

@@ -1,0 +1,218 @@
+//! Open files: open, close, read, write, seek, truncation.
+
+use warren_base::limits::FILE_SIZE_MAX;
+use warren_base::{Errno, Ino};
+use warren_proto::{AccessMode, FileKind, Handle, Opened, Position, Reply};
+
+use super::access::{READ, SEARCH, WRITE, is_privileged, permit, without_privileges};
+use super::content::Content;
+use super::inode::{Body, Inode, Open};
+use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
+use crate::history::Excuses;
+
+impl State {
+    /// `may_open`.
+    pub(super) fn may_open(
+        &self,
+        step: &Step<'_>,
+        ino: Ino,
+        access: AccessMode,
+    ) -> Result<(), Errno> {
+        let inode = self.alive(ino)?;
+        let writes = access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
+        match inode.kind {
+            FileKind::Symlink => return Err(Errno::ELOOP),
+            FileKind::Directory if writes => return Err(Errno::EISDIR),
+            FileKind::Directory if access.contains(AccessMode::EXECUTE) => {
+                return Err(Errno::EACCES);
+            }
+            _ => {}
+        }
+        let wants = [
+            (access.contains(AccessMode::READ), READ),
+            (writes, WRITE),
+            (access.contains(AccessMode::EXECUTE), SEARCH),
+        ];
+        let want = wants.iter().filter(|(wanted, _)| *wanted).map(|(_, bit)| bit).sum();
+        permit(step.credentials, inode, want)?;
+        let openable = matches!(inode.kind, FileKind::Regular | FileKind::Directory);
+        if openable { Ok(()) } else { Err(Errno::ENXIO) }
+    }
+
+    pub(super) fn open(&mut self, step: &Step<'_>, ino: Ino, access: AccessMode) -> Legal {
+        match step.settle(self.may_open(step, ino, access))? {
+            Some((_, Reply::Opened(opened))) => {
+                if access.contains(AccessMode::TRUNCATE) {
+                    self.cut(step, ino);
+                }
+                self.add_open(step, ino, opened, access)
+            }
+            Some(_) => Err(UNEXPECTED_REPLY),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn add_open(
+        &mut self,
+        step: &Step<'_>,
+        ino: Ino,
+        opened: &Opened,
+        access: AccessMode,
+    ) -> Legal {
+        if opened.handle.ino != ino {
+            return Err(Refusal::Differs("a handle of another inode"));
+        }
+        let open = Open { client: step.client, access, offset: 0 };
+        let before = self.change(ino, |inode| inode.opens.insert(opened.handle.open, open));
+        if before.is_some() {
+            return Err(Refusal::Differs("a handle that was given out already"));
+        }
+        self.observe_attr(ino, &opened.attr)
+    }
+
+    /// `O_TRUNC`: times change even if the file was empty.
+    pub(super) fn cut(&mut self, step: &Step<'_>, ino: Ino) {
+        self.resize(step, ino, 0, false);
+        self.change(ino, |inode| {
+            inode.mtime.touch(step.window);
+            inode.ctime.touch(step.window);
+        });
+    }
+
+    pub(super) fn resize(&mut self, step: &Step<'_>, ino: Ino, size: u64, kill: bool) {
+        let window = step.window;
+        self.change(ino, |inode| {
+            if size == inode.size() {
+                inode.mtime.may_touch(window);
+                inode.ctime.may_touch(window);
+            } else {
+                inode.mtime.touch(window);
+                inode.ctime.touch(window);
+            }
+            inode.content_mut().truncate(size);
+            if kill || !is_privileged(step.credentials) {
+                inode.mode = without_privileges(step.credentials, inode);
+            }
+        });
+    }
+
+    /// The open-file object, if it is this client's: EBADF if not.
+    pub(super) fn opened(&self, step: &Step<'_>, handle: Handle) -> Result<(&Inode, Open), Errno> {
+        let inode = self.get(handle.ino).ok_or(Errno::EBADF)?;
+        let open = inode.opens.get(&handle.open).ok_or(Errno::EBADF)?;
+        if open.client == step.client { Ok((inode, *open)) } else { Err(Errno::EBADF) }
+    }
+
+    pub(super) fn close(&mut self, step: &Step<'_>, handle: Handle) -> Legal {
+        let Some((_, reply)) = step.settle(self.opened(step, handle).map(|_| ()))? else {
+            return Ok(());
+        };
+        self.change(handle.ino, |inode| inode.opens.remove(&handle.open));
+        expect_done(reply)
+    }
+
+    pub(super) fn seek(&mut self, step: &Step<'_>, handle: Handle, position: u64) -> Legal {
+        let must = self
+            .opened(step, handle)
+            .and_then(|_| if position > FILE_SIZE_MAX { Err(Errno::EINVAL) } else { Ok(()) });
+        let Some((_, reply)) = step.settle(must)? else { return Ok(()) };
+        self.set_offset(handle, position);
+        expect_done(reply)
+    }
+
+    fn set_offset(&mut self, handle: Handle, offset: u64) {
+        self.change(handle.ino, |inode| {
+            inode.opens.get_mut(&handle.open).expect("the caller has looked").offset = offset;
+        });
+    }
+
+    pub(super) fn read(
+        &mut self,
+        step: &Step<'_>,
+        handle: Handle,
+        position: Position,
+        len: u32,
+    ) -> Legal {
+        let must = self.opened(step, handle).and_then(|(inode, open)| {
+            if !open.access.intersects(AccessMode::READ | AccessMode::EXECUTE) {
+                return Err(Errno::EBADF);
+            }
+            let Body::File(content) = &inode.body else { return Err(Errno::EISDIR) };
+            let at = start_of(position, open, content);
+            if at > FILE_SIZE_MAX { Err(Errno::EINVAL) } else { Ok((at, content.clone())) }
+        });
+        let (start, content, got) = match step.settle(must)? {
+            Some(((start, content), Reply::Read { len })) => (start, content, *len as usize),
+            Some(_) => return Err(UNEXPECTED_REPLY),
+            None => return Ok(()),
+        };
+        let bytes = &step.outcome.payload;
+        if got != bytes.len() || !content.reads_as(start, u64::from(len), bytes) {
+            return Err(Refusal::Differs("the bytes read"));
+        }
+        if position == Position::Current {
+            self.set_offset(handle, start + got as u64);
+        }
+        self.change(handle.ino, |inode| inode.atime.may_touch(step.window));
+        Ok(())
+    }
+
+    pub(super) fn write(
+        &mut self,
+        step: &Step<'_>,
+        handle: Handle,
+        position: Position,
+        kill: bool,
+    ) -> Legal {
+        let must = self.opened(step, handle).and_then(|(inode, open)| {
+            let Body::File(content) = &inode.body else { return Err(Errno::EBADF) };
+            if !open.access.contains(AccessMode::WRITE) {
+                return Err(Errno::EBADF);
+            }
+            let start = start_of(position, open, content);
+            let end = start.checked_add(step.payload.len() as u64);
+            if end.is_none_or(|end| end > FILE_SIZE_MAX) { Err(Errno::EFBIG) } else { Ok(start) }
+        });
+        let (start, len, size) = match step.settle(must)? {
+            Some((start, Reply::Written { len, size })) => (start, *len as usize, *size),
+            Some(_) => return Err(UNEXPECTED_REPLY),
+            None => return Ok(()),
+        };
+        if !is_legal_length(step, len) {
+            return Err(Refusal::Differs("how much was written"));
+        }
+        if len > 0 {
+            self.write_bytes(step, handle.ino, start, len, kill);
+        }
+        if position != Position::At(start) {
+            self.set_offset(handle, start + len as u64);
+        }
+        let real = self.get(handle.ino).expect("it is open").size();
+        if size == real { Ok(()) } else { Err(Refusal::Differs("the size after the write")) }
+    }
+
+    fn write_bytes(&mut self, step: &Step<'_>, ino: Ino, start: u64, len: usize, kill: bool) {
+        self.change(ino, |inode| {
+            inode.content_mut().write(start, &step.payload[..len]);
+            inode.mtime.touch(step.window);
+            inode.ctime.touch(step.window);
+            if kill || !is_privileged(step.credentials) {
+                inode.mode = without_privileges(step.credentials, inode);
+            }
+        });
+    }
+}
+
+fn start_of(position: Position, open: Open, content: &Content) -> u64 {
+    match position {
+        Position::At(at) => at,
+        Position::Current => open.offset,
+        Position::End => content.size(),
+    }
+}
+
+/// A write is whole, but for a full pool.
+fn is_legal_length(step: &Step<'_>, len: usize) -> bool {
+    let whole = step.payload.len();
+    len == whole || (0 < len && len < whole && step.excuses.contains(Excuses::NO_SPACE))
+}

@@ -1,0 +1,275 @@
+//! An inode of the model, and what can be said about its times.
+//!
+//! Nobody tells the model at which instant a cell's clock was read; it knows the window of the call.
+//! So a time is an interval, and every observation narrows it to a point.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use warren_base::{ClientId, Errno, Ino, Timestamp};
+use warren_proto::{
+    AccessMode, Attr, ByteRange, FileKind, LockFlavour, LockOwner, LockType, XattrName,
+};
+
+use super::content::Content;
+use crate::fixed::Mix;
+use crate::history::Window;
+
+/// A name in a directory. Shared, since states are copied often.
+pub type Name = Rc<[u8]>;
+
+/// A time known to lie in `from..=to`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TimeBound {
+    from: i64,
+    to: i64,
+}
+
+impl TimeBound {
+    pub fn exactly(at: Timestamp) -> Self {
+        Self { from: at.0, to: at.0 }
+    }
+
+    pub fn within(window: Window) -> Self {
+        Self { from: window.from.0, to: window.to.0 }
+    }
+
+    /// The time was set in `window`. Of two concurrent settings either may have read its clock
+    /// last, whatever their order of effect, so bounds that overlap are joined.
+    pub fn touch(&mut self, window: Window) {
+        let new = Self::within(window);
+        let overlap = self.from <= new.to && new.from <= self.to;
+        *self = if overlap { self.hull(new) } else { new };
+    }
+
+    /// The time was set in `window`, or not at all.
+    pub fn may_touch(&mut self, window: Window) {
+        *self = self.hull(Self::within(window));
+    }
+
+    /// Somebody saw the time. False if that was impossible.
+    pub fn observe(&mut self, at: Timestamp) -> bool {
+        let possible = self.from <= at.0 && at.0 <= self.to;
+        *self = Self::exactly(at);
+        possible
+    }
+
+    #[cfg(test)]
+    pub fn earliest(self) -> Timestamp {
+        Timestamp(self.from)
+    }
+
+    fn hull(self, other: Self) -> Self {
+        Self { from: self.from.min(other.from), to: self.to.max(other.to) }
+    }
+}
+
+/// An open-file object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Open {
+    pub client: ClientId,
+    pub access: AccessMode,
+    pub offset: u64,
+}
+
+/// Who a lock belongs to. The two flavours are two worlds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Holder {
+    pub flavour: LockFlavour,
+    pub client: ClientId,
+    pub owner: LockOwner,
+}
+
+/// A lock somebody holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    pub holder: Holder,
+    pub range: ByteRange,
+    pub lock: LockType,
+    pub pid: u32,
+}
+
+/// What an inode holds besides attributes.
+#[derive(Clone, Debug)]
+pub enum Body {
+    File(Content),
+    Directory { parent: Ino, entries: BTreeMap<Name, Ino> },
+    Symlink(Rc<[u8]>),
+    Special,
+}
+
+#[derive(Clone, Debug)]
+pub struct Inode {
+    pub kind: FileKind,
+    pub mode: u16,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    pub atime: TimeBound,
+    pub mtime: TimeBound,
+    pub ctime: TimeBound,
+    pub btime: TimeBound,
+    pub body: Body,
+    pub xattrs: Rc<BTreeMap<XattrName, Rc<[u8]>>>,
+    pub opens: BTreeMap<u64, Open>,
+    /// Sorted by holder and start; a holder's ranges neither overlap nor touch if of one type.
+    pub locks: Vec<Held>,
+    /// Hash of everything above, when the inode was last changed.
+    pub fingerprint: u64,
+}
+
+impl Inode {
+    /// With one link.
+    pub fn new(
+        kind: FileKind,
+        mode: u16,
+        (uid, gid): (u32, u32),
+        time: TimeBound,
+        body: Body,
+    ) -> Self {
+        Self {
+            kind,
+            mode,
+            nlink: 1,
+            uid,
+            gid,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            body,
+            xattrs: Rc::default(),
+            opens: BTreeMap::new(),
+            locks: Vec::new(),
+            fingerprint: 0,
+        }
+    }
+
+    /// What of `attr` is wrong, times apart. Size and blocks of a directory are the system's choice.
+    pub fn attr_differs(&self, ino: Ino, attr: &Attr) -> Option<&'static str> {
+        let checks = [
+            ("st_ino", attr.ino == ino),
+            ("the kind in st_mode", attr.kind == self.kind),
+            ("st_mode", attr.mode == self.mode),
+            ("st_nlink", attr.nlink == self.nlink),
+            ("st_uid", attr.uid == self.uid),
+            ("st_gid", attr.gid == self.gid),
+            ("st_rdev", attr.rdev == self.rdev),
+            ("st_size", self.is_directory() || attr.size == self.size()),
+            ("st_blocks", self.blocks().is_none_or(|blocks| attr.blocks == blocks)),
+        ];
+        checks.into_iter().find(|(_, right)| !right).map(|(what, _)| what)
+    }
+
+    /// What of the times is wrong, if any is.
+    pub fn observe_times(&mut self, attr: &Attr) -> Option<&'static str> {
+        let checks = [
+            ("st_atime", self.atime.observe(attr.atime)),
+            ("st_mtime", self.mtime.observe(attr.mtime)),
+            ("st_ctime", self.ctime.observe(attr.ctime)),
+            ("st_btime", self.btime.observe(attr.btime)),
+        ];
+        checks.into_iter().find(|(_, right)| !right).map(|(what, _)| what)
+    }
+
+    pub fn blocks(&self) -> Option<u64> {
+        match &self.body {
+            Body::File(content) => Some(content.blocks()),
+            _ => None,
+        }
+    }
+
+    /// Entries of a directory; ENOTDIR of anything else.
+    pub fn entries(&self) -> Result<&BTreeMap<Name, Ino>, Errno> {
+        match &self.body {
+            Body::Directory { entries, .. } => Ok(entries),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// Entries of what is known to be a directory.
+    pub fn entries_mut(&mut self) -> &mut BTreeMap<Name, Ino> {
+        match &mut self.body {
+            Body::Directory { entries, .. } => entries,
+            _ => unreachable!("the caller has looked"),
+        }
+    }
+
+    /// Bytes of what is known to be a regular file.
+    pub fn content_mut(&mut self) -> &mut Content {
+        match &mut self.body {
+            Body::File(content) => content,
+            _ => unreachable!("the caller has looked"),
+        }
+    }
+
+    pub fn size(&self) -> u64 {
+        match &self.body {
+            Body::File(content) => content.size(),
+            Body::Symlink(target) => target.len() as u64,
+            Body::Directory { .. } | Body::Special => 0,
+        }
+    }
+
+    pub fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// Whether anybody can still reach it.
+    pub fn is_alive(&self) -> bool {
+        self.nlink > 0 || !self.opens.is_empty()
+    }
+
+    pub fn compute_fingerprint(&self, ino: Ino) -> u64 {
+        let mut mix = Mix::default();
+        ino.hash(&mut mix);
+        self.kind.hash(&mut mix);
+        (self.mode, self.nlink, self.uid, self.gid, self.rdev).hash(&mut mix);
+        (self.atime, self.mtime, self.ctime, self.btime).hash(&mut mix);
+        match &self.body {
+            Body::File(content) => mix.write_u64(content.fingerprint()),
+            Body::Directory { parent, entries } => (parent, entries).hash(&mut mix),
+            Body::Symlink(target) => target.hash(&mut mix),
+            Body::Special => {}
+        }
+        self.xattrs.hash(&mut mix);
+        for (number, open) in &self.opens {
+            (number, open.client, open.access.bits(), open.offset).hash(&mut mix);
+        }
+        for held in &self.locks {
+            (held.holder.client, held.holder.owner, held.pid).hash(&mut mix);
+            (held.range.start, held.range.end).hash(&mut mix);
+            mix.write_u8(held.lock as u8);
+            mix.write_u8(held.holder.flavour as u8);
+        }
+        mix.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(from: i64, to: i64) -> Window {
+        Window { from: Timestamp(from), to: Timestamp(to) }
+    }
+
+    #[test]
+    fn an_observation_outside_the_window_is_impossible() {
+        let mut time = TimeBound::within(window(5, 9));
+        assert!(time.observe(Timestamp(7)));
+        assert!(!time.observe(Timestamp(8)));
+    }
+
+    #[test]
+    fn a_later_change_replaces_the_bound_and_a_concurrent_one_widens_it() {
+        let mut time = TimeBound::within(window(1, 3));
+        time.touch(window(5, 9));
+        assert_eq!(time, TimeBound::within(window(5, 9)));
+        time.touch(window(8, 12));
+        assert_eq!(time, TimeBound::within(window(5, 12)));
+    }
+}

@@ -1,0 +1,321 @@
+//! Names: lookup, creation, link, unlink, rmdir, listings, symbolic links.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use warren_base::limits::LINK_MAX;
+use warren_base::{Errno, Ino};
+use warren_proto::{
+    AccessMode, CreateFlags, DirEntry, Entry, FileKind, NewInode, Opened, Reply, Request,
+};
+
+use super::access::{READ, SEARCH, inherit, permit, permit_entry, permit_removal};
+use super::content::Content;
+use super::inode::{Body, Inode, Name, TimeBound};
+use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
+use crate::history::Window;
+
+impl State {
+    /// Where `name` leads, as far as `step`'s caller may know. The first errors of everything that
+    /// begins with a name: no inode, no directory, no search permission.
+    pub(super) fn find(
+        &self,
+        step: &Step<'_>,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<Option<Ino>, Errno> {
+        let parent = self.alive(dir)?;
+        let entries = parent.entries()?;
+        permit(step.credentials, parent, SEARCH)?;
+        Ok(entries.get(name).copied())
+    }
+
+    pub(super) fn inode(&self, ino: Ino) -> &Inode {
+        self.get(ino).expect("an entry leads to an inode that is there")
+    }
+
+    pub(super) fn lookup(&mut self, step: &Step<'_>, dir: Ino, name: &[u8]) -> Legal {
+        let must = self.find(step, dir, name);
+        if let (Ok(None), Ok(Reply::Absent(_))) = (must, &step.outcome.answer) {
+            return Ok(());
+        }
+        match step.settle(must.and_then(|found| found.ok_or(Errno::ENOENT)))? {
+            Some((ino, Reply::Entry(entry))) => self.observe_entry(ino, entry),
+            Some(_) => Err(UNEXPECTED_REPLY),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn create(&mut self, step: &Step<'_>, request: &Request) -> Legal {
+        let Request::Create { dir, name, new, flags, access } = request else { unreachable!() };
+        let must = self.find(step, *dir, name.as_bytes());
+        if let Ok(Some(ino)) = must {
+            return self.create_found(step, ino, new.kind, *flags, *access);
+        }
+        let must = must.and_then(|_| permit_entry(step.credentials, self.inode(*dir)));
+        let must = must.and_then(|()| self.permit_subdirectory(*dir, new.kind));
+        match step.settle(must)? {
+            Some((_, Reply::Created { entry, opened })) => {
+                self.make(step, *dir, name.as_bytes(), new, entry.ino)?;
+                let wanted = flags.contains(CreateFlags::OPEN);
+                self.observe_created(step, entry, opened.as_ref(), wanted, *access)
+            }
+            Some(_) => Err(UNEXPECTED_REPLY),
+            None => Ok(()),
+        }
+    }
+
+    fn create_found(
+        &mut self,
+        step: &Step<'_>,
+        ino: Ino,
+        kind: FileKind,
+        flags: CreateFlags,
+        access: AccessMode,
+    ) -> Legal {
+        let must = if kind != FileKind::Regular || flags.contains(CreateFlags::EXCLUSIVE) {
+            Err(Errno::EEXIST)
+        } else if !flags.contains(CreateFlags::OPEN) {
+            Ok(())
+        } else if self.inode(ino).is_directory() {
+            Err(Errno::EISDIR)
+        } else {
+            self.may_open(step, ino, access)
+        };
+        match (step.settle(must), &step.outcome.answer) {
+            // A symbolic link is the client's to follow.
+            (Err(Refusal::MustFail(Errno::ELOOP)), Ok(Reply::Created { entry, opened: None })) => {
+                self.observe_entry(ino, entry)
+            }
+            (Ok(Some((_, Reply::Created { entry, opened }))), _) => {
+                if entry.ino != ino {
+                    return Err(Refusal::Differs("the name leads elsewhere"));
+                }
+                let opens = flags.contains(CreateFlags::OPEN);
+                if opens && access.contains(AccessMode::TRUNCATE) {
+                    self.cut(step, ino);
+                }
+                self.observe_created(step, entry, opened.as_ref(), opens, access)
+            }
+            (Ok(Some(_)), _) => Err(UNEXPECTED_REPLY),
+            (Ok(None), _) => Ok(()),
+            (Err(refusal), _) => Err(refusal),
+        }
+    }
+
+    fn observe_created(
+        &mut self,
+        step: &Step<'_>,
+        entry: &Entry,
+        opened: Option<&Opened>,
+        wanted: bool,
+        access: AccessMode,
+    ) -> Legal {
+        if opened.is_some() != wanted {
+            return Err(Refusal::Differs("opened, or not, against the flags"));
+        }
+        self.observe_entry(entry.ino, entry)?;
+        opened.map_or(Ok(()), |opened| self.add_open(step, entry.ino, opened, access))
+    }
+
+    /// A directory more in `dir`: ext4 has a limit on links too.
+    fn permit_subdirectory(&self, dir: Ino, kind: FileKind) -> Result<(), Errno> {
+        let full = kind == FileKind::Directory && self.inode(dir).nlink >= LINK_MAX;
+        if full { Err(Errno::EMLINK) } else { Ok(()) }
+    }
+
+    fn make(&mut self, step: &Step<'_>, dir: Ino, name: &[u8], new: &NewInode, ino: Ino) -> Legal {
+        if self.get(ino).is_some() {
+            return Err(Refusal::Differs("a new inode with the number of another"));
+        }
+        let who = step.credentials;
+        let directory = new.kind == FileKind::Directory;
+        let (gid, mode) = inherit(who, self.inode(dir), directory, new.mode);
+        let body = match new.kind {
+            FileKind::Regular => Body::File(Content::default()),
+            FileKind::Directory => Body::Directory { parent: dir, entries: BTreeMap::new() },
+            FileKind::Symlink => Body::Symlink(Rc::from(&*new.target)),
+            _ => Body::Special,
+        };
+        let time = TimeBound::within(step.window);
+        let inode = Inode::new(new.kind, mode, (who.uid, gid), time, body);
+        let nlink = if directory { 2 } else { 1 };
+        self.put(ino, Inode { nlink, rdev: new.rdev, ..inode });
+        self.add_entry(dir, name, ino, step.window);
+        Ok(())
+    }
+
+    pub(super) fn link(&mut self, step: &Step<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Legal {
+        match step.settle(self.may_link(step, ino, dir, name))? {
+            Some((_, reply)) => {
+                self.change(ino, |inode| {
+                    inode.nlink += 1;
+                    inode.ctime.touch(step.window);
+                });
+                self.add_entry(dir, name, ino, step.window);
+                match reply {
+                    Reply::Entry(entry) => self.observe_entry(ino, entry),
+                    reply => expect_done(reply),
+                }
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// `filename_create`, then `vfs_link`.
+    fn may_link(&self, step: &Step<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Errno> {
+        if self.find(step, dir, name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        permit_entry(step.credentials, self.inode(dir))?;
+        let inode = self.alive(ino)?;
+        if inode.is_directory() {
+            return Err(Errno::EPERM);
+        }
+        if inode.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        if inode.nlink >= LINK_MAX { Err(Errno::EMLINK) } else { Ok(()) }
+    }
+
+    pub(super) fn unlink(&mut self, step: &Step<'_>, dir: Ino, name: &[u8]) -> Legal {
+        let must = self.find_to_remove(step, dir, name).and_then(|victim| {
+            if self.inode(victim).is_directory() { Err(Errno::EISDIR) } else { Ok(victim) }
+        });
+        let Some((victim, reply)) = step.settle(must)? else { return Ok(()) };
+        self.remove_entry(dir, name, step.window);
+        self.drop_link(victim, step.window);
+        expect_done(reply)
+    }
+
+    pub(super) fn rmdir(&mut self, step: &Step<'_>, dir: Ino, name: &[u8]) -> Legal {
+        let must = self.find_to_remove(step, dir, name).and_then(|victim| {
+            let entries = self.inode(victim).entries()?;
+            if entries.is_empty() { Ok(victim) } else { Err(Errno::ENOTEMPTY) }
+        });
+        let Some((victim, reply)) = step.settle(must)? else { return Ok(()) };
+        self.remove_entry(dir, name, step.window);
+        self.drop_link(victim, step.window);
+        expect_done(reply)
+    }
+
+    fn find_to_remove(&self, step: &Step<'_>, dir: Ino, name: &[u8]) -> Result<Ino, Errno> {
+        let victim = self.find(step, dir, name)?.ok_or(Errno::ENOENT)?;
+        permit_removal(step.credentials, self.inode(dir), self.inode(victim))?;
+        Ok(victim)
+    }
+
+    /// `dir` gains an entry for an inode that is there.
+    pub(super) fn add_entry(&mut self, dir: Ino, name: &[u8], ino: Ino, window: Window) {
+        let directory = self.inode(ino).is_directory();
+        self.change(dir, |parent| {
+            parent.entries_mut().insert(Name::from(name), ino);
+            parent.nlink += u32::from(directory);
+            parent.mtime.touch(window);
+            parent.ctime.touch(window);
+        });
+        if directory {
+            self.change(ino, |inode| {
+                let Body::Directory { parent, .. } = &mut inode.body else { unreachable!() };
+                *parent = dir;
+            });
+        }
+    }
+
+    /// `dir` loses an entry that is there. Whatever it led to keeps its links.
+    pub(super) fn remove_entry(&mut self, dir: Ino, name: &[u8], window: Window) {
+        let ino = self.inode(dir).entries().expect("a directory")[name];
+        let directory = self.inode(ino).is_directory();
+        self.change(dir, |parent| {
+            parent.entries_mut().remove(name);
+            parent.nlink -= u32::from(directory);
+            parent.mtime.touch(window);
+            parent.ctime.touch(window);
+        });
+    }
+
+    /// An inode loses a link; an empty directory loses both.
+    pub(super) fn drop_link(&mut self, ino: Ino, window: Window) {
+        self.change(ino, |inode| {
+            inode.nlink = if inode.is_directory() { 0 } else { inode.nlink - 1 };
+            inode.ctime.touch(window);
+        });
+    }
+
+    pub(super) fn read_link(&mut self, step: &Step<'_>, ino: Ino) -> Legal {
+        let must = self.alive(ino).and_then(|inode| match &inode.body {
+            Body::Symlink(target) => Ok(target.clone()),
+            _ => Err(Errno::EINVAL),
+        });
+        match step.settle(must)? {
+            Some((target, Reply::Target(got))) if **got == *target => {
+                self.change(ino, |inode| inode.atime.may_touch(step.window));
+                Ok(())
+            }
+            Some(_) => Err(Refusal::Differs("the target")),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn read_dir(&mut self, step: &Step<'_>, dir: Ino, cookie: u64) -> Legal {
+        let must = self.alive(dir).and_then(|inode| {
+            inode.entries()?;
+            permit(step.credentials, inode, READ)
+        });
+        match step.settle(must)? {
+            Some((_, Reply::Listing { parent, entries, end })) => {
+                self.check_listing(step, dir, (cookie, *end), *parent, entries)?;
+                self.change(dir, |inode| inode.atime.may_touch(step.window));
+                Ok(())
+            }
+            Some(_) => Err(UNEXPECTED_REPLY),
+            None => Ok(()),
+        }
+    }
+
+    /// A page holds exactly the entries whose places lie between where it starts and ends.
+    fn check_listing(
+        &self,
+        step: &Step<'_>,
+        dir: Ino,
+        (after, end): (u64, bool),
+        parent: Ino,
+        listed: &[DirEntry],
+    ) -> Legal {
+        let Body::Directory { parent: real_parent, entries } = &self.inode(dir).body else {
+            unreachable!()
+        };
+        if parent != *real_parent && self.inode(dir).nlink > 0 {
+            return Err(Refusal::Differs("where .. leads"));
+        }
+        if listed.is_empty() && !end {
+            return Err(Refusal::Differs("an empty page that is not the last"));
+        }
+        for entry in listed {
+            match entries.get(entry.name.as_bytes()) {
+                Some(ino) if entry.ino == *ino && entry.kind == self.inode(*ino).kind => {}
+                Some(_) => return Err(Refusal::Differs("a listed entry leads elsewhere")),
+                None => return Err(Refusal::Differs("a listed name that is not there")),
+            }
+            if entry.cookie <= after {
+                return Err(Refusal::Differs("a listed name from before the page"));
+            }
+        }
+        let last = if end { u64::MAX } else { listed.last().map_or(after, |e| e.cookie) };
+        let due = |name: &Name| {
+            let place = step.rules.cookies.of(name);
+            place.map_or(end && after == 0, |place| after < place && place <= last)
+        };
+        let grows = |a: &DirEntry, b: &DirEntry| {
+            a.cookie < b.cookie || (a.cookie == b.cookie && a.name != b.name)
+        };
+        if !listed.is_sorted_by(grows) {
+            return Err(Refusal::Differs("the order of a listing"));
+        }
+        // Neither holds a name twice, so counting is comparing.
+        if entries.keys().filter(|name| due(name)).count() != listed.len() {
+            return Err(Refusal::Differs("a name that is not listed"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! Swarm testing (Groce et al., ISSTA'12): every seed draws its own mix of operations, sizes, shape of
+//! the fleet and faults. A mix that leaves much out reaches states that an even mix never does.
+
+use warren_base::Rng;
+
+/// What a client may do next, with how likely each is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Lookup,
+    GetAttr,
+    CreateFile,
+    OpenOrCreate,
+    Mkdir,
+    Symlink,
+    Fifo,
+    Link,
+    Unlink,
+    Rmdir,
+    Rename,
+    RenameNoReplace,
+    Exchange,
+    ReadLink,
+    List,
+    Open,
+    Close,
+    Read,
+    Write,
+    Append,
+    Seek,
+    Truncate,
+    Chmod,
+    Chown,
+    Utimens,
+    Xattr,
+    Lock,
+    Flock,
+    TestLock,
+    Fsync,
+    Sync,
+    StatFs,
+}
+
+const KINDS: [(Kind, u64); 32] = [
+    (Kind::Lookup, 12),
+    (Kind::GetAttr, 12),
+    (Kind::CreateFile, 8),
+    (Kind::OpenOrCreate, 5),
+    (Kind::Mkdir, 6),
+    (Kind::Symlink, 2),
+    (Kind::Fifo, 1),
+    (Kind::Link, 4),
+    (Kind::Unlink, 6),
+    (Kind::Rmdir, 4),
+    (Kind::Rename, 9),
+    (Kind::RenameNoReplace, 2),
+    (Kind::Exchange, 3),
+    (Kind::ReadLink, 1),
+    (Kind::List, 4),
+    (Kind::Open, 5),
+    (Kind::Close, 4),
+    (Kind::Read, 7),
+    (Kind::Write, 7),
+    (Kind::Append, 3),
+    (Kind::Seek, 1),
+    (Kind::Truncate, 3),
+    (Kind::Chmod, 3),
+    (Kind::Chown, 2),
+    (Kind::Utimens, 2),
+    (Kind::Xattr, 4),
+    (Kind::Lock, 4),
+    (Kind::Flock, 2),
+    (Kind::TestLock, 1),
+    (Kind::Fsync, 1),
+    (Kind::Sync, 1),
+    (Kind::StatFs, 1),
+];
+
+/// What one seed draws.
+#[derive(Clone, Debug)]
+pub struct Swarm {
+    pub cells: u16,
+    /// Cells after the restart.
+    pub cells_later: u16,
+    pub shards: u16,
+    pub clients: usize,
+    /// Calls one client has under way at once.
+    pub slots: u16,
+    /// Names that calls choose from: few names make calls meet.
+    pub names: u64,
+    /// Frames of a cell's cache.
+    pub frames: u32,
+    /// Free chunks for all cells together; few run out.
+    pub chunks: Option<u64>,
+    /// Clients that are not root.
+    pub plain_users: bool,
+    /// Bytes of the largest write, and how far into a file calls reach.
+    pub write_max: u64,
+    pub reach: u64,
+    /// Chances in 1,000.
+    pub stall: u64,
+    pub io_error: u64,
+    pub nested: u64,
+    /// The slowest message and I/O, in nanoseconds.
+    pub message_delay: u64,
+    pub io_delay: u64,
+    kinds: Vec<Kind>,
+}
+
+impl Swarm {
+    /// `cells` fixes the number of cells.
+    pub fn draw(rng: &mut Rng, cells: Option<u16>) -> Self {
+        let cells = cells.unwrap_or_else(|| 1 + rng.below(8) as u16);
+        // As many shards as cells put most directories on another cell than their parents.
+        let shards = if rng.chance(1, 2) { cells } else { cells * (1 + rng.below(6) as u16) };
+        let chunks = rng.chance(1, 5).then(|| u64::from(shards) + rng.below(4));
+        Self {
+            cells,
+            cells_later: 1 + rng.below(8) as u16,
+            shards,
+            clients: 2 + rng.below(5) as usize,
+            slots: if rng.chance(2, 3) { 1 } else { 2 },
+            names: *rng.pick(&[2, 3, 5, 8, 20]),
+            frames: *rng.pick(&[64, 96, 256, 1024]),
+            chunks,
+            plain_users: rng.chance(1, 2),
+            write_max: *rng.pick(&[10, 5000, 20_000]),
+            reach: *rng.pick(&[100, 10_000, 400_000]),
+            stall: *rng.pick(&[0, 0, 5, 30]),
+            io_error: *rng.pick(&[0, 0, 0, 10]),
+            nested: *rng.pick(&[0, 200, 600, 900]),
+            message_delay: *rng.pick(&[100, 1000, 20_000]),
+            io_delay: *rng.pick(&[1000, 50_000, 500_000]),
+            kinds: draw_kinds(rng),
+        }
+    }
+
+    pub fn kind(&self, rng: &mut Rng) -> Kind {
+        *rng.pick(&self.kinds)
+    }
+}
+
+/// Each kind is left out, as likely as usual, or three times as likely; creating is never left out.
+fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
+    let mut kinds = vec![Kind::CreateFile, Kind::Mkdir];
+    for (kind, weight) in KINDS {
+        let times = *rng.pick(&[0, 1, 1, 1, 3]);
+        kinds.extend(std::iter::repeat_n(kind, (weight * times) as usize));
+    }
+    kinds
+}

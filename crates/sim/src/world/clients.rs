@@ -1,0 +1,407 @@
+//! The simulated clients: slots, the calls in them, and the history of what they saw.
+//!
+//! A client touches only its own state and shared memory, so a step of it may run at any moment, also
+//! between two stores of a cell. Every request that is answered is an operation of the history; a call
+//! that its copies answered is one too. A call that needed both is one more, in a process of its own,
+//! since its requests are in the slot's.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo};
+use warren_cell::SlotRef;
+use warren_client::{Cache, Call, Caller, Op, Send, ShardMap, Step};
+use warren_proto::{Answer, Credentials, Reply, Request};
+
+use super::World;
+use super::program::{Draw, Holdings};
+use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
+
+/// Copies a client keeps: few enough that some are thrown out.
+const COPIES_MAX: usize = 40;
+
+/// Where a slot goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlotState {
+    /// Not admitted yet.
+    Absent,
+    /// Between calls.
+    Thinking,
+    /// In a call, not waiting: may be stepped at any moment.
+    Stepping,
+    /// A request is under way.
+    Waiting,
+    /// Nothing left to do.
+    Finished,
+}
+
+struct Asked {
+    cell: CellId,
+    request: Request,
+    operation: Operation,
+}
+
+/// The call as a whole.
+struct Whole {
+    op: Op,
+    invoked: u64,
+    from: warren_base::Timestamp,
+    asked: bool,
+}
+
+pub struct Slot {
+    pub state: SlotState,
+    pub holdings: Holdings,
+    /// Only the step planned last counts.
+    pub ticket: u64,
+    call: Option<Call>,
+    whole: Option<Whole>,
+    asked: Option<Asked>,
+    payload: Rc<[u8]>,
+    seq: u32,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            state: SlotState::Absent,
+            holdings: Holdings::default(),
+            ticket: 0,
+            call: None,
+            whole: None,
+            asked: None,
+            payload: Rc::from([]),
+            seq: 0,
+        }
+    }
+
+    /// What is under way, for a failure's report.
+    pub fn under_way(&self) -> Option<&Request> {
+        self.asked.as_ref().map(|asked| &asked.request)
+    }
+}
+
+pub struct Client {
+    pub id: ClientId,
+    pub credentials: Rc<Credentials>,
+    pub slots: Vec<Slot>,
+    caller: Caller,
+    cache: Cache,
+    map: ShardMap,
+}
+
+impl Client {
+    pub fn new(
+        credentials: Credentials,
+        slots: u16,
+        map: &[CellId],
+        version: MapVersion,
+        near: CellId,
+    ) -> Self {
+        Self {
+            id: ClientId(u32::MAX),
+            caller: Caller { credentials: Arc::new(credentials.clone()), near },
+            credentials: Rc::new(credentials),
+            slots: (0..slots).map(|_| Slot::new()).collect(),
+            cache: Cache::new(COPIES_MAX),
+            map: ShardMap::new(version, map.to_vec()),
+        }
+    }
+}
+
+/// A client and a slot of it, by their places in the harness.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct At {
+    pub client: usize,
+    pub slot: usize,
+}
+
+impl World {
+    pub(super) fn slot(&mut self, at: At) -> &mut Slot {
+        &mut self.clients[at.client].slots[at.slot]
+    }
+
+    fn slot_ref(&self, at: At) -> SlotRef {
+        SlotRef { client: self.clients[at.client].id, slot: SlotNo(at.slot as u16) }
+    }
+
+    /// Numbers of the slot's processes: its requests, and its calls as wholes.
+    fn process(&self, at: At) -> usize {
+        (at.client * usize::from(self.swarm.slots) + at.slot) * 2 + self.lives * PROCESSES_A_LIFE
+    }
+
+    /// The slot goes on: begins a call, or steps the one it is in.
+    pub(super) fn go_on(&mut self, at: At) {
+        match self.slot(at).state {
+            SlotState::Thinking => self.begin_call(at),
+            SlotState::Stepping => self.step_call(at, None),
+            SlotState::Absent | SlotState::Waiting | SlotState::Finished => {}
+        }
+    }
+
+    fn begin_call(&mut self, at: At) {
+        let Some((op, bytes)) = self.choose_call(at) else {
+            self.slot(at).state = SlotState::Finished;
+            return;
+        };
+        let whole =
+            Whole { op: op.clone(), invoked: self.place(), from: self.wall(), asked: false };
+        let caller = self.clients[at.client].caller.clone();
+        let slot = self.slot(at);
+        slot.payload = Rc::from(bytes);
+        slot.call = Some(Call::with_payload(op, caller, slot.payload.len() as u32));
+        slot.whole = Some(whole);
+        slot.state = SlotState::Stepping;
+        self.step_call(at, None);
+    }
+
+    fn choose_call(&mut self, at: At) -> Option<(Op, Vec<u8>)> {
+        if let Some(audit) = &mut self.audit {
+            return audit.next_call().map(|request| (request, Vec::new()));
+        }
+        if self.calls_left == 0 {
+            let release = self.slot(at).holdings.release();
+            return release.map(|request| (Op::Ino(request), Vec::new()));
+        }
+        self.calls_left -= 1;
+        if self.calls_left == 0 {
+            self.heal();
+        }
+        if let Some(first) = self.opening.take() {
+            return Some((first, Vec::new()));
+        }
+        let now = self.wall();
+        let client = &self.clients[at.client];
+        let mut draw = Draw {
+            swarm: &self.swarm,
+            known: &self.known,
+            holdings: &client.slots[at.slot].holdings,
+            slot: SlotNo(at.slot as u16),
+            uid: client.credentials.uid,
+            now,
+            rng: &mut self.rng,
+        };
+        Some(draw.draw())
+    }
+
+    fn step_call(&mut self, at: At, input: Option<Answer>) {
+        let client = &mut self.clients[at.client];
+        let slot = &mut client.slots[at.slot];
+        let call = slot.call.as_mut().expect("a slot that steps is in a call");
+        let words = self.lanes.words_of(client.id);
+        match call.step(&mut client.cache, &client.map, &words, input) {
+            Step::Send(send) => self.send(at, send),
+            Step::Yield => {
+                slot.state = SlotState::Stepping;
+                self.plan_step(at, STEP_NANOS);
+            }
+            Step::AwaitMap(_) => {
+                // The map of a simulated fleet does not change: a cell that says so is wrong.
+                self.fail(format!("{at:?} was sent to wait for another shard map"));
+            }
+            Step::Done(answer) => self.finish_call(at, answer),
+        }
+    }
+
+    fn send(&mut self, at: At, send: Send) {
+        let from = self.slot_ref(at);
+        let process = self.process(at);
+        let (invoked, wall) = (self.place(), self.wall());
+        let client = &mut self.clients[at.client];
+        let slot = &mut client.slots[at.slot];
+        let payload = match &send.request {
+            Request::Write { .. } => slot.payload.clone(),
+            _ => Rc::from([]),
+        };
+        self.lanes.put_request(from, &payload);
+        slot.whole.as_mut().expect("in a call").asked = true;
+        slot.seq += 1;
+        slot.state = SlotState::Waiting;
+        let operation = Operation {
+            process,
+            client: client.id,
+            credentials: client.credentials.clone(),
+            action: Action::Request(send.request.clone()),
+            payload,
+            invoked,
+            returned: NEVER,
+            hint: invoked,
+            window: Window { from: wall, to: wall },
+            excuses: Excuses::default(),
+            outcome: None,
+        };
+        slot.asked = Some(Asked { cell: send.cell, request: send.request.clone(), operation });
+        let mut header = send.header;
+        header.seq = slot.seq;
+        self.plan_request(send.cell, from, header, send.request);
+    }
+
+    /// The client sees an answer. Of an older request it sees only that the number does not fit.
+    pub(super) fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answer) {
+        let Some(client) = self.clients.iter().position(|client| client.id == to.client) else {
+            return self.fail(format!("{from} answers a client that does not exist"));
+        };
+        let at = At { client, slot: usize::from(to.slot.0) };
+        let slot = self.slot(at);
+        let fits = slot.seq == seq && slot.asked.as_ref().is_some_and(|asked| asked.cell == from);
+        if !fits {
+            return self.fail(format!("{from} answers a request that {at:?} does not wait for"));
+        }
+        let Asked { request, mut operation, .. } = slot.asked.take().expect("it is asked");
+        self.last_return = self.now;
+        if !matches!(answer, Ok(Reply::Moved(_))) {
+            let payload = match &answer {
+                Ok(Reply::Read { len }) => self.lanes.reply(from, to, *len as usize),
+                _ => Vec::new(),
+            };
+            operation.returned = self.place();
+            operation.hint = hint;
+            operation.window.to = self.wall();
+            operation.excuses = self.excuses(operation.invoked);
+            self.see(at, &request, &answer);
+            operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
+            self.history.push(operation);
+        }
+        self.step_call(at, Some(answer));
+    }
+
+    /// Learns from an answer.
+    fn see(&mut self, at: At, request: &Request, answer: &Answer) {
+        match answer {
+            Ok(reply) => {
+                self.slot(at).holdings.note(request, reply);
+                if let Reply::Created { entry, .. } | Reply::Entry(entry) = reply {
+                    self.known.learn(entry.ino, entry.kind);
+                }
+                self.count_success(request);
+            }
+            Err(errno) => self.see_error(at, request, *errno),
+        }
+    }
+
+    fn see_error(&mut self, at: At, request: &Request, errno: Errno) {
+        match errno {
+            Errno::ENOSPC => self.count("ENOSPC answered"),
+            Errno::EIO => self.count("EIO answered"),
+            Errno::ESTALE => self.count("a stale inode refused"),
+            Errno::EDEADLK => self.count("a deadlock of record locks found"),
+            Errno::EACCES | Errno::EPERM => self.count("permission denied"),
+            Errno::ENOTEMPTY => self.count("a full directory kept"),
+            _ => {}
+        }
+        // What is gone cannot be given back.
+        if matches!(errno, Errno::ESTALE | Errno::EBADF | Errno::ENOENT) {
+            let holdings = &mut self.slot(at).holdings;
+            if let Request::Close { handle } = request {
+                holdings.handles.retain(|(held, _)| held != handle);
+            }
+            if let Request::Lock { ino, .. } = request {
+                holdings.locks.retain(|(held, _)| held != ino);
+            }
+            if let Some(gone) = subject(request).filter(|_| errno == Errno::ESTALE)
+                && self.rng.chance(3, 4)
+            {
+                self.known.forget(gone);
+            }
+        }
+    }
+
+    fn count_success(&mut self, request: &Request) {
+        let owner = |ino: Ino| self.map.get(usize::from(ino.shard().0)).copied();
+        match request {
+            Request::Rename { from, dir, .. } if owner(*from) != owner(*dir) => {
+                self.count("rename over two cells");
+            }
+            Request::Link { ino, dir, .. } if owner(*ino) != owner(*dir) => {
+                self.count("link over two cells");
+            }
+            Request::Rename { .. } => self.count("rename in one cell"),
+            Request::Rmdir { .. } => self.count("rmdir"),
+            Request::Lock { wait: true, .. } => self.count("lock granted to who would wait"),
+            _ => {}
+        }
+    }
+
+    fn finish_call(&mut self, at: At, answer: Answer) {
+        let whole = self.slot(at).whole.take().expect("in a call");
+        self.slot(at).call = None;
+        let copied = matches!(
+            whole.op,
+            Op::Ino(Request::Lookup { .. } | Request::GetAttr { .. })
+        );
+        if copied && !whole.asked {
+            self.count("answered from copies");
+        }
+        if copied {
+            self.record_whole(at, &whole, answer.clone());
+        }
+        if let Some(audit) = &mut self.audit {
+            audit.see(&whole.op, &answer);
+        }
+        self.slot(at).state = SlotState::Thinking;
+        let think = self.think_time();
+        self.plan_step(at, think);
+    }
+
+    fn record_whole(&mut self, at: At, whole: &Whole, answer: Answer) {
+        let Op::Ino(request) = &whole.op else { return };
+        let returned = self.place();
+        self.last_return = self.now;
+        let client = &self.clients[at.client];
+        let operation = Operation {
+            process: self.process(at) + usize::from(whole.asked),
+            client: client.id,
+            credentials: client.credentials.clone(),
+            action: Action::Request(request.clone()),
+            payload: Rc::from([]),
+            invoked: whole.invoked,
+            returned,
+            hint: whole.invoked.midpoint(returned),
+            window: Window { from: whole.from, to: self.wall() },
+            excuses: self.excuses(whole.invoked),
+            outcome: Some(Outcome::of(answer)),
+        };
+        self.history.push(operation);
+    }
+
+    /// Lets some clients act in the middle of what a cell does.
+    pub(super) fn let_clients_act(&mut self) {
+        while self.rng.chance(self.swarm.nested, 1000) {
+            let client = self.rng.below(self.clients.len() as u64) as usize;
+            let slot = self.rng.below(self.clients[client].slots.len() as u64) as usize;
+            let at = At { client, slot };
+            if self.slot(at).state != SlotState::Stepping {
+                return;
+            }
+            self.count("a client acted between two stores of a cell");
+            self.step_call(at, None);
+        }
+    }
+
+    pub(super) fn is_stepping(&self, client: ClientId) -> bool {
+        let mut clients = self.clients.iter().filter(|c| c.id == client);
+        clients.any(|c| c.slots.iter().any(|slot| slot.state == SlotState::Stepping))
+    }
+}
+
+/// Slots are numbered anew after a restart.
+const PROCESSES_A_LIFE: usize = 64;
+
+/// Time between two loads of a client, in nanoseconds.
+const STEP_NANOS: u64 = 200;
+
+/// The inode whose number a request is about.
+const fn subject(request: &Request) -> Option<Ino> {
+    match request {
+        Request::GetAttr { ino }
+        | Request::SetAttr { ino, .. }
+        | Request::Open { ino, .. }
+        | Request::ReadLink { ino } => Some(*ino),
+        Request::Lookup { dir, .. }
+        | Request::Create { dir, .. }
+        | Request::Unlink { dir, .. }
+        | Request::Rmdir { dir, .. }
+        | Request::ReadDir { dir, .. } => Some(*dir),
+        _ => None,
+    }
+}

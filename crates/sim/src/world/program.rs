@@ -1,0 +1,350 @@
+//! What clients do: draws calls that meet each other, by the seed's swarm.
+//!
+//! The harness knows all inodes that were ever made, so that clients work on each other's files. It
+//! forgets most of what was removed, but not all: old numbers must be refused properly.
+
+use warren_base::{Ino, Rng, SlotNo, Timestamp};
+use warren_client::Op;
+use warren_proto::{
+    AccessMode, ByteRange, CreateFlags, FileKind, FileName, Handle, LockFlavour, LockOwner,
+    LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, SetTime,
+    XattrMode, XattrName,
+};
+
+use crate::swarm::{Kind, Swarm};
+
+/// Inodes of a kind that are remembered: few, so that calls meet.
+const KNOWN_MAX: usize = 12;
+
+/// Handles a slot keeps open.
+const HANDLES_MAX: usize = 4;
+
+/// What the harness knows about the tree.
+#[derive(Default)]
+pub struct Known {
+    pub dirs: Vec<Ino>,
+    pub files: Vec<Ino>,
+    pub links: Vec<Ino>,
+}
+
+impl Known {
+    pub fn learn(&mut self, ino: Ino, kind: FileKind) {
+        let list = match kind {
+            FileKind::Directory => &mut self.dirs,
+            FileKind::Symlink => &mut self.links,
+            _ => &mut self.files,
+        };
+        if !list.contains(&ino) {
+            list.push(ino);
+        }
+        if list.len() > KNOWN_MAX {
+            list.remove(0);
+        }
+    }
+
+    /// `ino` turned out to be gone.
+    pub fn forget(&mut self, ino: Ino) {
+        for list in [&mut self.dirs, &mut self.files, &mut self.links] {
+            list.retain(|known| *known != ino);
+        }
+    }
+
+    fn dir(&self, rng: &mut Rng) -> Ino {
+        if self.dirs.is_empty() || rng.chance(1, 3) { Ino::ROOT } else { *rng.pick(&self.dirs) }
+    }
+
+    fn file(&self, rng: &mut Rng) -> Option<Ino> {
+        (!self.files.is_empty()).then(|| *rng.pick(&self.files))
+    }
+
+    fn any(&self, rng: &mut Rng) -> Ino {
+        match (rng.below(4), self.links.is_empty()) {
+            (0, _) => self.dir(rng),
+            (1, false) => *rng.pick(&self.links),
+            _ => self.file(rng).unwrap_or(Ino::ROOT),
+        }
+    }
+}
+
+/// What a slot holds and must give back.
+#[derive(Default)]
+pub struct Holdings {
+    pub handles: Vec<(Handle, AccessMode)>,
+    pub locks: Vec<(Ino, LockSpec)>,
+}
+
+impl Holdings {
+    /// Sees a request that was answered with success.
+    pub fn note(&mut self, request: &Request, reply: &Reply) {
+        match (request, reply) {
+            (Request::Create { access, .. }, Reply::Created { opened: Some(opened), .. })
+            | (Request::Open { access, .. }, Reply::Opened(opened)) => {
+                self.handles.push((opened.handle, *access));
+            }
+            (Request::Close { handle }, _) => self.handles.retain(|(held, _)| held != handle),
+            (Request::Lock { ino, spec, .. }, _) => {
+                let whole = spec.lock == LockType::Unlock && spec.range == ByteRange::ALL;
+                self.locks.retain(|(on, held)| {
+                    !((whole && on == ino && held.flavour == spec.flavour)
+                        || (on == ino && held == spec))
+                });
+                if spec.lock != LockType::Unlock {
+                    self.locks.push((*ino, *spec));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The next thing to give back.
+    pub fn release(&self) -> Option<Request> {
+        if let Some((ino, spec)) = self.locks.last() {
+            return Some(unlock(*ino, *spec));
+        }
+        self.handles.last().map(|(handle, _)| Request::Close { handle: *handle })
+    }
+
+    fn holds_flock(&self, ino: Ino) -> bool {
+        self.locks.iter().any(|(on, held)| *on == ino && held.flavour == LockFlavour::Flock)
+    }
+}
+
+fn unlock(ino: Ino, spec: LockSpec) -> Request {
+    let spec = LockSpec { lock: LockType::Unlock, range: ByteRange::ALL, ..spec };
+    Request::Lock { ino, spec, wait: false }
+}
+
+/// Draws calls for one slot.
+pub struct Draw<'a> {
+    pub swarm: &'a Swarm,
+    pub known: &'a Known,
+    pub holdings: &'a Holdings,
+    pub slot: SlotNo,
+    pub uid: u32,
+    pub now: Timestamp,
+    pub rng: &'a mut Rng,
+}
+
+/// A call and the bytes it writes.
+pub type Drawn = (Op, Vec<u8>);
+
+impl Draw<'_> {
+    pub fn draw(&mut self) -> Drawn {
+        loop {
+            let kind = self.swarm.kind(self.rng);
+            if let Some(drawn) = self.try_draw(kind) {
+                return drawn;
+            }
+        }
+    }
+
+    fn try_draw(&mut self, kind: Kind) -> Option<Drawn> {
+        if matches!(kind, Kind::Write | Kind::Append) {
+            return self.write(kind == Kind::Append);
+        }
+        let request = match kind {
+            Kind::List => return Some((Op::List(self.known.dir(self.rng)), Vec::new())),
+            Kind::Lookup | Kind::GetAttr | Kind::ReadLink | Kind::StatFs => self.look(kind),
+            Kind::CreateFile
+            | Kind::OpenOrCreate
+            | Kind::Mkdir
+            | Kind::Symlink
+            | Kind::Fifo
+            | Kind::Link
+            | Kind::Unlink
+            | Kind::Rmdir
+            | Kind::Rename
+            | Kind::RenameNoReplace
+            | Kind::Exchange => self.change_names(kind),
+            Kind::Open | Kind::Close | Kind::Read | Kind::Seek => self.use_file(kind)?,
+            Kind::Truncate | Kind::Chmod | Kind::Chown | Kind::Utimens => self.set_attr(kind),
+            Kind::Xattr => self.xattr(),
+            Kind::Lock | Kind::Flock | Kind::TestLock => self.lock(kind)?,
+            Kind::Fsync => Request::Fsync { ino: self.known.any(self.rng), data_only: false },
+            Kind::Sync => Request::Sync,
+            Kind::Write | Kind::Append => unreachable!("drawn above"),
+        };
+        Some((Op::Ino(request), Vec::new()))
+    }
+
+    fn name(&mut self) -> FileName {
+        let number = self.rng.below(self.swarm.names);
+        FileName::new(format!("n{number}").as_bytes()).expect("a legal name")
+    }
+
+    fn look(&mut self, kind: Kind) -> Request {
+        match kind {
+            Kind::Lookup => Request::Lookup { dir: self.known.dir(self.rng), name: self.name() },
+            Kind::GetAttr => Request::GetAttr { ino: self.known.any(self.rng) },
+            Kind::ReadLink => Request::ReadLink { ino: self.known.any(self.rng) },
+            _ => Request::StatFs,
+        }
+    }
+
+    fn change_names(&mut self, kind: Kind) -> Request {
+        let (dir, name) = (self.known.dir(self.rng), self.name());
+        match kind {
+            Kind::Link => Request::Link { ino: self.known.any(self.rng), dir, name },
+            Kind::Unlink => Request::Unlink { dir, name },
+            Kind::Rmdir => Request::Rmdir { dir, name },
+            Kind::Rename | Kind::RenameNoReplace | Kind::Exchange => {
+                let from = if self.rng.chance(1, 3) { dir } else { self.known.dir(self.rng) };
+                let flags = match kind {
+                    Kind::RenameNoReplace => RenameFlags::NOREPLACE,
+                    Kind::Exchange => RenameFlags::EXCHANGE,
+                    _ => RenameFlags::empty(),
+                };
+                Request::Rename { from, from_name: self.name(), dir, name, flags }
+            }
+            _ => self.create(kind, dir, name),
+        }
+    }
+
+    fn create(&mut self, kind: Kind, dir: Ino, name: FileName) -> Request {
+        let mut flags = CreateFlags::EXCLUSIVE;
+        let mut access = AccessMode::empty();
+        let new = match kind {
+            Kind::Mkdir => NewInode::directory(*self.rng.pick(&[0o755, 0o777, 0o1777, 0o700])),
+            Kind::Symlink => NewInode::symlink(b"somewhere"),
+            Kind::Fifo => NewInode { kind: FileKind::Fifo, ..NewInode::regular(0o666) },
+            _ => NewInode::regular(*self.rng.pick(&[0o644, 0o666, 0o600, 0o6755, 0])),
+        };
+        if kind == Kind::OpenOrCreate {
+            flags = CreateFlags::OPEN;
+            access = self.access();
+        } else if kind == Kind::CreateFile && self.holdings.handles.len() < HANDLES_MAX {
+            flags |= CreateFlags::OPEN;
+            access = AccessMode::READ | AccessMode::WRITE;
+        }
+        Request::Create { dir, name, new, flags, access }
+    }
+
+    fn access(&mut self) -> AccessMode {
+        let (read, write) = (AccessMode::READ, AccessMode::WRITE);
+        let all = [read, write, read | write, write | AccessMode::TRUNCATE, read | write];
+        *self.rng.pick(&all)
+    }
+
+    fn use_file(&mut self, kind: Kind) -> Option<Request> {
+        if kind == Kind::Open {
+            if self.holdings.handles.len() >= HANDLES_MAX {
+                return None;
+            }
+            return Some(Request::Open { ino: self.known.any(self.rng), access: self.access() });
+        }
+        let handle = self.handle()?;
+        Some(match kind {
+            Kind::Close => Request::Close { handle },
+            Kind::Seek => Request::Seek { handle, position: self.rng.below(self.swarm.reach) },
+            _ => {
+                let position = self.position();
+                Request::Read { handle, position, len: self.rng.below(30_000) as u32 }
+            }
+        })
+    }
+
+    fn handle(&mut self) -> Option<Handle> {
+        let handles = &self.holdings.handles;
+        (!handles.is_empty()).then(|| self.rng.pick(handles).0)
+    }
+
+    fn position(&mut self) -> Position {
+        if self.rng.chance(1, 2) {
+            Position::Current
+        } else {
+            Position::At(self.rng.below(self.swarm.reach))
+        }
+    }
+
+    fn write(&mut self, append: bool) -> Option<Drawn> {
+        let handle = self.handle()?;
+        let position = if append { Position::End } else { self.position() };
+        let len = self.rng.below(self.swarm.write_max + 1) as usize;
+        let pattern = self.rng.next_u64().to_le_bytes();
+        let bytes: Vec<u8> = pattern.iter().copied().cycle().take(len).collect();
+        let kill_privileges = self.uid != 0;
+        Some((Op::Ino(Request::Write { handle, position, kill_privileges }), bytes))
+    }
+
+    fn set_attr(&mut self, kind: Kind) -> Request {
+        let mut set = SetAttr::default();
+        let mut handle = None;
+        let mut ino = self.known.any(self.rng);
+        match kind {
+            Kind::Truncate => {
+                set.size = Some(self.rng.below(self.swarm.reach));
+                set.kill_privileges = self.uid != 0;
+                if let Some(held) = self.handle().filter(|_| self.rng.chance(1, 2)) {
+                    (ino, handle) = (held.ino, Some(held));
+                }
+            }
+            Kind::Chmod => {
+                while self.known.links.contains(&ino) {
+                    ino = self.known.dir(self.rng);
+                }
+                let modes = [0o755, 0o777, 0o700, 0o1777, 0o2777, 0o644, 0o4755, 0o311];
+                set.mode = Some(*self.rng.pick(&modes));
+            }
+            Kind::Chown => {
+                ino = self.known.file(self.rng).unwrap_or(Ino::ROOT);
+                let ids = [None, Some(0), Some(1000), Some(1001)];
+                (set.uid, set.gid) = (*self.rng.pick(&ids), *self.rng.pick(&ids));
+                set.kill_privileges = true;
+            }
+            _ => {
+                let times = [None, Some(SetTime::Now), Some(SetTime::At(self.now))];
+                (set.atime, set.mtime) = (*self.rng.pick(&times), *self.rng.pick(&times));
+            }
+        }
+        Request::SetAttr { ino, handle, set }
+    }
+
+    fn xattr(&mut self) -> Request {
+        let ino = self.known.any(self.rng);
+        let name = *self.rng.pick(&[&b"user.a"[..], b"user.b", b"user.c"]);
+        let name = XattrName::new(name).expect("a legal name");
+        match self.rng.below(5) {
+            0 => Request::GetXattr { ino, name },
+            1 => Request::ListXattr { ino },
+            2 => Request::RemoveXattr { ino, name },
+            _ => {
+                let modes = [XattrMode::Any, XattrMode::Create, XattrMode::Replace];
+                let mode = *self.rng.pick(&modes);
+                let len = *self.rng.pick(&[0, 10, 1000]);
+                let value = vec![self.rng.below(256) as u8; len].into();
+                Request::SetXattr { ino, name, value, mode }
+            }
+        }
+    }
+
+    /// Every slot is an owner of locks. It waits only while it holds no lock on another inode: nobody
+    /// finds a circle of waiters that leads over several cells.
+    fn lock(&mut self, kind: Kind) -> Option<Request> {
+        let ino = self.handle()?.ino;
+        let held: Vec<_> = self.holdings.locks.iter().map(|(ino, spec)| (*ino, *spec)).collect();
+        if !held.is_empty() && self.rng.chance(1, 2) {
+            let (ino, spec) = *self.rng.pick(&held);
+            return Some(unlock(ino, spec));
+        }
+        let lock = *self.rng.pick(&[LockType::Shared, LockType::Exclusive]);
+        let owner = LockOwner(u64::from(self.slot.0) + 1);
+        let pid = 100 + u32::from(self.slot.0);
+        if kind == Kind::Flock {
+            // A conversion may give the old lock up before it gets the new one.
+            if self.holdings.holds_flock(ino) {
+                return None;
+            }
+            let (flavour, range) = (LockFlavour::Flock, ByteRange::ALL);
+            let spec = LockSpec { flavour, owner, lock, range, pid };
+            return Some(Request::Lock { ino, spec, wait: held.is_empty() });
+        }
+        let start = self.rng.below(20);
+        let range = ByteRange { start, end: start + self.rng.below(20) };
+        let spec = LockSpec { flavour: LockFlavour::Record, owner, lock, range, pid };
+        if kind == Kind::TestLock {
+            return Some(Request::TestLock { ino, spec });
+        }
+        let alone = held.iter().all(|(on, _)| *on == ino);
+        Some(Request::Lock { ino, spec, wait: alone && self.rng.chance(1, 2) })
+    }
+}

@@ -1,0 +1,129 @@
+//! Who is a client.
+//!
+//! ```text
+//! connect -> Admit to all cells -> all Admitted -> the client may speak
+//! hangup  -> Expel to all cells -> all Expelled -> its segments are freed
+//! ```
+//!
+//! A client that hangs up before all cells know it is expelled all the same: orders arrive in order,
+//! so every cell has admitted it before it expels it. Numbers are never used twice.
+
+use std::collections::BTreeMap;
+
+use warren_base::limits::{GROUPS_MAX, SLOTS_MAX};
+use warren_base::{CellId, ClientId, Errno};
+use warren_proto::control::Order;
+
+use crate::event::{Applicant, ConnectionNo, Effect};
+use crate::set::CellSet;
+
+/// Clients at a time. Each costs every cell two mappings and up to 64 doorbells to look at, so this
+/// bounds what a flood of connections costs; a process that runs out can still use the mount.
+pub const ADMISSIONS_MAX: usize = 1024;
+
+/// How far a client is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientState {
+    Admitting,
+    Admitted,
+    Expelling,
+}
+
+pub(crate) struct Client {
+    pub applicant: Applicant,
+    pub state: ClientState,
+    /// Cells that have not said yet what the state waits for.
+    waiting: CellSet,
+}
+
+#[derive(Default)]
+pub(crate) struct Admission {
+    clients: BTreeMap<ClientId, Client>,
+    last: u32,
+}
+
+impl Admission {
+    /// Takes somebody in, or says why not.
+    pub fn connect(
+        &mut self,
+        cells: CellSet,
+        connection: ConnectionNo,
+        applicant: Applicant,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Errno> {
+        let slots = usize::from(applicant.slots);
+        if slots == 0 || slots > SLOTS_MAX || applicant.credentials.groups.len() > GROUPS_MAX {
+            return Err(Errno::EINVAL);
+        }
+        if self.clients.len() >= ADMISSIONS_MAX {
+            return Err(Errno::ENFILE);
+        }
+        self.last = self.last.checked_add(1).ok_or(Errno::ENFILE)?;
+        let client = ClientId(self.last);
+        effects.push(Effect::NewClient { connection, client });
+        let order = Order::Admit {
+            client,
+            credentials: applicant.credentials.clone(),
+            acknowledged_leases: applicant.front,
+            slots: applicant.slots,
+        };
+        send(cells, &order, effects);
+        let state = ClientState::Admitting;
+        self.clients.insert(client, Client { applicant, state, waiting: cells });
+        Ok(())
+    }
+
+    pub fn admitted(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
+        if self.answered(from, client, ClientState::Admitting) {
+            if let Some(known) = self.clients.get_mut(&client) {
+                known.state = ClientState::Admitted;
+            }
+            effects.push(Effect::AdmitClient { client });
+        }
+    }
+
+    pub fn hangup(&mut self, cells: CellSet, client: ClientId, effects: &mut Vec<Effect>) {
+        let Some(known) = self.clients.get_mut(&client) else { return };
+        if known.state != ClientState::Expelling {
+            known.state = ClientState::Expelling;
+            known.waiting = cells;
+            send(cells, &Order::Expel { client }, effects);
+        }
+    }
+
+    pub fn expelled(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
+        if self.answered(from, client, ClientState::Expelling) {
+            self.clients.remove(&client);
+            effects.push(Effect::ForgetClient { client });
+        }
+    }
+
+    pub fn expel_all(&mut self, cells: CellSet, effects: &mut Vec<Effect>) {
+        let clients: Vec<ClientId> = self.clients.keys().copied().collect();
+        for client in clients {
+            self.hangup(cells, client, effects);
+        }
+    }
+
+    /// Whether this was the last answer that the state waited for.
+    fn answered(&mut self, from: CellId, client: ClientId, state: ClientState) -> bool {
+        match self.clients.get_mut(&client) {
+            Some(known) if known.state == state => {
+                known.waiting.remove(from) && known.waiting.is_empty()
+            }
+            _ => false,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+        self.clients.iter().map(|(client, known)| (*client, known))
+    }
+}
+
+pub(crate) fn send(cells: CellSet, order: &Order, effects: &mut Vec<Effect>) {
+    effects.extend(cells.iter().map(|to| Effect::Send { to, order: order.clone() }));
+}

@@ -1,0 +1,99 @@
+//! The phases of a checkpoint over all cells.
+//!
+//! ```text
+//! idle -> draining: no cell starts a transaction, until none has one
+//!      -> writing: every cell writes what changed, flushes and reports
+//!      -> recording: the supervisor makes it count -> idle
+//! ```
+//!
+//! Every attempt has a number of its own, so that no late answer is taken for one to a later
+//! attempt. All cells have answered before an attempt is given up: nobody is still writing for it.
+
+use warren_base::{CellId, Errno};
+use warren_proto::control::Written;
+
+use crate::set::CellSet;
+
+enum Phase {
+    Idle,
+    Draining { waiting: CellSet },
+    Writing { waiting: CellSet, written: Vec<(CellId, Written)>, failed: Option<Errno> },
+    Recording,
+}
+
+pub(crate) struct Barrier {
+    /// Of the attempt under way, or of the last one.
+    number: u64,
+    /// Somebody needs a checkpoint that starts from now on.
+    pub wanted: bool,
+    phase: Phase,
+}
+
+/// What all cells wrote, or why one of them could not.
+pub(crate) type AllWritten = Result<Vec<(CellId, Written)>, Errno>;
+
+impl Barrier {
+    /// `number` is the last checkpoint on the device.
+    pub const fn new(number: u64) -> Self {
+        Self { number, wanted: false, phase: Phase::Idle }
+    }
+
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub const fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle)
+    }
+
+    /// Begins an attempt, which also serves all who wanted one until now.
+    pub fn start(&mut self, cells: CellSet) -> u64 {
+        assert!(self.is_idle(), "one checkpoint at a time");
+        self.number += 1;
+        self.wanted = false;
+        self.phase = Phase::Draining { waiting: cells };
+        self.number
+    }
+
+    /// Whether the last cell has drained now.
+    pub fn drained(&mut self, cell: CellId, number: u64) -> bool {
+        match &mut self.phase {
+            Phase::Draining { waiting } if number == self.number => {
+                waiting.remove(cell) && waiting.is_empty()
+            }
+            _ => false,
+        }
+    }
+
+    pub fn write(&mut self, cells: CellSet) {
+        self.phase = Phase::Writing { waiting: cells, written: Vec::new(), failed: None };
+    }
+
+    /// Everything, once the last cell has answered.
+    pub fn written(
+        &mut self,
+        cell: CellId,
+        number: u64,
+        result: Result<Written, Errno>,
+    ) -> Option<AllWritten> {
+        let Phase::Writing { waiting, written, failed } = &mut self.phase else { return None };
+        if number != self.number || !waiting.remove(cell) {
+            return None;
+        }
+        match result {
+            Ok(part) => written.push((cell, part)),
+            Err(errno) => *failed = failed.or(Some(errno)),
+        }
+        if !waiting.is_empty() {
+            return None;
+        }
+        let (written, failed) = (std::mem::take(written), *failed);
+        self.phase = Phase::Recording;
+        Some(failed.map_or(Ok(written), Err))
+    }
+
+    /// The attempt is over, one way or the other.
+    pub fn end(&mut self) {
+        self.phase = Phase::Idle;
+    }
+}

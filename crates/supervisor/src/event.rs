@@ -1,0 +1,149 @@
+//! The supervisor's boundary: one closed enum in, one out.
+//!
+//! A driver feeds [`Event`]s to [`crate::Supervisor::apply`] in the order in which they happen and
+//! carries out the [`Effect`]s in the order in which they come. Orders to one cell arrive in order.
+
+use std::fmt;
+
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant};
+use warren_proto::Credentials;
+use warren_proto::control::{Order, Report, Written};
+
+/// Names an I/O of the supervisor until it is done. Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct IoId(pub u64);
+
+/// A connection to the admission socket; the driver numbers them and never reuses a number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnectionNo(pub u64);
+
+/// Somebody wants to become a client. Who it is comes from the kernel, never from a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Applicant {
+    pub credentials: Credentials,
+    pub pid: u32,
+    /// Caches behind this client cannot read a lease word, so its leases are acknowledged ones.
+    pub front: bool,
+    /// Requests it wants to have in flight, `1..=SLOTS_MAX`.
+    pub slots: u16,
+}
+
+/// What happens to the supervisor.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A cell says something. What an earlier epoch of it said is ignored.
+    Report {
+        from: CellId,
+        epoch: Epoch,
+        report: Report,
+    },
+    /// Everything that the cell had to write for checkpoint `number` is on the device, and flushed;
+    /// or could not be written. Exactly one for each [`Order::Write`].
+    Written {
+        from: CellId,
+        epoch: Epoch,
+        number: u64,
+        result: Result<Written, Errno>,
+    },
+    /// The process of the cell is gone (exit notice).
+    CellExited {
+        cell: CellId,
+        epoch: Epoch,
+    },
+    Connect {
+        connection: ConnectionNo,
+        applicant: Applicant,
+    },
+    /// The connection of the client is closed. Needless ones do no harm.
+    Hangup {
+        client: ClientId,
+    },
+    /// Take a last checkpoint and end the fleet.
+    Stop,
+    /// An I/O is done, all of it or not at all.
+    IoDone {
+        io: IoId,
+        result: Result<(), Errno>,
+    },
+    /// The time asked for by [`Effect::Wake`] has come (early and needless ticks do no harm).
+    Tick,
+}
+
+/// What the supervisor wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    Send {
+        to: CellId,
+        order: Order,
+    },
+    /// Write whole blocks, `block..`. The supervisor never has two writes of one block in flight.
+    Write {
+        io: IoId,
+        block: BlockNo,
+        bytes: Box<[u8]>,
+    },
+    /// Make everything durable whose write is done.
+    Flush {
+        io: IoId,
+    },
+    /// Call [`Event::Tick`] at this time. A later `Wake` replaces an earlier one.
+    Wake(Instant),
+    /// Every shard is open: clients may connect.
+    FleetReady,
+    /// The connection is client `client` from now on: make its segments, which go to the cells
+    /// beside the [`Order::Admit`] orders that follow.
+    NewClient {
+        connection: ConnectionNo,
+        client: ClientId,
+    },
+    /// Every cell knows the client: answer its connection, it may speak.
+    AdmitClient {
+        client: ClientId,
+    },
+    RefuseClient {
+        connection: ConnectionNo,
+        errno: Errno,
+    },
+    /// No cell knows the client any more: close its connection, free its segments.
+    ForgetClient {
+        client: ClientId,
+    },
+    /// Nothing is left to do. After this the supervisor does nothing any more.
+    Exit(Result<(), Failure>),
+}
+
+/// Why the fleet ended otherwise than asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// A cell ended that nobody had told to.
+    CellExited { cell: CellId, epoch: Epoch },
+    /// A cell has opened its shards by another shard map than the supervisor's.
+    WrongMap { cell: CellId },
+    /// The last checkpoint did not happen; the one before is on the device.
+    LastCheckpoint { errno: Errno },
+    /// The last checkpoint is on the device, but the copy of its superblock may not be.
+    LastFlush { errno: Errno },
+    /// A cell did not end in time when told to.
+    CellHangs { cell: CellId },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CellExited { cell, epoch } => {
+                write!(f, "cell {cell} (epoch {epoch}) ended unexpectedly")
+            }
+            Self::WrongMap { cell } => write!(f, "cell {cell} runs by another shard map"),
+            Self::LastCheckpoint { errno } => write!(
+                f,
+                "the last checkpoint failed: {errno}; the pool is as of the checkpoint before"
+            ),
+            Self::LastFlush { errno } => {
+                write!(f, "the last flush failed: {errno}; run fsck before trusting the device")
+            }
+            Self::CellHangs { cell } => write!(f, "cell {cell} did not stop when told to"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,76 @@
+//! The cells of the fleet. A cell is known by its number and its epoch; what an earlier epoch says
+//! or suffers concerns nobody.
+
+use warren_base::{CellId, Epoch};
+
+use crate::set::CellSet;
+
+/// How far a cell is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CellState {
+    /// Its process was started and opens its shards.
+    Starting,
+    Ready,
+    /// It ended because it was told to.
+    Stopped,
+    /// Its process is gone.
+    Exited,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Member {
+    pub epoch: Epoch,
+    pub state: CellState,
+}
+
+pub(crate) struct Fleet {
+    members: Vec<Member>,
+}
+
+impl Fleet {
+    /// Cells `0..epochs.len()`, all starting.
+    pub fn new(epochs: &[Epoch]) -> Self {
+        let start = |&epoch| Member { epoch, state: CellState::Starting };
+        Self { members: epochs.iter().map(start).collect() }
+    }
+
+    /// Whether the cell exists and this is its epoch.
+    pub fn is_current(&self, cell: CellId, epoch: Epoch) -> bool {
+        self.members.get(usize::from(cell.0)).is_some_and(|member| member.epoch == epoch)
+    }
+
+    pub fn state(&self, cell: CellId) -> CellState {
+        self.members[usize::from(cell.0)].state
+    }
+
+    pub fn set(&mut self, cell: CellId, state: CellState) {
+        self.members[usize::from(cell.0)].state = state;
+    }
+
+    pub fn all(&self) -> CellSet {
+        CellSet::first(self.members.len())
+    }
+
+    /// The cells whose processes run and listen.
+    pub fn living(&self) -> CellSet {
+        self.with(|state| matches!(state, CellState::Starting | CellState::Ready))
+    }
+
+    pub fn are_all_ready(&self) -> bool {
+        self.with(|state| state == CellState::Ready) == self.all()
+    }
+
+    fn with(&self, wanted: impl Fn(CellState) -> bool) -> CellSet {
+        let mut set = CellSet::EMPTY;
+        for (cell, member) in self.iter() {
+            if wanted(member.state) {
+                set.insert(cell);
+            }
+        }
+        set
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (CellId, Member)> + '_ {
+        self.members.iter().enumerate().map(|(cell, member)| (CellId(cell as u16), *member))
+    }
+}

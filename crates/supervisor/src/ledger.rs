@@ -1,0 +1,337 @@
+//! What the device says of shards and chunks, and what a checkpoint changes in it.
+//!
+//! The ledger holds what was committed. An [`Attempt`] is built beside it and either replaces it or
+//! is thrown away.
+//!
+//! Root slots and pages of the region map have two places, and the newer counts if the superblock's
+//! generation is not below it. So whatever an attempt wrote that never counted (of this fleet, or of
+//! one that was killed) lies in wait: the next superblock would vouch for it. The ledger remembers
+//! such places as *stale*, and the next attempt writes them over, with what counts if nothing is new.
+//!
+//! Chunks that changed hands in an attempt that failed did not change hands: cells report them again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::{BlockNo, CellId, Errno, Ino, Lsn, ShardId};
+use warren_disk::{
+    BlockPtr, BlockWrite, ChosenRoot, Owner, ROOT_HEIGHT_MAX, ROOT_SLOT_SIZE, RegionError,
+    RegionMap, RootSlot, RootSlotError, SlotState, Superblock,
+};
+use warren_proto::control::{ShardRoot, Written};
+
+/// Byte of a region-map page at which its generation lies (`docs/disk-format.md`).
+const PAGE_GENERATION: usize = 8;
+
+/// Why a pool cannot be opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LedgerError {
+    Region(RegionError),
+    Root(ShardId, RootSlotError),
+    /// The device is shorter than the superblock says.
+    TooShort,
+}
+
+impl fmt::Display for LedgerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Region(error) => error.fmt(f),
+            Self::Root(shard, error) => write!(f, "shard {shard}: {error}"),
+            Self::TooShort => f.write_str("the device ends before the pool does"),
+        }
+    }
+}
+
+impl std::error::Error for LedgerError {}
+
+#[derive(Clone, Copy)]
+struct ShardRecord {
+    root: Option<RootSlot>,
+    /// The slot that does not count.
+    spare: usize,
+}
+
+/// The committed state.
+pub struct Ledger {
+    superblock: Superblock,
+    regions: RegionMap,
+    shards: Vec<ShardRecord>,
+    /// The blocks of root slots as they were last written or read: a block holds the slots of eight
+    /// shards, and nobody else writes it.
+    root_blocks: BTreeMap<BlockNo, Box<[u8]>>,
+    /// Shards whose spare slot holds what never counted.
+    stale_shards: BTreeSet<ShardId>,
+    /// A chunk of every region-map page whose spare copy holds what never counted.
+    stale_chunks: BTreeSet<u64>,
+}
+
+/// A checkpoint that is being recorded.
+pub(crate) struct Attempt {
+    superblock: Superblock,
+    regions: Option<RegionMap>,
+    shards: BTreeMap<ShardId, ShardRecord>,
+    chunks: BTreeSet<u64>,
+    root_blocks: BTreeMap<BlockNo, Box<[u8]>>,
+    region_pages: Vec<BlockWrite>,
+}
+
+impl Ledger {
+    /// From what was read of the device: both copies of the region map, and both arrays of root
+    /// slots (`2 * roots_blocks` blocks).
+    pub fn load(
+        superblock: Superblock,
+        regions: [&[u8]; 2],
+        root_slots: &[u8],
+    ) -> Result<Self, LedgerError> {
+        let layout = superblock.layout;
+        if root_slots.len() as u64 != 2 * layout.roots_blocks() * BLOCK_SIZE as u64 {
+            return Err(LedgerError::TooShort);
+        }
+        let mut ledger = Self {
+            regions: RegionMap::load(&superblock, regions).map_err(LedgerError::Region)?,
+            shards: Vec::with_capacity(usize::from(layout.shards())),
+            root_blocks: (root_slots.chunks(BLOCK_SIZE).enumerate())
+                .map(|(n, bytes)| (layout.roots_start().offset(n as u64), bytes.into()))
+                .collect(),
+            stale_shards: BTreeSet::new(),
+            stale_chunks: BTreeSet::new(),
+            superblock,
+        };
+        ledger.load_shards()?;
+        if has_uncommitted_page(regions, ledger.superblock.generation) {
+            // Rare (killed within milliseconds), so all pages rather than the right ones.
+            ledger.stale_chunks = (layout.reserved_chunks()..layout.chunks()).collect();
+        }
+        Ok(ledger)
+    }
+
+    fn load_shards(&mut self) -> Result<(), LedgerError> {
+        let layout = self.superblock.layout;
+        for shard in (0..layout.shards()).map(ShardId) {
+            let slots = [0, 1].map(|slot| {
+                let place = layout.root_slot(shard, slot);
+                &self.root_blocks[&place.block][place.offset..][..ROOT_SLOT_SIZE]
+            });
+            let chosen = RootSlot::choose(slots, &self.superblock, shard)
+                .map_err(|error| LedgerError::Root(shard, error))?;
+            let ChosenRoot { root, spare, spare_state } = chosen;
+            self.shards.push(ShardRecord { root, spare });
+            if matches!(spare_state, SlotState::Uncommitted(_)) {
+                self.stale_shards.insert(shard);
+            }
+        }
+        Ok(())
+    }
+
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    pub const fn regions(&self) -> &RegionMap {
+        &self.regions
+    }
+
+    /// The root slot that counts; `None` if the shard was never used.
+    pub fn root(&self, shard: ShardId) -> Option<&RootSlot> {
+        self.shards.get(usize::from(shard.0))?.root.as_ref()
+    }
+
+    /// Builds checkpoint `number` out of what the cells report. `None`: nothing changed. EPROTO: a
+    /// cell reports what cannot be; the checkpoint must not happen.
+    pub(crate) fn attempt(
+        &self,
+        number: u64,
+        clean: bool,
+        written: &[(CellId, Written)],
+        owners: &[CellId],
+    ) -> Result<Option<Attempt>, Errno> {
+        assert!(number > self.superblock.generation);
+        let unchanged = written.iter().all(|(_, part)| *part == Written::default());
+        if unchanged && (!clean || self.superblock.clean) {
+            return Ok(None);
+        }
+        let superblock = Superblock { generation: number, clean, ..self.superblock.clone() };
+        let mut attempt = Attempt {
+            superblock,
+            regions: None,
+            shards: BTreeMap::new(),
+            chunks: BTreeSet::new(),
+            root_blocks: BTreeMap::new(),
+            region_pages: Vec::new(),
+        };
+        self.add_chunks(&mut attempt, written, owners)?;
+        for (cell, part) in written {
+            for root in &part.roots {
+                if owner(owners, root.shard) != Some(*cell) {
+                    return Err(Errno::EPROTO);
+                }
+                self.add_root(&mut attempt, root)?;
+            }
+        }
+        self.add_stale_shards(&mut attempt);
+        Ok(Some(attempt))
+    }
+
+    /// Claims before releases: a chunk has one owner in the whole of a checkpoint.
+    fn add_chunks(
+        &self,
+        attempt: &mut Attempt,
+        written: &[(CellId, Written)],
+        owners: &[CellId],
+    ) -> Result<(), Errno> {
+        let is_quiet =
+            |(_, part): &(_, Written)| part.claimed.is_empty() && part.released.is_empty();
+        if written.iter().all(is_quiet) && self.stale_chunks.is_empty() {
+            return Ok(());
+        }
+        let mut regions = self.regions.clone();
+        self.stale_chunks.iter().for_each(|&chunk| touch(&mut regions, chunk));
+        for (cell, part) in written {
+            for &(chunk, shard) in &part.claimed {
+                match regions.owner(chunk) {
+                    Some(Owner::Free) if owner(owners, shard) == Some(*cell) => {
+                        regions.claim(chunk, shard);
+                    }
+                    _ => return Err(Errno::EPROTO),
+                }
+                attempt.chunks.insert(chunk);
+            }
+        }
+        for (cell, part) in written {
+            for &chunk in &part.released {
+                match regions.owner(chunk) {
+                    Some(Owner::Shard(shard)) if owner(owners, shard) == Some(*cell) => {
+                        regions.release(chunk);
+                    }
+                    _ => return Err(Errno::EPROTO),
+                }
+                attempt.chunks.insert(chunk);
+            }
+        }
+        attempt.region_pages = regions.write_out(attempt.superblock.generation);
+        attempt.regions = Some(regions);
+        Ok(())
+    }
+
+    fn add_root(&self, attempt: &mut Attempt, root: &ShardRoot) -> Result<(), Errno> {
+        let regions = attempt.regions.as_ref().unwrap_or(&self.regions);
+        let height_fits = root.root.is_some() == (root.height > 0);
+        if attempt.shards.contains_key(&root.shard)
+            || !height_fits
+            || root.height > ROOT_HEIGHT_MAX
+            || !(1..=Ino::SEQUENCE_MAX + 1).contains(&root.next_sequence)
+            || root.root.is_some_and(|(block, _)| !owns(regions, root.shard, block))
+        {
+            return Err(Errno::EPROTO);
+        }
+        let slot = RootSlot {
+            uuid: self.superblock.uuid,
+            shard: root.shard,
+            generation: attempt.superblock.generation,
+            root: root.root.map(|(block, checksum)| BlockPtr { block, checksum }),
+            height: root.height,
+            next_sequence: root.next_sequence,
+            log: 0,
+            lsn: Lsn(0),
+            inodes: root.inodes,
+            used_blocks: root.blocks,
+        };
+        self.put_slot(attempt, slot);
+        Ok(())
+    }
+
+    fn add_stale_shards(&self, attempt: &mut Attempt) {
+        for &shard in &self.stale_shards {
+            if attempt.shards.contains_key(&shard) {
+                continue;
+            }
+            let generation = attempt.superblock.generation;
+            match self.shards[usize::from(shard.0)].root {
+                Some(root) => self.put_slot(attempt, RootSlot { generation, ..root }),
+                // Never used, and stays so.
+                None => self.put_bytes(attempt, shard, &[0; ROOT_SLOT_SIZE]),
+            }
+        }
+    }
+
+    fn put_slot(&self, attempt: &mut Attempt, slot: RootSlot) {
+        let spare = self.shards[usize::from(slot.shard.0)].spare;
+        self.put_bytes(attempt, slot.shard, &slot.encode());
+        attempt.shards.insert(slot.shard, ShardRecord { root: Some(slot), spare: 1 - spare });
+    }
+
+    /// Puts bytes into the shard's spare slot, beside the slots that the block holds already.
+    fn put_bytes(&self, attempt: &mut Attempt, shard: ShardId, bytes: &[u8]) {
+        let spare = self.shards[usize::from(shard.0)].spare;
+        let place = self.superblock.layout.root_slot(shard, spare);
+        let block = (attempt.root_blocks.entry(place.block))
+            .or_insert_with(|| self.root_blocks[&place.block].clone());
+        block[place.offset..][..ROOT_SLOT_SIZE].copy_from_slice(bytes);
+    }
+
+    /// The attempt is durable: it is the state from now on.
+    pub(crate) fn commit(&mut self, attempt: Attempt) {
+        self.superblock = attempt.superblock;
+        if let Some(regions) = attempt.regions {
+            self.regions = regions;
+            self.stale_chunks.clear();
+        }
+        for (shard, record) in attempt.shards {
+            self.shards[usize::from(shard.0)] = record;
+        }
+        self.root_blocks.extend(attempt.root_blocks);
+        self.stale_shards.clear();
+    }
+
+    /// The attempt will never count, but any part of it may be on the device.
+    pub(crate) fn abandon(&mut self, attempt: Attempt) {
+        self.stale_shards.extend(attempt.shards.keys());
+        self.stale_chunks.extend(attempt.chunks);
+    }
+}
+
+impl Attempt {
+    /// What must be durable before the superblock is written.
+    pub fn writes(&self) -> Vec<BlockWrite> {
+        let roots = self.root_blocks.iter().map(|(block, bytes)| (*block, bytes.clone()));
+        self.region_pages.iter().cloned().chain(roots).collect()
+    }
+
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+}
+
+fn owner(owners: &[CellId], shard: ShardId) -> Option<CellId> {
+    owners.get(usize::from(shard.0)).copied()
+}
+
+fn owns(regions: &RegionMap, shard: ShardId, block: BlockNo) -> bool {
+    regions.owner(block.0 / CHUNK_BLOCKS) == Some(Owner::Shard(shard))
+}
+
+/// Makes the page of the chunk dirty: gives the chunk away and takes it back.
+fn touch(regions: &mut RegionMap, chunk: u64) {
+    match regions.owner(chunk) {
+        Some(Owner::Free) => {
+            regions.claim(chunk, ShardId(0));
+            regions.release(chunk);
+        }
+        Some(Owner::Shard(shard)) => {
+            regions.release(chunk);
+            regions.claim(chunk, shard);
+        }
+        Some(Owner::Reserved) | None => {}
+    }
+}
+
+/// Whether any page claims to be of a checkpoint that was never committed. A damaged page may look
+/// so too; writing it over does no harm.
+fn has_uncommitted_page(copies: [&[u8]; 2], committed: u64) -> bool {
+    copies.iter().flat_map(|copy| copy.chunks(BLOCK_SIZE)).any(|page| {
+        let generation = page.get(PAGE_GENERATION..PAGE_GENERATION + 8);
+        let generation = generation.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+        generation.is_some_and(|generation| generation > committed)
+    })
+}

@@ -1,0 +1,229 @@
+//! The order of writes and flushes that makes a checkpoint count.
+//!
+//! ```text
+//! root slots, region map -> flush -> superblock, one copy -> flush: committed
+//!                                                          -> the other copy, by itself
+//! ```
+//!
+//! The other copy is written before the next checkpoint's first flush, which makes it durable: two
+//! equal copies, so that damage to one never brings back a state whose blocks were used again.
+//!
+//! After a failed flush, or a failed write of a superblock, nobody knows what is on the device. From
+//! then on the recorder is broken and records nothing more.
+
+use std::collections::BTreeSet;
+
+use warren_base::{CellId, Errno};
+use warren_disk::Superblock;
+use warren_proto::control::Written;
+
+use crate::event::{Effect, IoId};
+use crate::ledger::{Attempt, Ledger};
+
+enum Step {
+    Idle,
+    /// Root slots and region map.
+    Writes {
+        attempt: Attempt,
+        pending: BTreeSet<IoId>,
+        failed: Option<Errno>,
+    },
+    FirstFlush(Attempt, IoId),
+    Superblock(Attempt, IoId),
+    SecondFlush(Attempt, IoId),
+    /// The last flush waits for the other copy, or is under way.
+    Sealing(Option<IoId>),
+}
+
+/// What an I/O led to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    Pending,
+    Committed,
+    Failed(Errno),
+    /// Everything is durable, or never will be.
+    Sealed(Result<(), Errno>),
+}
+
+/// What became of a begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Begun {
+    NothingChanged,
+    Writing,
+}
+
+pub(crate) struct Recorder {
+    ledger: Ledger,
+    step: Step,
+    /// The write of the other superblock.
+    other: Option<IoId>,
+    broken: Option<Errno>,
+    last_io: u64,
+}
+
+impl Recorder {
+    pub const fn new(ledger: Ledger) -> Self {
+        Self { ledger, step: Step::Idle, other: None, broken: None, last_io: 0 }
+    }
+
+    pub const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub const fn broken(&self) -> Option<Errno> {
+        self.broken
+    }
+
+    /// Records what the cells wrote.
+    pub fn begin(
+        &mut self,
+        number: u64,
+        clean: bool,
+        written: &[(CellId, Written)],
+        owners: &[CellId],
+        effects: &mut Vec<Effect>,
+    ) -> Result<Begun, Errno> {
+        assert!(matches!(self.step, Step::Idle));
+        if self.broken.is_some() {
+            return Err(Errno::EIO);
+        }
+        let Some(attempt) = self.ledger.attempt(number, clean, written, owners)? else {
+            return Ok(Begun::NothingChanged);
+        };
+        let mut pending = BTreeSet::new();
+        for (block, bytes) in attempt.writes() {
+            let io = self.io();
+            pending.insert(io);
+            effects.push(Effect::Write { io, block, bytes });
+        }
+        self.step = Step::Writes { attempt, pending, failed: None };
+        // Without root slots or pages (only the clean mark changed) nothing will be done later.
+        self.advance(effects);
+        Ok(Begun::Writing)
+    }
+
+    /// Writes the superblock to this copy, which is behind or damaged, or was not the one that
+    /// committed.
+    pub fn write_copy(&mut self, copy: usize, effects: &mut Vec<Effect>) {
+        let superblock = self.ledger.superblock();
+        let (block, bytes) = (superblock.layout.superblock(copy), superblock.encode());
+        let io = self.io();
+        effects.push(Effect::Write { io, block, bytes });
+        self.other = Some(io);
+    }
+
+    pub fn io_done(
+        &mut self,
+        io: IoId,
+        result: Result<(), Errno>,
+        effects: &mut Vec<Effect>,
+    ) -> Progress {
+        if self.other == Some(io) {
+            self.other = None;
+            self.broken = self.broken.or(result.err());
+            return self.advance(effects);
+        }
+        match std::mem::replace(&mut self.step, Step::Idle) {
+            Step::Writes { attempt, mut pending, failed } => {
+                let failed = if pending.remove(&io) { failed.or(result.err()) } else { failed };
+                self.step = Step::Writes { attempt, pending, failed };
+                self.advance(effects)
+            }
+            Step::FirstFlush(attempt, flush) if flush == io => match result {
+                Ok(()) => self.write_superblock(attempt, effects),
+                Err(errno) => self.break_down(errno),
+            },
+            Step::Superblock(attempt, write) if write == io => match result {
+                Ok(()) => {
+                    let flush = self.flush(effects);
+                    self.step = Step::SecondFlush(attempt, flush);
+                    Progress::Pending
+                }
+                Err(errno) => self.break_down(errno),
+            },
+            Step::SecondFlush(attempt, flush) if flush == io => match result {
+                Ok(()) => {
+                    self.ledger.commit(attempt);
+                    let committed = self.ledger.superblock();
+                    let is_first = Superblock::commit_copy(committed.generation).0 == 0;
+                    self.write_copy(usize::from(is_first), effects);
+                    Progress::Committed
+                }
+                Err(errno) => self.break_down(errno),
+            },
+            Step::Sealing(Some(flush)) if flush == io => Progress::Sealed(result),
+            step => {
+                self.step = step;
+                Progress::Pending
+            }
+        }
+    }
+
+    /// Makes everything durable once more, the other superblock included.
+    pub fn seal(&mut self, effects: &mut Vec<Effect>) -> Progress {
+        assert!(matches!(self.step, Step::Idle));
+        self.step = Step::Sealing(None);
+        self.advance(effects)
+    }
+
+    /// Starts no I/O any more; what is under way may be done or not.
+    pub fn halt(&mut self) {
+        self.step = Step::Idle;
+        self.other = None;
+        self.broken = self.broken.or(Some(Errno::EIO));
+    }
+
+    /// Goes on to a flush once all writes that it shall make durable are done.
+    fn advance(&mut self, effects: &mut Vec<Effect>) -> Progress {
+        if self.other.is_some() {
+            return Progress::Pending;
+        }
+        match std::mem::replace(&mut self.step, Step::Idle) {
+            Step::Writes { attempt, pending, failed } if pending.is_empty() => {
+                if let Some(errno) = self.broken.or(failed) {
+                    self.ledger.abandon(attempt);
+                    return Progress::Failed(errno);
+                }
+                let flush = self.flush(effects);
+                self.step = Step::FirstFlush(attempt, flush);
+                Progress::Pending
+            }
+            Step::Sealing(None) => {
+                if let Some(errno) = self.broken {
+                    return Progress::Sealed(Err(errno));
+                }
+                self.step = Step::Sealing(Some(self.flush(effects)));
+                Progress::Pending
+            }
+            step => {
+                self.step = step;
+                Progress::Pending
+            }
+        }
+    }
+
+    fn break_down(&mut self, errno: Errno) -> Progress {
+        self.broken = Some(errno);
+        Progress::Failed(errno)
+    }
+
+    fn write_superblock(&mut self, attempt: Attempt, effects: &mut Vec<Effect>) -> Progress {
+        let superblock = attempt.superblock();
+        let (block, bytes) = (Superblock::commit_copy(superblock.generation), superblock.encode());
+        let io = self.io();
+        effects.push(Effect::Write { io, block, bytes });
+        self.step = Step::Superblock(attempt, io);
+        Progress::Pending
+    }
+
+    fn flush(&mut self, effects: &mut Vec<Effect>) -> IoId {
+        let io = self.io();
+        effects.push(Effect::Flush { io });
+        io
+    }
+
+    const fn io(&mut self) -> IoId {
+        self.last_io += 1;
+        IoId(self.last_io)
+    }
+}

@@ -1,0 +1,57 @@
+//! A set of cells, one bit each.
+
+use warren_base::CellId;
+use warren_base::limits::CELLS_MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CellSet(u64);
+
+impl CellSet {
+    pub const EMPTY: Self = Self(0);
+
+    /// Cells `0..cells`.
+    pub const fn first(cells: usize) -> Self {
+        assert!(cells <= CELLS_MAX);
+        if cells == CELLS_MAX { Self(u64::MAX) } else { Self((1 << cells) - 1) }
+    }
+
+    pub const fn insert(&mut self, cell: CellId) {
+        self.0 |= 1 << cell.0;
+    }
+
+    /// Whether the cell was in the set.
+    pub const fn remove(&mut self, cell: CellId) -> bool {
+        let was = self.contains(cell);
+        self.0 &= !(1 << cell.0);
+        was
+    }
+
+    pub const fn contains(self, cell: CellId) -> bool {
+        self.0 & (1 << cell.0) != 0
+    }
+
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = CellId> {
+        (0..CELLS_MAX as u16).map(CellId).filter(move |&cell| self.contains(cell))
+    }
+}
+
+const _: () = assert!(CELLS_MAX == u64::BITS as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_fleet_fits() {
+        let mut all = CellSet::first(CELLS_MAX);
+        assert_eq!(all.iter().count(), CELLS_MAX);
+        assert!(all.remove(CellId(63)) && !all.remove(CellId(63)));
+        assert_eq!(all, CellSet::first(63));
+        all.insert(CellId(63));
+        assert_eq!(all, CellSet::first(64));
+    }
+}

@@ -1,0 +1,42 @@
+//! A picture of the fleet for people.
+
+use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, Timestamp};
+
+use crate::admission::ClientState;
+use crate::fleet::CellState;
+use crate::supervisor::Stage;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    pub stage: Stage,
+    pub map_version: MapVersion,
+    /// The last checkpoint on the device.
+    pub generation: u64,
+    /// When the last checkpoint was committed (or found that nothing had changed).
+    pub last_checkpoint: Option<Timestamp>,
+    /// Checkpoints of this run that happened, and that did not.
+    pub checkpoints: u64,
+    pub checkpoints_failed: u64,
+    /// Why no checkpoint happens any more.
+    pub broken: Option<Errno>,
+    pub chunks_free: u64,
+    pub cells: Vec<CellStatus>,
+    pub clients: Vec<ClientStatus>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CellStatus {
+    pub cell: CellId,
+    pub epoch: Epoch,
+    pub state: CellState,
+    pub shards: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientStatus {
+    pub client: ClientId,
+    pub pid: u32,
+    pub uid: u32,
+    pub front: bool,
+    pub state: ClientState,
+}

@@ -1,0 +1,439 @@
+//! The supervisor itself: events in, effects out.
+//!
+//! ```text
+//! starting -> serving -> expelling -> last checkpoint -> closing -> ended
+//!     |          |           |              |               ^
+//!     +----------+-----------+--------------+---------------+  a cell is lost; stop while starting
+//! ```
+//!
+//! A stop first expels all clients, so that nothing is acknowledged after the last checkpoint and
+//! unlinked open files are gone by then: only so may the superblock say "clean".
+//!
+//! A cell that is lost ends the fleet: there are no successors in this version. What is durable is
+//! the last checkpoint.
+
+use std::time::Duration;
+
+use warren_base::limits::CELLS_MAX;
+use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Timestamp};
+use warren_disk::CopiesState;
+use warren_proto::control::{Order, Report, Written};
+
+use crate::admission::{Admission, send};
+use crate::barrier::Barrier;
+use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
+use crate::fleet::{CellState, Fleet};
+use crate::ledger::Ledger;
+use crate::recorder::{Begun, Progress, Recorder};
+use crate::status::{CellStatus, ClientStatus, Status};
+
+/// Between the end of a checkpoint and the start of the next that nobody asked for: what a power
+/// failure may take of what nobody synced, as ext4's commit interval.
+pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a cell may take to end when it has nothing left to write.
+pub const STOP_WAIT: Duration = Duration::from_secs(2);
+
+/// What a supervisor is started with.
+pub struct Config {
+    /// Epoch of each cell, indexed by its number.
+    pub epochs: Vec<Epoch>,
+    pub map_version: MapVersion,
+    /// Owner of every shard, indexed by its number.
+    pub owners: Vec<CellId>,
+    pub ledger: Ledger,
+    /// How the two superblocks stood when the pool was opened.
+    pub copies: CopiesState,
+}
+
+/// How far the fleet is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Cells open their shards.
+    Starting,
+    Serving,
+    /// A stop was asked for; clients go.
+    Expelling,
+    /// The last checkpoint waits for its turn, or (`started`) is under way.
+    LastCheckpoint {
+        started: bool,
+    },
+    /// Cells end.
+    Closing {
+        until: Instant,
+        sealed: bool,
+    },
+    Ended,
+}
+
+pub struct Supervisor {
+    fleet: Fleet,
+    map_version: MapVersion,
+    owners: Vec<CellId>,
+    admission: Admission,
+    barrier: Barrier,
+    recorder: Recorder,
+    stage: Stage,
+    /// A superblock copy to bring up to date before anything else.
+    behind: Option<usize>,
+    next_checkpoint: Instant,
+    last_checkpoint: Option<Timestamp>,
+    checkpoints: u64,
+    checkpoints_failed: u64,
+    failure: Option<Failure>,
+}
+
+/// The time of an event, and where its effects go.
+struct Turn<'a> {
+    now: Instant,
+    wall: Timestamp,
+    effects: &'a mut Vec<Effect>,
+}
+
+/// A report of what a cell wrote is of use only with the roots; one without fails the checkpoint.
+trait Complete {
+    fn complete(self) -> Result<Written, Errno>;
+}
+
+impl Complete for Result<Written, Errno> {
+    fn complete(self) -> Self {
+        self
+    }
+}
+
+impl Complete for Result<Vec<(u64, Option<u16>)>, Errno> {
+    fn complete(self) -> Result<Written, Errno> {
+        self.and(Err(Errno::EPROTO))
+    }
+}
+
+impl Supervisor {
+    pub fn new(config: Config) -> Self {
+        let Config { epochs, map_version, owners, ledger, copies } = config;
+        assert!((1..=CELLS_MAX).contains(&epochs.len()));
+        assert_eq!(owners.len(), usize::from(ledger.superblock().layout.shards()));
+        assert!(owners.iter().all(|owner| usize::from(owner.0) < epochs.len()));
+        Self {
+            fleet: Fleet::new(&epochs),
+            map_version,
+            owners,
+            admission: Admission::default(),
+            barrier: Barrier::new(ledger.superblock().generation),
+            recorder: Recorder::new(ledger),
+            stage: Stage::Starting,
+            behind: match copies {
+                CopiesState::Agree => None,
+                CopiesState::Behind(copy) | CopiesState::Bad(copy, _) => Some(copy),
+            },
+            next_checkpoint: Instant::default(),
+            last_checkpoint: None,
+            checkpoints: 0,
+            checkpoints_failed: 0,
+            failure: None,
+        }
+    }
+
+    pub const fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// What is on the device.
+    pub const fn ledger(&self) -> &Ledger {
+        self.recorder.ledger()
+    }
+
+    pub fn apply(
+        &mut self,
+        now: Instant,
+        wall: Timestamp,
+        event: Event,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.stage == Stage::Ended {
+            return;
+        }
+        let mut turn = Turn { now, wall, effects };
+        if let Some(copy) = self.behind.take() {
+            self.recorder.write_copy(copy, turn.effects);
+        }
+        match event {
+            Event::Report { from, epoch, report } => {
+                if self.fleet.is_current(from, epoch) {
+                    self.report(from, epoch, report, &mut turn);
+                }
+            }
+            Event::Written { from, epoch, number, result } => {
+                if self.fleet.is_current(from, epoch) {
+                    self.written(from, number, result, &mut turn);
+                }
+            }
+            Event::CellExited { cell, epoch } => {
+                if self.fleet.is_current(cell, epoch) {
+                    self.exited(cell, epoch, &mut turn);
+                }
+            }
+            Event::Connect { connection, applicant } => {
+                self.connect(connection, applicant, &mut turn);
+            }
+            Event::Hangup { client } => self.hangup(client, &mut turn),
+            Event::Stop => self.stop(&mut turn),
+            Event::IoDone { io, result } => {
+                let progress = self.recorder.io_done(io, result, turn.effects);
+                self.progress(progress, &mut turn);
+            }
+            Event::Tick => {}
+        }
+        self.advance(&mut turn);
+    }
+
+    fn report(&mut self, from: CellId, epoch: Epoch, report: Report, turn: &mut Turn<'_>) {
+        match report {
+            Report::Ready { map, .. } => self.ready(from, map, turn),
+            Report::Admitted { client } => self.admission.admitted(from, client, turn.effects),
+            Report::Expelled { client } => self.admission.expelled(from, client, turn.effects),
+            Report::WantCheckpoint { .. } => self.barrier.wanted = true,
+            Report::Drained { number, .. } => {
+                if self.barrier.drained(from, number) {
+                    self.all_drained(turn);
+                }
+            }
+            Report::Written { number, result, .. } => {
+                self.written(from, number, result.complete(), turn);
+            }
+            Report::Stopped { .. } if matches!(self.stage, Stage::Closing { .. }) => {
+                self.fleet.set(from, CellState::Stopped);
+            }
+            Report::Stopped { .. } => {
+                self.fleet.set(from, CellState::Stopped);
+                self.fail(Failure::CellExited { cell: from, epoch }, turn);
+            }
+        }
+    }
+
+    fn ready(&mut self, from: CellId, map: MapVersion, turn: &mut Turn<'_>) {
+        if self.stage != Stage::Starting || self.fleet.state(from) != CellState::Starting {
+            return;
+        }
+        if map != self.map_version {
+            return self.fail(Failure::WrongMap { cell: from }, turn);
+        }
+        self.fleet.set(from, CellState::Ready);
+        if self.fleet.are_all_ready() {
+            self.stage = Stage::Serving;
+            turn.effects.push(Effect::FleetReady);
+            self.set_timer(turn);
+        }
+    }
+
+    fn connect(&mut self, connection: ConnectionNo, applicant: Applicant, turn: &mut Turn<'_>) {
+        let result = match self.stage {
+            Stage::Starting => Err(Errno::EAGAIN),
+            Stage::Serving => {
+                let cells = self.fleet.all();
+                self.admission.connect(cells, connection, applicant, turn.effects)
+            }
+            _ => Err(Errno::EIO),
+        };
+        if let Err(errno) = result {
+            turn.effects.push(Effect::RefuseClient { connection, errno });
+        }
+    }
+
+    fn hangup(&mut self, client: ClientId, turn: &mut Turn<'_>) {
+        if !matches!(self.stage, Stage::Closing { .. }) {
+            self.admission.hangup(self.fleet.all(), client, turn.effects);
+        }
+    }
+
+    fn exited(&mut self, cell: CellId, epoch: Epoch, turn: &mut Turn<'_>) {
+        let was_expected = self.fleet.state(cell) == CellState::Stopped;
+        self.fleet.set(cell, CellState::Exited);
+        if !was_expected {
+            self.fail(Failure::CellExited { cell, epoch }, turn);
+        }
+    }
+
+    fn stop(&mut self, turn: &mut Turn<'_>) {
+        match self.stage {
+            Stage::Starting => self.close(turn),
+            Stage::Serving => {
+                self.stage = Stage::Expelling;
+                self.admission.expel_all(self.fleet.all(), turn.effects);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the fleet without another checkpoint. The first failure is the one that is told.
+    fn fail(&mut self, failure: Failure, turn: &mut Turn<'_>) {
+        self.failure = self.failure.or(Some(failure));
+        if !matches!(self.stage, Stage::Closing { .. }) {
+            self.recorder.halt();
+            self.close(turn);
+        }
+    }
+
+    fn close(&mut self, turn: &mut Turn<'_>) {
+        let until = turn.now + STOP_WAIT;
+        self.stage = Stage::Closing { until, sealed: false };
+        send(self.fleet.living(), &Order::Stop, turn.effects);
+        turn.effects.push(Effect::Wake(until));
+        let progress = self.recorder.seal(turn.effects);
+        self.progress(progress, turn);
+    }
+
+    /// Whatever has become possible or due.
+    fn advance(&mut self, turn: &mut Turn<'_>) {
+        match self.stage {
+            Stage::Serving | Stage::Expelling if self.barrier.is_idle() => {
+                let is_due = self.stage == Stage::Serving && turn.now >= self.next_checkpoint;
+                if self.barrier.wanted || (is_due && self.recorder.broken().is_none()) {
+                    self.drain(turn);
+                } else if self.stage == Stage::Expelling && self.admission.is_empty() {
+                    self.stage = Stage::LastCheckpoint { started: true };
+                    self.drain(turn);
+                }
+            }
+            Stage::Expelling if self.admission.is_empty() => {
+                self.stage = Stage::LastCheckpoint { started: false };
+            }
+            Stage::LastCheckpoint { started: false } if self.barrier.is_idle() => {
+                self.stage = Stage::LastCheckpoint { started: true };
+                self.drain(turn);
+            }
+            Stage::Closing { until, sealed } => self.finish(until, sealed, turn),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, until: Instant, sealed: bool, turn: &mut Turn<'_>) {
+        let living = self.fleet.living();
+        let is_late = turn.now >= until;
+        if let (true, Some(cell)) = (is_late, living.iter().next()) {
+            self.failure = self.failure.or(Some(Failure::CellHangs { cell }));
+        }
+        if sealed && (living.is_empty() || is_late) {
+            self.stage = Stage::Ended;
+            turn.effects.push(Effect::Exit(self.failure.map_or(Ok(()), Err)));
+        }
+    }
+
+    fn drain(&mut self, turn: &mut Turn<'_>) {
+        let number = self.barrier.start(self.fleet.all());
+        send(self.fleet.all(), &Order::Drain { number }, turn.effects);
+    }
+
+    fn all_drained(&mut self, turn: &mut Turn<'_>) {
+        if self.recorder.broken().is_some() {
+            return self.checkpoint_failed(Errno::EIO, turn);
+        }
+        let number = self.barrier.number();
+        self.barrier.write(self.fleet.all());
+        send(self.fleet.all(), &Order::Write { number }, turn.effects);
+    }
+
+    fn written(
+        &mut self,
+        from: CellId,
+        number: u64,
+        result: Result<Written, Errno>,
+        turn: &mut Turn<'_>,
+    ) {
+        let Some(all) = self.barrier.written(from, number, result) else { return };
+        let clean = matches!(self.stage, Stage::LastCheckpoint { started: true });
+        let begun = all.and_then(|written| {
+            self.recorder.begin(number, clean, &written, &self.owners, turn.effects)
+        });
+        match begun {
+            Ok(Begun::NothingChanged) => self.checkpoint_done(turn),
+            Ok(Begun::Writing) => {}
+            Err(errno) => self.checkpoint_failed(errno, turn),
+        }
+    }
+
+    fn progress(&mut self, progress: Progress, turn: &mut Turn<'_>) {
+        match progress {
+            Progress::Pending => {}
+            Progress::Committed => self.checkpoint_done(turn),
+            Progress::Failed(errno) => self.checkpoint_failed(errno, turn),
+            Progress::Sealed(result) => self.sealed(result),
+        }
+    }
+
+    fn sealed(&mut self, result: Result<(), Errno>) {
+        if let Stage::Closing { sealed, .. } = &mut self.stage {
+            *sealed = true;
+        }
+        if let Err(errno) = result {
+            self.failure = self.failure.or(Some(Failure::LastFlush { errno }));
+        }
+    }
+
+    fn checkpoint_done(&mut self, turn: &mut Turn<'_>) {
+        let number = self.barrier.number();
+        self.checkpoints += 1;
+        self.last_checkpoint = Some(turn.wall);
+        send(self.fleet.all(), &Order::Switched { number }, turn.effects);
+        self.checkpoint_ended(turn);
+    }
+
+    fn checkpoint_failed(&mut self, errno: Errno, turn: &mut Turn<'_>) {
+        let number = self.barrier.number();
+        self.checkpoints_failed += 1;
+        send(self.fleet.all(), &Order::Failed { number, errno }, turn.effects);
+        if self.stage == (Stage::LastCheckpoint { started: true }) {
+            self.failure = self.failure.or(Some(Failure::LastCheckpoint { errno }));
+        }
+        self.checkpoint_ended(turn);
+    }
+
+    fn checkpoint_ended(&mut self, turn: &mut Turn<'_>) {
+        self.barrier.end();
+        match self.stage {
+            Stage::LastCheckpoint { started: true } => self.close(turn),
+            _ => self.set_timer(turn),
+        }
+    }
+
+    fn set_timer(&mut self, turn: &mut Turn<'_>) {
+        self.next_checkpoint = turn.now + CHECKPOINT_INTERVAL;
+        turn.effects.push(Effect::Wake(self.next_checkpoint));
+    }
+
+    pub fn status(&self) -> Status {
+        let ledger = self.recorder.ledger();
+        let shards = |cell| self.owners.iter().filter(|owner| **owner == cell).count();
+        let cells = (self.fleet.iter())
+            .map(|(cell, member)| CellStatus {
+                cell,
+                epoch: member.epoch,
+                state: member.state,
+                shards: shards(cell),
+            })
+            .collect();
+        let clients = (self.admission.iter())
+            .map(|(client, known)| ClientStatus {
+                client,
+                pid: known.applicant.pid,
+                uid: known.applicant.credentials.uid,
+                front: known.applicant.front,
+                state: known.state,
+            })
+            .collect();
+        Status {
+            stage: self.stage,
+            map_version: self.map_version,
+            generation: ledger.superblock().generation,
+            last_checkpoint: self.last_checkpoint,
+            checkpoints: self.checkpoints,
+            checkpoints_failed: self.checkpoints_failed,
+            broken: self.recorder.broken(),
+            chunks_free: ledger.regions().free_chunks(),
+            cells,
+            clients,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,680 @@
+//! A fleet and a device in memory, which answer in any order, fail and crash.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::{BlockNo, ClientId, Rng, ShardId};
+use warren_disk::format::{FormatOptions, image};
+use warren_disk::{Owner, Superblock};
+use warren_proto::Credentials;
+use warren_proto::control::ShardRoot;
+
+use super::*;
+use crate::IoId;
+
+const SHARDS: u16 = 12;
+const EPOCH: Epoch = Epoch(1);
+
+/// What the supervisor has to record: a shard's root and next sequence, a chunk's owner.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct State {
+    roots: BTreeMap<ShardId, (BlockNo, u64)>,
+    owners: BTreeMap<u64, ShardId>,
+}
+
+/// A device that forgets what was not flushed.
+#[derive(Clone, Default)]
+struct Device {
+    durable: BTreeMap<BlockNo, Box<[u8]>>,
+    /// Done, not flushed.
+    cached: Vec<(BlockNo, Box<[u8]>)>,
+}
+
+enum Io {
+    Write(BlockNo, Box<[u8]>),
+    /// Makes durable this many of the cached writes.
+    Flush(usize),
+}
+
+impl Device {
+    fn new() -> Self {
+        let options = FormatOptions {
+            size_bytes: 32 << 20,
+            shards: SHARDS,
+            uuid: *b"0123456789abcdef",
+            secret: 1,
+            now: Timestamp(0),
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+        };
+        let blocks = image(&options).expect("the options make a pool");
+        Self { durable: blocks.into_iter().collect(), cached: Vec::new() }
+    }
+
+    fn flush(&mut self, count: usize) {
+        for (block, bytes) in self.cached.drain(..count) {
+            self.durable.insert(block, bytes);
+        }
+    }
+
+    /// Every 512 bytes of what was not flushed are there or not.
+    fn crash(&mut self, in_flight: Vec<Io>, rng: &mut Rng) {
+        let in_flight = in_flight.into_iter().filter_map(|io| match io {
+            Io::Write(block, bytes) => Some((block, bytes)),
+            Io::Flush(_) => None,
+        });
+        for (block, bytes) in std::mem::take(&mut self.cached).into_iter().chain(in_flight) {
+            let old = self.durable.entry(block).or_insert_with(|| vec![0; BLOCK_SIZE].into());
+            for (old, new) in old.chunks_mut(512).zip(bytes.chunks(512)) {
+                if rng.chance(1, 2) {
+                    old.copy_from_slice(new);
+                }
+            }
+        }
+    }
+
+    fn read(&self, from: BlockNo, blocks: u64) -> Vec<u8> {
+        let zeros = vec![0; BLOCK_SIZE];
+        (0..blocks)
+            .flat_map(|n| self.durable.get(&from.offset(n)).map_or(&zeros[..], |b| b).to_vec())
+            .collect()
+    }
+
+    fn open(&self) -> (Ledger, CopiesState) {
+        let (a, b) = (self.read(BlockNo(0), 1), self.read(BlockNo(1), 1));
+        let (superblock, copies) = Superblock::choose(&a, &b).expect("a superblock is readable");
+        let layout = superblock.layout;
+        let pages = layout.region_pages();
+        let regions = [0, 1].map(|copy| self.read(layout.region_page(copy, 0), pages));
+        let slots = self.read(layout.roots_start(), 2 * layout.roots_blocks());
+        let ledger = Ledger::load(superblock, [&regions[0], &regions[1]], &slots);
+        (ledger.expect("the pool is intact"), copies)
+    }
+}
+
+fn state_of(ledger: &Ledger) -> State {
+    let roots = (0..SHARDS).map(ShardId).filter_map(|shard| {
+        let root = ledger.root(shard)?;
+        Some((shard, (root.root?.block, root.next_sequence)))
+    });
+    let owners = ledger.regions().iter().filter_map(|(chunk, owner)| match owner {
+        Owner::Shard(shard) => Some((chunk, shard)),
+        _ => None,
+    });
+    State { roots: roots.collect(), owners: owners.collect() }
+}
+
+struct World {
+    rng: Rng,
+    supervisor: Supervisor,
+    cells: u16,
+    device: Device,
+    /// What each cell has said and the supervisor not yet heard.
+    said: Vec<VecDeque<Event>>,
+    ios: BTreeMap<IoId, Io>,
+    /// All effects but I/O, and all I/O by name.
+    log: Vec<Effect>,
+    io_log: Vec<&'static str>,
+    committed: State,
+    staged: State,
+    /// What each attempt would make of the pool.
+    attempts: BTreeMap<u64, State>,
+    switched: u64,
+    /// One write in this many fails, and one flush.
+    faults: Option<(u64, u64)>,
+    /// The number of the I/O that fails.
+    fail_io: Option<u64>,
+    /// The next cell that writes reports this.
+    lie: Option<Result<Written, Errno>>,
+    changes: u64,
+    now: Instant,
+}
+
+impl World {
+    fn new(cells: u16, seed: u64) -> Self {
+        Self::on(Device::new(), cells, seed)
+    }
+
+    fn on(device: Device, cells: u16, seed: u64) -> Self {
+        let (ledger, copies) = device.open();
+        let committed = state_of(&ledger);
+        let switched = ledger.superblock().generation;
+        let config = Config {
+            epochs: vec![EPOCH; usize::from(cells)],
+            map_version: MapVersion(1),
+            owners: (0..SHARDS).map(|shard| CellId(shard % cells)).collect(),
+            ledger,
+            copies,
+        };
+        Self {
+            rng: Rng::new(seed),
+            supervisor: Supervisor::new(config),
+            cells,
+            device,
+            said: vec![VecDeque::new(); usize::from(cells)],
+            ios: BTreeMap::new(),
+            log: Vec::new(),
+            io_log: Vec::new(),
+            staged: committed.clone(),
+            attempts: BTreeMap::from([(switched, committed.clone())]),
+            committed,
+            switched,
+            faults: None,
+            fail_io: None,
+            lie: None,
+            changes: 3,
+            now: Instant(0),
+        }
+    }
+
+    /// All cells ready.
+    fn serving(cells: u16, seed: u64) -> Self {
+        let mut world = Self::new(cells, seed);
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        for cell in (0..self.cells).map(CellId) {
+            let report = Report::Ready { cell, epoch: EPOCH, map: MapVersion(1) };
+            self.apply(Event::Report { from: cell, epoch: EPOCH, report });
+        }
+        assert_eq!(self.supervisor.stage(), Stage::Serving);
+    }
+
+    fn apply(&mut self, event: Event) {
+        let mut effects = Vec::new();
+        self.supervisor.apply(self.now, Timestamp(0), event, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Send { to, ref order } => self.order(to, order),
+                Effect::Write { io, block, bytes } => {
+                    let is_free =
+                        self.ios.values().all(|io| !matches!(io, Io::Write(b, _) if *b == block));
+                    assert!(is_free, "two writes of {block:?} in flight");
+                    self.io_log.push(if block.0 < 2 { "superblock" } else { "write" });
+                    self.ios.insert(io, Io::Write(block, bytes));
+                    continue;
+                }
+                Effect::Flush { io } => {
+                    self.io_log.push("flush");
+                    self.ios.insert(io, Io::Flush(self.device.cached.len()));
+                    continue;
+                }
+                _ => {}
+            }
+            self.log.push(effect);
+        }
+    }
+
+    /// What a cell does at once; the supervisor hears of it later.
+    fn order(&mut self, cell: CellId, order: &Order) {
+        let report = match order {
+            Order::Admit { client, .. } => Report::Admitted { client: *client },
+            Order::Expel { client } => Report::Expelled { client: *client },
+            Order::Drain { number } => Report::Drained { cell, number: *number },
+            Order::Stop => Report::Stopped { cell },
+            Order::Write { number } => {
+                let (number, result) = (*number, self.write(cell, *number));
+                let written = Event::Written { from: cell, epoch: EPOCH, number, result };
+                return self.said[usize::from(cell.0)].push_back(written);
+            }
+            Order::Switched { number } => {
+                self.committed = self.staged.clone();
+                self.switched = self.switched.max(*number);
+                return;
+            }
+            Order::Failed { .. } => {
+                self.staged = self.committed.clone();
+                return;
+            }
+        };
+        let said = Event::Report { from: cell, epoch: EPOCH, report };
+        self.said[usize::from(cell.0)].push_back(said);
+    }
+
+    /// Claims, releases and new roots at random.
+    fn write(&mut self, cell: CellId, number: u64) -> Result<Written, Errno> {
+        if let Some(lie) = self.lie.take() {
+            return lie;
+        }
+        let mut written = Written::default();
+        for shard in (cell.0..SHARDS).step_by(usize::from(self.cells)).map(ShardId) {
+            if self.changes == 0 || !self.rng.chance(1, self.changes) {
+                continue;
+            }
+            self.change_chunks(shard, &mut written);
+            let chunk = self.staged.owners.iter().find(|(_, owner)| **owner == shard);
+            let Some((chunk, _)) = chunk else { continue };
+            let block = BlockNo(chunk * CHUNK_BLOCKS + self.rng.below(CHUNK_BLOCKS));
+            self.staged.roots.insert(shard, (block, number));
+            written.roots.push(ShardRoot {
+                shard,
+                root: Some((block, 7)),
+                height: 1,
+                next_sequence: number,
+                inodes: 0,
+                blocks: 0,
+            });
+        }
+        self.attempts.insert(number, self.staged.clone());
+        Ok(written)
+    }
+
+    fn change_chunks(&mut self, shard: ShardId, written: &mut Written) {
+        let mine = self.staged.owners.iter().filter(|(_, owner)| **owner == shard);
+        let mine: Vec<u64> = mine.map(|(chunk, _)| *chunk).collect();
+        if mine.len() > 2 && self.rng.chance(1, 2) {
+            // The last, which holds no root, and was not claimed just now.
+            let chunk = mine[mine.len() - 1];
+            self.staged.owners.remove(&chunk);
+            written.released.push(chunk);
+        } else if mine.len() < 5 {
+            let chunk = 1 + self.rng.below(127);
+            let is_free = |state: &State| !state.owners.contains_key(&chunk);
+            if is_free(&self.staged) && is_free(&self.committed) {
+                self.staged.owners.insert(chunk, shard);
+                written.claimed.push((chunk, shard));
+            }
+        }
+    }
+
+    /// One thing that is under way happens; false if nothing is.
+    fn turn(&mut self) -> bool {
+        let speaking: Vec<usize> =
+            (0..self.said.len()).filter(|&cell| !self.said[cell].is_empty()).collect();
+        let ios: Vec<IoId> = self.ios.keys().copied().collect();
+        let choices = speaking.len() + ios.len();
+        if choices == 0 {
+            return false;
+        }
+        let choice = self.rng.below(choices as u64) as usize;
+        match speaking.get(choice) {
+            Some(&cell) => {
+                let said = self.said[cell].pop_front().expect("it speaks");
+                self.apply(said);
+            }
+            None => self.finish_io(ios[choice - speaking.len()]),
+        }
+        true
+    }
+
+    fn finish_io(&mut self, id: IoId) {
+        let io = self.ios.remove(&id).expect("it is under way");
+        let (writes, flushes) = self.faults.unwrap_or((u64::MAX, u64::MAX));
+        let is_flush = matches!(io, Io::Flush(_));
+        let fails = self.fail_io == Some(id.0)
+            || self.rng.chance(1, if is_flush { flushes } else { writes });
+        match io {
+            Io::Write(block, bytes) if !fails || self.rng.chance(1, 2) => {
+                self.device.cached.push((block, bytes));
+            }
+            Io::Flush(count) if !fails => self.device.flush(count),
+            _ => {}
+        }
+        self.apply(Event::IoDone { io: id, result: if fails { Err(Errno::EIO) } else { Ok(()) } });
+    }
+
+    fn settle(&mut self) {
+        while self.turn() {}
+    }
+
+    fn want(&mut self) {
+        let cell = CellId(self.rng.below(u64::from(self.cells)) as u16);
+        let report = Report::WantCheckpoint { cell };
+        self.apply(Event::Report { from: cell, epoch: EPOCH, report });
+    }
+
+    /// A checkpoint from request to end.
+    fn checkpoint(&mut self) {
+        self.want();
+        self.settle();
+    }
+
+    fn orders(&self, is_wanted: impl Fn(&Order) -> bool) -> usize {
+        let sent =
+            |effect: &&Effect| matches!(effect, Effect::Send { order, .. } if is_wanted(order));
+        self.log.iter().filter(sent).count()
+    }
+
+    fn failed(&self) -> usize {
+        self.orders(|order| matches!(order, Order::Failed { .. }))
+    }
+
+    fn exit(&self) -> Option<Result<(), Failure>> {
+        self.log.iter().find_map(|effect| match effect {
+            Effect::Exit(result) => Some(*result),
+            _ => None,
+        })
+    }
+
+    fn connect(&mut self, number: u64) {
+        let applicant =
+            Applicant { credentials: Credentials::default(), pid: 9, front: false, slots: 4 };
+        self.apply(Event::Connect { connection: ConnectionNo(number), applicant });
+    }
+
+    /// Power goes; what is found is one checkpoint, whole, and not older than was promised.
+    fn crash(mut self, seed: u64) -> Device {
+        let in_flight = std::mem::take(&mut self.ios).into_values().collect();
+        self.device.crash(in_flight, &mut self.rng);
+        let (ledger, _) = self.device.open();
+        let generation = ledger.superblock().generation;
+        let found = state_of(&ledger);
+        assert_eq!(Some(&found), self.attempts.get(&generation), "seed {seed}");
+        assert!(
+            generation > self.switched || found == self.committed,
+            "seed {seed}: checkpoint {} was promised, {generation} is found",
+            self.switched
+        );
+        self.device
+    }
+}
+
+#[test]
+fn every_crash_leaves_one_whole_checkpoint() {
+    for seed in 0..150 {
+        let mut rng = Rng::new(seed);
+        let mut device = Device::new();
+        for _ in 0..6 {
+            let mut world = World::on(device, 1 + rng.below(5) as u16, rng.next_u64());
+            world.changes = rng.below(8);
+            world.faults = rng.chance(1, 3).then_some((12, 40));
+            world.start();
+            for _ in 0..rng.below(250) {
+                if rng.chance(1, 10) || !world.turn() {
+                    world.want();
+                }
+            }
+            device = world.crash(seed);
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_goes_through_its_steps_in_order() {
+    let mut world = World::serving(3, 1);
+    world.changes = 1;
+    world.checkpoint();
+    let first = world.io_log.iter().position(|io| *io == "flush").expect("a flush");
+    assert!(world.io_log[..first].iter().all(|io| *io == "write"));
+    assert_eq!(world.io_log[first..], ["flush", "superblock", "flush", "superblock"]);
+    assert_eq!(world.orders(|order| *order == Order::Switched { number: 2 }), 3);
+    assert_eq!(state_of(world.supervisor.ledger()), world.committed);
+    let (a, b) = (world.device.cached.len(), world.device.durable.len());
+    assert!(a == 1 && b > 0, "only the other superblock is not flushed");
+}
+
+#[test]
+fn without_changes_nothing_is_written() {
+    let mut world = World::serving(3, 1);
+    world.changes = 0;
+    world.checkpoint();
+    assert!(world.io_log.is_empty());
+    assert_eq!(world.orders(|order| *order == Order::Switched { number: 2 }), 3);
+    assert_eq!(world.supervisor.status().generation, 1);
+    assert!(world.device.open().0.superblock().clean);
+}
+
+#[test]
+fn whoever_asks_while_cells_drain_gets_a_checkpoint_of_its_own() {
+    let mut world = World::serving(2, 1);
+    world.want();
+    world.want();
+    world.settle();
+    assert_eq!(world.orders(|order| matches!(order, Order::Drain { .. })), 4);
+    assert_eq!(world.switched, 3);
+}
+
+#[test]
+fn the_timer_starts_one_every_five_seconds() {
+    let mut world = World::serving(2, 1);
+    world.apply(Event::Tick);
+    world.now = Instant(0) + CHECKPOINT_INTERVAL;
+    assert_eq!(world.orders(|order| matches!(order, Order::Drain { .. })), 0);
+    world.apply(Event::Tick);
+    world.settle();
+    world.apply(Event::Tick);
+    assert_eq!(world.orders(|order| matches!(order, Order::Drain { .. })), 2);
+    assert!(world.log.contains(&Effect::Wake(world.now + CHECKPOINT_INTERVAL)));
+}
+
+/// The n-th I/O of a checkpoint fails, for each n.
+#[test]
+fn a_failure_at_any_step_fails_the_checkpoint_for_all() {
+    let mut fatal = 0;
+    let ios = {
+        let mut world = World::serving(3, 5);
+        world.changes = 1;
+        world.checkpoint();
+        world.io_log
+    };
+    for (n, io) in ios.iter().enumerate() {
+        let mut world = World::serving(3, 5);
+        world.changes = 1;
+        world.fail_io = Some(n as u64 + 1);
+        world.checkpoint();
+        let is_other = n + 1 == ios.len();
+        assert_eq!(world.failed(), if is_other { 0 } else { 3 }, "{n} ({io})");
+        world.fail_io = None;
+        world.checkpoint();
+        if *io == "write" {
+            assert_eq!((world.failed(), world.switched), (3, 3), "{n} ({io})");
+            assert_eq!(state_of(world.supervisor.ledger()), world.committed);
+        } else {
+            fatal += 1;
+            assert_eq!(world.failed(), if is_other { 3 } else { 6 }, "{n} ({io})");
+            assert_eq!(world.supervisor.status().broken, Some(Errno::EIO));
+        }
+        world.crash(n as u64);
+    }
+    assert_eq!(fatal, 4);
+}
+
+#[test]
+fn an_error_of_one_cell_is_told_when_all_have_answered() {
+    let mut world = World::serving(3, 1);
+    world.lie = Some(Err(Errno::ENOSPC));
+    world.want();
+    while world.failed() == 0 {
+        assert!(world.turn(), "the checkpoint ends");
+    }
+    assert!(world.said.iter().all(VecDeque::is_empty));
+    let failed = Order::Failed { number: 2, errno: Errno::ENOSPC };
+    assert_eq!(world.orders(|order| *order == failed), 3);
+    assert!(world.io_log.is_empty());
+    world.checkpoint();
+    assert_eq!(world.switched, 3);
+}
+
+#[test]
+fn what_cannot_be_is_not_recorded() {
+    let root = |shard, block| ShardRoot {
+        shard: ShardId(shard),
+        root: Some((BlockNo(block), 0)),
+        height: 1,
+        next_sequence: 1,
+        inodes: 0,
+        blocks: 0,
+    };
+    let taken = *World::new(1, 1).committed.owners.keys().next().expect("shard 0 has a chunk");
+    let lies = [
+        Written { claimed: vec![(taken, ShardId(0))], ..Written::default() },
+        Written { claimed: vec![(0, ShardId(0))], ..Written::default() },
+        Written { claimed: vec![(1 << 40, ShardId(0))], ..Written::default() },
+        Written { claimed: vec![(90, ShardId(SHARDS))], ..Written::default() },
+        Written { released: vec![90], ..Written::default() },
+        Written { roots: vec![root(3, taken * CHUNK_BLOCKS)], ..Written::default() },
+        Written { roots: vec![root(SHARDS, taken * CHUNK_BLOCKS)], ..Written::default() },
+        Written { roots: vec![root(0, u64::MAX)], ..Written::default() },
+        Written { roots: vec![root(0, taken * CHUNK_BLOCKS); 2], ..Written::default() },
+        Written {
+            roots: vec![ShardRoot { height: 0, ..root(0, taken * CHUNK_BLOCKS) }],
+            ..Written::default()
+        },
+    ];
+    for lie in lies {
+        let mut world = World::serving(1, 1);
+        world.lie = Some(Ok(lie.clone()));
+        world.checkpoint();
+        assert!(world.io_log.is_empty() && world.failed() == 1, "{lie:?}");
+    }
+}
+
+#[test]
+fn a_stop_expels_writes_and_marks_the_pool_clean() {
+    let mut world = World::serving(3, 1);
+    world.changes = 1;
+    world.connect(1);
+    world.checkpoint();
+    assert!(!world.device.open().0.superblock().clean);
+    world.changes = 0;
+    world.apply(Event::Stop);
+    world.connect(2);
+    world.settle();
+    assert_eq!(world.exit(), Some(Ok(())));
+    assert!(world.log.contains(&Effect::ForgetClient { client: ClientId(1) }));
+    let refused = Effect::RefuseClient { connection: ConnectionNo(2), errno: Errno::EIO };
+    assert!(world.log.contains(&refused));
+    assert!(world.device.cached.is_empty(), "everything is flushed");
+    let (ledger, copies) = world.device.open();
+    assert!(ledger.superblock().clean && copies == CopiesState::Agree);
+    assert_eq!(state_of(&ledger), world.committed);
+}
+
+#[test]
+fn a_stop_waits_for_the_checkpoint_under_way() {
+    let mut world = World::serving(3, 1);
+    world.changes = 1;
+    world.want();
+    world.turn();
+    world.apply(Event::Stop);
+    world.settle();
+    assert_eq!((world.exit(), world.switched), (Some(Ok(())), 3));
+}
+
+#[test]
+fn a_stop_before_all_are_ready_ends_the_fleet() {
+    let mut world = World::new(2, 1);
+    world.connect(1);
+    let refused = Effect::RefuseClient { connection: ConnectionNo(1), errno: Errno::EAGAIN };
+    assert!(world.log.contains(&refused));
+    world.apply(Event::Stop);
+    world.settle();
+    assert_eq!(world.exit(), Some(Ok(())));
+}
+
+#[test]
+fn a_last_checkpoint_that_fails_is_told() {
+    let mut world = World::serving(2, 1);
+    world.lie = Some(Err(Errno::EIO));
+    world.apply(Event::Stop);
+    world.settle();
+    let failure = Failure::LastCheckpoint { errno: Errno::EIO };
+    assert_eq!(world.exit(), Some(Err(failure)));
+}
+
+#[test]
+fn a_lost_cell_ends_the_fleet_whenever_it_is_lost() {
+    for turns in 0..40 {
+        let mut world = World::serving(3, turns);
+        world.changes = 1;
+        world.connect(1);
+        world.want();
+        for _ in 0..turns {
+            world.turn();
+        }
+        world.apply(Event::CellExited { cell: CellId(1), epoch: Epoch(0) });
+        assert_eq!(world.supervisor.stage(), Stage::Serving, "an earlier epoch concerns nobody");
+        world.apply(Event::CellExited { cell: CellId(1), epoch: EPOCH });
+        world.settle();
+        let failure = Failure::CellExited { cell: CellId(1), epoch: EPOCH };
+        assert_eq!(world.exit(), Some(Err(failure)), "after {turns} turns");
+        world.crash(turns);
+    }
+}
+
+#[test]
+fn a_cell_that_does_not_stop_is_not_waited_for_for_ever() {
+    let mut world = World::serving(2, 1);
+    world.apply(Event::Stop);
+    while !matches!(world.supervisor.stage(), Stage::Closing { .. }) {
+        world.turn();
+    }
+    world.said[1].clear();
+    world.settle();
+    assert_eq!(world.exit(), None);
+    world.now = world.now + STOP_WAIT;
+    world.apply(Event::Tick);
+    assert_eq!(world.exit(), Some(Err(Failure::CellHangs { cell: CellId(1) })));
+}
+
+#[test]
+fn a_cell_by_another_map_is_not_served() {
+    let mut world = World::new(1, 1);
+    let report = Report::Ready { cell: CellId(0), epoch: EPOCH, map: MapVersion(2) };
+    world.apply(Event::Report { from: CellId(0), epoch: EPOCH, report });
+    world.settle();
+    assert_eq!(world.exit(), Some(Err(Failure::WrongMap { cell: CellId(0) })));
+}
+
+#[test]
+fn a_client_speaks_once_all_cells_know_it() {
+    let mut world = World::serving(3, 1);
+    world.connect(1);
+    let speaks = Effect::AdmitClient { client: ClientId(1) };
+    for _ in 0..3 {
+        assert!(!world.log.contains(&speaks));
+        world.turn();
+    }
+    assert!(world.log.contains(&speaks));
+    world.apply(Event::Hangup { client: ClientId(1) });
+    world.apply(Event::Hangup { client: ClientId(1) });
+    world.settle();
+    assert_eq!(world.orders(|order| matches!(order, Order::Expel { .. })), 3);
+    assert!(world.supervisor.status().clients.is_empty());
+}
+
+#[test]
+fn a_client_that_leaves_early_is_expelled_all_the_same() {
+    let mut world = World::serving(3, 1);
+    world.connect(1);
+    world.turn();
+    world.apply(Event::Hangup { client: ClientId(1) });
+    world.settle();
+    assert!(!world.log.contains(&Effect::AdmitClient { client: ClientId(1) }));
+    assert!(world.log.contains(&Effect::ForgetClient { client: ClientId(1) }));
+}
+
+#[test]
+fn a_flood_of_connections_finds_an_end() {
+    let mut world = World::serving(1, 1);
+    for n in 0..=crate::ADMISSIONS_MAX as u64 {
+        world.connect(n);
+    }
+    let connection = ConnectionNo(crate::ADMISSIONS_MAX as u64);
+    assert!(world.log.contains(&Effect::RefuseClient { connection, errno: Errno::ENFILE }));
+    world.apply(Event::Hangup { client: ClientId(1) });
+    world.settle();
+    world.connect(5000);
+    let client = ClientId(crate::ADMISSIONS_MAX as u32 + 1);
+    let connection = ConnectionNo(5000);
+    assert!(world.log.contains(&Effect::NewClient { connection, client }));
+}
+
+#[test]
+fn a_superblock_copy_that_is_behind_is_brought_up_to_date() {
+    let mut world = World::serving(1, 1);
+    world.changes = 1;
+    world.checkpoint();
+    // The other copy was never flushed.
+    let mut world = World::on(world.device.clone(), 1, 2);
+    world.device.cached.clear();
+    assert!(matches!(world.device.open().1, CopiesState::Behind(_)));
+    world.start();
+    world.settle();
+    let cached = world.device.cached.len();
+    world.device.flush(cached);
+    assert_eq!(world.device.open().1, CopiesState::Agree);
+}

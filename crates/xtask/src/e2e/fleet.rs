@@ -1,0 +1,153 @@
+//! A pool with its fleet and its mount, driven through the command as anybody would.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::Ground;
+use super::process::{self, Outcome, tail};
+
+/// How long any single command of Warren's may take. The slowest, a stop, writes a checkpoint.
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+/// How long a fleet may take until it serves.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+pub struct Fleet {
+    pub pool: PathBuf,
+    pub mounted: PathBuf,
+    warren: PathBuf,
+    place: PathBuf,
+    serving: Child,
+    words: PathBuf,
+}
+
+impl Fleet {
+    /// Makes a pool, serves it and mounts it.
+    pub fn start(ground: &Ground, name: &str, size: &str, cells: u16) -> Result<Self> {
+        let pool = ground.path(name);
+        warren(ground, &["mkfs", "--size", size, &pool.to_string_lossy()])?
+            .expect_success("mkfs")?;
+        Self::resume(ground, name, cells)
+    }
+
+    /// Serves and mounts a pool that is there.
+    pub fn resume(ground: &Ground, name: &str, cells: u16) -> Result<Self> {
+        let pool = ground.path(name);
+        let mounted = ground.path(&format!("{name}.mounted"));
+        let words = ground.path(&format!("{name}.log"));
+        std::fs::create_dir_all(&mounted).context("cannot make a mount point")?;
+        let log =
+            File::options().create(true).append(true).open(&words).context("cannot make a log")?;
+        let serving = Command::new(&ground.warren)
+            .args(["serve", "--cells", &cells.to_string(), "--pool"])
+            .arg(&pool)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("cannot share the log")?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .context("cannot start a fleet")?;
+        let mut fleet = Self {
+            pool,
+            mounted,
+            warren: ground.warren.clone(),
+            place: ground.path("run"),
+            serving,
+            words,
+        };
+        if let Err(error) = fleet.wait_and_mount() {
+            let words = fleet.last_words();
+            fleet.kill();
+            bail!("{error:#}\n{words}");
+        }
+        Ok(fleet)
+    }
+
+    fn wait_and_mount(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_LIMIT;
+        while !self.answers() {
+            if let Some(status) = self.serving.try_wait().context("cannot wait")? {
+                bail!("the fleet ended with {status}");
+            }
+            if Instant::now() > deadline {
+                bail!("the fleet does not serve after {} s", START_LIMIT.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let (pool, mounted) = (self.pool.clone(), self.mounted.clone());
+        self.warren(&["mount"], &[&pool, &mounted])?.expect_success("mount")?;
+        Ok(())
+    }
+
+    /// Whether the fleet says that it serves.
+    pub fn answers(&self) -> bool {
+        self.warren(&["status"], &[&self.pool]).is_ok_and(|outcome| outcome.status.success())
+    }
+
+    pub fn warren(&self, arguments: &[&str], paths: &[&Path]) -> Result<Outcome> {
+        let mut command = Command::new(&self.warren);
+        command.args(arguments).args(paths);
+        process::run(command, &self.place, COMMAND_LIMIT)
+    }
+
+    /// Kills the fleet's first process, with which all others die; the mount stays as it is.
+    pub fn kill_keeper(&mut self) -> Result<()> {
+        self.serving.kill().context("cannot kill the fleet")?;
+        self.serving.wait().context("cannot wait").map(drop)
+    }
+
+    pub fn umount(&self) -> Result<()> {
+        self.warren(&["umount"], &[&self.mounted])?.expect_success("umount").map(drop)
+    }
+
+    /// Unmounts and stops; the fleet must end by itself and well.
+    pub fn stop(mut self) -> Result<()> {
+        self.umount()?;
+        self.warren(&["stop"], &[&self.pool])?.expect_success("stop")?;
+        let (status, killed) = process::wait(&mut self.serving, COMMAND_LIMIT)?;
+        if killed || !status.success() {
+            bail!("the fleet ended with {status}: {}", self.last_words());
+        }
+        Ok(())
+    }
+
+    /// Stops, and demands a pool without fault.
+    pub fn stop_and_check(self) -> Result<()> {
+        let (warren, pool, place) = (self.warren.clone(), self.pool.clone(), self.place.clone());
+        self.stop()?;
+        let mut command = Command::new(warren);
+        command.args(["fsck", "-n"]).arg(pool);
+        let checked = process::run(command, &place, COMMAND_LIMIT)?;
+        if checked.code() != 0 {
+            bail!(
+                "fsck: exit {}\n{}{}",
+                checked.code(),
+                tail(&checked.stdout),
+                tail(&checked.stderr)
+            );
+        }
+        Ok(())
+    }
+
+    /// Ends it at once, whatever it does.
+    pub fn kill(mut self) {
+        let _gone = process::wait(&mut self.serving, Duration::ZERO);
+        let _detached = process::quietly("umount", &["--lazy", &self.mounted.to_string_lossy()]);
+    }
+
+    /// The end of what the fleet printed.
+    pub fn last_words(&self) -> String {
+        tail(&std::fs::read_to_string(&self.words).unwrap_or_default())
+    }
+}
+
+/// Runs the command once.
+pub fn warren(ground: &Ground, arguments: &[&str]) -> Result<Outcome> {
+    let mut command = Command::new(&ground.warren);
+    command.args(arguments);
+    process::run(command, &ground.path("run"), COMMAND_LIMIT)
+}

@@ -1,0 +1,258 @@
+//! What a pool and its fleet live through: stops and starts with other numbers of cells, a full
+//! device, a killed fleet, `warren run`, and idleness.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::fleet::{Fleet, warren};
+use super::process::{self, Outcome};
+use super::{Ground, Tally, Verdict, tree};
+
+const SCRIPT_LIMIT: Duration = Duration::from_secs(90);
+/// A tick of the kernel's process times, on every Linux that matters here.
+const TICKS_A_SECOND: u64 = 100;
+/// An idle fleet uses next to no CPU: this share of one, in percent, is where we stop believing it.
+const IDLE_PERCENT_MAX: u64 = 5;
+
+type Case = fn(&Ground, u16) -> Result<()>;
+
+const CASES: &[(&str, Case)] = &[
+    ("survives_restart", survives_restart),
+    ("full_pool", full_pool),
+    ("killed_fleet", killed_fleet),
+    ("run_command", run_command),
+    ("run_default_pool", run_default_pool),
+    ("idle_fleet", idle_fleet),
+    ("status", status),
+];
+
+pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    for (name, case) in CASES.iter().filter(|(name, _)| ground.options.wants(name)) {
+        tally.case(&format!("{name} ({cells} cells)"), || {
+            let result = case(ground, cells).and_then(|()| nothing_left());
+            if result.is_err() {
+                end_survivors();
+            }
+            result.map(|()| Verdict::Passed)
+        });
+    }
+}
+
+fn bash(ground: &Ground, directory: &Path, script: &str) -> Result<Outcome> {
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", script]).current_dir(directory).env("LC_ALL", "C");
+    process::run(command, &ground.path("run"), SCRIPT_LIMIT)
+}
+
+fn survives_restart(ground: &Ground, cells: u16) -> Result<()> {
+    let name = format!("restart-{cells}");
+    let fleet = Fleet::start(ground, &name, "2G", cells)?;
+    let fill = "mkdir -p a/b/c && for i in $(seq 300); do echo $i > a/b/f$i; done
+        ln a/b/f1 a/link; ln -s ../f2 a/b/c/soft; chmod 600 a/b/f3; mkfifo a/fifo
+        head -c 30000000 /dev/urandom > a/big; truncate -s 1G a/sparse; echo end >> a/sparse
+        for i in $(seq 50); do mv a/b/f$i a/b/c/g$i; done; rm a/b/f100";
+    bash(ground, &fleet.mounted, fill)?.expect_success("filling")?;
+    let before = tree::listing(&fleet.mounted)?;
+    fleet.stop_and_check()?;
+    for other in [cells % 3 + 1, cells] {
+        let fleet = Fleet::resume(ground, &name, other)?;
+        let after = tree::listing(&fleet.mounted)?;
+        let wrong =
+            tree::differences(before.iter().map(String::as_str), after.iter().map(String::as_str));
+        if !wrong.is_empty() {
+            fleet.kill();
+            bail!("after a restart with {other} cells:\n{}", wrong.join("\n"));
+        }
+        fleet.stop_and_check()?;
+    }
+    Ok(())
+}
+
+fn full_pool(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("full-{cells}"), "128M", cells)?;
+    let script = "echo precious > kept; sync
+        for round in 1 2 3; do
+          dd if=/dev/zero of=filler bs=1M count=1000 2>err && exit 40
+          grep -q 'No space left' err || { cat err >&2; exit 41; }
+          for i in $(seq 200); do head -c 5000 /dev/zero > small$i 2>/dev/null || true; done
+          test \"$(cat kept)\" = precious
+          rm -f filler small*; sync
+          head -c 20000000 /dev/urandom > again; sum=$(cksum < again); sync
+          test \"$(cksum < again)\" = \"$sum\"; rm again; sync
+        done
+        i=0; while mkdir d$i 2>/dev/null; do i=$((i+1)); test $i -lt 3000 || break; done; rm -rf d*
+        test \"$(cat kept)\" = precious";
+    let outcome = bash(ground, &fleet.mounted, script)?;
+    if let Err(error) = outcome.expect_success("filling") {
+        fleet.kill();
+        return Err(error);
+    }
+    fleet.stop_and_check()
+}
+
+/// What `sync` promised is there after the whole fleet was killed, and the pool is without fault.
+fn killed_fleet(ground: &Ground, cells: u16) -> Result<()> {
+    let name = format!("killed-{cells}");
+    let mut fleet = Fleet::start(ground, &name, "2G", cells)?;
+    let script = "mkdir d; for i in $(seq 200); do echo $i > d/f$i; done; head -c 5000000 /dev/zero | tr '\\0' x > d/big; sync";
+    bash(ground, &fleet.mounted, script)?.expect_success("filling")?;
+    let before = tree::listing(&fleet.mounted)?;
+    bash(ground, &fleet.mounted, "mkdir later; for i in $(seq 100); do echo $i > later/f$i; done")?;
+    fleet.kill_keeper()?;
+    let mut look = Command::new("ls");
+    look.arg(fleet.mounted.join("d"));
+    let looked = process::run(look, &ground.path("run"), Duration::from_secs(10))?;
+    fleet.kill();
+    ensure!(!looked.timed_out, "a mount whose fleet is dead hangs");
+    await_no_survivors()?;
+    let fleet = Fleet::resume(ground, &name, cells)?;
+    let _later = std::fs::remove_dir_all(fleet.mounted.join("later"));
+    let after = tree::listing(&fleet.mounted)?;
+    let wrong =
+        tree::differences(before.iter().map(String::as_str), after.iter().map(String::as_str));
+    ensure!(wrong.is_empty(), "synced files differ:\n{}", wrong.join("\n"));
+    fleet.stop_and_check()
+}
+
+fn run_command(ground: &Ground, cells: u16) -> Result<()> {
+    let pool = ground.path(&format!("run-{cells}")).to_string_lossy().into_owned();
+    warren(ground, &["mkfs", "--size", "1G", &pool])?.expect_success("mkfs")?;
+    let count = cells.to_string();
+    let in_pool = |script: &str| {
+        warren(ground, &["run", "--pool", &pool, "--cells", &count, "--", "bash", "-c", script])
+    };
+    let first = in_pool("test \"$PWD\" = \"$WARREN_ROOT\"; echo hello > file; cat file; exit 7")?;
+    ensure!(
+        first.code() == 7,
+        "exit {} instead of the command's 7: {}",
+        first.code(),
+        first.stderr
+    );
+    ensure!(first.stdout == "hello\n", "said {:?}", first.stdout);
+    let second = in_pool("cat file; ls | wc -l")?.expect_success("second run")?;
+    ensure!(second.stdout == "hello\n1\n", "the second run found {:?}", second.stdout);
+    let killed = in_pool("kill -TERM $$")?;
+    ensure!(killed.code() == 128 + 15, "exit {} for a killed command", killed.code());
+    let missing = warren(ground, &["run", "--pool", &pool, "--", "no-such-command"])?;
+    ensure!(missing.code() == 127, "exit {} for a missing command", missing.code());
+    let nested =
+        in_pool("(cd / && sleep 0.1); mkdir -p x/y && cd x/y && pwd -P > /dev/null && echo in")?;
+    ensure!(nested.stdout == "in\n", "said {:?}", nested.stdout);
+    let checked = warren(ground, &["fsck", "-n", &pool])?;
+    ensure!(checked.code() == 0, "fsck: {}{}", checked.stdout, checked.stderr);
+    Ok(())
+}
+
+/// Without `--pool`, a pool of the user's own is made at the first run and found at the second.
+fn run_default_pool(ground: &Ground, cells: u16) -> Result<()> {
+    let home = ground.path(&format!("home-{cells}"));
+    std::fs::create_dir_all(&home).context("cannot make a home")?;
+    for expected in ["1\n", "2\n"] {
+        let mut command = Command::new(&ground.warren);
+        command
+            .args(["run", "--", "bash", "-c", "echo x >> log; wc -l < log"])
+            .env("HOME", &home)
+            .env_remove("XDG_DATA_HOME")
+            .env("XDG_RUNTIME_DIR", &home);
+        let outcome = process::run(command, &ground.path("run"), SCRIPT_LIMIT)?;
+        let outcome = outcome.expect_success("run without a pool")?;
+        ensure!(outcome.stdout == expected, "said {:?}, expected {expected:?}", outcome.stdout);
+    }
+    Ok(())
+}
+
+fn idle_fleet(ground: &Ground, cells: u16) -> Result<()> {
+    const WATCHED: Duration = Duration::from_secs(3);
+    let fleet = Fleet::start(ground, &format!("idle-{cells}"), "1G", cells)?;
+    bash(ground, &fleet.mounted, "for i in $(seq 100); do echo $i > f$i; done; sync")?;
+    // The last checkpoint's timer runs out within these seconds.
+    std::thread::sleep(Duration::from_secs(7));
+    let before = survivors();
+    std::thread::sleep(WATCHED);
+    let after = survivors();
+    let used: u64 =
+        after.iter().map(|(pid, ticks)| ticks - before.get(pid).copied().unwrap_or(*ticks)).sum();
+    let percent = used * 100 / (TICKS_A_SECOND * WATCHED.as_secs());
+    let stopped = fleet.stop_and_check();
+    ensure!(percent <= IDLE_PERCENT_MAX, "an idle fleet uses {percent} % of a CPU");
+    stopped
+}
+
+fn status(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("status-{cells}"), "1G", cells)?;
+    let text = fleet.warren(&["status"], &[&fleet.pool])?.expect_success("status")?;
+    ensure!(text.stdout.contains("serving"), "says {:?}", text.stdout);
+    let json =
+        fleet.warren(&["status", "--json"], &[&fleet.pool])?.expect_success("status --json")?;
+    let pids = json.stdout.matches("\"heartbeat\"").count();
+    ensure!(pids == usize::from(cells), "names {pids} cells of {cells}: {}", json.stdout);
+    let pool = fleet.pool.to_string_lossy().into_owned();
+    let again = warren(ground, &["serve", "--pool", &pool])?;
+    ensure!(again.code() == 4, "a second fleet: exit {}: {}", again.code(), again.stderr);
+    let checked = warren(ground, &["fsck", "-n", &pool])?;
+    ensure!(checked.code() == 8, "fsck of a served pool: exit {}", checked.code());
+    fleet.stop_and_check()
+}
+
+/// Warren's processes here (we have a process namespace of our own) and the CPU ticks they used.
+fn survivors() -> BTreeMap<u32, u64> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let is_warren = std::fs::read_link(entry.path().join("exe"))
+            .is_ok_and(|exe| exe.file_name().is_some_and(|name| name == "warren"));
+        if is_warren && let Some(ticks) = ticks_used(&entry.path()) {
+            found.insert(pid, ticks);
+        }
+    }
+    found
+}
+
+/// User and system ticks from `/proc/PID/stat`; `None` of a zombie, which is over.
+fn ticks_used(process: &Path) -> Option<u64> {
+    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    if fields.first() == Some(&"Z") {
+        return None;
+    }
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+/// No process and no mount of Warren's is left.
+fn nothing_left() -> Result<()> {
+    await_no_survivors()?;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read mounts")?;
+    let left: Vec<&str> = mounts.lines().filter(|line| line.contains("fuse.warren")).collect();
+    ensure!(left.is_empty(), "mounts left behind: {}", left.join(", "));
+    Ok(())
+}
+
+fn await_no_survivors() -> Result<()> {
+    const PATIENCE: u32 = 100;
+    for _ in 0..PATIENCE {
+        if survivors().is_empty() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!("processes left behind: {:?}", survivors().keys().collect::<Vec<_>>())
+}
+
+/// After a failed case: ends what it left, so that the next starts clean.
+fn end_survivors() {
+    for pid in survivors().keys() {
+        let _gone = process::quietly("kill", &["-KILL", &pid.to_string()]);
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for mount in mounts.lines().filter(|line| line.contains("fuse.warren")) {
+        if let Some(directory) = mount.split(' ').nth(1) {
+            let _gone = process::quietly("umount", &["--lazy", directory]);
+        }
+    }
+}

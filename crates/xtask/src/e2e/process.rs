@@ -1,0 +1,126 @@
+//! Commands with a time limit.
+//!
+//! A program that waits for a file system that does not answer cannot be killed, so when a limit
+//! passes the FUSE connections of this mount namespace are aborted first, and then the whole process
+//! group is killed.
+
+use std::fs::File;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// How often a running command is looked at.
+const POLL: Duration = Duration::from_millis(2);
+
+/// What a command said and how it ended.
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+    pub timed_out: bool,
+}
+
+impl Outcome {
+    /// The exit code, or 128 and the signal, as a shell says it.
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+
+    /// Fails with what the command said unless it ended well.
+    pub fn expect_success(self, what: &str) -> Result<Self> {
+        if self.timed_out {
+            bail!("{what}: not finished in time");
+        }
+        if !self.status.success() {
+            bail!("{what}: exit {}: {}", self.code(), tail(&self.stderr));
+        }
+        Ok(self)
+    }
+}
+
+/// The last lines of a long text.
+pub fn tail(text: &str) -> String {
+    const LINES: usize = 12;
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+/// Runs the command to its end or to the limit. Its output goes through files in `place`, so that
+/// nothing it leaves running can hold this process up.
+pub fn run(mut command: Command, place: &Path, limit: Duration) -> Result<Outcome> {
+    let (out, err) = (place.join("stdout"), place.join("stderr"));
+    let open =
+        |path: &Path| File::create(path).with_context(|| format!("cannot make {}", path.display()));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(open(&out)?)
+        .stderr(open(&err)?)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))?;
+    let (status, timed_out) = wait(&mut child, limit)?;
+    let read = |path: &Path| -> Result<String> {
+        let bytes =
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    Ok(Outcome { status, stdout: read(&out)?, stderr: read(&err)?, timed_out })
+}
+
+/// Waits for the child; at the limit it ends it. Whether it had to.
+pub fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, bool)> {
+    if let Some(status) = wait_until(child, Instant::now() + limit)? {
+        return Ok((status, false));
+    }
+    abort_connections();
+    kill_group(child);
+    Ok((child.wait().context("cannot wait")?, true))
+}
+
+fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().context("cannot wait")? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(None)
+}
+
+fn kill_group(child: &Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended by itself in the meantime.
+        let _gone = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// Ends every FUSE mount of this mount namespace: whoever waits for one gets an error.
+fn abort_connections() {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for mount in mounts.lines().filter(|line| line.contains(" fuse")) {
+        let minor = mount.split(' ').nth(2).and_then(|device| device.split(':').nth(1));
+        if let Some(minor) = minor {
+            let _gone = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        }
+    }
+}
+
+/// Runs a small command of the system that must succeed.
+pub fn quietly(program: &str, arguments: &[&str]) -> Result<()> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        bail!(
+            "{program} {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! What the command says to bad input: the right exit code and one line that names the thing and
+//! the remedy, never a panic.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::fleet::warren;
+use super::process::Outcome;
+use super::{Ground, Tally, Verdict};
+
+/// A command line (`@` stands for the directory of the prepared pools), the exit code, and a word of
+/// the line it must print.
+struct Refusal(&'static [&'static str], i32, &'static str);
+
+const USAGE: i32 = 2;
+const BAD_POOL: i32 = 3;
+const NOT_FOUND: i32 = 7;
+const NO_FLEET: i32 = 8;
+const FSCK_OPERATIONAL: i32 = 8;
+const FSCK_USAGE: i32 = 16;
+
+const REFUSALS: &[Refusal] = &[
+    Refusal(&["frobnicate"], USAGE, "frobnicate"),
+    Refusal(&["mkfs"], USAGE, "POOL"),
+    Refusal(&["mkfs", "--size", "banana", "@/new"], USAGE, "banana"),
+    Refusal(&["mkfs", "--size", "1K", "@/new"], USAGE, "32"),
+    Refusal(&["mkfs", "--size", "99999999999T", "@/new"], USAGE, "99999999999T"),
+    Refusal(&["mkfs", "--size", "64M", "--shards", "0", "@/new"], USAGE, "shards"),
+    Refusal(&["mkfs", "--size", "64M", "--shards", "5000", "@/new"], USAGE, "shards"),
+    Refusal(&["mkfs", "@/new"], USAGE, "--size"),
+    Refusal(&["mkfs", "--size", "64M", "@/no/such/directory/new"], NOT_FOUND, "no such"),
+    Refusal(&["mkfs", "--size", "64M", "@/pool"], 1, "--force"),
+    Refusal(&["mkfs", "--size", "64M", "@/text"], 1, "--force"),
+    Refusal(&["mkfs", "--size", "64M", "@"], 1, "directory"),
+    Refusal(&["serve"], USAGE, "--pool"),
+    Refusal(&["serve", "--pool", "@/missing"], NOT_FOUND, "missing"),
+    Refusal(&["serve", "--pool", "@/text"], BAD_POOL, "not a"),
+    Refusal(&["serve", "--pool", "@/empty"], BAD_POOL, "empty"),
+    Refusal(&["serve", "--pool", "@/cut"], BAD_POOL, "cut"),
+    Refusal(&["serve", "--pool", "@/damaged"], BAD_POOL, "damaged"),
+    Refusal(&["serve", "--pool", "@/future"], BAD_POOL, "version"),
+    Refusal(&["serve", "--pool", "@"], BAD_POOL, "neither"),
+    Refusal(&["serve", "--pool", "@/pool", "--cells", "0"], USAGE, "cells"),
+    Refusal(&["serve", "--pool", "@/pool", "--cells", "65"], USAGE, "cells"),
+    Refusal(&["serve", "--pool", "@/pool", "--cache", "-5"], USAGE, "cache"),
+    Refusal(&["status", "@/pool"], NO_FLEET, "no fleet"),
+    Refusal(&["status", "@/missing"], NOT_FOUND, "missing"),
+    Refusal(&["stop", "@/pool"], NO_FLEET, "no fleet"),
+    Refusal(&["mount", "@/missing", "@/directory"], NOT_FOUND, "missing"),
+    Refusal(&["mount", "@/pool", "@/missing"], NOT_FOUND, "missing"),
+    Refusal(&["mount", "@/pool", "@/text"], 1, "directory"),
+    Refusal(&["mount", "@/text", "@/directory"], BAD_POOL, "not a"),
+    Refusal(&["umount", "@/directory"], 1, "not"),
+    Refusal(&["umount", "@/missing"], NOT_FOUND, "missing"),
+    Refusal(&["run"], USAGE, "CMD"),
+    Refusal(&["run", "--pool", "@/missing", "--", "true"], NOT_FOUND, "missing"),
+    Refusal(&["run", "--pool", "@/text", "--", "true"], BAD_POOL, "not a"),
+    Refusal(&["fsck", "@/missing"], FSCK_OPERATIONAL, "missing"),
+    Refusal(&["fsck", "@/text"], FSCK_OPERATIONAL, "not a"),
+    Refusal(&["fsck", "--no-such-option", "@/pool"], FSCK_USAGE, "no-such-option"),
+    Refusal(&["sim", "--seeds", "many"], USAGE, "many"),
+];
+
+pub fn run(ground: &Ground, tally: &mut Tally) {
+    if !ground.options.wants("refusals") {
+        return;
+    }
+    let place = ground.path("refusals");
+    let prepared = prepare(ground, &place);
+    tally.case("refusals: preparation", || prepared.map(|()| Verdict::Passed));
+    for refusal in REFUSALS {
+        let name = format!("refusals: warren {}", refusal.0.join(" "));
+        tally.case(&name, || check(ground, &place, refusal).map(|()| Verdict::Passed));
+    }
+}
+
+/// One good pool and several bad ones.
+fn prepare(ground: &Ground, place: &Path) -> Result<()> {
+    let writing = "cannot prepare a pool";
+    fs::create_dir_all(place.join("directory")).context(writing)?;
+    let path = |name: &str| place.join(name);
+    let pool = path("pool").to_string_lossy().into_owned();
+    warren(ground, &["mkfs", "--size", "64M", &pool])?.expect_success("mkfs")?;
+    fs::write(path("text"), "This is no pool.\n".repeat(10_000)).context(writing)?;
+    fs::write(path("empty"), "").context(writing)?;
+    let image = fs::read(&pool).context(writing)?;
+    fs::write(path("cut"), &image[..image.len() / 2]).context(writing)?;
+    // The two superblocks are the first two blocks; the version is behind the magic number.
+    let change = |offset: usize, by: u8| {
+        let mut changed = image.clone();
+        for block in [0, 4096] {
+            changed[block + offset] = changed[block + offset].wrapping_add(by);
+        }
+        changed
+    };
+    fs::write(path("damaged"), change(60, 1)).context(writing)?;
+    fs::write(path("future"), change(8, 77)).context(writing)?;
+    Ok(())
+}
+
+fn check(ground: &Ground, place: &Path, Refusal(arguments, code, word): &Refusal) -> Result<()> {
+    let place = place.to_string_lossy();
+    let arguments: Vec<String> =
+        arguments.iter().map(|argument| argument.replace('@', &place)).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = warren(ground, &arguments)?;
+    let problem = problem(&outcome, *code, word);
+    if let Some(problem) = problem {
+        bail!("{problem}; exit {}, said: {}{}", outcome.code(), outcome.stdout, outcome.stderr);
+    }
+    Ok(())
+}
+
+fn problem(outcome: &Outcome, code: i32, word: &str) -> Option<String> {
+    let said = outcome.stderr.trim_end();
+    if outcome.timed_out {
+        return Some("not finished in time".to_owned());
+    }
+    if outcome.code() != code {
+        return Some(format!("expected exit {code}"));
+    }
+    if said.lines().count() != 1 || !said.starts_with("warren: ") || said.contains("panicked") {
+        return Some("expected one line that starts with `warren: `".to_owned());
+    }
+    (!said.contains(word)).then(|| format!("expected {word:?} in it"))
+}

@@ -1,0 +1,83 @@
+//! The programs that the tests drive, and where they come from.
+//!
+//! Only what is missing is installed, and only by root. Without root the missing ones are named and
+//! the tests that need them are skipped, which the closing line counts.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// A program the tests use and the Debian package that has it.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("diff", "diffutils"),
+    ("find", "findutils"),
+    ("flock", "util-linux"),
+    ("gcc", "gcc"),
+    ("git", "git"),
+    ("make", "make"),
+    ("python3", "python3"),
+    ("rsync", "rsync"),
+    ("sqlite3", "sqlite3"),
+    ("tar", "tar"),
+    ("unshare", "util-linux"),
+];
+
+/// Installs what is missing, if it may.
+pub fn install_missing() {
+    let mut missing: BTreeSet<&str> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| !present(program))
+        .map(|&(_, package)| package)
+        .collect();
+    if present("python3") && !has_venv() {
+        missing.insert("python3-venv");
+    }
+    if missing.is_empty() {
+        return;
+    }
+    let list = missing.iter().copied().collect::<Vec<_>>().join(" ");
+    if !is_root() {
+        println!("packages: missing, and not root to install them: {list}");
+        return;
+    }
+    println!("packages: installing {list}");
+    let installed = apt_get(&["update", "-q"]) && {
+        let mut arguments = vec!["install", "-y", "-q", "--no-install-recommends"];
+        arguments.extend(missing);
+        apt_get(&arguments)
+    };
+    if !installed {
+        println!("packages: apt-get failed; the tests that need {list} are skipped");
+    }
+}
+
+fn apt_get(arguments: &[&str]) -> bool {
+    Command::new("apt-get")
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Whether `program` is on the search path.
+pub fn present(program: &str) -> bool {
+    search_path().iter().any(|directory| directory.join(program).is_file())
+}
+
+fn search_path() -> Vec<PathBuf> {
+    std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default()
+}
+
+fn has_venv() -> bool {
+    Command::new("python3")
+        .args(["-c", "import venv, ensurepip"])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Whether this process may mount and install.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

@@ -1,0 +1,136 @@
+//! The one test command. It runs every step even if an earlier one failed, so that one run shows all
+//! that is wrong, and says at the end which steps failed.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{e2e, packages, tidy};
+
+/// Seeds of a run on every change, and of a long one.
+const SEEDS: u64 = 2_000;
+const SEEDS_FULL: u64 = 20_000;
+
+#[derive(Clone, Copy, Default)]
+pub struct Options {
+    pub full: bool,
+    pub no_mounts: bool,
+}
+
+impl Options {
+    pub fn parse(arguments: &[String]) -> Result<Self> {
+        let mut options = Self::default();
+        for argument in arguments {
+            match argument.as_str() {
+                "--full" => options.full = true,
+                "--no-mounts" => options.no_mounts = true,
+                other => bail!("unknown option {other:?} of test"),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs everything; true if all of it passed.
+pub fn run(root: &Path, options: &Options) -> Result<bool> {
+    packages::install_missing();
+    let mut steps = Steps::default();
+    steps.run("tidy", || tidy::run(root));
+    steps.run("format", || cargo(root, ["fmt", "--all", "--check"]));
+    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    steps.run("clippy", || cargo(root, clippy));
+    steps.run("unit tests", || cargo(root, ["test", "--workspace"]));
+    if steps.run("release build", || build_release(root)) {
+        steps.run("simulation", || simulate(root, options.full));
+        if options.no_mounts {
+            println!("== end to end: left out, as asked");
+        } else {
+            let options = e2e::Options { full: options.full, ..e2e::Options::default() };
+            steps.run("end to end", || e2e::run(root, &options));
+        }
+    }
+    Ok(steps.finish())
+}
+
+/// Runs the simulator with seeds that no earlier run had. The first of them is printed, so that the
+/// run can be had again.
+pub fn simulate(root: &Path, full: bool) -> Result<bool> {
+    let warren = release_binary(root);
+    if !warren.is_file() && !build_release(root)? {
+        return Ok(false);
+    }
+    let first = fresh_seed()?;
+    let count = if full { SEEDS_FULL } else { SEEDS };
+    println!("warren sim --seed {first} --seeds {count}");
+    command(root, &warren, ["sim", "--seed", &first.to_string(), "--seeds", &count.to_string()])
+}
+
+pub fn build_release(root: &Path) -> Result<bool> {
+    cargo(root, ["build", "--release", "--package", "warren"])
+}
+
+pub fn release_binary(root: &Path) -> PathBuf {
+    target_directory(root).join("release/warren")
+}
+
+fn target_directory(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+/// Seeds that grow by a run's worth of them a second never meet an earlier run's.
+fn fresh_seed() -> Result<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+    Ok(since.as_secs() * SEEDS_FULL)
+}
+
+fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(root: &Path, arguments: I) -> Result<bool> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    command(root, Path::new(&cargo), arguments)
+}
+
+fn command<I>(root: &Path, program: &Path, arguments: I) -> Result<bool>
+where
+    I: IntoIterator<Item: AsRef<OsStr>>,
+{
+    let status = Command::new(program)
+        .args(arguments)
+        .current_dir(root)
+        .status()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    Ok(status.success())
+}
+
+#[derive(Default)]
+struct Steps {
+    failed: Vec<&'static str>,
+}
+
+impl Steps {
+    /// Runs one step with a heading and its time; whether it passed.
+    fn run(&mut self, name: &'static str, step: impl FnOnce() -> Result<bool>) -> bool {
+        println!("== {name}");
+        let start = Instant::now();
+        let passed = step().unwrap_or_else(|error| {
+            println!("{name}: {error:#}");
+            false
+        });
+        let verdict = if passed { "passed" } else { "FAILED" };
+        println!("== {name}: {verdict} in {:.1} s", start.elapsed().as_secs_f64());
+        if !passed {
+            self.failed.push(name);
+        }
+        passed
+    }
+
+    fn finish(self) -> bool {
+        if self.failed.is_empty() {
+            println!("== everything passed");
+        } else {
+            println!("== failed: {}", self.failed.join(", "));
+        }
+        self.failed.is_empty()
+    }
+}

@@ -1,0 +1,116 @@
+//! Documents move with the code: every module says what it is for, and the two format documents name
+//! every structure that they are about.
+
+use std::path::Path;
+
+use super::Finding;
+use super::source::{Source, line_of, words};
+
+/// A document and the sources whose public types it must name.
+struct Document {
+    path: &'static str,
+    covers: fn(&Path) -> bool,
+}
+
+const DOCUMENTS: &[Document] = &[
+    Document { path: "docs/disk-format.md", covers: is_disk_layout },
+    Document { path: "docs/protocol.md", covers: is_protocol },
+];
+
+/// Modules of the disk crate that work on structures and lay none out.
+const NOT_LAYOUT: &[&str] = &["lib", "codec", "tree", "fsck", "format"];
+
+fn is_disk_layout(path: &Path) -> bool {
+    let Ok(inside) = path.strip_prefix("crates/disk/src") else { return false };
+    let module = inside.with_extension("");
+    module.iter().next().is_some_and(|first| !NOT_LAYOUT.iter().any(|name| first == *name))
+}
+
+fn is_protocol(path: &Path) -> bool {
+    path.starts_with("crates/proto/src")
+}
+
+/// Every file starts with a module comment, but for tests that stand beside what they test.
+pub fn check_module_docs(sources: &[Source]) -> Vec<Finding> {
+    let is_documented = |source: &&Source| {
+        if source.path.ends_with("tests.rs") {
+            return true;
+        }
+        let mut lines = source.text.lines().map(str::trim);
+        lines
+            .find(|line| !line.is_empty() && !line.starts_with("#!"))
+            .is_none_or(|line| line.starts_with("//!"))
+    };
+    let undocumented = sources.iter().filter(|source| !is_documented(source));
+    undocumented.map(|source| Finding::fault(&source.path, 1, "no module comment (//!)")).collect()
+}
+
+pub fn check_documents(root: &Path, sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for document in DOCUMENTS {
+        let covered = sources.iter().filter(|source| (document.covers)(&source.path));
+        match std::fs::read_to_string(root.join(document.path)) {
+            Ok(text) => {
+                findings.extend(covered.flat_map(|source| unnamed(document.path, &text, source)))
+            }
+            Err(error) => {
+                let what = format!("cannot be read: {error}");
+                findings.push(Finding::fault(Path::new(document.path), 0, what));
+            }
+        }
+    }
+    findings
+}
+
+/// The public types of `source` that the document does not name. Errors are not structures.
+fn unnamed(document: &str, text: &str, source: &Source) -> Vec<Finding> {
+    public_types(&source.shipped)
+        .filter(|(_, name)| !name.ends_with("Error") && words(text, name).next().is_none())
+        .map(|(at, name)| {
+            let what = format!("{document} does not name {name}");
+            Finding::fault(&source.path, line_of(&source.shipped, at), what)
+        })
+        .collect()
+}
+
+fn public_types(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    ["pub struct ", "pub enum "].into_iter().flat_map(move |start| {
+        code.match_indices(start).filter_map(move |(at, _)| {
+            let rest = &code[at + start.len()..];
+            let name = &rest[..rest.find(|c: char| !c.is_alphanumeric() && c != '_')?];
+            (!name.is_empty()).then_some((at, name))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_module_comment_is_found() {
+        let bare = Source::new("crates/base/src/x.rs".into(), "use std::fmt;\n//! late\n".into());
+        let good = Source::new("crates/base/src/y.rs".into(), "#![no_std]\n//! What.\n".into());
+        let findings = check_module_docs(&[bare, good]);
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].path, Path::new("crates/base/src/x.rs"));
+    }
+
+    #[test]
+    fn a_structure_that_its_document_does_not_name_is_found() {
+        let text =
+            "pub struct Inode { a: u8 }\npub enum Kind { A }\npub struct NodeError;\nstruct Own;\n";
+        let source = Source::new("crates/disk/src/inode.rs".into(), text.into());
+        let found = unnamed("d.md", "An `Inode` and its Kinds.", &source);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].what.ends_with("Kind"));
+        assert!(unnamed("d.md", "`Inode`, `Kind`", &source).is_empty());
+    }
+
+    #[test]
+    fn only_layout_modules_are_covered() {
+        assert!(is_disk_layout(Path::new("crates/disk/src/superblock.rs")));
+        assert!(!is_disk_layout(Path::new("crates/disk/src/tree/node.rs")));
+        assert!(!is_disk_layout(Path::new("crates/cell/src/inode.rs")));
+    }
+}

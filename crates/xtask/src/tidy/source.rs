@@ -1,0 +1,290 @@
+//! A Rust source file, seen as text, as code without comments and literals, and as the code that is
+//! shipped (without tests). All three have the same line numbers and byte positions.
+
+use std::path::{Path, PathBuf};
+
+pub struct Source {
+    /// Relative to the workspace root.
+    pub path: PathBuf,
+    pub text: String,
+    /// The text with comments, strings and character literals blanked.
+    pub code: String,
+    /// The code with everything under `#[cfg(test)]` blanked; empty for a test file.
+    pub shipped: String,
+}
+
+impl Source {
+    pub fn new(path: PathBuf, text: String) -> Self {
+        let code = blank_literals(&text);
+        let is_test = path.iter().any(|part| part == "tests" || part == "tests.rs");
+        let shipped = if is_test { String::new() } else { blank_tests(&code) };
+        Self { path, text, code, shipped }
+    }
+
+    /// The directory under `crates/`, for a file that is there.
+    pub fn crate_name(&self) -> Option<&str> {
+        let mut parts = self.path.iter();
+        (parts.next()? == "crates").then(|| parts.next()?.to_str()).flatten()
+    }
+
+    /// Whether this is the root module of a library.
+    pub fn is_library_root(&self) -> bool {
+        self.path.ends_with("src/lib.rs")
+    }
+}
+
+/// The line of a byte position, from 1.
+pub fn line_of(text: &str, position: usize) -> usize {
+    text.as_bytes()[..position].iter().filter(|&&byte| byte == b'\n').count() + 1
+}
+
+/// The positions at which `word` stands as a whole word.
+pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let inside = |byte: Option<&u8>| byte.is_some_and(|&b| b.is_ascii_alphanumeric() || b == b'_');
+    code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+        let bytes = code.as_bytes();
+        !inside(at.checked_sub(1).and_then(|before| bytes.get(before)))
+            && !inside(bytes.get(at + word.len()))
+    })
+}
+
+/// The position of the brace that closes the one at `open`.
+pub fn closing_brace(code: &str, open: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    for (offset, byte) in code.bytes().enumerate().skip(open) {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(offset);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// A file that its parent declares as `#[cfg(test)] mod name;` ships nothing.
+pub fn mark_test_modules(sources: &mut [Source]) {
+    let declared: Vec<PathBuf> = sources.iter().flat_map(test_module_stems).collect();
+    for source in sources {
+        let stem = source.path.with_extension("");
+        let stem = if stem.ends_with("mod") { stem.parent().unwrap_or(&stem) } else { &stem };
+        if declared.iter().any(|module| stem.starts_with(module)) {
+            source.shipped = String::new();
+        }
+    }
+}
+
+/// Paths, without extension, of the modules that `source` declares for tests only.
+fn test_module_stems(source: &Source) -> Vec<PathBuf> {
+    let directory = module_directory(&source.path);
+    test_items(&source.code)
+        .filter_map(|(start, end)| {
+            let item = source.code[start..end].trim_end().strip_suffix(';')?;
+            let at = words(item, "mod").next()?;
+            Some(directory.join(item[at + "mod".len()..].trim()))
+        })
+        .collect()
+}
+
+fn module_directory(path: &Path) -> PathBuf {
+    let parent = path.parent().unwrap_or(Path::new("")).to_path_buf();
+    match path.file_stem().and_then(|stem| stem.to_str()) {
+        Some("lib" | "main" | "mod") | None => parent,
+        Some(stem) => parent.join(stem),
+    }
+}
+
+/// Start and end of every item under `#[cfg(test)]` or `#[cfg(all(test, ...))]`.
+fn test_items(code: &str) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let marks = ["#[cfg(test)]", "#[cfg(all(test"];
+    marks
+        .into_iter()
+        .flat_map(move |mark| code.match_indices(mark))
+        .filter_map(move |(start, _)| Some((start, item_end(code, start)?)))
+}
+
+/// The end of the item whose first attribute is at `start`.
+fn item_end(code: &str, start: usize) -> Option<usize> {
+    let mut depth = 0i32;
+    for (at, byte) in code.bytes().enumerate().skip(start) {
+        match byte {
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth -= 1,
+            b';' if depth == 0 => return Some(at + 1),
+            b'{' if depth == 0 => return Some(closing_brace(code, at)? + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn blank_tests(code: &str) -> String {
+    let mut bytes = code.as_bytes().to_vec();
+    for (start, end) in test_items(code) {
+        blank(&mut bytes[start..end]);
+    }
+    into_text(bytes)
+}
+
+fn blank(bytes: &mut [u8]) {
+    bytes.iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b' ');
+}
+
+/// Only whole literals, comments and items are blanked, so what is left is UTF-8.
+fn into_text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+fn blank_literals(text: &str) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    let mut at = 0;
+    while at < bytes.len() {
+        match literal_end(text.as_bytes(), at) {
+            Some(end) => {
+                blank(&mut bytes[at..end]);
+                at = end;
+            }
+            None => at += 1,
+        }
+    }
+    into_text(bytes)
+}
+
+/// The end of the comment or literal that starts at `at`, if one does.
+fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let rest = &bytes[at..];
+    match rest {
+        [b'/', b'/', ..] => Some(find(bytes, at, b"\n").unwrap_or(bytes.len())),
+        [b'/', b'*', ..] => Some(block_comment_end(bytes, at)),
+        [b'"', ..] => Some(string_end(bytes, at + 1)),
+        [b'r', b'"' | b'#', ..] if !after_identifier(bytes, at) => raw_string_end(bytes, at + 1),
+        [b'\'', ..] => character_end(bytes, at),
+        _ => None,
+    }
+}
+
+/// A raw string may stand behind a `b` or `c`, but an identifier's last `r` starts none.
+fn after_identifier(bytes: &[u8], at: usize) -> bool {
+    let name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    match bytes[..at] {
+        [.., before, b'b' | b'c'] => name(before),
+        [b'b' | b'c'] | [] => false,
+        [.., before] => name(before),
+    }
+}
+
+fn find(bytes: &[u8], from: usize, what: &[u8]) -> Option<usize> {
+    bytes[from..].windows(what.len()).position(|window| window == what).map(|offset| from + offset)
+}
+
+fn block_comment_end(bytes: &[u8], start: usize) -> usize {
+    let mut depth = 0;
+    let mut at = start;
+    while at < bytes.len() {
+        match bytes[at..] {
+            [b'/', b'*', ..] => {
+                depth += 1;
+                at += 2;
+            }
+            [b'*', b'/', ..] => {
+                depth -= 1;
+                at += 2;
+                if depth == 0 {
+                    return at;
+                }
+            }
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+fn string_end(bytes: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// `from` is behind the `r`. A raw identifier (`r#type`) is no string.
+fn raw_string_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let hashes = bytes[from..].iter().take_while(|&&byte| byte == b'#').count();
+    if bytes.get(from + hashes) != Some(&b'"') {
+        return None;
+    }
+    let mut close = vec![b'"'];
+    close.resize(1 + hashes, b'#');
+    let end = find(bytes, from + hashes + 1, &close).map(|at| at + close.len());
+    Some(end.unwrap_or(bytes.len()))
+}
+
+/// The end of a character literal; `None` for a lifetime.
+fn character_end(bytes: &[u8], at: usize) -> Option<usize> {
+    if bytes.get(at + 1) == Some(&b'\\') {
+        return find(bytes, at + 3, b"'").map(|end| end + 1);
+    }
+    let character = std::str::from_utf8(&bytes[at + 1..]).ok()?.chars().next()?;
+    let end = at + 1 + character.len_utf8();
+    (bytes.get(end) == Some(&b'\'')).then_some(end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source::new(PathBuf::from("crates/base/src/x.rs"), text.to_owned())
+    }
+
+    #[test]
+    fn comments_and_literals_are_blank_and_the_rest_stays() {
+        let text =
+            "let a = \"un{safe\\\"\"; // unsafe\nlet b = '{'; /* { /* } */ */ f::<'a>(r#\"}\"#);\n";
+        let code = source(text).code;
+        assert_eq!(code.len(), text.len());
+        assert!(!code.contains('{') && !code.contains('}') && !code.contains("unsafe"));
+        assert!(code.contains("f::<'a>(") && code.contains("let b ="));
+    }
+
+    #[test]
+    fn characters_and_lifetimes_are_told_apart() {
+        let code =
+            source("match c { '\\'' => 1, '\\u{7d}' => 2, 'ä' => 3, _ => f::<'static>() }").code;
+        assert_eq!(code.matches('{').count(), 1);
+        assert!(code.contains("'static"));
+    }
+
+    #[test]
+    fn raw_identifiers_are_no_strings() {
+        assert!(source("let r#type = bar\"x\";").code.contains("r#type"));
+    }
+
+    #[test]
+    fn tests_are_not_shipped() {
+        let all = source("use a;\n#[cfg(test)]\nmod tests { use std::fs; }\nfn f() {}\n");
+        assert!(all.code.contains("std::fs"));
+        assert!(!all.shipped.contains("std::fs"));
+        assert!(all.shipped.contains("fn f()"));
+    }
+
+    #[test]
+    fn a_module_declared_for_tests_ships_nothing() {
+        let parent =
+            Source::new("crates/cell/src/op.rs".into(), "#[cfg(test)]\nmod oracle;\n".into());
+        let child = Source::new("crates/cell/src/op/oracle.rs".into(), "use std::fs;\n".into());
+        let other = Source::new("crates/cell/src/oracle.rs".into(), "use std::fs;\n".into());
+        let mut sources = [parent, child, other];
+        mark_test_modules(&mut sources);
+        assert!(sources[1].shipped.is_empty());
+        assert!(!sources[2].shipped.is_empty());
+    }
+}
