@@ -41,6 +41,9 @@ impl Page {
     }
 }
 
+/// Frames that only tree nodes may use.
+const NODE_FRAMES_MIN: usize = 4;
+
 /// A page of a file: the inode and the page's number in it.
 pub(crate) type PageNo = (Ino, u64);
 
@@ -120,11 +123,20 @@ impl Cache {
         self.files.get_mut(&ino)?.get_mut(&page)
     }
 
+    /// A free frame for a tree node: some are kept for these, since write-back cannot do without.
+    pub(crate) fn take_node_frame(&mut self) -> Option<FrameNo> {
+        self.free.pop().or_else(|| self.evict_page())
+    }
+
     /// A free frame, taken from the page that was used longest ago if need be.
     pub(crate) fn take_frame(&mut self) -> Option<FrameNo> {
-        if let Some(frame) = self.free.pop() {
-            return Some(frame);
+        if self.free.len() > NODE_FRAMES_MIN {
+            return self.free.pop();
         }
+        self.evict_page()
+    }
+
+    fn evict_page(&mut self) -> Option<FrameNo> {
         // Twice around: the first time may only take the reference bits.
         for _ in 0..2 * self.clock.len() {
             let at = self.clock.pop_front()?;
@@ -252,7 +264,7 @@ mod tests {
 
     #[test]
     fn pinned_and_dirty_pages_stay() {
-        let mut cache = Cache::new(3);
+        let mut cache = Cache::new(NODE_FRAMES_MIN as u32 + 3);
         for (page, state) in [(0, PageState::Dirty), (1, PageState::Clean), (2, PageState::Clean)] {
             let frame = cache.take_frame().unwrap();
             cache.insert((FILE, page), frame, state);
@@ -268,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_page_changed_while_it_is_written_leaves_its_frame_to_the_write() {
-        let mut cache = Cache::new(2);
+        let mut cache = Cache::new(NODE_FRAMES_MIN as u32 + 2);
         let (at, io) = ((FILE, 0), IoId(1));
         let old = cache.take_frame().unwrap();
         cache.insert(at, old, PageState::Dirty);
@@ -284,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_page_dropped_while_it_is_read_leaves_its_frame_to_the_read() {
-        let mut cache = Cache::new(1);
+        let mut cache = Cache::new(NODE_FRAMES_MIN as u32 + 1);
         let (at, io) = ((FILE, 0), IoId(1));
         let frame = cache.take_frame().unwrap();
         cache.insert(at, frame, PageState::Loading(io));

@@ -167,6 +167,8 @@ impl Cell {
             while let Some((id, task)) = self.tasks.next_ready() {
                 self.run(id, task, out);
             }
+            // Whoever an acknowledgement woke has said by now whether there is more to recall.
+            self.send_recalls(out);
             self.poll_pool(out);
             self.write_back(out);
             self.advance_checkpoint(out);
@@ -234,8 +236,9 @@ impl Cell {
 
     /// Runs a task until it is finished or has to wait.
     fn run<M: Memory>(&mut self, id: TaskId, mut task: Task, out: &mut Out<'_, M>) {
-        for page in std::mem::take(&mut task.pinned) {
-            self.cache.unpin(page);
+        if !task.pinned.is_empty() {
+            task.pinned.drain(..).for_each(|page| self.cache.unpin(page));
+            self.tasks.wake_all(WaitKey::Frames);
         }
         if Self::is_waiting_for_peer(&task) {
             return self.tasks.park(id, task);
@@ -246,6 +249,13 @@ impl Cell {
         };
         match outcome {
             Ok(answer) => self.finish(task, answer, out),
+            Err(Stop::Fail(Errno::ENOSPC)) if task.may_retry() => {
+                // Holding locks it must not wait for a checkpoint, which waits for transactions.
+                self.release_txn(&mut task, out);
+                task.txn = None;
+                task.checkpointed = true;
+                self.wait(id, task, Wait::Checkpoint, out);
+            }
             Err(Stop::Fail(errno)) => {
                 self.release_txn(&mut task, out);
                 self.finish(task, Some((Err(errno), 0)), out);
@@ -283,15 +293,11 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) {
         match (task.work, answer) {
-            (Work::Request { from, header, .. }, Some((answer, payload_len))) => {
-                if self.clients.contains_key(&from.client) {
-                    out.effects.push(Effect::Reply {
-                        to: from,
-                        seq: header.seq,
-                        answer,
-                        payload_len,
-                    });
-                }
+            (Work::Request { from, header, .. }, Some((answer, payload_len)))
+                if self.clients.contains_key(&from.client) =>
+            {
+                let seq = header.seq;
+                out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
             }
             (Work::Prepare { from, txn, .. }, Some((Err(errno), _))) => {
                 self.refuse(from, txn, errno, out)
@@ -396,16 +402,7 @@ impl Cell {
         if self.leases.acknowledge(from.client, acknowledged) {
             self.tasks.wake_all(WaitKey::Recall);
         }
-        // Whoever was woken decides first whether there is more to recall.
-        self.run_ready_now(out);
-        self.send_recalls(out);
         Ok(())
-    }
-
-    fn run_ready_now<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        while let Some((id, task)) = self.tasks.next_ready() {
-            self.run(id, task, out);
-        }
     }
 
     /// Releases everything of a client that is gone. What it asked for and can still be finished is.

@@ -66,7 +66,7 @@ impl Cell {
         for change in changes {
             let same =
                 changes.iter().filter(|other| other.shard() == change.shard()).count() as u64;
-            self.ensure_room(change.shard(), same * NODES_PER_CHANGE + reserve, task, out)?;
+            self.ensure_room(change.shard(), same * NODES_PER_CHANGE + reserve, task)?;
         }
         Ok(())
     }
@@ -133,6 +133,9 @@ impl Cell {
                 }
             }
             // The kernel behind a front changes its own copy of the name along with us.
+            if let (Some(client), Change::RemoveEntry { dir, name, .. }) = (acknowledging, change) {
+                self.leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client);
+            }
             if let (
                 Some(client),
                 Change::AddEntry { dir, name, .. } | Change::ReplaceEntry { dir, name, .. },

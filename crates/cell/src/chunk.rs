@@ -61,12 +61,11 @@ impl Chunks {
 impl Cell {
     /// Whether `need` blocks of the shard's can be promised now. If not, a chunk is fetched; if there is
     /// none, a checkpoint may free some; only then it is ENOSPC.
-    pub(crate) fn ensure_room<M: Memory>(
+    pub(crate) fn ensure_room(
         &mut self,
         id: ShardId,
         need: u64,
         task: &mut Task,
-        out: &mut Out<'_, M>,
     ) -> Result<(), Stop> {
         loop {
             let dirty = self.cache.dirty_pages_of(id);
@@ -75,7 +74,7 @@ impl Cell {
                 return Ok(());
             }
             if std::mem::take(&mut task.no_chunk) {
-                if std::mem::replace(&mut task.checkpointed, true) {
+                if task.holds_locks() || std::mem::replace(&mut task.checkpointed, true) {
                     return Err(Errno::ENOSPC.into());
                 }
                 return Err(Stop::Wait(Wait::Checkpoint));

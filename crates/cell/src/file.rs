@@ -199,7 +199,7 @@ impl Cell {
         if !self.recall(&LeaseKey::Pages(ino), Some(from.client), out) {
             return Err(Stop::Wait(Wait::Recall));
         }
-        let plan = self.plan_write(ino, offset, end, task, out)?;
+        let plan = self.plan_write(ino, offset, end, task)?;
         let new_blocks = self.copy_in(from, ino, (offset, end), plan, out);
         self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
         let now = self.now.wall;
@@ -221,13 +221,12 @@ impl Cell {
 
     /// Brings what a write needs: old pages that it covers in part, frames, blocks. Returns a frame for
     /// each page that needs a new one, and whether the page is a hole until now.
-    fn plan_write<M: Memory>(
+    fn plan_write(
         &mut self,
         ino: Ino,
         offset: u64,
         end: u64,
         task: &mut Task,
-        out: &mut Out<'_, M>,
     ) -> Result<Vec<(u64, Option<FrameNo>, bool)>, Stop> {
         let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
         let mut plan: Vec<(u64, bool, bool)> = Vec::new();
@@ -252,7 +251,7 @@ impl Cell {
             return Err(Stop::Wait(Wait::Pages(needed)));
         }
         let pages = plan.len() as u64;
-        self.ensure_room(ino.shard(), pages + pages / 4 + 32, task, out)?;
+        self.ensure_room(ino.shard(), pages + pages / 4 + 32, task)?;
         if self.cache.dirty_pages() as u64 + pages > u64::from(self.cache.frames()) * 3 / 4 {
             return self.wait_for_frames(pages);
         }

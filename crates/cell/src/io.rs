@@ -63,7 +63,7 @@ impl Io {
     pub(crate) fn queue_nodes(&mut self, nodes: Vec<BlockWrite>) {
         self.node_writes.extend(nodes);
         // From the end on: contiguous blocks come out in rising order.
-        self.node_writes.sort_by(|a, b| b.0.cmp(&a.0));
+        self.node_writes.sort_by_key(|(block, _)| std::cmp::Reverse(*block));
     }
 }
 
@@ -78,7 +78,7 @@ impl Cell {
         if let Some(io) = self.io.node_loads.get(&pointer.block) {
             return Some(*io);
         }
-        let frame = self.cache.take_frame()?;
+        let frame = self.cache.take_node_frame()?;
         let io = self.new_io();
         self.io.live.insert(io, Purpose::LoadNode { shard, pointer, frame });
         self.io.node_loads.insert(pointer.block, io);
@@ -182,7 +182,7 @@ impl Cell {
                 && (frames.is_empty() || start.offset(frames.len() as u64) == *block)
                 && frames.len() < BLOCKS_MAX
             {
-                let Some(frame) = self.cache.take_frame() else { break };
+                let Some(frame) = self.cache.take_node_frame() else { break };
                 let (block, bytes) = self.io.node_writes.pop().expect("just seen");
                 if frames.is_empty() {
                     start = block;

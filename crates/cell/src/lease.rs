@@ -55,6 +55,9 @@ pub(crate) struct Leases {
     next_stamp: u64,
 }
 
+/// Objects with acknowledged leases: about 40 MiB of a cell's memory. Beyond, caches ask each time.
+const ACKNOWLEDGED_MAX: usize = 1 << 18;
+
 fn word_of(key: &LeaseKey) -> u32 {
     let (tag, ino, name): (u64, _, &[u8]) = match key {
         LeaseKey::Name(dir, name) => (0, dir, name.as_bytes()),
@@ -115,9 +118,13 @@ impl Leases {
         }
     }
 
-    /// Grants an acknowledged lease, unless the key is being recalled from somebody.
+    /// Grants an acknowledged lease, unless the key is being recalled from somebody or there are too
+    /// many.
     pub(crate) fn hold(&mut self, key: LeaseKey, client: ClientId) -> bool {
         if self.is_recalling(&key) {
+            return false;
+        }
+        if self.acknowledged.len() >= ACKNOWLEDGED_MAX && !self.acknowledged.contains_key(&key) {
             return false;
         }
         let holders = self.acknowledged.entry(key).or_default();
@@ -196,7 +203,7 @@ impl Leases {
         true
     }
 
-    fn drop_holder(&mut self, key: &LeaseKey, client: ClientId) {
+    pub(crate) fn drop_holder(&mut self, key: &LeaseKey, client: ClientId) {
         if let Some(holders) = self.acknowledged.get_mut(key) {
             holders.retain(|holder| *holder != client);
             if holders.is_empty() {

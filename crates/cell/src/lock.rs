@@ -70,6 +70,12 @@ impl<T: Copy> LockTable<T> {
         true
     }
 
+    /// Whether `txn` has the lock that it asked for.
+    pub(crate) fn is_held(&self, key: &LockKey, txn: TxnId) -> bool {
+        let lock = self.locks.get(key);
+        lock.is_some_and(|lock| lock.holders.iter().any(|(holder, _)| *holder == txn))
+    }
+
     /// Wakes `task` when `key`, which blocks it, is released.
     pub(crate) fn observe(&mut self, key: &LockKey, task: T) {
         let lock = self.locks.get_mut(key).expect("a key that blocks is locked");

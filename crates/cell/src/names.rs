@@ -110,6 +110,8 @@ impl Cell {
                 Ok(Reply::Entry(self.entry((dir, &name), (ino, kind), attr, client, out)))
             }
             PlannedReply::Created { dir, name, mut attr, found: _, open } => {
+                // A client that went away meanwhile opens nothing more.
+                let open = open.filter(|_| self.clients.contains_key(&client));
                 let opened = open.map(|access| self.open_now(attr.ino, access, client, out));
                 if let Some(opened) = &opened {
                     attr = opened.attr;

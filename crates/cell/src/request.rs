@@ -138,7 +138,7 @@ impl Cell {
     ) -> Result<InodeValue, Stop> {
         self.check_unlocked(ino, LockMode::Write)?;
         let value = self.living(ino)?;
-        self.ensure_room(ino.shard(), ROOM, task, out)?;
+        self.ensure_room(ino.shard(), ROOM, task)?;
         if !self.recall(&LeaseKey::Attr(ino), task.client(), out) {
             return Err(Stop::Wait(Wait::Recall));
         }

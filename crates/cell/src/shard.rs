@@ -201,7 +201,7 @@ impl Shard {
         new: Option<(Ino, FileKind)>,
     ) {
         let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
-        let mut bucket = match self.get(&key).ok().expect(RESIDENT) {
+        let mut bucket = match self.get(&key).expect(RESIDENT) {
             Some(Value::Entries(bucket)) => bucket.to_vec(),
             _ => Vec::new(),
         };
@@ -261,7 +261,7 @@ impl Shard {
     ) -> u64 {
         let mut old: Vec<(u64, Extent)> = Vec::new();
         let seen = self.extents(ino, first, last, |at, extent| old.push((at, extent.clone())));
-        seen.ok().expect(RESIDENT);
+        seen.expect(RESIDENT);
         let mut records: Vec<(u64, Extent)> = Vec::new();
         for (page, start, checksums) in new {
             for (index, run) in checksums.chunks(EXTENT_BLOCKS_MAX).enumerate() {

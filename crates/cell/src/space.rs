@@ -136,9 +136,12 @@ impl Space {
     /// chunks that came and those that leave with it.
     pub(crate) fn seal(&mut self) -> (Vec<u64>, Vec<u64>) {
         self.sealed.append(&mut self.freed);
-        let departing = &self.departing;
-        self.claimed.retain(|number| !departing.contains(number));
-        (std::mem::take(&mut self.claimed), self.departing.clone())
+        // A chunk that came and leaves within one checkpoint never was the shard's for others.
+        let (claimed, departing) = (std::mem::take(&mut self.claimed), &self.departing);
+        let released = departing.iter().filter(|number| !claimed.contains(number)).copied();
+        let released = released.collect();
+        let kept = claimed.into_iter().filter(|number| !departing.contains(number));
+        (kept.collect(), released)
     }
 
     /// The checkpoint is durable. Returns the chunks that are nobody's now.
@@ -213,7 +216,7 @@ mod tests {
         space.free(block);
         space.depart();
         let (claimed, departing) = space.seal();
-        assert_eq!((claimed.clone(), departing), (vec![3], vec![9]));
+        assert_eq!((claimed.clone(), departing), (vec![3], vec![]));
         space.failed(claimed);
         assert_eq!(space.free_blocks(), 2 * CHUNK_BLOCKS - 1);
         space.depart();

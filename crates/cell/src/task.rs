@@ -141,6 +141,17 @@ impl Task {
         }
     }
 
+    /// Whether it is a transaction that may try again after a checkpoint has freed space.
+    pub(crate) fn may_retry(&self) -> bool {
+        self.txn.is_some() && !self.checkpointed
+    }
+
+    /// Whether others wait for it, so that it must not wait for a checkpoint.
+    pub(crate) fn holds_locks(&self) -> bool {
+        matches!(self.work, Work::Prepare { .. } | Work::Commit { .. })
+            || self.txn.as_ref().is_some_and(Txn::holds_any)
+    }
+
     pub(crate) fn slot(&self) -> Option<SlotRef> {
         match self.work {
             Work::Request { from, .. } => Some(from),

@@ -42,7 +42,9 @@ pub(crate) struct Txn {
     pub(crate) peeked: BTreeMap<Ino, Option<InodeValue>>,
     /// Cells that hold something for it.
     participants: BTreeSet<CellId>,
+    /// For a peer's answer, or for a lock of this cell.
     waiting: bool,
+    waiting_lock: Option<LockKey>,
 }
 
 impl Txn {
@@ -55,11 +57,17 @@ impl Txn {
             peeked: BTreeMap::new(),
             participants: BTreeSet::new(),
             waiting: false,
+            waiting_lock: None,
         }
     }
 
     pub(crate) fn is_acquiring(&self) -> bool {
-        !self.wanted.is_empty()
+        !self.wanted.is_empty() || self.waiting_lock.is_some()
+    }
+
+    /// Whether it keeps others from going on.
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.held.is_empty()
     }
 
     fn holds(&self, touched: &BTreeMap<LockKey, LockMode>) -> bool {
@@ -147,6 +155,12 @@ impl Cell {
             return Err(Stop::Wait(Wait::Registered));
         }
         self.live_txns.insert(txn.id);
+        if let Some(key) = &txn.waiting_lock {
+            if !self.shards[&key.shard()].locks.is_held(key, txn.id) {
+                return Err(Stop::Wait(Wait::Registered));
+            }
+            txn.waiting_lock = None;
+        }
         while let Some((key, mode)) = txn.wanted.pop_first() {
             let owner = self.map[usize::from(key.shard().0)];
             if owner == self.id {
@@ -157,6 +171,7 @@ impl Cell {
                     shard.use_sequence(ino);
                     txn.values.insert(key, KeyValue::New(ino));
                 } else if !shard.locks.lock(&key, mode, txn.id, id) {
+                    txn.waiting_lock = Some(key);
                     return Err(Stop::Wait(Wait::Registered));
                 }
                 continue;
@@ -378,6 +393,12 @@ impl Cell {
         let Some(participant) = self.participants.get(&txn) else { return Ok(()) };
         // How many of this message's keys are locked (or in a queue) already.
         let done = participant.keys.len() - next;
+        if let Some((key, _)) = participant.keys.last().filter(|_| done > 0)
+            && !matches!(key, LockKey::New(_))
+            && !self.shards[&key.shard()].locks.is_held(key, txn)
+        {
+            return Err(Stop::Wait(Wait::Registered));
+        }
         for (key, mode) in &keys[done..] {
             let participant = self.participants.get_mut(&txn).expect("just there");
             participant.keys.push((key.clone(), *mode));
@@ -421,7 +442,7 @@ impl Cell {
             }
         }
         for (key, _) in keys.iter().filter(|(_, mode)| writes(*mode)) {
-            self.promise(txn, key, task, out)?;
+            self.promise(txn, key, task)?;
         }
         for (key, _) in keys {
             if let LockKey::New(shard) = key {
@@ -434,18 +455,12 @@ impl Cell {
         Ok(values)
     }
 
-    fn promise<M: Memory>(
-        &mut self,
-        txn: TxnId,
-        key: &LockKey,
-        task: &mut Task,
-        out: &mut Out<'_, M>,
-    ) -> Result<(), Stop> {
+    fn promise(&mut self, txn: TxnId, key: &LockKey, task: &mut Task) -> Result<(), Stop> {
         let home = key.shard();
         if self.participants[&txn].promised.contains(&home) {
             return Ok(());
         }
-        self.ensure_room(home, PROMISE, task, out)?;
+        self.ensure_room(home, PROMISE, task)?;
         self.shards.get_mut(&home).expect("owned").promised += PROMISE;
         self.participants.get_mut(&txn).expect("known").promised.push(home);
         Ok(())

@@ -172,7 +172,7 @@ pub struct Sim {
     /// How many seeds, one after the other
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     pub seeds: u64,
-    /// Operations a seed [default: drawn from the seed]
+    /// Operations a seed [default: 500]
     #[arg(long)]
     pub steps: Option<u32>,
     /// Cells [default: drawn from the seed]

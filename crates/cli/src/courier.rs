@@ -9,6 +9,9 @@ use warren_runtime::{Connection, Slot};
 /// A front's admission.
 pub struct Admission(pub Connection);
 
+/// Requests of the front itself are nobody else's.
+const SERVER: (u32, u32) = (0, 0);
+
 struct SlotCourier(Slot);
 
 impl Fleet for Admission {
@@ -36,7 +39,7 @@ impl Courier for SlotCourier {
     }
 
     fn call_cell(&mut self, cell: CellId, request: &Request) -> Answer {
-        self.0.call_cell(cell, request)
+        self.0.call_cell(cell, SERVER, request, 0)
     }
 
     fn payload_out(&mut self) -> &mut [u8] {

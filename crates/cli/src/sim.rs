@@ -1,10 +1,104 @@
-//! `warren sim`: runs the simulator.
+//! `warren sim`: runs the simulator. A failing seed is printed with what it broke and how to run it
+//! again; the first one ends the run.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use warren_sim::{Options, STEPS_DEFAULT, Summary, run_many};
 
 use crate::arguments::Sim;
-use crate::failure::{CODE_FAILURE, Failure};
+use crate::failure::{CODE_FAILURE, Failure, print_json};
 
-pub fn perform(_arguments: &Sim) -> Result<ExitCode, Failure> {
-    Err(Failure::new(CODE_FAILURE, "the simulator is not part of this build; update Warren"))
+/// What is reported of a run.
+#[derive(Serialize, Default)]
+struct Outcome {
+    first_seed: u64,
+    passed: u64,
+    failed: u64,
+    operations: u64,
+    events: u64,
+    /// The same for the same seeds, whatever the threads did.
+    hash: String,
+    coverage: Vec<(String, u64)>,
+    failed_seed: Option<u64>,
+    rule: Option<String>,
+}
+
+pub fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
+    let options = Options {
+        seed: arguments.seed,
+        steps: arguments.steps.map_or(STEPS_DEFAULT, u64::from),
+        cells: arguments.cells,
+        plant: None,
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.unwrap_or(cores);
+    let done = AtomicU64::new(0);
+    // A panic of what is simulated is caught and reported as a finding.
+    std::panic::set_hook(Box::new(|_| {}));
+    let result = run_many(options, arguments.seeds, threads, &|count| {
+        done.fetch_max(count, Ordering::Relaxed);
+    });
+    let _ours = std::panic::take_hook();
+    let (outcome, events) = match result {
+        Ok(summary) => (passed(arguments.seed, summary), String::new()),
+        Err(failure) => {
+            let seeds_done = done.load(Ordering::Relaxed);
+            (failed(arguments.seed, seeds_done, &failure), failure.to_string())
+        }
+    };
+    if arguments.json {
+        print_json(&outcome)?;
+    } else {
+        print(&outcome, &events, arguments);
+    }
+    Ok(ExitCode::from(if outcome.failed == 0 { 0 } else { CODE_FAILURE }))
+}
+
+fn passed(first_seed: u64, summary: Summary) -> Outcome {
+    let coverage = summary.coverage.iter().map(|(what, times)| ((*what).to_owned(), *times));
+    Outcome {
+        first_seed,
+        passed: summary.runs,
+        operations: summary.operations,
+        events: summary.events,
+        hash: format!("{:016x}", summary.hash),
+        coverage: coverage.collect(),
+        ..Outcome::default()
+    }
+}
+
+fn failed(first_seed: u64, seeds_done: u64, failure: &warren_sim::Failure) -> Outcome {
+    Outcome {
+        first_seed,
+        passed: seeds_done.saturating_sub(1),
+        failed: 1,
+        failed_seed: Some(failure.seed),
+        rule: Some(failure.rule.clone()),
+        ..Outcome::default()
+    }
+}
+
+fn print(outcome: &Outcome, events: &str, arguments: &Sim) {
+    if let Some(seed) = outcome.failed_seed {
+        print!("{events}");
+        let mut again = format!("warren sim --seed {seed}");
+        if let Some(steps) = arguments.steps {
+            again += &format!(" --steps {steps}");
+        }
+        if let Some(cells) = arguments.cells {
+            again += &format!(" --cells {cells}");
+        }
+        println!("again: {again}");
+    } else {
+        for (what, times) in &outcome.coverage {
+            println!("{times:>12}  {what}");
+        }
+        println!(
+            "{} operations, {} events, hash {}",
+            outcome.operations, outcome.events, outcome.hash
+        );
+    }
+    println!("simulation: {} passed, {} failed", outcome.passed, outcome.failed);
 }

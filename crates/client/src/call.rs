@@ -23,7 +23,10 @@ use std::sync::Arc;
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{CellId, Errno, Ino, MapVersion};
-use warren_proto::{Answer, Credentials, DirEntry, Entry, FileKind, Reply, Request, RequestHeader};
+use warren_proto::{
+    AccessMode, Answer, Credentials, DirEntry, Entry, FileKind, FileName, Reply, Request,
+    RequestHeader,
+};
 
 use crate::cache::{Cache, Held, Words};
 use crate::op::{Goal, Op};
@@ -125,6 +128,8 @@ pub struct Call {
     moves: u32,
     /// Entries of the pages of a listing that came so far.
     listed: Vec<DirEntry>,
+    /// What a create found instead of creating it, while it is opened at its own cell.
+    found: Option<Entry>,
 }
 
 impl Call {
@@ -138,6 +143,7 @@ impl Call {
             tries: 0,
             moves: 0,
             listed: Vec::new(),
+            found: None,
         }
     }
 
@@ -353,19 +359,48 @@ impl Call {
                 }
                 self.listing(map, (dir, cookie), parent, entries, end)
             }
-            (Request::Create { dir, name, .. }, Ok(Reply::Created { entry, opened: None }))
-                if self.op.creates_through_links() && entry.kind == FileKind::Symlink =>
-            {
-                self.answers.names.push((dir, name, Some((entry.ino, entry.kind))));
-                self.probe()
-            }
+            (
+                Request::Create { dir, name, access, .. },
+                Ok(Reply::Entry(entry) | Reply::Created { entry, opened: None }),
+            ) if self.op.creates_and_opens() => self.found(map, (dir, name), entry, access),
             (Request::Create { .. }, Err(Errno::ELOOP))
                 if self.op.creates_through_links() && !self.answers.probe_last =>
             {
                 self.probe()
             }
+            (Request::Open { .. }, answer) if self.found.is_some() => self.opened(answer),
             (_, Err(errno)) if self.op.may_have_vanished(errno) => self.vanished(errno),
             (_, answer) => done(answer),
+        }
+    }
+
+    /// A create that was to open found something that its cell could not open.
+    fn found(
+        &mut self,
+        map: &ShardMap,
+        (dir, name): (Ino, FileName),
+        entry: Entry,
+        access: AccessMode,
+    ) -> Step {
+        if entry.kind != FileKind::Symlink {
+            self.found = Some(entry);
+            return self.send(Request::Open { ino: entry.ino, access }, Purpose::Last, map);
+        }
+        if !self.op.creates_through_links() {
+            return Step::Done(Err(Errno::ELOOP));
+        }
+        self.answers.names.push((dir, name, Some((entry.ino, entry.kind))));
+        self.probe()
+    }
+
+    fn opened(&mut self, answer: Answer) -> Step {
+        let entry = self.found.take();
+        match (answer, entry) {
+            (Ok(Reply::Opened(opened)), Some(entry)) => {
+                Step::Done(Ok(Reply::Created { entry, opened: Some(opened) }))
+            }
+            (Err(errno @ (Errno::ESTALE | Errno::ENOENT)), _) => self.vanished(errno),
+            (answer, _) => done(answer),
         }
     }
 

@@ -97,14 +97,23 @@ impl Op {
         }
     }
 
-    /// Whether a symbolic link that stands where a file was to be created is followed (`open` with
-    /// `O_CREAT` and without `O_EXCL` or `O_NOFOLLOW`).
+    /// Whether it is an `open` with `O_CREAT`.
+    pub(crate) fn creates_and_opens(&self) -> bool {
+        match self {
+            Self::At(_, PathOp::Create { new, flags, .. }) => {
+                new.kind == FileKind::Regular && flags.contains(CreateFlags::OPEN)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a symbolic link that stands where a file was to be created is followed: by an `open`
+    /// with `O_CREAT`, but without `O_EXCL` or `O_NOFOLLOW`.
     pub(crate) fn creates_through_links(&self) -> bool {
         match self {
-            Self::At(path, PathOp::Create { new, flags, .. }) => {
-                path.follow_last
-                    && new.kind == FileKind::Regular
-                    && flags.contains(CreateFlags::OPEN)
+            Self::At(path, PathOp::Create { flags, .. }) => {
+                self.creates_and_opens()
+                    && path.follow_last
                     && !flags.contains(CreateFlags::EXCLUSIVE)
             }
             _ => false,

@@ -21,8 +21,8 @@ pub trait Courier: Send {
     fn number(&self) -> SlotNo;
 }
 
-/// A connection to the fleet: what couriers come from.
-pub trait Fleet: Send + Sync {
+/// A connection to the fleet: the office that couriers come from.
+pub trait Post: Send + Sync {
     /// A courier on a slot of its own. EAGAIN when all slots are taken.
     fn courier(&self) -> Result<Box<dyn Courier>, Errno>;
 

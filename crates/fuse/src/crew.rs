@@ -24,15 +24,15 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use warren_base::{Errno, SlotNo};
+use warren_base::{Errno, Ino, SlotNo};
 use warren_proto::Request;
 
 use crate::abi::opcode;
 use crate::channel::{Channel, Received};
-use crate::courier::{Courier, Fleet};
+use crate::courier::{Courier, Post};
 use crate::front::{Deferred, Front, FrontOptions, Outcome};
 use crate::message::{HEAD, Head, Header, Operation};
-use crate::recall::serve_recalls;
+use crate::recall::{drop_pages, serve_recalls};
 use crate::reply::Body;
 
 /// How long a reader looks for the next message before it waits in the kernel. Longer spins take
@@ -51,8 +51,8 @@ const DEFERRED_RETRY: Duration = Duration::from_millis(10);
 /// Slots kept from requests that wait for locks.
 const SLOTS_FOR_THE_REST: usize = 8;
 
-/// The thread that tries deferred locks has a slot too.
-const RETRY_SLOTS: usize = 1;
+/// The thread that runs errands has a slot too.
+const ERRAND_SLOTS: usize = 1;
 
 /// How long the end waits for threads whose requests do not.
 const GRACE: Duration = Duration::from_secs(2);
@@ -81,8 +81,8 @@ struct Shared {
     bell: Condvar,
     /// For who waits for the end.
     end: Condvar,
-    /// To the thread that tries deferred locks; none once closed, which ends it.
-    deferred: Mutex<Option<Sender<Deferred>>>,
+    /// To the thread that runs errands; none once closed, which ends it.
+    errands: Mutex<Option<Sender<Errand>>>,
     threads_max: usize,
 }
 
@@ -96,6 +96,14 @@ struct Yard {
     running: usize,
 }
 
+/// What serving threads leave to another.
+enum Errand {
+    /// Get this lock, sooner or later.
+    Lock(Deferred),
+    /// Have the kernel drop the pages of this inode.
+    DropPages(Ino),
+}
+
 /// What a serving thread works with.
 struct Desk {
     courier: Box<dyn Courier>,
@@ -107,17 +115,17 @@ struct Desk {
 impl Crew {
     /// Starts serving. It takes a slot for each cell and one more, and at least two to serve with.
     pub fn start(
-        fleet: Arc<dyn Fleet>,
+        fleet: Arc<dyn Post>,
         channel: Arc<dyn Channel>,
         options: FrontOptions,
     ) -> io::Result<Self> {
         let cells = fleet.cells();
-        let threads_max = fleet.slots().saturating_sub(cells.len() + RETRY_SLOTS);
+        let threads_max = fleet.slots().saturating_sub(cells.len() + ERRAND_SLOTS);
         if threads_max < 2 {
             return Err(io::Error::other("the connection has too few slots to serve a mount"));
         }
         let waiters_max = threads_max.saturating_sub(SLOTS_FOR_THE_REST).max(1);
-        let (deferred, retries) = std::sync::mpsc::channel();
+        let (errands, arrivals) = std::sync::mpsc::channel();
         let shared = Arc::new(Shared {
             front: Front::new(Arc::clone(&fleet), options, waiters_max.min(threads_max - 1)),
             channel,
@@ -130,7 +138,7 @@ impl Crew {
             yard: Mutex::default(),
             bell: Condvar::new(),
             end: Condvar::new(),
-            deferred: Mutex::new(Some(deferred)),
+            errands: Mutex::new(Some(errands)),
             threads_max,
         });
         let mut crew = Self { shared, service: Vec::new(), recall_slots: Vec::new() };
@@ -142,7 +150,9 @@ impl Crew {
             })?;
         }
         let mut courier = fleet.courier().map_err(no_slot)?;
-        crew.serve_with("locks".into(), move |shared| shared.retry_locks(&mut *courier, &retries))?;
+        crew.serve_with("errands".into(), move |shared| {
+            shared.run_errands(&mut *courier, &arrivals);
+        })?;
         crew.serve_with("sentinel".into(), |shared| shared.watch())?;
         crew.shared.sentinel.get_or_init(|| crew.service[crew.service.len() - 1].thread().clone());
         let mut yard = crew.shared.yard();
@@ -304,7 +314,17 @@ impl Shared {
                 let read = desk.courier.payload_in().get(..len).ok_or(Errno::EIO);
                 self.channel.reply(unique, read);
             }
-            Ok(Outcome::Deferred(lock)) => self.defer(lock),
+            Ok(Outcome::Misplaced) => {
+                self.channel.reply(unique, Ok(desk.body.as_bytes()));
+                // At the end of the mount the pages go anyway.
+                self.leave(Errand::DropPages(header.ino));
+            }
+            Ok(Outcome::Deferred(lock)) => {
+                if !self.leave(Errand::Lock(lock)) {
+                    self.front.interrupts.end(unique);
+                    self.channel.reply(unique, Err(Errno::EINTR));
+                }
+            }
             Err(_) if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET) => {}
             Err(errno) => self.channel.reply(unique, Err(errno)),
         }
@@ -329,8 +349,7 @@ impl Shared {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let courier = self.front.fleet.courier().map_err(no_slot)?;
-        let desk =
-            Desk { courier, head: [0; HEAD], body: Body::default(), message: Vec::new() };
+        let desk = Desk { courier, head: [0; HEAD], body: Body::default(), message: Vec::new() };
         let shared = Arc::clone(self);
         let name = format!("fuse {}", yard.running);
         let builder = thread::Builder::new().name(name).stack_size(STACK);
@@ -405,23 +424,20 @@ impl Shared {
         drop(self.yard());
         self.bell.notify_all();
         self.end.notify_all();
-        self.deferred.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.errands.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(sentinel) = self.sentinel.get() {
             sentinel.unpark();
         }
     }
 
-    fn defer(&self, lock: Deferred) {
-        let unique = lock.unique;
-        let deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
-        if deferred.as_ref().is_none_or(|queue| queue.send(lock).is_err()) {
-            self.front.interrupts.end(unique);
-            self.channel.reply(unique, Err(Errno::EINTR));
-        }
+    /// False at the end: nobody will run it.
+    fn leave(&self, errand: Errand) -> bool {
+        let errands = self.errands.lock().unwrap_or_else(PoisonError::into_inner);
+        errands.as_ref().is_some_and(|queue| queue.send(errand).is_ok())
     }
 
-    /// Tries deferred locks, in the order in which they came, until closed.
-    fn retry_locks(&self, courier: &mut dyn Courier, arrivals: &Receiver<Deferred>) {
+    /// Runs errands until closed. Deferred locks are tried in the order in which they came.
+    fn run_errands(&self, courier: &mut dyn Courier, arrivals: &Receiver<Errand>) {
         let mut locks: Vec<Deferred> = Vec::new();
         loop {
             let arrived = if locks.is_empty() {
@@ -430,7 +446,8 @@ impl Shared {
                 arrivals.recv_timeout(DEFERRED_RETRY)
             };
             match arrived {
-                Ok(lock) => locks.push(lock),
+                Ok(Errand::Lock(lock)) => locks.push(lock),
+                Ok(Errand::DropPages(ino)) => drop_pages(&*self.channel, ino),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }

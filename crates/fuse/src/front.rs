@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use warren_base::{Errno, Ino};
 use warren_proto::{Answer, Attr, Handle, Lease, Reply, Request};
 
-use crate::courier::{Courier, Fleet};
+use crate::courier::{Courier, Post};
 use crate::held::HeldLocks;
 use crate::interrupt::Interrupts;
 use crate::message::{Header, Operation};
@@ -33,10 +33,10 @@ pub use lock::Deferred;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PageCaching {
     /// The kernel compares size and modification time before it uses a page, and drops all pages of
-    /// a file that changed, by itself too.
-    #[default]
+    /// a file that changed, by itself too. Right also where pages are not leased.
     Revalidated,
-    /// Pages stay until recalled: every cell leases them to whoever opens.
+    /// Pages stay until recalled: a cell leases them with every open, read and write.
+    #[default]
     Leased,
 }
 
@@ -52,6 +52,9 @@ pub enum Outcome {
     Body,
     /// The reply is this much of the courier's inward lane.
     Payload(usize),
+    /// The reply is the body, but the kernel cached what was written where the file ended for all it
+    /// knew, and it ended elsewhere: its pages are to be dropped.
+    Misplaced,
     /// There is no reply, ever.
     Silent,
     /// The reply comes from whoever tries the lock again.
@@ -60,7 +63,7 @@ pub enum Outcome {
 
 /// Shared by all threads that serve one mount.
 pub struct Front {
-    pub(crate) fleet: Arc<dyn Fleet>,
+    pub(crate) fleet: Arc<dyn Post>,
     pub(crate) interrupts: Interrupts,
     options: FrontOptions,
     held: HeldLocks,
@@ -73,7 +76,7 @@ pub struct Front {
 
 impl Front {
     /// At most `lock_waiters_max` requests occupy a thread and a slot to wait for a lock.
-    pub fn new(fleet: Arc<dyn Fleet>, options: FrontOptions, lock_waiters_max: usize) -> Self {
+    pub fn new(fleet: Arc<dyn Post>, options: FrontOptions, lock_waiters_max: usize) -> Self {
         Self {
             fleet,
             interrupts: Interrupts::default(),
@@ -135,7 +138,7 @@ impl Call<'_> {
             Operation::Open(flags) => self.open(flags),
             Operation::Create(create) => self.create(create),
             Operation::Read { open, offset, len } => return self.read(open, offset, len),
-            Operation::Write(write) => self.write(write),
+            Operation::Write(write) => return self.write(write),
             Operation::StatFs => self.statfs(),
             Operation::Flush { owner } => self.flush(owner),
             Operation::Release { open, flock } => self.release(open, flock),

@@ -18,13 +18,14 @@ mod message;
 mod mount;
 mod recall;
 mod reply;
+mod runtime;
 mod serve;
 #[cfg(test)]
 mod testing;
 mod watchdog;
 
 pub use channel::{Channel, DevFuse, Received};
-pub use courier::{Courier, Fleet};
+pub use courier::{Courier, Post};
 pub use crew::Crew;
 pub use front::{FrontOptions, PageCaching};
 pub use message::{HEAD, Head};

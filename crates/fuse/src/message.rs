@@ -95,41 +95,92 @@ impl OpenFlags {
 /// One request of the kernel's, without who asks and about which inode: that is in the header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
-    Init { major: u32, minor: u32, max_readahead: u32, flags: u64 },
+    Init {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u64,
+    },
     Destroy,
-    Interrupt { unique: u64 },
+    Interrupt {
+        unique: u64,
+    },
     /// The kernel dropped inodes. The front keeps nothing about them. There is no reply.
     Forget,
     Lookup(FileName),
     GetAttr,
     Statx,
-    SetAttr { open: Option<u64>, set: SetAttr },
+    SetAttr {
+        open: Option<u64>,
+        set: SetAttr,
+    },
     ReadLink,
-    Symlink { name: FileName, target: Box<[u8]> },
+    Symlink {
+        name: FileName,
+        target: Box<[u8]>,
+    },
     Mknod(Mknod),
-    Mkdir { name: FileName, mode: u32 },
+    Mkdir {
+        name: FileName,
+        mode: u32,
+    },
     Unlink(FileName),
     Rmdir(FileName),
-    Rename { name: FileName, new_dir: Ino, new_name: FileName, flags: RenameFlags },
-    Link { ino: Ino, name: FileName },
+    Rename {
+        name: FileName,
+        new_dir: Ino,
+        new_name: FileName,
+        flags: RenameFlags,
+    },
+    Link {
+        ino: Ino,
+        name: FileName,
+    },
     Open(OpenFlags),
     Create(Create),
-    Read { open: u64, offset: u64, len: u32 },
+    Read {
+        open: u64,
+        offset: u64,
+        len: u32,
+    },
     Write(Write),
     StatFs,
-    Flush { owner: LockOwner },
+    Flush {
+        owner: LockOwner,
+    },
     /// The last descriptor is gone; `flock` is the owner whose `flock` goes with it.
-    Release { open: u64, flock: Option<LockOwner> },
-    Fsync { data_only: bool },
+    Release {
+        open: u64,
+        flock: Option<LockOwner>,
+    },
+    Fsync {
+        data_only: bool,
+    },
     OpenDir,
-    ReadDir { offset: u64, len: u32 },
+    ReadDir {
+        offset: u64,
+        len: u32,
+    },
     ReleaseDir,
-    GetXattr { name: XattrName, len: u32 },
-    SetXattr { name: XattrName, value: Box<[u8]>, mode: XattrMode },
-    ListXattr { len: u32 },
+    GetXattr {
+        name: XattrName,
+        len: u32,
+    },
+    SetXattr {
+        name: XattrName,
+        value: Box<[u8]>,
+        mode: XattrMode,
+    },
+    ListXattr {
+        len: u32,
+    },
     RemoveXattr(XattrName),
     TestLock(LockSpec),
-    Lock { open: u64, spec: LockSpec, wait: bool },
+    Lock {
+        open: u64,
+        spec: LockSpec,
+        wait: bool,
+    },
     Sync,
     /// Something we do not do, and what to say so.
     Unsupported(Errno),
@@ -147,10 +198,15 @@ impl Operation {
             opcode::LOOKUP..=opcode::LINK | opcode::RENAME2 if code != opcode::FORGET => {
                 names(code, &mut fields)
             }
-            opcode::OPEN | opcode::CREATE | opcode::READ | opcode::WRITE | opcode::RELEASE
-            | opcode::FLUSH | opcode::FSYNC | opcode::FSYNCDIR | opcode::READDIR => {
-                files(code, &mut fields, payload_len)
-            }
+            opcode::OPEN
+            | opcode::CREATE
+            | opcode::READ
+            | opcode::WRITE
+            | opcode::RELEASE
+            | opcode::FLUSH
+            | opcode::FSYNC
+            | opcode::FSYNCDIR
+            | opcode::READDIR => files(code, &mut fields, payload_len),
             opcode::SETXATTR..=opcode::REMOVEXATTR => xattrs(code, &mut fields),
             opcode::GETLK..=opcode::SETLKW => locks(code, &mut fields),
             opcode::FORGET | opcode::BATCH_FORGET => Ok(Self::Forget),

@@ -62,7 +62,9 @@ impl MountOptions {
 /// Why a mount failed, in one line that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    #[error("no {DEVICE}: load the module (modprobe fuse), or give the container --device {DEVICE}")]
+    #[error(
+        "no {DEVICE}: load the module (modprobe fuse), or give the container --device {DEVICE}"
+    )]
     NoDevice,
     #[error("may not open {DEVICE}: run as root, or give the container --device {DEVICE}")]
     DeviceDenied,
@@ -143,7 +145,11 @@ fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
         _ => MountError::MountPoint(dir.into(), error),
     };
     let dir = dir.canonicalize().map_err(failed)?;
-    if dir.metadata().map_err(failed)?.is_dir() { Ok(dir) } else { Err(MountError::NotADirectory(dir)) }
+    if dir.metadata().map_err(failed)?.is_dir() {
+        Ok(dir)
+    } else {
+        Err(MountError::NotADirectory(dir))
+    }
 }
 
 fn open_device() -> Result<OwnedFd, MountError> {
@@ -202,7 +208,8 @@ fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Mo
 
 /// In an option a comma and a backslash are escaped.
 fn fusermount_terms(options: &MountOptions) -> Vec<u8> {
-    let mut terms = format!("default_permissions,max_read={PAYLOAD_MAX},subtype=warren").into_bytes();
+    let mut terms =
+        format!("default_permissions,max_read={PAYLOAD_MAX},subtype=warren").into_bytes();
     let flags = [
         (options.allow_other, ",allow_other"),
         (options.read_only, ",ro"),

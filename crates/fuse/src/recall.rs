@@ -60,11 +60,7 @@ pub fn drop_copies(channel: &dyn Channel, keys: &[LeaseKey]) {
                     unknown.push(*ino);
                 }
             }
-            LeaseKey::Pages(ino) => {
-                // An unknown inode has no pages. There is nothing to do about other errors: the
-                // kernel is going away.
-                let _ = invalidate(channel, *ino, Range::Pages);
-            }
+            LeaseKey::Pages(ino) => drop_pages(channel, *ino),
         }
     }
     if names || !unknown.is_empty() {
@@ -73,6 +69,13 @@ pub fn drop_copies(channel: &dyn Channel, keys: &[LeaseKey]) {
     for ino in unknown {
         let _ = invalidate(channel, ino, Range::Attributes);
     }
+}
+
+/// Drops the pages of an inode. Not from a thread that serves: it waits for reads and writes of them.
+pub fn drop_pages(channel: &dyn Channel, ino: Ino) {
+    // An unknown inode has no pages. There is nothing to do about other errors: the kernel is going
+    // away.
+    let _ = invalidate(channel, ino, Range::Pages);
 }
 
 #[derive(Clone, Copy)]

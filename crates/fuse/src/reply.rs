@@ -192,7 +192,14 @@ impl Body {
     }
 
     /// `fuse_dirent`, unless the body would exceed `room` bytes: then false, and nothing is added.
-    pub fn dirent(&mut self, ino: Ino, offset: u64, kind: FileKind, name: &[u8], room: usize) -> bool {
+    pub fn dirent(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        kind: FileKind,
+        name: &[u8],
+        room: usize,
+    ) -> bool {
         let len = (abi::DIRENT + name.len()).next_multiple_of(abi::DIRENT_ALIGN);
         let end = self.bytes.len() + len;
         if end > room {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::channel::DevFuse;
-use crate::courier::Fleet;
+use crate::courier::Post;
 use crate::crew::Crew;
 use crate::front::FrontOptions;
 use crate::mount::{Mount, MountError, MountOptions};
@@ -32,7 +32,7 @@ pub struct MountedFront {
 
 /// Mounts on `dir` and starts to serve.
 pub fn mount(
-    fleet: Arc<dyn Fleet>,
+    fleet: Arc<dyn Post>,
     dir: &Path,
     options: &ServeOptions,
 ) -> Result<MountedFront, MountError> {
@@ -75,7 +75,7 @@ impl MountedFront {
 /// Mounts on `dir`, writes a byte to `ready`, and serves until the mount is unmounted or a signal
 /// (SIGTERM, SIGINT, SIGHUP) asks for the end. To be called while the process has one thread only.
 pub fn serve_mount(
-    fleet: Arc<dyn Fleet>,
+    fleet: Arc<dyn Post>,
     dir: &Path,
     options: &ServeOptions,
     ready: Option<OwnedFd>,

@@ -1,13 +1,18 @@
-//! A kernel for tests: messages go in by hand, replies and notices are kept.
+//! A kernel and a fleet for tests. Into the kernel messages go by hand, its replies and notices are
+//! kept. The fleet answers by a function.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use warren_base::Errno;
+use warren_base::limits::PAYLOAD_MAX;
+use warren_base::{CellId, Errno, SlotNo};
+use warren_proto::{Answer, Request};
 
 use crate::abi;
 use crate::channel::{Channel, Received};
+use crate::courier::{Courier, Post};
 use crate::message::{HEAD, Head};
 
 pub type Replied = Result<Vec<u8>, Errno>;
@@ -112,5 +117,80 @@ impl Channel for FakeChannel {
     fn stop(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
+    }
+}
+
+type Script = dyn Fn(SlotNo, &Request) -> Answer + Send + Sync;
+
+/// Answers every request by a function, which may block. There is no cell to recall anything.
+#[derive(Clone)]
+pub struct Scripted {
+    script: Arc<Script>,
+    slots: u16,
+    taken: Arc<AtomicU16>,
+}
+
+impl Scripted {
+    pub fn new(
+        slots: u16,
+        script: impl Fn(SlotNo, &Request) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        Self { script: Arc::new(script), slots, taken: Arc::default() }
+    }
+}
+
+impl Post for Scripted {
+    fn courier(&self) -> Result<Box<dyn Courier>, Errno> {
+        let number = self.taken.fetch_add(1, Ordering::SeqCst);
+        if number >= self.slots {
+            self.taken.fetch_sub(1, Ordering::SeqCst);
+            return Err(Errno::EAGAIN);
+        }
+        let fleet = self.clone();
+        Ok(Box::new(ScriptedCourier {
+            fleet,
+            number: SlotNo(number),
+            payload: vec![0; PAYLOAD_MAX],
+        }))
+    }
+
+    fn slots(&self) -> usize {
+        usize::from(self.slots)
+    }
+
+    fn cells(&self) -> Vec<CellId> {
+        Vec::new()
+    }
+
+    fn in_flight(&self, _: SlotNo) -> Option<u32> {
+        Some(1)
+    }
+}
+
+struct ScriptedCourier {
+    fleet: Scripted,
+    number: SlotNo,
+    payload: Vec<u8>,
+}
+
+impl Courier for ScriptedCourier {
+    fn call(&mut self, _: (u32, u32), request: &Request, _: usize) -> Answer {
+        (self.fleet.script)(self.number, request)
+    }
+
+    fn call_cell(&mut self, _: CellId, request: &Request) -> Answer {
+        (self.fleet.script)(self.number, request)
+    }
+
+    fn payload_out(&mut self) -> &mut [u8] {
+        &mut self.payload
+    }
+
+    fn payload_in(&self) -> &[u8] {
+        &self.payload
+    }
+
+    fn number(&self) -> SlotNo {
+        self.number
     }
 }

@@ -30,7 +30,8 @@ impl Watchdog {
                 eprintln!("watchdog: aborting FUSE connection {connection}");
                 if abort(connection).is_err() {
                     // A forced unmount aborts too. Nothing is left to try if that fails.
-                    let _ = rustix::mount::unmount(&dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
+                    let _ =
+                        rustix::mount::unmount(&dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
                 }
             }
         };

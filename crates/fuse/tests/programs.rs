@@ -19,9 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use toy::ToyFleet;
 use warren_base::{Errno, Ino};
-use warren_fuse::{
-    FrontOptions, MountOptions, MountedFront, PageCaching, ServeOptions, Watchdog,
-};
+use warren_fuse::{FrontOptions, MountOptions, MountedFront, PageCaching, ServeOptions, Watchdog};
 use warren_proto::{FileName, LeaseKey, Position, Reply, Request, SetAttr};
 
 /// Set in the child: it is the one that mounts.
@@ -75,7 +73,7 @@ fn on_mount(name: &str, options: FrontOptions, slots: u16, test: impl FnOnce(&Mo
     if std::env::var_os(INSIDE).is_none() {
         let this = std::env::current_exe().unwrap();
         let status = Command::new(this)
-            .args(["--exact", name, "--nocapture", "--test-threads=1"])
+            .args(["--exact", name, "--nocapture", "--test-threads=1", "--include-ignored"])
             .env(INSIDE, "1")
             .status();
         assert!(status.unwrap().success(), "{name} failed inside");
@@ -104,7 +102,9 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 #[test]
 fn files_are_copied_renamed_linked_and_removed() {
     on_mount("files_are_copied_renamed_linked_and_removed", Default::default(), 64, |m| {
-        m.sh("mkdir -p a/b && cp /bin/ls a/b/ls && cmp /bin/ls a/b/ls && mv a/b c && test ! -e a/b");
+        m.sh(
+            "mkdir -p a/b && cp /bin/ls a/b/ls && cmp /bin/ls a/b/ls && mv a/b c && test ! -e a/b",
+        );
         m.sh("ln c/ls hard && test $(stat -c %h hard) = 2 && ln -s c/ls soft && cmp soft hard");
         m.sh("rm hard && test $(stat -c %h c/ls) = 1 && mkfifo pipe && test -p pipe");
         assert_eq!(m.sh("./c/ls -a c"), ".\n..\nls\n", "a program runs from the mount");
@@ -308,7 +308,7 @@ fn leases_let_the_kernel_answer_and_recalls_take_effect() {
 
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let chmod = Request::SetAttr { ino, handle: None, set };
-        m.toy.from_outside(&chmod, &[], vec![LeaseKey::Attr(ino)]).unwrap();
+        m.toy.change_from_outside(&chmod, &[], vec![LeaseKey::Attr(ino)]).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
 
         let (f, g) = (FileName::new(b"f").unwrap(), FileName::new(b"g").unwrap());
@@ -320,7 +320,7 @@ fn leases_let_the_kernel_answer_and_recalls_take_effect() {
         let flags = Default::default();
         let rename =
             Request::Rename { from: Ino::ROOT, from_name: f, dir: Ino::ROOT, name: g, flags };
-        m.toy.from_outside(&rename, &[], names).unwrap();
+        m.toy.change_from_outside(&rename, &[], names).unwrap();
         assert!(fs::metadata(&path).is_err());
         assert_eq!(fs::read(m.path("g")).unwrap(), b"before");
     });
@@ -337,10 +337,12 @@ fn pages_are_recalled_under_an_open_file() {
         let ino = Ino(file.metadata().unwrap().ino());
         let keys = || vec![LeaseKey::Pages(ino), LeaseKey::Attr(ino)];
         let open = Request::Open { ino, access: warren_proto::AccessMode::WRITE };
-        let Ok(Reply::Opened(opened)) = m.toy.from_outside(&open, &[], vec![]) else { panic!() };
+        let Ok(Reply::Opened(opened)) = m.toy.change_from_outside(&open, &[], vec![]) else {
+            panic!()
+        };
         let position = Position::At(0);
         let write = Request::Write { handle: opened.handle, position, kill_privileges: false };
-        m.toy.from_outside(&write, b"AFTER!", keys()).unwrap();
+        m.toy.change_from_outside(&write, b"AFTER!", keys()).unwrap();
         text.clear();
         file.seek(SeekFrom::Start(0)).unwrap();
         file.read_to_string(&mut text).unwrap();
@@ -361,5 +363,40 @@ fn many_processes_at_once() {
         for mut worker in workers {
             assert!(worker.wait().unwrap().success());
         }
+    });
+}
+
+/// Not a test: prints what a request costs. Run it alone, with `--ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_small_requests() {
+    on_mount("cost_of_small_requests", Default::default(), 64, |m| {
+        let rate = |what: &str, rounds: u32, work: &mut dyn FnMut(u32)| {
+            let start = Instant::now();
+            (0..rounds).for_each(&mut *work);
+            println!("{what}: {:.1} us", start.elapsed().as_secs_f64() * 1e6 / f64::from(rounds));
+        };
+        rate("create, close, unlink", 5000, &mut |_| {
+            drop(File::create(m.path("f")).unwrap());
+            fs::remove_file(m.path("f")).unwrap();
+        });
+        let mut files = Vec::new();
+        rate("create", 5000, &mut |n| files.push(File::create(m.path(&format!("c{n}"))).unwrap()));
+        rate("close", 5000, &mut |_| drop(files.pop()));
+        rate("unlink", 5000, &mut |n| fs::remove_file(m.path(&format!("c{n}"))).unwrap());
+        fs::write(m.path("f"), vec![0; 1 << 20]).unwrap();
+        let file = File::options().read(true).write(true).open(m.path("f")).unwrap();
+        rate("stat, forced", 20000, &mut |_| {
+            let force = rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_FORCE_SYNC;
+            rustix::fs::statx(&file, "", force, rustix::fs::StatxFlags::SIZE).unwrap();
+        });
+        rate("stat, leased", 20000, &mut |_| drop(fs::metadata(m.path("f")).unwrap()));
+        rate("write of 4 KiB", 20000, &mut |at| {
+            file.write_all_at(&[1; 4096], u64::from(at % 256) * 4096).unwrap();
+        });
+        rate("read of 4 KiB, cached", 20000, &mut |at| {
+            file.read_exact_at(&mut [1; 4096], u64::from(at % 256) * 4096).unwrap();
+        });
+        rate("write of 1 MiB", 200, &mut |_| file.write_all_at(&vec![2; 1 << 20], 0).unwrap());
     });
 }

@@ -6,7 +6,6 @@
 //! waits in one place for its bell, the device and the timer. Whoever sends it something rings.
 
 mod disk;
-mod fake;
 mod memory;
 mod peers;
 
@@ -15,8 +14,7 @@ use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Instant, ShardId};
-use fake::Cell;
-use warren_cell::{CellConfig, Clock, Effect, Event};
+use warren_cell::{Cell, CellConfig, Clock, Effect, Event};
 use warren_disk::RootSlot;
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, Wire};
@@ -26,7 +24,7 @@ use crate::clock;
 use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
-use crate::message::{ADMIT_DESCRIPTORS, CellStart, PeerDoor, START_DESCRIPTORS};
+use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, PeerDoor, START_DESCRIPTORS};
 use crate::process;
 use disk::Disk;
 use memory::SharedMemory;
@@ -45,11 +43,11 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 const MESSAGES_A_TURN: usize = 64;
 
 struct CellLoop {
-    id: CellId,
+    /// Dropped first: it waits for the device, which writes to frames.
+    disk: Disk,
     core: Cell,
     memory: SharedMemory,
     peers: Peers,
-    disk: Disk,
     supervisor: Outbox,
     vitals: VitalsWriter,
     effects: Vec<Effect>,
@@ -64,9 +62,18 @@ struct CellLoop {
 /// The role `__cell N`.
 pub(crate) fn main(number: u16) -> Result<(), FleetError> {
     let mut link = process::begin(&format!("warren-cell-{number}"), true)?;
-    let (start, fds) = receive_start(&mut link)?;
-    let mut cell = CellLoop::start(link, start, fds)?;
-    cell.run()
+    let last_words = link.share().map_err(system("share the cell's link"))?;
+    let ended = process::guarded(|| {
+        let (start, fds) = receive_start(&mut link)?;
+        CellLoop::start(link, start, fds)?.run()
+    });
+    if let Err(error) = &ended {
+        let (kind, line) = error.report();
+        let failed = FromCell::Failed { kind, line };
+        // If the supervisor is gone too, nobody is left to be told.
+        let _ = last_words.send(&failed.to_bytes(), &[], Wait::No);
+    }
+    ended
 }
 
 fn next_packet(link: &mut Link) -> Result<Packet, FleetError> {
@@ -108,7 +115,6 @@ impl CellLoop {
         let mut effects = Vec::new();
         let core = Cell::new(config(start)?, clock::both(), &mut effects);
         let mut cell = Self {
-            id,
             core,
             memory: SharedMemory::new(frames, id, epoch),
             peers,
@@ -171,6 +177,7 @@ impl CellLoop {
 
     fn park(&mut self, now: Instant) -> Result<(), FleetError> {
         self.vitals.park();
+        self.vitals.set_spinners(0);
         self.next_look_at_orders = Instant(0);
         let outcome = match self.turn() {
             Ok(false) => {
@@ -181,6 +188,7 @@ impl CellLoop {
             }
             outcome => outcome.map(drop),
         };
+        self.vitals.set_spinners(1);
         self.vitals.unpark();
         self.next_look_at_orders = Instant(0);
         outcome
@@ -235,7 +243,7 @@ impl CellLoop {
             self.memory.forget(client);
         }
         self.stopped |= matches!(report, Report::Stopped { .. });
-        let sent = self.supervisor.send(report.to_bytes(), Vec::new());
+        let sent = self.supervisor.send(FromCell::Report(report).to_bytes(), Vec::new());
         sent.map_err(system("report to the supervisor"))
     }
 
@@ -355,6 +363,7 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
         total_blocks: start.total_blocks,
         frames: start.frames,
         generation: start.generation,
+        plant: None,
     })
 }
 

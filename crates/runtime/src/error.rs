@@ -51,6 +51,8 @@ pub enum FleetError {
     Died(String),
     #[error("{0}; start the fleet again")]
     Ended(warren_supervisor::Failure),
+    #[error("a bug in Warren: {0}; the pool is as of its last checkpoint")]
+    Bug(String),
     #[error("the fleet was not ready within {0} seconds; see its messages")]
     NotReady(u64),
     #[error("cannot {doing}: {source}")]

@@ -178,23 +178,16 @@ fn launch_message(packet: &Packet) -> Result<Launch, FleetError> {
 pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     let role = args.first()?.to_str()?;
     let ended = match role {
-        ROLE_KEEPER => keeper_main(),
-        ROLE_SUPERVISOR => supervisor::main(),
-        ROLE_CELL => {
+        ROLE_KEEPER if process::has_link() => keeper_main(),
+        ROLE_SUPERVISOR if process::has_link() => supervisor::main(),
+        ROLE_CELL if process::has_link() => {
             let number = args.get(1).and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
             cell::main(number)
         }
         _ => return None,
     };
-    Some(match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if role != ROLE_SUPERVISOR {
-                eprintln!("warren: {role}: {error}");
-            }
-            ExitCode::from(error.exit_code())
-        }
-    })
+    // Whoever waits for the process was told over its link.
+    Some(ended.map_or_else(|error| ExitCode::from(error.exit_code()), |()| ExitCode::SUCCESS))
 }
 
 /// The keeper of a background fleet.

@@ -95,6 +95,11 @@ impl Link {
         Self { socket, trust, buffer: Vec::new() }
     }
 
+    /// Another end on the same side.
+    pub fn share(&self) -> std::io::Result<Self> {
+        Ok(Self::new(self.socket.try_clone()?, self.trust))
+    }
+
     pub fn into_fd(self) -> OwnedFd {
         self.socket
     }

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! keeper -> supervisor   FromKeeper      supervisor -> keeper   ToKeeper
-//! supervisor -> cell     CellStart, then Order   cell -> supervisor   Report
+//! supervisor -> cell     CellStart, then Order   cell -> supervisor   FromCell
 //! client -> supervisor   DoorRequest     supervisor -> client   DoorReply
 //! ```
 
 use warren_base::{CellId, ClientId, Epoch, MapVersion};
 use warren_proto::Wire;
+use warren_proto::control::Report;
 
 use crate::error::ErrorKind;
 
@@ -101,6 +102,14 @@ pub const START_DESCRIPTORS: usize = 5;
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct PeerDoor {
     pub peer: CellId,
+}
+
+/// From a cell to the supervisor.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum FromCell {
+    Report(Report),
+    /// The last word of a cell that cannot go on.
+    Failed { kind: ErrorKind, line: Box<[u8]> },
 }
 
 /// Descriptors beside a [`PeerDoor`].

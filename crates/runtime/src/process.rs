@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::Signal;
@@ -16,9 +17,10 @@ use crate::error::{FleetError, system};
 use crate::link::{Link, Trust};
 use crate::message::OsBytes;
 
-pub const ROLE_KEEPER: &str = "__keeper";
-pub const ROLE_SUPERVISOR: &str = "__supervisor";
-pub const ROLE_CELL: &str = "__cell";
+/// What `ps` shows behind the program's name. They are roles only with a link as standard input.
+pub const ROLE_KEEPER: &str = "keeper";
+pub const ROLE_SUPERVISOR: &str = "supervisor";
+pub const ROLE_CELL: &str = "cell";
 
 /// Whether a process of a fleet may outlive who started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,18 +63,31 @@ pub fn begin(name: &str, dies_with_parent: bool) -> Result<Link, FleetError> {
     let name = std::ffi::CString::new(name).unwrap_or_default();
     rustix::thread::set_name(&name).map_err(system("name the process"))?;
     let stdin = std::io::stdin();
-    let is_link = rustix::net::sockopt::socket_domain(&stdin) == Ok(AddressFamily::UNIX)
-        && rustix::net::sockopt::socket_type(&stdin) == Ok(SocketType::SEQPACKET);
-    if !is_link {
-        return Err(FleetError::System {
-            doing: "run a role of a fleet by hand; use `warren serve`",
-            source: std::io::ErrorKind::InvalidInput.into(),
-        });
-    }
     let own = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)
         .map_err(system("take the process's link"))?;
     // Standard input must not keep the socket alive; nobody reads it.
     let null = std::fs::File::open("/dev/null").map_err(system("open /dev/null"))?;
     rustix::stdio::dup2_stdin(&null).map_err(system("close standard input"))?;
     Ok(Link::new(own, Trust::Fleet))
+}
+
+/// Whether standard input is one end of a link: then a role's name is not something a person typed.
+pub fn has_link() -> bool {
+    let stdin = std::io::stdin();
+    rustix::net::sockopt::socket_domain(&stdin) == Ok(AddressFamily::UNIX)
+        && rustix::net::sockopt::socket_type(&stdin) == Ok(SocketType::SEQPACKET)
+}
+
+/// Runs a role; a panic in it becomes an error that can be told to whoever waits.
+pub fn guarded<T>(role: impl FnOnce() -> Result<T, FleetError>) -> Result<T, FleetError> {
+    static PANIC: Mutex<Option<String>> = Mutex::new(None);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(info.to_string());
+        before(info);
+    }));
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(role)).unwrap_or_else(|_| {
+        let panic = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Err(FleetError::Bug(panic.unwrap_or_default().replace('\n', ": ")))
+    })
 }

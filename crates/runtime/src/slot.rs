@@ -19,11 +19,17 @@ use crate::connection::{InFlight, Shared};
 /// The longest spin: what a loaded cell takes for a few requests. Longer costs others their core.
 const SPIN_MAX: Duration = Duration::from_micros(20);
 
-/// The shortest spin that is worth a look at the clock; below it a call goes to sleep at once.
-const SPIN_MIN: Duration = Duration::from_micros(2);
+/// The shortest spin: a round trip to a cell that spins on another core, and some.
+const SPIN_MIN: Duration = Duration::from_micros(1);
+
+/// Calls between two tries whether the longest spin is worth it again.
+const TRY_LONG_SPIN_EVERY: u32 = 32;
 
 /// How often a sleeping call looks whether the fleet is still there.
 const LOOK_AT_FLEET: Duration = Duration::from_millis(100);
+
+/// How often a call follows a shard that moves before the map or the cells must be wrong.
+const MOVES_MAX: u32 = 100;
 
 /// How long a call waits for the shard map that a `Moved` announced.
 const MAP_PATIENCE: Duration = Duration::from_secs(10);
@@ -37,7 +43,10 @@ pub struct Slot {
     last_cell: Option<CellId>,
     /// Where the next request that any cell can serve goes.
     any_cell: u16,
+    /// How long to spin; zero on a single core.
     spin: Duration,
+    /// Calls since the longest spin was tried.
+    calls: u32,
     body: Vec<u8>,
     /// Bytes of the last reply's payload.
     payload_len: usize,
@@ -54,6 +63,7 @@ impl Slot {
             seq,
             map: ShardMap::default(),
             last_cell: None,
+            calls: 0,
             spin: if one_core { Duration::ZERO } else { SPIN_MAX },
             body: Vec::new(),
             payload_len: 0,
@@ -103,7 +113,7 @@ impl Slot {
             self.any_cell = (self.any_cell + 1) % self.shared.cells.len() as u16;
             return self.call_cell(cell, identity, request, payload_len);
         };
-        loop {
+        for _ in 0..MOVES_MAX {
             self.refresh_map()?;
             // A shard beyond the map is no inode of this pool.
             let cell = self.map.owner(shard).ok_or(Errno::ESTALE)?;
@@ -112,6 +122,7 @@ impl Slot {
                 reply => return Ok(reply),
             }
         }
+        Err(Errno::EIO)
     }
 
     /// Sends the request to this very cell. `Moved` is the caller's business.
@@ -185,13 +196,14 @@ impl Slot {
         Ok(in_spin)
     }
 
-    /// Spins longer where that was worth it lately.
+    /// Spins longer where that was worth it lately, and tries now and then whether it is again.
     fn adapt(&mut self, worth_it: bool) {
-        if self.spin.is_zero() && !worth_it {
+        if self.spin.is_zero() {
             return;
         }
-        self.spin = if worth_it { (self.spin * 2).min(SPIN_MAX) } else { self.spin / 2 };
-        self.spin = self.spin.max(SPIN_MIN);
+        self.calls = self.calls.wrapping_add(1);
+        let longer = worth_it || self.calls.is_multiple_of(TRY_LONG_SPIN_EVERY);
+        self.spin = if longer { SPIN_MAX } else { (self.spin / 2).max(SPIN_MIN) };
     }
 
     fn cancel(&mut self, identity: (u32, u32), slot: SlotNo, seq: u32) -> Answer {

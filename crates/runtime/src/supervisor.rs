@@ -17,15 +17,15 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::Timespec;
-use warren_base::{CellId, ClientId, Epoch, Instant};
+use warren_base::{CellId, ClientId, Epoch, Errno, Instant};
 use warren_proto::Wire;
-use warren_proto::control::{Order, Report};
+use warren_proto::control::Order;
 use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
 use crate::clock;
 use crate::error::{FleetError, system};
 use crate::link::{Outbox, Packet, Received, Wait, retry};
-use crate::message::{DoorReply, FleetPlan, FromKeeper, ToKeeper};
+use crate::message::{DoorReply, FleetPlan, FromCell, FromKeeper, ToKeeper};
 use crate::process;
 use memory::{ClientSegments, FleetMemory};
 use pool::OpenPool;
@@ -50,11 +50,16 @@ struct CellPost {
     exited: bool,
 }
 
-/// A client that the cells do not all know yet, or that is not answered yet.
-struct Arrival {
-    connection: ConnectionNo,
+/// What is made for a client before the core hears of it, so that a lack of it is a refusal.
+struct Outfit {
     slots: u16,
     segments: ClientSegments,
+}
+
+/// A client that not all cells know yet.
+struct Arrival {
+    connection: ConnectionNo,
+    outfit: Outfit,
 }
 
 struct Shell<'a> {
@@ -67,8 +72,8 @@ struct Shell<'a> {
     total_blocks: u64,
     cells: Vec<CellPost>,
     visitors: Visitors,
-    /// Slots that applicants asked for.
-    applying: BTreeMap<ConnectionNo, u16>,
+    /// What applicants will get.
+    applying: BTreeMap<ConnectionNo, Outfit>,
     arrivals: BTreeMap<ClientId, Arrival>,
     effects: Vec<Effect>,
     /// Events that effects gave rise to.
@@ -76,6 +81,8 @@ struct Shell<'a> {
     /// When the core wants to be called again.
     wake: Option<Instant>,
     ended: Option<Result<(), Failure>>,
+    /// What the first cell that could not go on said.
+    first_failure: Option<(CellId, FleetError)>,
 }
 
 /// The role `__supervisor`.
@@ -90,7 +97,8 @@ pub(crate) fn main() -> Result<(), FleetError> {
     };
     raise_descriptor_limit();
     let mut keeper = Outbox::new(link);
-    let ended = start::open(&mut keeper, plan).and_then(Shell::serve);
+    let ended =
+        process::guarded(|| start::open(&mut keeper, plan).and_then(Shell::serve));
     let last_word = match &ended {
         Ok(()) => ToKeeper::Stopped,
         Err(error) => {
@@ -140,9 +148,13 @@ impl Shell<'_> {
         outcome
     }
 
-    fn outcome(&self) -> Result<(), FleetError> {
-        match self.ended {
-            Some(Err(failure)) => Err(FleetError::Ended(failure)),
+    fn outcome(&mut self) -> Result<(), FleetError> {
+        match (self.ended, self.first_failure.take()) {
+            (Some(Err(_)), Some((cell, error))) => {
+                let kind = error.kind();
+                Err(FleetError::Reported { kind, line: format!("cell {cell}: {error}") })
+            }
+            (Some(Err(failure)), None) => Err(FleetError::Ended(failure)),
             _ => Ok(()),
         }
     }
@@ -235,7 +247,7 @@ impl Shell<'_> {
             }
             Effect::Wake(at) => self.wake = Some(at),
             Effect::FleetReady => self.ready()?,
-            Effect::NewClient { connection, client } => self.new_client(connection, client)?,
+            Effect::NewClient { connection, client } => self.new_client(connection, client),
             Effect::AdmitClient { client } => self.welcome(client)?,
             Effect::RefuseClient { connection, errno } => {
                 self.applying.remove(&connection);
@@ -259,7 +271,7 @@ impl Shell<'_> {
     fn send(&mut self, to: CellId, order: &Order) -> Result<(), FleetError> {
         let fds = match order {
             Order::Admit { client, .. } => match self.arrivals.get(client) {
-                Some(arrival) => arrival.segments.for_cell(to)?,
+                Some(arrival) => arrival.outfit.segments.for_cell(to)?,
                 None => return Ok(()),
             },
             _ => Vec::new(),
@@ -271,25 +283,20 @@ impl Shell<'_> {
         Ok(())
     }
 
-    fn new_client(
-        &mut self,
-        connection: ConnectionNo,
-        client: ClientId,
-    ) -> Result<(), FleetError> {
-        let Some(slots) = self.applying.remove(&connection) else { return Ok(()) };
-        let segments = self.memory.admit(client, slots)?;
-        self.arrivals.insert(client, Arrival { connection, slots, segments });
+    fn new_client(&mut self, connection: ConnectionNo, client: ClientId) {
+        let Some(outfit) = self.applying.remove(&connection) else { return };
+        self.arrivals.insert(client, Arrival { connection, outfit });
         if !self.visitors.enter(connection, client) {
             // It has not waited.
             self.pending.push_back(Event::Hangup { client });
         }
-        Ok(())
     }
 
     fn welcome(&mut self, client: ClientId) -> Result<(), FleetError> {
-        let Some(Arrival { connection, slots, segments }) = self.arrivals.remove(&client) else {
+        let Some(Arrival { connection, outfit }) = self.arrivals.remove(&client) else {
             return Ok(());
         };
+        let Outfit { slots, segments } = outfit;
         let fds = self.memory.for_client(&segments)?;
         let (cells, shards) = (self.plan.cells, self.shards);
         self.visitors.tell(connection, &DoorReply::Welcome { client, slots, cells, shards }, fds);
@@ -299,7 +306,12 @@ impl Shell<'_> {
     fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
         match self.visitors.hear(connection) {
             Some(Asked::Enter(applicant)) => {
-                self.applying.insert(connection, applicant.slots);
+                let slots = applicant.slots;
+                let Ok(segments) = self.memory.outfit(connection.0, slots) else {
+                    self.visitors.refuse(connection, Errno::ENFILE);
+                    return Ok(());
+                };
+                self.applying.insert(connection, Outfit { slots, segments });
                 self.apply(Event::Connect { connection, applicant })
             }
             Some(Asked::Status) => {
@@ -337,16 +349,15 @@ impl Shell<'_> {
 
     fn hear_report(&mut self, from: CellId, packet: &Packet) -> Result<(), FleetError> {
         let epoch = FIRST_EPOCH;
-        let Ok(report) = Report::from_bytes(&packet.bytes) else {
-            // A cell that speaks nonsense is as good as gone; it ends with the fleet.
-            return self.apply(Event::CellExited { cell: from, epoch });
-        };
-        match report {
-            Report::Written { number, result, .. } => {
-                let result = Shim::written(result);
-                self.apply(Event::Written { from, epoch, number, result })
+        match FromCell::from_bytes(&packet.bytes) {
+            Ok(FromCell::Report(report)) => self.apply(Event::Report { from, epoch, report }),
+            Ok(FromCell::Failed { kind, line }) => {
+                let error = FleetError::reported(kind, &line);
+                self.first_failure.get_or_insert((from, error));
+                Ok(())
             }
-            report => self.apply(Event::Report { from, epoch, report }),
+            // A cell that speaks nonsense is as good as gone; it ends with the fleet.
+            Err(_) => self.apply(Event::CellExited { cell: from, epoch }),
         }
     }
 
@@ -407,19 +418,5 @@ impl Shell<'_> {
             self.hear_keeper()?;
         }
         Ok(())
-    }
-}
-
-trait Shim {
-    fn written(self) -> Result<warren_proto::control::Written, warren_base::Errno>;
-}
-impl Shim for Result<warren_proto::control::Written, warren_base::Errno> {
-    fn written(self) -> Self {
-        self
-    }
-}
-impl Shim for Result<Vec<(u64, Option<u16>)>, warren_base::Errno> {
-    fn written(self) -> Result<warren_proto::control::Written, warren_base::Errno> {
-        Ok(Default::default())
     }
 }

@@ -3,8 +3,9 @@
 //! This test has a `main` of its own because it is also the program that a fleet's processes run.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use warren_base::limits::BLOCK_SIZE;
@@ -19,11 +20,18 @@ use warren_runtime::{
 
 const POOL_BYTES: u64 = 64 << 20;
 const ROOT: (u32, u32) = (0, 0);
+/// The role of a process that starts a fleet and is killed.
+const STARTER: &str = "starter";
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some(code) = dispatch(&args) {
         return code;
+    }
+    if let [role, pool] = args.as_slice()
+        && role == STARTER
+    {
+        return start_and_wait(Path::new(pool));
     }
     let filter = args.iter().filter_map(|arg| arg.to_str()).find(|arg| !arg.starts_with('-'));
     let tests: &[(&str, fn())] = &[
@@ -105,7 +113,7 @@ fn processes_of(pool: &str) -> Vec<String> {
         let line = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
         Some(String::from_utf8_lossy(&line).replace('\0', " "))
     });
-    lines.filter(|line| line.starts_with("warren __") && line.contains(pool)).collect()
+    lines.filter(|line| line.starts_with("warren ") && line.contains(pool)).collect()
 }
 
 fn requests_of_many_threads_are_answered() {
@@ -275,13 +283,30 @@ fn a_dead_cell_ends_the_fleet_and_its_calls() {
 
 fn a_fleet_ends_with_its_starter() {
     let scratch = Scratch::formatted("starter");
-    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
-    // As if this process had died: its end of the link closes.
-    let keeper = fleet.keeper_pid();
-    drop(fleet);
-    assert!(!Path::new(&format!("/proc/{keeper}/fd/0")).exists());
-    assert_eq!(processes_of("pool"), Vec::<String>::new());
+    let mut starter = Command::new("/proc/self/exe")
+        .arg(STARTER)
+        .arg(&scratch.pool)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start a starter");
+    let mut line = String::new();
+    BufReader::new(starter.stdout.take().expect("stdout")).read_line(&mut line).expect("line");
+    assert_eq!(processes_of("pool").len(), 4);
+    starter.kill().expect("kill");
+    starter.wait().expect("wait");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !processes_of("pool").is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", processes_of("pool"));
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert!(matches!(door::status(&scratch.pool), Err(FleetError::NoFleet(_))));
+}
+
+fn start_and_wait(pool: &Path) -> ExitCode {
+    let _fleet = start_fleet(&ServeOptions::new(pool, 2), Lifetime::WithStarter).expect("start");
+    println!("started");
+    std::thread::sleep(Duration::from_secs(60));
+    ExitCode::FAILURE
 }
 
 fn an_idle_fleet_sleeps() {

@@ -1,7 +1,22 @@
-//! The simulator: links, disks, clock, faults, reference model, checkers
+//! The simulator: the pure core of Warren in virtual time, with simulated links, disk and clients,
+//! injected faults, and checkers that know what POSIX promises.
+//!
+//! * [`model`]: a file system in memory, written for obviousness; says whether an outcome is legal.
+//! * [`history`] and [`linear`]: what clients saw, and whether one order of all calls explains it.
+//! * [`world`]: cells, supervisor, clients, links, disk, driven by one seed.
+//! * [`swarm`]: the mix that a seed draws.
+//! * [`run`] and [`run_many`]: what the command line and the tests call.
+//!
+//! The same seed gives the same run, event by event. Threads are used only to run many seeds.
+
 #![forbid(unsafe_code)]
 
 mod fixed;
 pub mod history;
 pub mod linear;
 pub mod model;
+mod run;
+pub mod swarm;
+pub mod world;
+
+pub use run::{Failure, Options, STEPS_DEFAULT, Summary, run, run_many};

@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, ShardId};
 use warren_proto::Credentials;
-use warren_proto::control::{Order, Report, Written};
+use warren_proto::control::{Order, Report};
 
 /// Names an I/O of the supervisor until it is done. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -36,14 +36,6 @@ pub enum Event {
         from: CellId,
         epoch: Epoch,
         report: Report,
-    },
-    /// Everything that the cell had to write for checkpoint `number` is on the device, and flushed;
-    /// or could not be written. Exactly one for each [`Order::Write`].
-    Written {
-        from: CellId,
-        epoch: Epoch,
-        number: u64,
-        result: Result<Written, Errno>,
     },
     /// The process of the cell is gone (exit notice).
     CellExited {
@@ -117,6 +109,8 @@ pub enum Effect {
 pub enum Failure {
     /// A cell ended that nobody had told to.
     CellExited { cell: CellId, epoch: Epoch },
+    /// What the device holds of a shard cannot be read.
+    BrokenShard { shard: ShardId, errno: Errno },
     /// A cell has opened its shards by another shard map than the supervisor's.
     WrongMap { cell: CellId },
     /// The last checkpoint did not happen; the one before is on the device.
@@ -132,6 +126,9 @@ impl fmt::Display for Failure {
         match self {
             Self::CellExited { cell, epoch } => {
                 write!(f, "cell {cell} (epoch {epoch}) ended unexpectedly")
+            }
+            Self::BrokenShard { shard, errno } => {
+                write!(f, "shard {shard} cannot be opened: {errno}; run fsck")
             }
             Self::WrongMap { cell } => write!(f, "cell {cell} runs by another shard map"),
             Self::LastCheckpoint { errno } => write!(

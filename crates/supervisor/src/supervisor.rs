@@ -90,23 +90,6 @@ struct Turn<'a> {
     effects: &'a mut Vec<Effect>,
 }
 
-/// A report of what a cell wrote is of use only with the roots; one without fails the checkpoint.
-trait Complete {
-    fn complete(self) -> Result<Written, Errno>;
-}
-
-impl Complete for Result<Written, Errno> {
-    fn complete(self) -> Self {
-        self
-    }
-}
-
-impl Complete for Result<Vec<(u64, Option<u16>)>, Errno> {
-    fn complete(self) -> Result<Written, Errno> {
-        self.and(Err(Errno::EPROTO))
-    }
-}
-
 impl Supervisor {
     pub fn new(config: Config) -> Self {
         let Config { epochs, map_version, owners, ledger, copies } = config;
@@ -162,11 +145,6 @@ impl Supervisor {
                     self.report(from, epoch, report, &mut turn);
                 }
             }
-            Event::Written { from, epoch, number, result } => {
-                if self.fleet.is_current(from, epoch) {
-                    self.written(from, number, result, &mut turn);
-                }
-            }
             Event::CellExited { cell, epoch } => {
                 if self.fleet.is_current(cell, epoch) {
                     self.exited(cell, epoch, &mut turn);
@@ -198,7 +176,10 @@ impl Supervisor {
                 }
             }
             Report::Written { number, result, .. } => {
-                self.written(from, number, result.complete(), turn);
+                self.written(from, number, result, turn);
+            }
+            Report::Broken { shard, errno, .. } => {
+                self.fail(Failure::BrokenShard { shard, errno }, turn);
             }
             Report::Stopped { .. } if matches!(self.stage, Stage::Closing { .. }) => {
                 self.fleet.set(from, CellState::Stopped);

@@ -162,7 +162,7 @@ impl Tree {
                 let handle = Handle { ino: *ino, open: 1 };
                 Ok(Reply::Opened(Opened { handle, attr, keep_pages: false }))
             }
-            Request::Create { dir, name, .. } => self.create(*dir, name),
+            Request::Create { dir, name, flags, .. } => self.create(*dir, name, *flags),
             Request::ReadDir { dir, cookie, .. } => self.list(*dir, *cookie),
             Request::Unlink { dir, name } => {
                 self.names.remove(&(*dir, name.clone())).ok_or(Errno::ENOENT)?;
@@ -172,8 +172,11 @@ impl Tree {
         }
     }
 
-    fn create(&mut self, dir: Ino, name: &FileName) -> Answer {
+    fn create(&mut self, dir: Ino, name: &FileName, flags: CreateFlags) -> Answer {
         let key = (dir, name.clone());
+        if flags.contains(CreateFlags::EXCLUSIVE) && self.names.contains_key(&key) {
+            return Err(Errno::EEXIST);
+        }
         let (ino, kind) = self.names.get(&key).copied().unwrap_or_else(|| {
             self.stamp += 1;
             let ino = ino(dir.shard().0, 1000 + self.stamp);
@@ -183,11 +186,11 @@ impl Tree {
         });
         let attr = self.attrs[&ino];
         let entry = Entry { ino, kind, lease: None, attr: None };
-        let opened = (kind == FileKind::Regular).then_some(Opened {
-            handle: Handle { ino, open: 2 },
-            attr,
-            keep_pages: false,
-        });
+        if kind == FileKind::Symlink || ino.shard() != dir.shard() {
+            return Ok(Reply::Entry(entry));
+        }
+        let handle = Handle { ino, open: 2 };
+        let opened = Some(Opened { handle, attr, keep_pages: false });
         Ok(Reply::Created { entry, opened })
     }
 
@@ -397,8 +400,18 @@ fn a_create_goes_where_the_link_leads() {
     assert!(client.quiet(&mut tree, create(CreateFlags::OPEN)).is_ok());
     assert!(tree.names.contains_key(&(ino(1, 5), name("new"))));
     let exclusive = client.quiet(&mut tree, create(CreateFlags::OPEN | CreateFlags::EXCLUSIVE));
-    let Ok(Reply::Created { entry, .. }) = exclusive else { panic!("{exclusive:?}") };
-    assert_eq!(entry.kind, FileKind::Symlink, "what the cell says is what the caller gets");
+    assert_eq!(exclusive, Err(Errno::EEXIST));
+}
+
+#[test]
+fn a_create_that_finds_a_file_of_another_cell_opens_it_there() {
+    let (mut tree, mut client) = (Tree::new(), Client::new());
+    tree.add(Ino::ROOT, "far", ino(1, 6), FileKind::Regular);
+    let (flags, access) = (CreateFlags::OPEN, AccessMode::READ);
+    let op = PathOp::Create { new: NewInode::regular(0o644), flags, access };
+    let answer = client.quiet(&mut tree, Op::At(Path::new(b"far"), op));
+    let Ok(Reply::Created { entry, opened: Some(opened) }) = answer else { panic!("{answer:?}") };
+    assert_eq!((entry.ino, opened.handle.ino), (ino(1, 6), ino(1, 6)));
 }
 
 #[test]

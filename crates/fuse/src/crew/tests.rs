@@ -1,0 +1,108 @@
+use std::sync::mpsc;
+
+use warren_proto::{Reply, StatFs};
+
+use super::*;
+use crate::testing::{FakeChannel, Scripted, message};
+
+fn statfs(unique: u64) -> Vec<u8> {
+    message(opcode::STATFS, unique, 1, &[])
+}
+
+fn crew(fleet: Scripted) -> (Arc<FakeChannel>, Crew) {
+    let channel = Arc::new(FakeChannel::default());
+    let crew = Crew::start(Arc::new(fleet), channel.clone(), FrontOptions::default()).unwrap();
+    (channel, crew)
+}
+
+#[test]
+fn a_request_that_takes_long_does_not_keep_the_next_from_being_read() {
+    let (release, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let fleet = Scripted::new(8, move |_, request| match request {
+        Request::GetAttr { .. } => {
+            let _ = gate.lock().unwrap().recv();
+            Err(Errno::EIO)
+        }
+        _ => Ok(Reply::StatFs(StatFs::default())),
+    });
+    let (channel, crew) = crew(fleet);
+    // Nothing in a GETATTR says that it will wait: the sentinel has to notice.
+    channel.send(message(opcode::GETATTR, 2, 1, &[&[0; 16]]));
+    thread::sleep(Duration::from_millis(20));
+    for unique in 3..100 {
+        channel.send(statfs(unique));
+        assert!(channel.reply_to(unique).is_ok());
+    }
+    assert!(!channel.has_reply(2));
+    release.send(()).unwrap();
+    assert_eq!(channel.reply_to(2), Err(Errno::EIO));
+    crew.stop();
+}
+
+#[test]
+fn threads_are_bounded_by_slots_and_all_requests_are_answered() {
+    let busy = Arc::new(AtomicU32::new(0));
+    let most = Arc::new(AtomicU32::new(0));
+    let (now, peak) = (Arc::clone(&busy), Arc::clone(&most));
+    let fleet = Scripted::new(5, move |_, _| {
+        peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(2));
+        now.fetch_sub(1, Ordering::SeqCst);
+        Ok(Reply::StatFs(StatFs::default()))
+    });
+    let (channel, crew) = crew(fleet);
+    (1..=50).for_each(|unique| channel.send(statfs(unique)));
+    (1..=50).for_each(|unique| assert!(channel.reply_to(unique).is_ok()));
+    let most = most.load(Ordering::SeqCst);
+    assert!((2..=4).contains(&most), "{most} at a time");
+    crew.stop();
+}
+
+#[test]
+fn garbage_is_survived() {
+    let fleet = Scripted::new(4, |_, _| Ok(Reply::StatFs(StatFs::default())));
+    let (channel, crew) = crew(fleet);
+    channel.send(vec![1, 2, 3]);
+    channel.send(vec![255; 500]);
+    channel.send(message(opcode::LOOKUP, 2, 1, &[b"no end"]));
+    channel.send(message(opcode::LOOKUP, 3, 1, &[&[b'n'; 300], b"\0"]));
+    channel.send(statfs(4));
+    assert_eq!(channel.reply_to(2), Err(Errno::EPROTO));
+    assert_eq!(channel.reply_to(3), Err(Errno::ENAMETOOLONG));
+    assert!(channel.reply_to(4).is_ok());
+    crew.stop();
+}
+
+#[test]
+fn the_end_comes_even_if_a_request_waits_for_ever() {
+    let (cancelled, gate) = mpsc::channel::<()>();
+    let (cancelled, gate) = (Mutex::new(cancelled), Mutex::new(gate));
+    let fleet = Scripted::new(6, move |_, request| match request {
+        Request::Lock { wait: false, .. } => Err(Errno::EAGAIN),
+        Request::Lock { .. } => {
+            let _ = gate.lock().unwrap().recv();
+            Err(Errno::EINTR)
+        }
+        Request::Cancel { .. } => {
+            let _ = cancelled.lock().unwrap().send(());
+            Ok(Reply::Done)
+        }
+        _ => Err(Errno::EIO),
+    });
+    let (channel, crew) = crew(fleet);
+    let mut lock = vec![0; 48];
+    lock[32..36].copy_from_slice(&libc::F_WRLCK.to_ne_bytes());
+    channel.send(message(opcode::SETLKW, 2, 5, &[&lock]));
+    thread::sleep(Duration::from_millis(20));
+    assert!(!channel.has_reply(2));
+    crew.stop();
+    assert_eq!(channel.reply_to(2), Err(Errno::EINTR));
+}
+
+#[test]
+fn a_connection_with_too_few_slots_is_refused() {
+    let fleet = Scripted::new(2, |_, _| Err(Errno::EIO));
+    let channel = Arc::new(FakeChannel::default());
+    assert!(Crew::start(Arc::new(fleet), channel, FrontOptions::default()).is_err());
+}

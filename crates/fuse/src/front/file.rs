@@ -7,7 +7,7 @@ use warren_proto::{
     Request, SetAttr,
 };
 
-use super::{Call, Outcome, Served, unexpected};
+use super::{Call, Outcome, PageCaching, Served, unexpected};
 use crate::abi;
 use crate::message::{OpenFlags, Write};
 
@@ -59,15 +59,19 @@ impl Call<'_> {
         }
     }
 
-    pub(super) fn write(&mut self, write: Write) -> Served {
+    /// Appending, the kernel has put the data into its cache already, at the end as it knows it. A
+    /// kernel that revalidates will see a size that it does not expect; any other must be told.
+    pub(super) fn write(&mut self, write: Write) -> Result<Outcome, Errno> {
         let position = if write.append { Position::End } else { Position::At(write.offset) };
         let handle = self.handle(write.open);
-        let request =
-            Request::Write { handle, position, kill_privileges: write.kill_privileges };
+        let request = Request::Write { handle, position, kill_privileges: write.kill_privileges };
         match self.courier.call(self.header.identity(), &request, write.len)? {
-            Reply::Written { len, .. } if len as usize <= write.len => {
+            Reply::Written { len, size } if len as usize <= write.len => {
                 self.body.count(len);
-                Ok(())
+                let leased = self.front.options.page_caching == PageCaching::Leased;
+                let expected = write.offset.saturating_add(u64::from(len));
+                let misplaced = write.append && leased && size != expected;
+                Ok(if misplaced { Outcome::Misplaced } else { Outcome::Body })
             }
             other => Err(unexpected(&other)),
         }

@@ -14,7 +14,13 @@ const BACKGROUND_MAX: u16 = 48;
 
 impl Call<'_> {
     /// EPROTO for a kernel that is too old. It speaks no major version but 7 any more.
-    pub(super) fn init(&mut self, major: u32, minor: u32, max_readahead: u32, flags: u64) -> Served {
+    pub(super) fn init(
+        &mut self,
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u64,
+    ) -> Served {
         if major != abi::MAJOR || minor < abi::MINOR_MIN {
             return Err(Errno::EPROTO);
         }

@@ -109,6 +109,10 @@ impl Call<'_> {
             let _ = self.call(&Request::Cancel { slot, seq });
         }
         std::thread::sleep(CANCEL_PAUSE);
-        if self.front.interrupts.is_waiting(unique) { Err(Errno::EAGAIN) } else { Ok(Outcome::Silent) }
+        if self.front.interrupts.is_waiting(unique) {
+            Err(Errno::EAGAIN)
+        } else {
+            Ok(Outcome::Silent)
+        }
     }
 }

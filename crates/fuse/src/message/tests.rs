@@ -1,0 +1,133 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::message;
+
+fn decode(code: u32, parts: &[&[u8]]) -> Result<Operation, Errno> {
+    Operation::decode(code, &parts.concat(), 0)
+}
+
+fn name(name: &[u8]) -> FileName {
+    FileName::new(name).unwrap()
+}
+
+#[test]
+fn a_header_must_tell_the_true_length() {
+    let bytes = message(opcode::STATFS, 2, 1, &[]);
+    let mut head = [0; HEAD];
+    head[..bytes.len()].copy_from_slice(&bytes);
+    assert_eq!(Header::decode(&head, 40).map(|header| header.unique), Some(2));
+    assert_eq!(Header::decode(&head, 41), None);
+    assert_eq!(Header::decode(&head, 39), None);
+    assert_eq!(Header::decode(&head, 0), None);
+}
+
+#[test]
+fn names_end_at_their_nul() {
+    assert_eq!(decode(opcode::LOOKUP, &[b"a\0"]), Ok(Operation::Lookup(name(b"a"))));
+    assert_eq!(decode(opcode::LOOKUP, &[b"a"]), Err(Errno::EPROTO));
+    assert_eq!(decode(opcode::LOOKUP, &[b"\0"]), Err(Errno::EINVAL));
+    assert_eq!(decode(opcode::LOOKUP, &[b"..\0"]), Err(Errno::EINVAL));
+    assert_eq!(decode(opcode::LOOKUP, &[&[b'x'; 256], b"\0"]), Err(Errno::ENAMETOOLONG));
+    let symlink = Operation::Symlink { name: name(b"n"), target: b"../t".as_slice().into() };
+    assert_eq!(decode(opcode::SYMLINK, &[b"n\0../t\0"]), Ok(symlink));
+}
+
+#[test]
+fn rename_flags_we_cannot_honour_are_refused() {
+    let parts = |flags: u32| {
+        decode(opcode::RENAME2, &[&9_u64.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 4], b"a\0b\0"])
+    };
+    let flags = RenameFlags::EXCHANGE;
+    let rename =
+        Operation::Rename { name: name(b"a"), new_dir: Ino(9), new_name: name(b"b"), flags };
+    assert_eq!(parts(2), Ok(rename));
+    assert_eq!(parts(4), Err(Errno::EINVAL), "RENAME_WHITEOUT");
+    assert_eq!(parts(1 << 16), Err(Errno::EINVAL));
+}
+
+fn write_in(len: u32, write_flags: u32, flags: i32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&3_u64.to_ne_bytes());
+    bytes.extend_from_slice(&4096_u64.to_ne_bytes());
+    bytes.extend_from_slice(&len.to_ne_bytes());
+    bytes.extend_from_slice(&write_flags.to_ne_bytes());
+    bytes.extend_from_slice(&[0; 8]);
+    bytes.extend_from_slice(&flags.to_ne_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes
+}
+
+#[test]
+fn a_write_says_as_much_as_it_brings() {
+    let bytes = write_in(10, 0, 0);
+    assert!(Operation::decode(opcode::WRITE, &bytes, 10).is_ok());
+    assert_eq!(Operation::decode(opcode::WRITE, &bytes, 11), Err(Errno::EPROTO));
+}
+
+#[test]
+fn only_a_write_of_the_program_itself_appends() {
+    let appends = |write_flags| {
+        let bytes = write_in(0, write_flags, libc::O_APPEND | libc::O_WRONLY);
+        let Ok(Operation::Write(write)) = Operation::decode(opcode::WRITE, &bytes, 0) else {
+            panic!("a write was expected");
+        };
+        (write.append, write.kill_privileges)
+    };
+    assert_eq!(appends(0), (true, false));
+    assert_eq!(appends(abi::WRITE_CACHE), (false, false));
+    assert_eq!(appends(abi::WRITE_KILL_SUIDGID), (true, true));
+}
+
+fn lk_in(start: u64, end: u64, kind: i32, flags: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for word in [7, 8, start, end] {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    for word in [kind.cast_unsigned(), 99, flags, 0] {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn locks_reach_to_the_end_and_flock_is_the_whole_file() {
+    let lock = |bytes: &[u8]| match Operation::decode(opcode::SETLKW, bytes, 0) {
+        Ok(Operation::Lock { spec, wait: true, .. }) => Ok((spec.flavour, spec.range)),
+        Ok(_) => panic!("a lock was expected"),
+        Err(errno) => Err(errno),
+    };
+    let to_the_end = ByteRange { start: 5, end: u64::MAX };
+    let record = lk_in(5, abi::LOCK_END, libc::F_WRLCK, 0);
+    assert_eq!(lock(&record), Ok((LockFlavour::Record, to_the_end)));
+    let flock = lk_in(5, 6, libc::F_WRLCK, abi::LK_FLOCK);
+    assert_eq!(lock(&flock), Ok((LockFlavour::Flock, ByteRange::ALL)));
+    assert_eq!(lock(&lk_in(6, 5, libc::F_WRLCK, 0)), Err(Errno::EINVAL));
+    assert_eq!(lock(&lk_in(5, 6, 17, 0)), Err(Errno::EINVAL));
+}
+
+#[test]
+fn what_is_not_known_is_not_implemented() {
+    for code in [7, 37, 40, 43, 46, 47, 51, 53, 4096, u32::MAX] {
+        let unsupported = Operation::Unsupported(Errno::ENOSYS);
+        assert_eq!(decode(code, &[&[0; 64]]), Ok(unsupported), "opcode {code}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_decoding_panic(
+        code in 0_u32..64,
+        body in proptest::collection::vec(any::<u8>(), 0..200),
+        payload_len in any::<usize>(),
+    ) {
+        let _ = Operation::decode(code, &body, payload_len);
+    }
+
+    #[test]
+    fn no_head_makes_decoding_panic(head in any::<[u8; 40]>(), received in 0_usize..200) {
+        let mut whole = [0; HEAD];
+        whole[..40].copy_from_slice(&head);
+        let _ = Header::decode(&whole, received);
+    }
+}

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use locks::Locks;
 use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, Errno, Ino, SlotNo, Timestamp};
-use warren_fuse::{Courier, Fleet};
+use warren_fuse::{Courier, Post};
 use warren_proto::{
     AccessMode, Answer, Attr, CreateFlags, DirEntry, Entry, FileKind, FileName, Handle, Lease,
     LeaseKey, NewInode, Opened, Position, RenameFlags, Reply, Request, SetAttr, SetTime, StatFs,
@@ -74,7 +74,12 @@ impl ToyFleet {
 
     /// Executes a request as another client would: whatever guards what it changes is recalled, and
     /// the recall is acknowledged, before this returns.
-    pub fn from_outside(&self, request: &Request, payload: &[u8], keys: Vec<LeaseKey>) -> Answer {
+    pub fn change_from_outside(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        keys: Vec<LeaseKey>,
+    ) -> Answer {
         let mut state = self.0.lock();
         state.recalls.extend(keys);
         state.recalled += 1;
@@ -86,7 +91,7 @@ impl ToyFleet {
     }
 }
 
-impl Fleet for ToyFleet {
+impl Post for ToyFleet {
     fn courier(&self) -> Result<Box<dyn Courier>, Errno> {
         let number = self.0.free.lock().unwrap().pop().ok_or(Errno::EAGAIN)?;
         Ok(Box::new(ToyCourier {

@@ -131,11 +131,6 @@ impl Disk {
         self.finished.pop_front()
     }
 
-    /// I/Os on their way.
-    pub fn in_flight(&self) -> usize {
-        self.device.in_flight()
-    }
-
     /// Sleeps until something is done, the bell rings, or the time is over.
     pub fn sleep(&mut self, limit: Duration) -> Result<(), FleetError> {
         self.device.park(Some(limit))?;

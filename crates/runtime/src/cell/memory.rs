@@ -184,3 +184,86 @@ impl Memory for SharedMemory {
         self.client(client).replies.store_word(word, stamp);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_base::limits::PAYLOAD_MAX;
+    use warren_proto::Wire;
+    use warren_proto::slot::{cell_segment_len, client_segment_len};
+    use warren_shm::{ClientWriter, ReplyReader, Segment};
+
+    const CLIENT: ClientId = ClientId(7);
+    const SLOT: SlotRef = SlotRef { client: CLIENT, slot: SlotNo(1) };
+    const CELL: CellId = CellId(2);
+
+    /// One client of two slots, as it sees a cell.
+    fn pair() -> (SharedMemory, ClientWriter, ReplyReader) {
+        let requests = Segment::create("warren-test", client_segment_len(2)).expect("segment");
+        let replies = Segment::create("warren-test", cell_segment_len(2)).expect("segment");
+        let client = ClientWriter::new(requests.map().clone(), 2).expect("writer");
+        let fds = [requests.read_only_fd().expect("fd"), replies.fd().try_clone_to_owned().expect("fd")];
+        let mut memory = SharedMemory::new(Frames::create(2).expect("frames"), CELL, Epoch(1));
+        memory.admit(CLIENT, 2, fds).expect("admit");
+        let answers = map_read_only(replies.fd()).expect("map");
+        (memory, client, ReplyReader::new(answers, 2).expect("reader"))
+    }
+
+    fn post(client: &ClientWriter, seq: u32, payload_len: u32) {
+        client.post(SLOT.slot, &RequestHeader { seq, payload_len, ..Default::default() }, b"body");
+        client.ring(CELL, SLOT.slot);
+    }
+
+    #[test]
+    fn a_request_is_taken_once() {
+        let (mut memory, client, _) = pair();
+        let mut body = Vec::new();
+        post(&client, 1, 0);
+        assert_eq!(memory.rung(), [SLOT]);
+        let header = memory.take(SLOT, &mut body).expect("new").expect("sound");
+        assert_eq!((header.seq, body.as_slice()), (1, b"body".as_slice()));
+        client.ring(CELL, SLOT.slot);
+        assert_eq!(memory.rung(), [SLOT]);
+        assert!(memory.take(SLOT, &mut body).is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_answered_by_its_number() {
+        let (mut memory, client, replies) = pair();
+        post(&client, 5, 0);
+        assert_eq!(memory.rung(), [SLOT]);
+        let mut body = Vec::new();
+        let header = memory.take(SLOT, &mut body).expect("new").expect("a line");
+        assert!(warren_proto::Request::from_bytes(&body).is_err());
+        memory.refuse(SLOT, header.seq);
+        let answer = replies.take(SLOT.slot, 5, &mut Vec::new()).expect("sound").expect("there");
+        assert_eq!(answer.errno, Some(Errno::EPROTO));
+    }
+
+    #[test]
+    fn a_silenced_client_is_not_heard_and_a_forgotten_one_is_gone() {
+        let (mut memory, client, _) = pair();
+        post(&client, 1, 0);
+        memory.silence(CLIENT);
+        assert!(memory.rung().is_empty());
+        assert!(memory.take(SLOT, &mut Vec::new()).is_none());
+        // The core may still write to it until it says that it has forgotten it.
+        memory.zero_payload(SLOT, PAYLOAD_MAX - 8, 8);
+        memory.forget(CLIENT);
+        assert!(memory.rung().is_empty());
+    }
+
+    #[test]
+    fn data_goes_through_frames_and_back() {
+        let (mut memory, client, replies) = pair();
+        client.write_payload(SLOT.slot, 100, b"over there");
+        memory.payload_to_frame(SLOT, 100, FrameNo(1), 4086, 10);
+        assert_eq!(&memory.frame(FrameNo(1))[4086..], b"over there");
+        memory.frame_to_payload(FrameNo(1), 4086, SLOT, 7, 10);
+        let mut seen = [0; 10];
+        replies.copy_payload(SLOT.slot, 7, &mut seen);
+        assert_eq!(&seen, b"over there");
+        memory.store_word(CLIENT, 3, 99);
+        assert_eq!(replies.load_word(3), 99);
+    }
+}

@@ -138,3 +138,58 @@ fn peer(peers: &mut [Option<Peer>], cell: CellId) -> Result<&mut Peer, FleetErro
 fn faulty(peer: CellId) -> FleetError {
     FleetError::Died(format!("faulty {peer:?}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bell::Bell;
+    use warren_pool::PoolMessage;
+    use warren_shm::{PEER_SEGMENT_LEN, Segment, VITALS_LEN, VitalsWriter};
+
+    /// Two cells and their link.
+    fn pair() -> (Peers, Peers, Vec<Segment>) {
+        let epoch = Epoch(1);
+        let segment = |len| Segment::create("warren-test", len).expect("segment");
+        let (a_to_b, b_to_a) = (segment(PEER_SEGMENT_LEN), segment(PEER_SEGMENT_LEN));
+        let vitals = segment(VITALS_LEN);
+        VitalsWriter::new(vitals.map().clone(), CellId(0), epoch).expect("vitals");
+        let bell = Bell::new().expect("bell");
+        let open = |own: &Segment, theirs: &Segment, cell, peer| {
+            let mut peers = Peers::new(CellId(cell), epoch, 2);
+            let fds = [
+                bell.rope().expect("rope"),
+                vitals.read_only_fd().expect("fd"),
+                own.fd().try_clone_to_owned().expect("fd"),
+                theirs.read_only_fd().expect("fd"),
+            ];
+            peers.open(CellId(peer), fds).expect("open");
+            peers
+        };
+        let (a, b) = (open(&a_to_b, &b_to_a, 0, 1), open(&b_to_a, &a_to_b, 1, 0));
+        (a, b, vec![a_to_b, b_to_a, vitals])
+    }
+
+    #[test]
+    fn a_full_inbox_delays_and_keeps_order() {
+        const MESSAGES: u64 = 20_000;
+        let (mut a, mut b, _segments) = pair();
+        assert_eq!(a.others().collect::<Vec<_>>(), [CellId(1)]);
+        for n in 0..MESSAGES {
+            let message = PeerMessage::Pool(PoolMessage::Estimate { size: n });
+            a.send(CellId(1), &message).expect("send");
+        }
+        a.flush().expect("flush");
+        assert!(a.is_backed_up());
+        let mut next = 0;
+        while next < MESSAGES {
+            while let Some(message) = b.receive(CellId(0)).expect("receive") {
+                let expected = PeerMessage::Pool(PoolMessage::Estimate { size: next });
+                assert_eq!(message, expected);
+                next += 1;
+            }
+            a.flush().expect("flush");
+        }
+        assert!(!a.is_backed_up());
+        assert!(b.receive(CellId(0)).expect("receive").is_none());
+    }
+}

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId, Epoch};
+use warren_base::{CellId, Epoch};
 use warren_proto::slot::{cell_segment_len, client_segment_len};
 use warren_shm::{
     ClientWriter, Counter, PEER_SEGMENT_LEN, SHARD_MAP_LEN, Segment, ShardMap, ShardMapWriter,
@@ -80,10 +80,10 @@ impl FleetMemory {
         &self.cells[usize::from(cell.0)]
     }
 
-    /// Makes the memory of a new client.
-    pub fn admit(&self, client: ClientId, slots: u16) -> Result<ClientSegments, FleetError> {
+    /// Makes the memory of a new client, known by its connection.
+    pub fn outfit(&self, connection: u64, slots: u16) -> Result<ClientSegments, FleetError> {
         let slots = usize::from(slots);
-        let name = format!("warren-client-{client}");
+        let name = format!("warren-client-{connection}");
         let requests = Segment::create(&name, client_segment_len(slots))?;
         // Cells open it before the client has seen it.
         ClientWriter::new(requests.map().clone(), slots)?;

@@ -20,7 +20,10 @@ pub struct OpenPool {
 impl OpenPool {
     /// Locks the pool and reads what the supervisor must know of it.
     pub fn open(path: &Path) -> Result<(Self, Ledger, CopiesState), FleetError> {
-        let file = PoolFile::open_exclusive(path)?;
+        let file = match PoolFile::open_exclusive(path) {
+            Err(DeviceError::TooShort { .. }) => return Err(not_a_pool(path)),
+            file => file?,
+        };
         let pool = Self { file };
         let (superblock, copies) = pool.superblock(path)?;
         let layout = superblock.layout;
@@ -37,12 +40,10 @@ impl OpenPool {
     }
 
     fn superblock(&self, path: &Path) -> Result<(Superblock, CopiesState), FleetError> {
-        let blocks = match self.read(BlockNo(0), 2) {
-            Err(FleetError::Device(DeviceError::Io { .. })) if self.file.len_blocks() < 2 => {
-                return Err(not_a_pool(path));
-            }
-            blocks => blocks?,
-        };
+        if self.file.len_blocks() < 2 {
+            return Err(not_a_pool(path));
+        }
+        let blocks = self.read(BlockNo(0), 2)?;
         let (a, b) = blocks.split_at(BLOCK_SIZE);
         match Superblock::choose(a, b) {
             Ok(chosen) => Ok(chosen),

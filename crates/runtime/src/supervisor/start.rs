@@ -63,6 +63,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         pending: VecDeque::new(),
         wake: None,
         ended: None,
+        first_failure: None,
     })
 }
 

@@ -26,6 +26,9 @@ use crate::place::{self, PoolId};
 /// Connections at a time, clients included. A flood beyond it waits in the socket's queue.
 const VISITORS_MAX: usize = 4096;
 
+/// Connections at a time of one user who is neither root nor ours, so that none shuts others out.
+const VISITORS_OF_ONE_MAX: usize = 512;
+
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -111,7 +114,7 @@ impl Visitors {
             let Ok(socket) = accept_with(&self.listener, flags) else { return };
             // Who cannot be identified, or is one too many, is hung up on.
             let Ok(identity) = identity::of_peer(&socket) else { continue };
-            if self.visitors.len() >= VISITORS_MAX {
+            if !self.has_room_for(identity.uid) {
                 continue;
             }
             let link = Outbox::new(Link::new(socket, Trust::Stranger));
@@ -119,6 +122,12 @@ impl Visitors {
             self.visitors.insert(ConnectionNo(self.next), visitor);
             self.next += 1;
         }
+    }
+
+    fn has_room_for(&self, uid: u32) -> bool {
+        let of_same = self.visitors.values().filter(|visitor| visitor.identity.uid == uid);
+        self.visitors.len() < VISITORS_MAX
+            && (is_privileged(uid) || of_same.count() < VISITORS_OF_ONE_MAX)
     }
 
     /// Hears one connection; says what the fleet must do.
@@ -148,8 +157,7 @@ impl Visitors {
 
     fn answer(&mut self, number: ConnectionNo, request: DoorRequest) -> Option<Asked> {
         let visitor = self.visitors.get_mut(&number)?;
-        let identity = &visitor.identity;
-        let privileged = identity.uid == 0 || identity.uid == place::uid();
+        let privileged = is_privileged(visitor.identity.uid);
         let (DoorRequest::Enter { version, .. }
         | DoorRequest::Status { version }
         | DoorRequest::Stop { version }) = request;
@@ -221,6 +229,11 @@ impl Visitors {
             stopping.into_iter().for_each(|number| self.tell(number, outcome, Vec::new()));
         }
     }
+}
+
+/// Root and the fleet's own user may stop it and put up a front.
+fn is_privileged(uid: u32) -> bool {
+    uid == 0 || uid == place::uid()
 }
 
 fn applicant(identity: &Identity, front: bool, slots: u16) -> Applicant {

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo};
+use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, Send, ShardMap, Step};
 use warren_proto::{Answer, Credentials, Reply, Request};
@@ -45,8 +45,10 @@ struct Asked {
 struct Whole {
     op: Op,
     invoked: u64,
-    from: warren_base::Timestamp,
+    from: Timestamp,
     asked: bool,
+    /// A cell answered the very request the call is for.
+    direct: bool,
 }
 
 pub struct Slot {
@@ -144,8 +146,8 @@ impl World {
             self.slot(at).state = SlotState::Finished;
             return;
         };
-        let whole =
-            Whole { op: op.clone(), invoked: self.place(), from: self.wall(), asked: false };
+        let (op_of_whole, invoked, from) = (op.clone(), self.place(), self.wall());
+        let whole = Whole { op: op_of_whole, invoked, from, asked: false, direct: false };
         let caller = self.clients[at.client].caller.clone();
         let slot = self.slot(at);
         slot.payload = Rc::from(bytes);
@@ -214,7 +216,9 @@ impl World {
             _ => Rc::from([]),
         };
         self.lanes.put_request(from, &payload);
-        slot.whole.as_mut().expect("in a call").asked = true;
+        let whole = slot.whole.as_mut().expect("in a call");
+        whole.asked = true;
+        whole.direct |= whole.op == Op::Ino(send.request.clone());
         slot.seq += 1;
         slot.state = SlotState::Waiting;
         let operation = Operation {
@@ -237,7 +241,14 @@ impl World {
     }
 
     /// The client sees an answer. Of an older request it sees only that the number does not fit.
-    pub(super) fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answer) {
+    pub(super) fn answered(
+        &mut self,
+        from: CellId,
+        to: SlotRef,
+        seq: u32,
+        hint: u64,
+        answer: Answer,
+    ) {
         let Some(client) = self.clients.iter().position(|client| client.id == to.client) else {
             return self.fail(format!("{from} answers a client that does not exist"));
         };
@@ -325,14 +336,11 @@ impl World {
     fn finish_call(&mut self, at: At, answer: Answer) {
         let whole = self.slot(at).whole.take().expect("in a call");
         self.slot(at).call = None;
-        let copied = matches!(
-            whole.op,
-            Op::Ino(Request::Lookup { .. } | Request::GetAttr { .. })
-        );
+        let copied = matches!(whole.op, Op::Ino(Request::Lookup { .. } | Request::GetAttr { .. }));
         if copied && !whole.asked {
             self.count("answered from copies");
         }
-        if copied {
+        if copied && !whole.direct {
             self.record_whole(at, &whole, answer.clone());
         }
         if let Some(audit) = &mut self.audit {

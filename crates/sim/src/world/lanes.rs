@@ -42,13 +42,7 @@ impl Lanes {
     }
 
     /// Room for `offset..offset + len` of a reply's payload.
-    pub fn reply_mut(
-        &mut self,
-        cell: CellId,
-        to: SlotRef,
-        offset: usize,
-        len: usize,
-    ) -> &mut [u8] {
+    pub fn reply_mut(&mut self, cell: CellId, to: SlotRef, offset: usize, len: usize) -> &mut [u8] {
         let lane = self.replies.entry((cell, to)).or_default();
         if lane.len() < offset + len {
             lane.resize(offset + len, STALE);

@@ -217,8 +217,7 @@ impl World {
             Order::Stop => Report::Stopped { cell },
             Order::Write { number } => {
                 let (number, result) = (*number, self.write(cell, *number));
-                let written = Event::Written { from: cell, epoch: EPOCH, number, result };
-                return self.said[usize::from(cell.0)].push_back(written);
+                Report::Written { cell, number, result }
             }
             Order::Switched { number } => {
                 self.committed = self.staged.clone();
@@ -617,6 +616,16 @@ fn a_cell_by_another_map_is_not_served() {
     world.apply(Event::Report { from: CellId(0), epoch: EPOCH, report });
     world.settle();
     assert_eq!(world.exit(), Some(Err(Failure::WrongMap { cell: CellId(0) })));
+}
+
+#[test]
+fn a_shard_that_cannot_be_opened_ends_the_fleet() {
+    let mut world = World::new(2, 1);
+    let (cell, shard, errno) = (CellId(1), ShardId(3), Errno::EIO);
+    let report = Report::Broken { cell, shard, errno };
+    world.apply(Event::Report { from: cell, epoch: EPOCH, report });
+    world.settle();
+    assert_eq!(world.exit(), Some(Err(Failure::BrokenShard { shard, errno })));
 }
 
 #[test]

@@ -1,0 +1,160 @@
+//! Running seeds: one, or very many.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use warren_cell::Plant;
+
+use crate::world::{Broken, Coverage, Plan, World};
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub seed: u64,
+    /// Calls that clients begin, the seed's swarm apart.
+    pub steps: u64,
+    /// Fixes the number of cells.
+    pub cells: Option<u16>,
+    /// A fault to plant, to see that it is found.
+    pub plant: Option<Plant>,
+}
+
+/// Calls of a run unless told otherwise.
+pub const STEPS_DEFAULT: u64 = 500;
+
+impl Options {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, steps: STEPS_DEFAULT, cells: None, plant: None }
+    }
+}
+
+/// What one seed, or many, did.
+#[derive(Clone, Default, Debug)]
+pub struct Summary {
+    pub runs: u64,
+    /// Of the trace; of many runs all hashes together.
+    pub hash: u64,
+    pub events: u64,
+    pub operations: u64,
+    /// States the checker looked at.
+    pub looked_at: u64,
+    /// How often rare branches were reached.
+    pub coverage: Coverage,
+}
+
+impl Summary {
+    fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        // The order in which threads finish must not matter.
+        self.hash = self.hash.wrapping_add(other.hash);
+        self.events += other.events;
+        self.operations += other.operations;
+        self.looked_at += other.looked_at;
+        for (what, times) in &other.coverage {
+            *self.coverage.entry(what).or_default() += times;
+        }
+    }
+}
+
+/// A seed that broke a rule.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub rule: String,
+    /// The last events before.
+    pub events: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {}", self.seed, self.rule)?;
+        writeln!(f, "the last events:")?;
+        for line in &self.events {
+            writeln!(f, "  {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Runs one seed. The same seed always does the same.
+pub fn run(options: Options) -> Result<Summary, Failure> {
+    match attempt(options, false) {
+        Ok(summary) => Ok(summary),
+        // Text costs time, so only a run that fails writes any: it is run once more.
+        Err(first) => match attempt(options, true) {
+            Err(broken) => {
+                let events = broken.lines;
+                Err(Failure { seed: options.seed, rule: broken.rule, events })
+            }
+            Ok(_) => {
+                let rule = format!("the second run of the seed passes; the first: {}", first.rule);
+                Err(Failure { seed: options.seed, rule, events: Vec::new() })
+            }
+        },
+    }
+}
+
+fn attempt(options: Options, verbose: bool) -> Result<Summary, Broken> {
+    let Options { seed, steps: calls, cells, plant } = options;
+    let plan = Plan { seed, calls: calls.max(1), cells, plant, verbose };
+    let run = || World::run(plan);
+    // A panic of what is simulated is a finding like any other, with its seed.
+    let result = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+        let text = (panic.downcast_ref::<String>().map(String::as_str))
+            .or_else(|| panic.downcast_ref::<&str>().copied());
+        let rule = format!("panic: {}", text.unwrap_or("without a message"));
+        Err(Broken { rule, lines: Vec::new() })
+    })?;
+    Ok(Summary {
+        runs: 1,
+        hash: result.hash,
+        events: result.events,
+        operations: result.operations as u64,
+        looked_at: result.looked_at as u64,
+        coverage: result.coverage,
+    })
+}
+
+/// Runs seeds `options.seed..options.seed + count` on `threads` threads until one fails; of those that
+/// failed by then, the lowest is reported. `progress` is told how many are done.
+pub fn run_many(
+    options: Options,
+    count: u64,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Summary, Failure> {
+    let (next, done, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let total = Mutex::new(Summary::default());
+    let failure: Mutex<Option<Failure>> = Mutex::new(None);
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= count {
+                return;
+            }
+            match run(Options { seed: options.seed.wrapping_add(at), ..options }) {
+                Ok(summary) => total.lock().expect("no thread panics").add(&summary),
+                Err(found) => {
+                    stop.store(true, Ordering::Relaxed);
+                    let mut failure = failure.lock().expect("no thread panics");
+                    if failure.as_ref().is_none_or(|other| found.seed < other.seed) {
+                        *failure = Some(found);
+                    }
+                }
+            }
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(work);
+        }
+    });
+    match failure.into_inner().expect("no thread panics") {
+        Some(failure) => Err(failure),
+        None => Ok(total.into_inner().expect("no thread panics")),
+    }
+}

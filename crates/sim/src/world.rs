@@ -1,0 +1,405 @@
+//! The simulated world: one queue of events, one seed, virtual time, and nothing else that could
+//! differ between two runs.
+//!
+//! ```text
+//! mkfs -> first life: safety under faults -> heal: everything must finish -> stop, fsck
+//!      -> second life, other number of cells: look at everything -> stop, fsck
+//!      -> the history of both lives must be linearizable
+//! ```
+
+mod audit;
+mod clients;
+mod disk;
+mod fleet;
+mod lanes;
+mod program;
+mod queue;
+mod trace;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, CellId, ClientId, Ino, Instant, MapVersion, Rng, Timestamp};
+use warren_cell::{PeerMessage, Plant};
+use warren_client::Op;
+use warren_disk::format::{FormatOptions, image};
+use warren_disk::fsck;
+use warren_proto::{Credentials, Request, SetAttr};
+use warren_supervisor::Event as Heard;
+
+use crate::history::{Action, Excuses, Operation, Window};
+use crate::linear::{Verdict, check};
+use crate::model::State;
+use crate::swarm::Swarm;
+use audit::Audit;
+use clients::{At, Client, SlotState};
+use disk::Disk;
+use fleet::{CellHost, Happening, Link, SupervisorHost};
+use lanes::Lanes;
+use program::Known;
+use queue::EventQueue;
+use trace::Trace;
+
+pub use trace::Coverage;
+
+/// When virtual time begins, by the wall clock.
+const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
+
+/// Virtual time in which something must return, if anything is under way: far more than the slowest
+/// mix needs for a whole run.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Events of a run: a run has about 20 a call.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// Bytes of the pool: enough that only a mix that wants to runs out.
+const POOL_BYTES: u64 = 256 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Faults may happen; calls are begun.
+    Safety,
+    /// No more faults, no more calls; what is held is given back.
+    Heal,
+    /// The supervisor was told to stop.
+    Stopping,
+    Stopped,
+}
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    /// Calls that clients begin.
+    pub calls: u64,
+    pub cells: Option<u16>,
+    pub plant: Option<Plant>,
+    /// Keep the text of the last events.
+    pub verbose: bool,
+}
+
+/// What a run was like.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    pub hash: u64,
+    pub events: u64,
+    pub operations: usize,
+    /// States the checker looked at.
+    pub looked_at: usize,
+    pub coverage: Coverage,
+}
+
+/// The rule that was broken, and what led there.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    pub rule: String,
+    pub lines: Vec<String>,
+}
+
+pub struct World {
+    swarm: Swarm,
+    plant: Option<Plant>,
+    rng: Rng,
+    now: Instant,
+    places: u64,
+    queue: EventQueue<Happening>,
+    trace: Trace,
+    disk: Disk,
+    lanes: Lanes,
+    map: Vec<CellId>,
+    cells: Vec<CellHost>,
+    links: BTreeMap<(CellId, CellId), Link<PeerMessage>>,
+    supervisor: SupervisorHost,
+    clients: Vec<Client>,
+    known: Known,
+    history: Vec<Operation>,
+    phase: Phase,
+    lives: usize,
+    admitted: bool,
+    /// The superblock names a new checkpoint since this was last looked at.
+    switched: bool,
+    io_failed: bool,
+    healed_at: u64,
+    calls_left: u64,
+    /// The first call of all, which lets others than root in.
+    opening: Option<Op>,
+    audit: Option<Audit>,
+    last_return: Instant,
+    failure: Option<String>,
+}
+
+impl World {
+    /// Runs a seed from beginning to end.
+    pub fn run(plan: Plan) -> Result<Ran, Broken> {
+        let mut world = Self::new(plan);
+        let looked_at = world.live_twice().map_err(|rule| world.broken(rule))?;
+        Ok(Ran {
+            hash: world.trace.hash(),
+            events: world.trace.events,
+            operations: world.history.len(),
+            looked_at,
+            coverage: std::mem::take(&mut world.trace.coverage),
+        })
+    }
+
+    fn new(plan: Plan) -> Self {
+        let mut rng = Rng::new(plan.seed);
+        let swarm = Swarm::draw(&mut rng, plan.cells);
+        let options = FormatOptions {
+            size_bytes: POOL_BYTES,
+            shards: swarm.shards,
+            uuid: [7; 16],
+            secret: rng.next_u64(),
+            now: EPOCH,
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+        };
+        let image = image(&options).expect("the options are sensible");
+        let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        let open_up = Request::SetAttr { ino: Ino::ROOT, handle: None, set };
+        Self {
+            swarm,
+            plant: plan.plant,
+            rng,
+            now: Instant(1),
+            places: 0,
+            queue: EventQueue::new(),
+            trace: Trace::new(plan.verbose),
+            disk: Disk::new(image),
+            lanes: Lanes::default(),
+            map: Vec::new(),
+            cells: Vec::new(),
+            links: BTreeMap::new(),
+            supervisor: SupervisorHost::none(),
+            clients: Vec::new(),
+            known: Known::default(),
+            history: Vec::new(),
+            phase: Phase::Safety,
+            lives: 0,
+            admitted: false,
+            switched: false,
+            io_failed: false,
+            healed_at: u64::MAX,
+            calls_left: plan.calls,
+            opening: Some(Op::Ino(open_up)),
+            audit: None,
+            last_return: Instant(1),
+            failure: None,
+        }
+    }
+
+    fn broken(&self, rule: String) -> Broken {
+        Broken { rule, lines: self.trace.lines().map(str::to_owned).collect() }
+    }
+
+    fn live_twice(&mut self) -> Result<usize, String> {
+        self.start_fleet(self.swarm.cells);
+        self.invite_clients();
+        self.live()?;
+        self.fsck("after the stop")?;
+        self.restart()?;
+        self.live()?;
+        self.fsck("after the second stop")?;
+        match check(&State::new(0, 0, EPOCH), &self.history) {
+            Verdict::Linearizable { looked_at, .. } => Ok(looked_at),
+            Verdict::Illegal(explanation) => Err(explanation.to_string()),
+            Verdict::Undecided => Err("the checker could not decide".to_owned()),
+        }
+    }
+
+    fn invite_clients(&mut self) {
+        for number in 0..self.swarm.clients {
+            let uid = if self.swarm.plain_users { number as u32 % 3 } else { 0 };
+            // Two users who share a group, beside root.
+            let credentials = match uid {
+                0 => Credentials::default(),
+                uid => Credentials {
+                    uid: 999 + uid,
+                    gid: 999 + uid,
+                    groups: vec![1000],
+                    checked_by_kernel: false,
+                },
+            };
+            let near = CellId(self.rng.below(u64::from(self.swarm.cells)) as u16);
+            let (slots, map) = (self.swarm.slots, &self.map);
+            self.clients.push(Client::new(credentials, slots, map, MapVersion(1), near));
+        }
+    }
+
+    /// One client, who looks at everything.
+    fn restart(&mut self) -> Result<(), String> {
+        let (at, returned) = (self.place(), self.place());
+        self.history.push(Operation {
+            process: 0,
+            client: ClientId(0),
+            credentials: Rc::default(),
+            action: Action::Restart,
+            payload: Rc::from([]),
+            invoked: at,
+            returned,
+            hint: at,
+            window: Window { from: self.wall(), to: self.wall() },
+            excuses: Excuses::default(),
+            outcome: None,
+        });
+        self.queue.clear();
+        self.cells.clear();
+        self.links.clear();
+        self.clients.clear();
+        self.lanes = Lanes::default();
+        self.phase = Phase::Heal;
+        self.last_return = self.now;
+        self.start_fleet(self.swarm.cells_later);
+        let credentials = Credentials::default();
+        self.clients.push(Client::new(credentials, 1, &self.map, MapVersion(1), CellId(0)));
+        self.audit = Some(Audit::new());
+        Ok(())
+    }
+
+    /// Until the fleet has stopped.
+    fn live(&mut self) -> Result<(), String> {
+        while self.phase != Phase::Stopped {
+            let Some((at, happening)) = self.queue.next() else {
+                return Err(format!("nothing will ever happen again; {}", self.under_way()));
+            };
+            self.now = at;
+            self.trace.event(at, summary(&happening), &happening);
+            self.happen(happening);
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
+            if std::mem::take(&mut self.switched) && self.rng.chance(1, 8) {
+                self.count("fsck while running");
+                self.fsck("while running")?;
+            }
+            if self.phase == Phase::Heal && self.all_finished() {
+                self.phase = Phase::Stopping;
+                self.last_return = self.now;
+                self.tell_supervisor(Heard::Stop);
+            }
+            if self.now - self.last_return > PATIENCE {
+                return Err(format!("nothing returns any more; {}", self.under_way()));
+            }
+            if self.trace.events > EVENTS_MAX {
+                return Err(format!("the run does not end; {}", self.under_way()));
+            }
+        }
+        Ok(())
+    }
+
+    fn all_finished(&self) -> bool {
+        let mut slots = self.clients.iter().flat_map(|client| &client.slots);
+        slots.all(|slot| slot.state == SlotState::Finished)
+    }
+
+    fn heal(&mut self) {
+        self.phase = Phase::Heal;
+        self.healed_at = self.places;
+        self.last_return = self.now;
+    }
+
+    fn under_way(&self) -> String {
+        let mut text = format!("phase {:?}; under way:", self.phase);
+        for client in &self.clients {
+            for slot in &client.slots {
+                if let Some(request) = slot.under_way() {
+                    text.push_str(&format!("\n    {} {request:?}", client.id));
+                }
+            }
+        }
+        text
+    }
+
+    fn fsck(&mut self, when: &str) -> Result<(), String> {
+        let disk = &self.disk;
+        let mut read = |block: BlockNo, into: &mut [u8]| {
+            assert_eq!(into.len(), BLOCK_SIZE);
+            disk.read(block, into);
+            Ok(())
+        };
+        let options = fsck::Options { contents: true };
+        let report = fsck::check(options, &mut read, &mut |_| {});
+        if report.is_sound() {
+            return Ok(());
+        }
+        let findings = report.findings.iter().map(|finding| format!("\n    {finding}"));
+        Err(format!("fsck {when}:{}", findings.collect::<String>()))
+    }
+
+    /// The next place in the order of events.
+    fn place(&mut self) -> u64 {
+        self.places += 1;
+        self.places
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp(EPOCH.0 + self.now.0 as i64)
+    }
+
+    fn plan(&mut self, nanos: u64, happening: Happening) {
+        self.queue.plan(Instant(self.now.0 + nanos), happening);
+    }
+
+    fn message_delay(&mut self) -> u64 {
+        self.delay(self.swarm.message_delay)
+    }
+
+    fn io_delay(&mut self) -> u64 {
+        self.delay(self.swarm.io_delay)
+    }
+
+    fn delay(&mut self, slowest: u64) -> u64 {
+        let usual = 1 + self.rng.below(slowest);
+        if self.phase == Phase::Safety && self.rng.chance(self.swarm.stall, 1000) {
+            self.count("a stall");
+            return usual * 50;
+        }
+        usual
+    }
+
+    fn think_time(&mut self) -> u64 {
+        if self.rng.chance(1, 10) { self.rng.below(50_000) } else { self.rng.below(500) }
+    }
+
+    fn excuses(&self, invoked: u64) -> Excuses {
+        let mut excuses = Excuses::default();
+        excuses.set(Excuses::NO_SPACE, self.swarm.chunks.is_some() && self.lives == 1);
+        excuses.set(Excuses::IO, self.io_failed && invoked < self.healed_at);
+        excuses
+    }
+
+    fn count(&mut self, what: &'static str) {
+        self.trace.count(what);
+    }
+
+    fn fail(&mut self, rule: String) {
+        self.failure.get_or_insert(rule);
+    }
+}
+
+/// What goes into the trace's hash.
+fn summary(happening: &Happening) -> [u64; 4] {
+    let cell = |id: CellId| u64::from(id.0);
+    match happening {
+        Happening::Request { cell: to, from, header, .. } => {
+            [1, cell(*to), u64::from(from.client.0), u64::from(header.seq)]
+        }
+        Happening::Reply { from, to, seq, answer, .. } => {
+            let errno = answer.as_ref().err().map_or(0, |errno| errno.raw() as u64);
+            [2 + (errno << 8), cell(*from), u64::from(to.client.0), u64::from(*seq)]
+        }
+        Happening::Step { at: At { client, slot }, ticket } => {
+            [3, *client as u64, *slot as u64, *ticket]
+        }
+        Happening::Peer { from, to } => [4, cell(*from), cell(*to), 0],
+        Happening::Order { to } => [5, cell(*to), 0, 0],
+        Happening::Report { from } => [6, cell(*from), 0, 0],
+        Happening::CellIo { cell: of, io } => [7, cell(*of), io.0, 0],
+        Happening::SupervisorIo { io } => [8, io.0, 0, 0],
+        Happening::Tick { cell: of, .. } => [9, cell(*of), 0, 0],
+        Happening::SupervisorTick { .. } => [10, 0, 0, 0],
+    }
+}

@@ -1,0 +1,77 @@
+//! Looks at everything: the whole tree, by one client, call by call. The calls become part of the
+//! history, so that the checker compares the tree after a restart with the model's.
+
+use std::collections::VecDeque;
+
+use warren_base::Ino;
+use warren_client::Op;
+use warren_proto::{AccessMode, Attr, FileKind, Handle, Position, Reply, Request, XattrName};
+
+#[derive(Default)]
+pub struct Audit {
+    todo: VecDeque<Op>,
+    /// Inodes seen: a hard link is looked at once.
+    seen: Vec<Ino>,
+}
+
+impl Audit {
+    pub fn new() -> Self {
+        let mut audit = Self::default();
+        audit.inspect(Ino::ROOT, FileKind::Directory);
+        audit
+    }
+
+    pub fn next_call(&mut self) -> Option<Op> {
+        self.todo.pop_front()
+    }
+
+    fn inspect(&mut self, ino: Ino, kind: FileKind) {
+        if self.seen.contains(&ino) {
+            return;
+        }
+        self.seen.push(ino);
+        self.ask(Request::GetAttr { ino });
+        self.ask(Request::ListXattr { ino });
+        match kind {
+            FileKind::Directory => self.todo.push_back(Op::List(ino)),
+            FileKind::Symlink => self.ask(Request::ReadLink { ino }),
+            FileKind::Regular => self.ask(Request::Open { ino, access: AccessMode::READ }),
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, request: Request) {
+        self.todo.push_back(Op::Ino(request));
+    }
+
+    /// Errors need no care: the model refuses what must not fail.
+    pub fn see(&mut self, op: &Op, answer: &Result<Reply, warren_base::Errno>) {
+        let Ok(reply) = answer else { return };
+        match (op, reply) {
+            (Op::List(dir), Reply::Listing { entries, .. }) => {
+                for entry in entries {
+                    self.ask(Request::Lookup { dir: *dir, name: entry.name.clone() });
+                    self.inspect(entry.ino, entry.kind);
+                }
+            }
+            (_, Reply::Opened(opened)) => self.read_all(opened.handle, &opened.attr),
+            (Op::Ino(Request::ListXattr { ino }), Reply::XattrNames(names)) => {
+                for name in names.iter().filter_map(|name| XattrName::new(name).ok()) {
+                    self.ask(Request::GetXattr { ino: *ino, name });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn read_all(&mut self, handle: Handle, attr: &Attr) {
+        let len = PIECE as u32;
+        for at in (0..=attr.size).step_by(PIECE) {
+            self.ask(Request::Read { handle, position: Position::At(at), len });
+        }
+        self.ask(Request::Close { handle });
+    }
+}
+
+/// Bytes read at once.
+const PIECE: usize = 128 * 1024;
