@@ -1,1 +1,26 @@
-//! Workloads and comparisons
+//! Workloads and comparisons.
+//!
+//! ```text
+//! client   one client and one cell, in memory, beside the same calls on other file systems
+//! lone_cell  a cell's state machine alone, without processes and shared memory
+//! ground   a pool and a fleet of its own for a benchmark, gone afterwards
+//! sample   times of batches, medians and tails
+//! machine  the processors: pinning, and what they are
+//! ```
+//!
+//! A benchmark compares in one run: batches of every contender take turns, so that what the machine
+//! does beside them hits all alike, and ratios are medians of ratios of batches that were neighbours.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+mod error;
+mod ground;
+mod lone_cell;
+mod machine;
+mod sample;
+
+pub use error::BenchError;
+pub use lone_cell::LoneCell;
+pub use machine::Machine;
+pub use sample::Figures;

@@ -49,8 +49,8 @@ impl Cell {
         let ino = handle.ino;
         self.check_unlocked(ino, LockMode::Read)?;
         let attr = self.living(ino)?.attr;
-        if attr.kind != FileKind::Regular {
-            return Err(Errno::EINVAL.into());
+        if attr.kind == FileKind::Directory {
+            return Err(Errno::EISDIR.into());
         }
         let offset = match position {
             Position::At(offset) => offset,

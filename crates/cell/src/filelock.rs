@@ -69,6 +69,11 @@ impl<T: Copy + Eq> FileLocks<T> {
         if spec.range.start > spec.range.end {
             return Err(Errno::EINVAL);
         }
+        if spec.flavour == LockFlavour::Flock {
+            // Changing a flock gives the old one up first, as on Linux, so that two who share it and
+            // both want it alone do not wait for each other.
+            self.set(ino, client, LockSpec { lock: LockType::Unlock, ..spec });
+        }
         if spec.lock == LockType::Unlock || self.test(ino, client, &spec).is_none() {
             self.set(ino, client, spec);
             return Ok(LockOutcome::Granted);

@@ -2,13 +2,14 @@
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
-    AccessMode, Answer, Attr, Change, Entry, FileKind, FileName, Lease, LeaseKey, LockKey, Opened,
-    Reply,
+    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, LeaseKey,
+    LockKey, Opened, Reply,
 };
 
 use crate::cell::{Cell, Out};
 use crate::event::Memory;
 use crate::op::{self, Plan, PlannedReply};
+use crate::permission;
 use crate::task::{Stop, Task, TaskId, Wait, Work};
 use crate::view::View;
 
@@ -91,12 +92,16 @@ impl Cell {
             let remote = plan.changes.into_iter().filter(|change| !owned(change)).collect();
             self.commit_txn(task, remote, out);
         }
-        Ok(self.answer(plan.reply, client, out))
+        let Work::Request { who, .. } = &task.work else {
+            unreachable!("only requests are on names")
+        };
+        Ok(self.answer(plan.reply, who, client, out))
     }
 
     fn answer<M: Memory>(
         &mut self,
         reply: PlannedReply,
+        who: &Credentials,
         client: ClientId,
         out: &mut Out<'_, M>,
     ) -> Answer {
@@ -112,7 +117,7 @@ impl Cell {
             PlannedReply::Created { dir, name, mut attr, found: _, open } => {
                 // A client that went away meanwhile opens nothing more.
                 let open = open.filter(|_| self.clients.contains_key(&client));
-                let opened = open.map(|access| self.open_now(attr.ino, access, client, out));
+                let opened = open.map(|access| self.open_now(attr.ino, access, who, client, out));
                 if let Some(opened) = &opened {
                     attr = opened.attr;
                 }
@@ -179,11 +184,16 @@ impl Cell {
         &mut self,
         ino: Ino,
         access: AccessMode,
+        who: &Credentials,
         client: ClientId,
         out: &mut Out<'_, M>,
     ) -> Opened {
         if access.contains(AccessMode::TRUNCATE) {
             self.truncate_now(ino, 0, out);
+            if !who.checked_by_kernel && who.uid != 0 {
+                let inode = self.shards.get_mut(&ino.shard()).expect("owned").inode_mut(ino);
+                inode.mode = permission::without_privileges(FileKind::Regular, inode.mode);
+            }
         }
         let handle = self.opens.open(ino, client, access);
         let shard = &self.shards[&ino.shard()];

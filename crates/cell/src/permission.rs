@@ -2,7 +2,7 @@
 //! only what somebody may execute.
 
 use warren_base::Errno;
-use warren_proto::{Attr, Credentials, FileKind};
+use warren_proto::{AccessMode, Attr, Credentials, FileKind};
 
 pub(crate) const READ: u16 = 4;
 pub(crate) const WRITE: u16 = 2;
@@ -32,6 +32,29 @@ pub(crate) fn check(who: &Credentials, attr: &Attr, wanted: u16) -> Result<(), E
         attr.mode
     };
     if granted & wanted == wanted { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+/// Whether `who` may open the inode like this. EISDIR and ELOOP for what cannot be opened so at all.
+pub(crate) fn check_open(who: &Credentials, attr: &Attr, access: AccessMode) -> Result<(), Errno> {
+    let writes = access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
+    match attr.kind {
+        FileKind::Directory if writes => return Err(Errno::EISDIR),
+        FileKind::Symlink => return Err(Errno::ELOOP),
+        _ => {}
+    }
+    let bits = [
+        (AccessMode::READ, READ),
+        (AccessMode::WRITE, WRITE),
+        (AccessMode::TRUNCATE, WRITE),
+        (AccessMode::EXECUTE, EXECUTE),
+    ];
+    let wanted = bits.iter().filter(|(mode, _)| access.contains(*mode));
+    check(who, attr, wanted.fold(0, |bits, (_, bit)| bits | bit))?;
+    match attr.kind {
+        FileKind::Regular | FileKind::Directory => Ok(()),
+        // Pipes, sockets and devices are the kernel's to open; a server never does.
+        _ => Err(Errno::ENXIO),
+    }
 }
 
 /// EPERM if the sticky bit of `dir` keeps `who` from removing or renaming `victim` in it.

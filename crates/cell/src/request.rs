@@ -11,7 +11,7 @@ use warren_proto::{
 use crate::cell::{Cell, Out};
 use crate::event::{Memory, SlotRef};
 use crate::filelock::LockOutcome;
-use crate::permission::{self, EXECUTE, READ, WRITE};
+use crate::permission::{self, READ, STICKY, WRITE};
 use crate::task::{Stop, Task, TaskId, Wait, Work};
 
 /// Nodes that a change of one inode may make dirty, with a reserve for what frees space.
@@ -45,12 +45,12 @@ impl Cell {
             Request::Null => done(Reply::Done),
             Request::GetAttr { ino } => self.get_attr(ino, client, out),
             Request::SetAttr { ino, handle, set } => {
+                // Through a handle: whether that allows it.
                 let writable = match handle {
-                    Some(handle) => {
-                        self.opens.get(handle, client)?.access.contains(AccessMode::WRITE)
-                    }
-                    None => false,
+                    Some(handle) => Some(self.opens.get(handle, client)?.access),
+                    None => None,
                 };
+                let writable = writable.map(|access| access.contains(AccessMode::WRITE));
                 self.set_attr(ino, set, writable, &who, task, out)
             }
             Request::ReadLink { ino } => self.read_link(ino),
@@ -149,13 +149,16 @@ impl Cell {
         &mut self,
         ino: Ino,
         set: SetAttr,
-        writable: bool,
+        writable: Option<bool>,
         who: &Credentials,
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
         let value = self.ready_to_change(ino, task, out)?;
-        check_set(&set, &value.attr, writable, who)?;
+        if set.size.is_some() && writable == Some(false) {
+            return Err(Errno::EINVAL.into());
+        }
+        check_set(&set, &value.attr, writable.is_some(), who)?;
         if let Some(size) = set.size {
             self.ready_to_truncate(ino, size, task, out)?;
             self.truncate_now(ino, size, out);
@@ -214,19 +217,10 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
         self.check_unlocked(ino, LockMode::Read)?;
-        let attr = self.living(ino)?.attr;
-        if attr.kind == FileKind::Directory
-            && access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE)
-        {
-            return Err(Errno::EISDIR.into());
-        }
-        if attr.kind == FileKind::Symlink {
-            return Err(Errno::ELOOP.into());
-        }
-        check_access(&attr, access, who)?;
+        permission::check_open(who, &self.living(ino)?.attr, access)?;
         self.ready_to_open(ino, access, task, out)?;
         let client = task.client().expect("a request");
-        done(Reply::Opened(self.open_now(ino, access, client, out)))
+        done(Reply::Opened(self.open_now(ino, access, who, client, out)))
     }
 
     /// What an open has to wait for: emptying the file.
@@ -288,7 +282,10 @@ impl Cell {
     fn get_xattr(&self, ino: Ino, name: &XattrName, who: &Credentials) -> Result<Finished, Stop> {
         self.check_unlocked(ino, LockMode::Read)?;
         let value = self.living(ino)?;
-        check_xattr_name(name, &value.attr)?;
+        match check_xattr_name(name, &value.attr) {
+            Err(Errno::EPERM) => return Err(Errno::ENODATA.into()),
+            checked => checked?,
+        }
         permission::check(who, &value.attr, READ)?;
         let (_, bucket) = self.xattr_bucket(ino, name)?;
         let found = bucket.into_iter().find(|xattr| *xattr.name == *name.as_bytes());
@@ -306,6 +303,9 @@ impl Cell {
     ) -> Result<Finished, Stop> {
         let value = self.ready_to_change(ino, task, out)?;
         check_xattr_name(&name, &value.attr)?;
+        if value.attr.kind == FileKind::Directory && value.attr.mode & STICKY != 0 {
+            permission::check_owner(who, &value.attr)?;
+        }
         permission::check(who, &value.attr, WRITE)?;
         let (key, mut bucket) = self.xattr_bucket(ino, &name)?;
         let exists = bucket.iter().any(|xattr| *xattr.name == *name.as_bytes());
@@ -362,26 +362,14 @@ impl Cell {
         }
         self.living(ino)?;
         let client = task.client().expect("a request");
-        match self.file_locks.lock(ino, client, spec, wait.then_some(id))? {
-            LockOutcome::Granted => {
-                self.grant_file_locks(ino);
-                done(Reply::Done)
-            }
+        let outcome = self.file_locks.lock(ino, client, spec, wait.then_some(id));
+        // A lock that was given up or made weaker lets others go on, whatever became of this one.
+        self.grant_file_locks(ino);
+        match outcome? {
+            LockOutcome::Granted => done(Reply::Done),
             LockOutcome::Waits => Err(Stop::Wait(Wait::Registered)),
         }
     }
-}
-
-/// Whether `who` may open the inode like this.
-fn check_access(attr: &Attr, access: AccessMode, who: &Credentials) -> Result<(), Errno> {
-    let bits = [
-        (AccessMode::READ, READ),
-        (AccessMode::WRITE, WRITE),
-        (AccessMode::TRUNCATE, WRITE),
-        (AccessMode::EXECUTE, EXECUTE),
-    ];
-    let wanted = bits.iter().filter(|(mode, _)| access.contains(*mode));
-    permission::check(who, attr, wanted.fold(0, |bits, (_, bit)| bits | bit))
 }
 
 /// Whether `who` may set these attributes. `writable`: through a handle opened for writing.
@@ -410,13 +398,14 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
     if set.mode.is_some() {
         permission::check_owner(who, attr)?;
     }
-    let explicit = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
-    if explicit(set.atime) || explicit(set.mtime) {
-        permission::check_owner(who, attr)?;
-    } else if (set.atime.is_some() || set.mtime.is_some()) && who.uid != attr.uid {
-        permission::check(who, attr, WRITE)?;
+    // Who may write may set both times to now; anything else is the owner's.
+    match (set.atime, set.mtime) {
+        (None, None) => Ok(()),
+        (Some(SetTime::Now), Some(SetTime::Now)) if who.uid != attr.uid => {
+            permission::check(who, attr, WRITE)
+        }
+        _ => permission::check_owner(who, attr),
     }
-    Ok(())
 }
 
 /// The set-gid bit is only for members of the group.

@@ -408,7 +408,7 @@ impl Cell {
                 return Err(Stop::Wait(Wait::Registered));
             }
         }
-        let values = self.prepared(txn, client, &keys, task, out)?;
+        let values = self.prepared((id, txn), client, &keys, task, out)?;
         self.participants.get_mut(&txn).expect("just there").task = None;
         self.send_reply(from, PeerReply::Prepared { txn, values }, out);
         Ok(())
@@ -417,7 +417,7 @@ impl Cell {
     /// Everything is locked: revokes, sets blocks aside, and reads.
     fn prepared<M: Memory>(
         &mut self,
-        txn: TxnId,
+        (id, txn): (TaskId, TxnId),
         client: ClientId,
         keys: &[(LockKey, LockMode)],
         task: &mut Task,
@@ -449,6 +449,11 @@ impl Cell {
                 let shard = self.shards.get_mut(shard).expect("checked when it came");
                 let ino = shard.next_ino();
                 shard.use_sequence(ino);
+                // Its client may know the number before this cell knows the inode.
+                let new = LockKey::Inode(ino);
+                assert!(shard.locks.lock(&new, LockMode::Write, txn, id));
+                let participant = self.participants.get_mut(&txn).expect("known");
+                participant.keys.push((new, LockMode::Write));
                 values.push((key.clone(), KeyValue::New(ino)));
             }
         }

@@ -16,7 +16,6 @@ use rustix::process::{Pid, Signal};
 use warren_fuse::{FrontOptions, MountError, MountOptions, ServeOptions};
 use warren_runtime::{ConnectOptions, Connection};
 
-use crate::courier::Admission;
 use crate::failure::{CODE_FAILURE, CODE_NO_FUSE, CODE_NOT_FOUND, CODE_PERMISSION, Failure};
 
 const ROLE: &str = "__front";
@@ -69,7 +68,7 @@ pub fn serve(pool: &Path, directory: &Path, ready: Option<OwnedFd>) -> Result<()
     };
     let admission = ConnectOptions { front: true, ..ConnectOptions::default() };
     let connection = Connection::connect(pool, &admission)?;
-    warren_fuse::serve_mount(Arc::new(Admission(connection)), directory, &options, ready)
+    warren_fuse::serve_mount(Arc::new(connection), directory, &options, ready)
         .map_err(|error| mount_failure(&error))
 }
 

@@ -8,7 +8,6 @@
 
 mod arguments;
 mod bench;
-mod courier;
 mod failure;
 mod front;
 mod fsck;
@@ -84,7 +83,7 @@ mod tests {
     fn wrong_usage_is_one_line() {
         for line in ["warren", "warren nonsense", "warren mkfs", "warren run --cells x -- true"] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let error = Arguments::try_parse_from(&words).expect_err(line);
+            let error = Arguments::try_parse_from(&words).err().expect(line);
             let failure = usage_failure(&words, &error);
             assert_eq!(failure.to_string().lines().count(), 1, "{line}");
         }

@@ -7,6 +7,8 @@
 //!
 //! The loop is our own, over the kernel's ABI (design 13.1). [`serve_mount`] is the whole of it.
 
+#![deny(unsafe_code)]
+
 mod abi;
 mod channel;
 mod courier;

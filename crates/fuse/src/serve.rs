@@ -127,6 +127,7 @@ fn wait_either(signals: &OwnedFd, closed: &OwnedFd) -> bool {
 }
 
 /// Blocks the signals that end a mount and returns a descriptor that becomes readable by them.
+#[expect(unsafe_code, reason = "no safe binding of signalfd and the signal mask")]
 fn signal_descriptor() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before it is used, and all pointers are to it.
     let fd = unsafe {

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Instant, ShardId};
+use warren_base::{Instant, ShardId};
 use warren_cell::{Cell, CellConfig, Clock, Effect, Event};
 use warren_disk::RootSlot;
 use warren_proto::control::{Order, Report};
@@ -87,9 +87,7 @@ fn nonsense() -> FleetError {
     FleetError::Died("a supervisor that spoke nonsense".into())
 }
 
-fn receive_start(
-    link: &mut Link,
-) -> Result<(CellStart, [OwnedFd; START_DESCRIPTORS]), FleetError> {
+fn receive_start(link: &mut Link) -> Result<(CellStart, [OwnedFd; START_DESCRIPTORS]), FleetError> {
     let packet = next_packet(link)?;
     let start = CellStart::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
     let fds = packet.fds.try_into().map_err(|_| nonsense())?;
@@ -183,7 +181,8 @@ impl CellLoop {
             Ok(false) => {
                 let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
                 // A peer with a full inbox does not ring when it has room again.
-                let limit = if self.peers.is_backed_up() { Duration::from_micros(100) } else { limit };
+                let limit =
+                    if self.peers.is_backed_up() { Duration::from_micros(100) } else { limit };
                 self.disk.sleep(limit)
             }
             outcome => outcome.map(drop),

@@ -87,7 +87,7 @@ impl InFlight {
 
     fn unpack(word: u64) -> Option<Self> {
         (word & Self::PRESENT != 0)
-            .then(|| Self { cell: CellId(word as u16), seq: (word >> 32) as u32 })
+            .then_some(Self { cell: CellId(word as u16), seq: (word >> 32) as u32 })
     }
 }
 

@@ -39,8 +39,9 @@ pub(crate) fn knock(pool: &Path) -> Result<Link, FleetError> {
 fn open(door: &Path, owner: Option<u32>) -> Result<Option<Link>, FleetError> {
     let doing = "connect to the fleet";
     let address = SocketAddrUnix::new(door).map_err(system(doing))?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(system(doing))?;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(system(doing))?;
     if retry(|| connect(&socket, &address)).is_err() {
         return Ok(None);
     }
@@ -52,11 +53,15 @@ fn open(door: &Path, owner: Option<u32>) -> Result<Option<Link>, FleetError> {
 }
 
 /// One request, one reply.
-pub(crate) fn ask(link: &mut Link, request: &DoorRequest) -> Result<(DoorReply, Vec<OwnedFd>), FleetError> {
+pub(crate) fn ask(
+    link: &mut Link,
+    request: &DoorRequest,
+) -> Result<(DoorReply, Vec<OwnedFd>), FleetError> {
     let doing = "talk to the fleet";
     link.send(&request.to_bytes(), &[], Wait::Yes).map_err(system(doing))?;
     let packet = await_packet(link, ANSWER_TIMEOUT)?;
-    let reply = DoorReply::from_bytes(&packet.bytes).map_err(|_| FleetError::Refused(Errno::EPROTO))?;
+    let reply =
+        DoorReply::from_bytes(&packet.bytes).map_err(|_| FleetError::Refused(Errno::EPROTO))?;
     match reply {
         DoorReply::Refused { version, .. } if version != DOOR_VERSION => {
             Err(FleetError::Version { ours: DOOR_VERSION, theirs: version })

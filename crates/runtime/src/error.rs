@@ -45,7 +45,9 @@ pub enum FleetError {
     CellCount(u16),
     #[error("the fleet refused: {0}; see `warren status`")]
     Refused(Errno),
-    #[error("the fleet is too old or too new: it speaks version {theirs}, this program {ours}; restart it")]
+    #[error(
+        "the fleet is too old or too new: it speaks version {theirs}, this program {ours}; restart it"
+    )]
     Version { ours: u32, theirs: u32 },
     #[error("{0} ended unexpectedly; the pool is consistent, start the fleet again")]
     Died(String),

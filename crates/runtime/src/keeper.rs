@@ -251,4 +251,3 @@ fn drain(stream: &UnixStream) {
 pub(crate) fn pool_name(pool: &[u8]) -> &[u8] {
     pool.rsplit(|&byte| byte == b'/').next().unwrap_or(pool)
 }
-

@@ -45,8 +45,7 @@ impl ServeOptions {
         if self.cells == 0 || usize::from(self.cells) > CELLS_MAX {
             return Err(FleetError::CellCount(self.cells));
         }
-        let pool =
-            fs::canonicalize(&self.pool).map_err(|e| FleetError::opening(&self.pool, &e))?;
+        let pool = fs::canonicalize(&self.pool).map_err(|e| FleetError::opening(&self.pool, &e))?;
         Ok(FleetPlan {
             pool: pool.into_os_string().into_vec().into(),
             cells: self.cells,
@@ -222,4 +221,3 @@ fn keeper_main() -> Result<(), FleetError> {
 pub(crate) fn path_of(bytes: &OsBytes) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
 }
-

@@ -36,6 +36,8 @@ mod supervisor;
 pub use connection::{ConnectOptions, Connection, InFlight};
 pub use door::{is_served, status};
 pub use error::{ErrorKind, FleetError};
-pub use launch::{CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet};
+pub use launch::{
+    CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet,
+};
 pub use slot::Slot;
 pub use status::{CellStatus, ClientStatus, FleetStatus};

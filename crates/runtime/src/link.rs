@@ -82,12 +82,8 @@ pub struct Link {
 impl Link {
     /// Two ends within the fleet.
     pub fn pair() -> rustix::io::Result<(Self, Self)> {
-        let (a, b) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self::new(a, Trust::Fleet), Self::new(b, Trust::Fleet)))
     }
 
@@ -148,9 +144,8 @@ impl Link {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let (socket, buffer) = (&self.socket, &mut self.buffer);
-        let received = retry(|| {
-            recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
-        });
+        let received =
+            retry(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
         let message = match received {
             Ok(message) => message,
             Err(OsError::AGAIN) => return Ok(Received::Nothing),

@@ -51,12 +51,24 @@ pub enum ToKeeper {
 pub enum FromKeeper {
     /// The first message.
     Begin(FleetPlan),
-    Spawned { token: u32, pid: u32 },
-    NotSpawned { token: u32, errno: i32 },
+    Spawned {
+        token: u32,
+        pid: u32,
+    },
+    NotSpawned {
+        token: u32,
+        errno: i32,
+    },
     /// The process ended; `status` as `waitpid` has it.
-    Exited { token: u32, status: i32 },
+    Exited {
+        token: u32,
+        status: i32,
+    },
     /// With the descriptor, if there is one of that name.
-    Fetched { name: OsBytes, found: bool },
+    Fetched {
+        name: OsBytes,
+        found: bool,
+    },
     /// Somebody asked the fleet to stop.
     Stop,
 }
@@ -65,11 +77,19 @@ pub enum FromKeeper {
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Launch {
     /// To the keeper, once.
-    Begin { plan: FleetPlan, tied: bool },
+    Begin {
+        plan: FleetPlan,
+        tied: bool,
+    },
     /// From the keeper: clients may come.
-    Ready { cells: u16 },
+    Ready {
+        cells: u16,
+    },
     /// From the keeper: the fleet has ended.
-    Failed { kind: ErrorKind, line: Box<[u8]> },
+    Failed {
+        kind: ErrorKind,
+        line: Box<[u8]>,
+    },
     Stopped,
 }
 
@@ -109,7 +129,10 @@ pub struct PeerDoor {
 pub enum FromCell {
     Report(Report),
     /// The last word of a cell that cannot go on.
-    Failed { kind: ErrorKind, line: Box<[u8]> },
+    Failed {
+        kind: ErrorKind,
+        line: Box<[u8]>,
+    },
 }
 
 /// Descriptors beside a [`PeerDoor`].
@@ -122,25 +145,48 @@ pub const ADMIT_DESCRIPTORS: usize = 2;
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum DoorRequest {
     /// Let me in. `front` asks to name uid and gid with every request.
-    Enter { version: u32, front: bool, slots: u16 },
-    Status { version: u32 },
+    Enter {
+        version: u32,
+        front: bool,
+        slots: u16,
+    },
+    Status {
+        version: u32,
+    },
     /// Checkpoint, end everything, then hang up.
-    Stop { version: u32 },
+    Stop {
+        version: u32,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum DoorReply {
-    Refused { version: u32, errno: i32 },
+    Refused {
+        version: u32,
+        errno: i32,
+    },
     /// Beside it: the client's segment (writable), the shard map, then of every cell in order its
     /// segment for the client (read-only), vitals (read-only) and a rope to its
     /// bell.
-    Welcome { client: ClientId, slots: u16, cells: u16, shards: u16 },
+    Welcome {
+        client: ClientId,
+        slots: u16,
+        cells: u16,
+        shards: u16,
+    },
     /// JSON of a `FleetStatus`.
-    Status { json: Box<[u8]> },
+    Status {
+        json: Box<[u8]>,
+    },
     /// The fleet is stopping; its keeper is the last to go.
-    Stopping { keeper: u32 },
+    Stopping {
+        keeper: u32,
+    },
     /// After `Stopping`: the last checkpoint did not happen.
-    Failed { kind: ErrorKind, line: Box<[u8]> },
+    Failed {
+        kind: ErrorKind,
+        line: Box<[u8]>,
+    },
 }
 
 /// Descriptors beside a `Welcome`.

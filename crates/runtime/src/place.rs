@@ -113,7 +113,9 @@ fn make_directory(path: &Path) -> Result<(), FleetError> {
     let doing = "make a directory for the fleet's socket";
     match fs::DirBuilder::new().mode(0o755).create(path) {
         // A umask may have taken bits away.
-        Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(system(doing)),
+        Ok(()) => {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(system(doing))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             let found = fs::symlink_metadata(path).map_err(system(doing))?;
             let ours = found.is_dir() && found.uid() == uid() && found.mode() & 0o022 == 0;

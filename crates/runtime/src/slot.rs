@@ -99,12 +99,7 @@ impl Slot {
     /// [`Slot::payload_out`] go with it. EIO if the fleet is gone.
     ///
     /// A `Cancel` goes where the slot's request waits; its `seq` 0 stands for whatever waits there now.
-    pub fn call(
-        &mut self,
-        identity: (u32, u32),
-        request: &Request,
-        payload_len: usize,
-    ) -> Answer {
+    pub fn call(&mut self, identity: (u32, u32), request: &Request, payload_len: usize) -> Answer {
         if let Request::Cancel { slot, seq } = *request {
             return self.cancel(identity, slot, seq);
         }
@@ -190,8 +185,7 @@ impl Slot {
                 return Err(Errno::EIO);
             }
             let deadline = Some(Instant::now() + LOOK_AT_FLEET);
-            outcome =
-                replies.wait(&shared.requests, self.number, seq, Duration::ZERO, deadline);
+            outcome = replies.wait(&shared.requests, self.number, seq, Duration::ZERO, deadline);
         }
         Ok(in_spin)
     }

@@ -97,8 +97,7 @@ pub(crate) fn main() -> Result<(), FleetError> {
     };
     raise_descriptor_limit();
     let mut keeper = Outbox::new(link);
-    let ended =
-        process::guarded(|| start::open(&mut keeper, plan).and_then(Shell::serve));
+    let ended = process::guarded(|| start::open(&mut keeper, plan).and_then(Shell::serve));
     let last_word = match &ended {
         Ok(()) => ToKeeper::Stopped,
         Err(error) => {
@@ -412,8 +411,7 @@ impl Shell<'_> {
                 return Ok(());
             }
             let limit = Timespec::try_from(left).ok();
-            let mut fds =
-                [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), PollFlags::IN)];
+            let mut fds = [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), PollFlags::IN)];
             retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for cells"))?;
             self.hear_keeper()?;
         }

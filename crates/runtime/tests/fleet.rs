@@ -12,10 +12,13 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Ino, Timestamp};
 use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, image};
-use warren_proto::{LockFlavour, LockOwner, LockSpec, LockType, Reply, Request};
+use warren_proto::{
+    AccessMode, CreateFlags, Entry, FileName, Handle, LockFlavour, LockOwner, LockSpec, LockType,
+    NewInode, Position, RenameFlags, Reply, Request,
+};
 use warren_runtime::{
-    ConnectOptions, Connection, ErrorKind, FleetError, Lifetime, ServeOptions, dispatch, door,
-    start_fleet,
+    ConnectOptions, Connection, ErrorKind, FleetError, Lifetime, ServeOptions, Slot, dispatch,
+    door, start_fleet,
 };
 
 const POOL_BYTES: u64 = 64 << 20;
@@ -37,6 +40,8 @@ fn main() -> ExitCode {
     let tests: &[(&str, fn())] = &[
         ("requests_of_many_threads_are_answered", requests_of_many_threads_are_answered),
         ("any_number_of_cells_serves_a_pool", any_number_of_cells_serves_a_pool),
+        ("files_survive_another_number_of_cells", files_survive_another_number_of_cells),
+        ("many_clients_work_at_once", many_clients_work_at_once),
         ("a_pool_has_one_fleet", a_pool_has_one_fleet),
         ("bad_pools_are_named", bad_pools_are_named),
         ("status_shows_cells_and_clients", status_shows_cells_and_clients),
@@ -64,11 +69,22 @@ struct Scratch {
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        let name = format!("warren-fleet-{name}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
+        let unique = format!("warren-fleet-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(unique);
         fs::create_dir(&directory).expect("scratch directory");
-        let pool = directory.join("pool");
+        let pool = directory.join(format!("{name}-{}.pool", std::process::id()));
         Self { directory, pool }
+    }
+
+    /// The processes that serve the pool, by their command lines.
+    fn processes(&self) -> Vec<String> {
+        let name = self.pool.file_name().expect("name").to_string_lossy();
+        let entries = fs::read_dir("/proc").expect("/proc");
+        let lines = entries.filter_map(|entry| {
+            let line = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+            Some(String::from_utf8_lossy(&line).replace('\0', " "))
+        });
+        lines.filter(|line| line.starts_with("warren ") && line.contains(&*name)).collect()
     }
 
     fn formatted(name: &str) -> Self {
@@ -104,16 +120,6 @@ impl Drop for Scratch {
 
 fn connect(pool: &Path) -> Connection {
     Connection::connect(pool, &ConnectOptions::default()).expect("connect")
-}
-
-/// Processes of this program, by their arguments.
-fn processes_of(pool: &str) -> Vec<String> {
-    let entries = fs::read_dir("/proc").expect("/proc");
-    let lines = entries.filter_map(|entry| {
-        let line = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
-        Some(String::from_utf8_lossy(&line).replace('\0', " "))
-    });
-    lines.filter(|line| line.starts_with("warren ") && line.contains(pool)).collect()
 }
 
 fn requests_of_many_threads_are_answered() {
@@ -193,7 +199,155 @@ fn any_number_of_cells_serves_a_pool() {
         fleet.stop().expect("stop");
         println!("  {cells} cells: ready in {ready:?}, stopped in {:?}", start.elapsed());
     }
-    assert_eq!(processes_of("pool"), Vec::<String>::new());
+    assert_eq!(scratch.processes(), Vec::<String>::new());
+}
+
+/// Calls on files, for tests.
+struct Files {
+    slot: Slot,
+}
+
+impl Files {
+    fn of(connection: &Connection) -> Self {
+        Self { slot: connection.slot().expect("slot") }
+    }
+
+    fn call(&mut self, request: &Request) -> Reply {
+        self.slot.call(ROOT, request, 0).unwrap_or_else(|errno| panic!("{request:?}: {errno:?}"))
+    }
+
+    fn create(&mut self, dir: Ino, name: &str, new: NewInode) -> Entry {
+        let access = AccessMode::READ | AccessMode::WRITE;
+        let flags = CreateFlags::EXCLUSIVE;
+        match self.call(&Request::Create { dir, name: name_of(name), new, flags, access }) {
+            Reply::Created { entry, .. } => entry,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn lookup(&mut self, dir: Ino, name: &str) -> Ino {
+        match self.call(&Request::Lookup { dir, name: name_of(name) }) {
+            Reply::Entry(entry) => entry.ino,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    fn open(&mut self, ino: Ino) -> Handle {
+        let access = AccessMode::READ | AccessMode::WRITE;
+        match self.call(&Request::Open { ino, access }) {
+            Reply::Opened(opened) => opened.handle,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn write(&mut self, handle: Handle, at: u64, bytes: &[u8]) {
+        self.slot.payload_out()[..bytes.len()].copy_from_slice(bytes);
+        let request = Request::Write { handle, position: Position::At(at), kill_privileges: false };
+        let answer = self.slot.call(ROOT, &request, bytes.len());
+        assert!(matches!(answer, Ok(Reply::Written { len, .. }) if len as usize == bytes.len()));
+    }
+
+    fn read(&mut self, handle: Handle, at: u64, len: u32) -> Vec<u8> {
+        match self.call(&Request::Read { handle, position: Position::At(at), len }) {
+            Reply::Read { len } => self.slot.payload_in()[..len as usize].to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn name_of(name: &str) -> FileName {
+    FileName::new(name.as_bytes()).expect("a legal name")
+}
+
+/// What stands in file `n`: longer than a payload lane for some, unaligned for most.
+fn contents_of(n: u32) -> Vec<u8> {
+    let len = n as usize * 7919 % 1_500_000;
+    (0..len).map(|at| (at as u32 ^ n.wrapping_mul(2_654_435_761)) as u8).collect()
+}
+
+const FILES: u32 = 40;
+
+fn files_survive_another_number_of_cells() {
+    let scratch = Scratch::formatted("files");
+    let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    for n in 0..FILES {
+        let dir = files.create(Ino::ROOT, &format!("dir{n}"), NewInode::directory(0o755)).ino;
+        let ino = files.create(dir, "before", NewInode::regular(0o644)).ino;
+        let handle = files.open(ino);
+        for (at, bytes) in contents_of(n).chunks(1 << 20).enumerate() {
+            files.write(handle, (at << 20) as u64, bytes);
+        }
+        files.call(&Request::Close { handle });
+        let other = files.lookup(Ino::ROOT, &format!("dir{}", n / 2));
+        files.call(&Request::Rename {
+            from: dir,
+            from_name: name_of("before"),
+            dir: other,
+            name: name_of(&format!("file{n}")),
+            flags: RenameFlags::empty(),
+        });
+    }
+    files.call(&Request::Sync);
+    fleet.stop().expect("stop");
+    for cells in [1, 2, 5] {
+        let fleet = start_fleet(&scratch.options(cells), Lifetime::WithStarter).expect("start");
+        let mut files = Files::of(&connect(&scratch.pool));
+        for n in 0..FILES {
+            let dir = files.lookup(Ino::ROOT, &format!("dir{}", n / 2));
+            let ino = files.lookup(dir, &format!("file{n}"));
+            let handle = files.open(ino);
+            let mut seen = Vec::new();
+            for at in [0, 1 << 20] {
+                seen.extend(files.read(handle, at, 1 << 20));
+            }
+            assert!(seen == contents_of(n), "file{n} with {cells} cells");
+            files.call(&Request::Close { handle });
+        }
+        fleet.stop().expect("stop");
+    }
+}
+
+fn many_clients_work_at_once() {
+    const CLIENTS: u32 = 4;
+    const EACH: u32 = 100;
+    let scratch = Scratch::formatted("many");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let connection = connect(&scratch.pool);
+            scope.spawn(move || {
+                let mut files = Files::of(&connection);
+                for n in 0..EACH {
+                    let name = format!("{client}-{n}");
+                    let ino = files.create(Ino::ROOT, &name, NewInode::regular(0o600)).ino;
+                    let handle = files.open(ino);
+                    files.write(handle, 0, name.as_bytes());
+                    assert_eq!(files.read(handle, 0, 4096), name.as_bytes());
+                    files.call(&Request::Close { handle });
+                    if n % 3 == 0 {
+                        files.call(&Request::Unlink { dir: Ino::ROOT, name: name_of(&name) });
+                    }
+                }
+            });
+        }
+    });
+    let mut files = Files::of(&connect(&scratch.pool));
+    let (mut cookie, mut names) = (0, Vec::new());
+    loop {
+        let dir = Ino::ROOT;
+        let page = files.call(&Request::ReadDir { dir, cookie, bytes_max: 4096 });
+        let Reply::Listing { entries, end, .. } = page else { panic!("{page:?}") };
+        cookie = entries.last().map_or(cookie, |entry| entry.cookie);
+        names.extend(entries.into_iter().map(|entry| entry.name));
+        if end {
+            break;
+        }
+    }
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len() as u32, CLIENTS * (EACH - EACH.div_ceil(3)));
+    fleet.stop().expect("stop");
 }
 
 fn a_pool_has_one_fleet() {
@@ -253,7 +407,7 @@ fn status_shows_cells_and_clients() {
     assert_eq!(status.clients.len(), 1);
     assert!(status.clients[0].front);
     assert_eq!(status.clients[0].pid, std::process::id());
-    assert_eq!(processes_of("pool").len(), 4, "{:?}", processes_of("pool"));
+    assert_eq!(scratch.processes().len(), 4, "{:?}", scratch.processes());
     assert!(door::status_of_all().iter().any(|other| other.pool == status.pool));
     drop((slots, connection));
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -277,7 +431,7 @@ fn a_dead_cell_ends_the_fleet_and_its_calls() {
     assert!(start.elapsed() < Duration::from_secs(5));
     assert!(connection.wait_for_hangup(Duration::from_secs(5)));
     drop(fleet);
-    assert_eq!(processes_of("pool"), Vec::<String>::new());
+    assert_eq!(scratch.processes(), Vec::<String>::new());
     start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start").stop().expect("stop");
 }
 
@@ -291,12 +445,12 @@ fn a_fleet_ends_with_its_starter() {
         .expect("start a starter");
     let mut line = String::new();
     BufReader::new(starter.stdout.take().expect("stdout")).read_line(&mut line).expect("line");
-    assert_eq!(processes_of("pool").len(), 4);
+    assert_eq!(scratch.processes().len(), 4);
     starter.kill().expect("kill");
     starter.wait().expect("wait");
     let deadline = Instant::now() + Duration::from_secs(10);
-    while !processes_of("pool").is_empty() {
-        assert!(Instant::now() < deadline, "{:?}", processes_of("pool"));
+    while !scratch.processes().is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", scratch.processes());
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(matches!(door::status(&scratch.pool), Err(FleetError::NoFleet(_))));
@@ -330,7 +484,6 @@ fn an_idle_fleet_sleeps() {
 /// User and system time of a process, in ticks of a hundredth of a second.
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
-    let fields: Vec<&str> =
-        stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
     fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
 }

@@ -12,6 +12,7 @@ mod tests;
 use std::fmt;
 
 use hashbrown::HashSet;
+use warren_base::Timestamp;
 use warren_proto::Reply;
 
 use crate::fixed::{Fixed, Mix};
@@ -23,7 +24,7 @@ use crate::model::{Refusal, Rules, State, identities};
 pub const SEARCH_MAX: usize = 1_000_000;
 
 /// Calls before the point of failure that an [`Explanation`] shows.
-const CONTEXT: usize = 12;
+const CONTEXT: usize = 40;
 
 /// What the search found.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub struct Explanation {
     pub context: Vec<String>,
     /// What each call that could come next is refused for.
     pub stuck: Vec<String>,
+    /// When the first of these had returned.
+    pub until: Timestamp,
 }
 
 impl fmt::Display for Explanation {
@@ -94,7 +97,7 @@ fn learn(history: &[Operation]) -> Result<Rules, Explanation> {
 
 fn blame(history: &[Operation], at: usize, why: &str) -> Explanation {
     let stuck = vec![format!("{}: {why}", describe(&history[at]))];
-    Explanation { placed: 0, context: Vec::new(), stuck }
+    Explanation { placed: 0, context: Vec::new(), stuck, until: history[at].window.to }
 }
 
 /// A place in the search: some calls are in order, `state` is what they led to.
@@ -208,7 +211,9 @@ impl<'a> Search<'a> {
         let context = recent.filter_map(|frame| frame.placed).map(describe).collect();
         let refused = &self.stack.last().expect("the search is somewhere").refused;
         let stuck = refused.iter().map(|(at, why)| format!("{}: {why:?}", describe(*at)));
-        Explanation { placed, context, stuck: stuck.collect() }
+        let until = refused.iter().map(|(at, _)| self.history[*at].window.to).min();
+        let until = until.unwrap_or_default();
+        Explanation { placed, context, stuck: stuck.collect(), until }
     }
 
     fn key(&self, state: &State) -> u128 {

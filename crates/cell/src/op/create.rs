@@ -51,9 +51,9 @@ fn found(
     flags: CreateFlags,
     open: Option<AccessMode>,
 ) -> Result<Plan, Stop> {
-    if flags.contains(CreateFlags::EXCLUSIVE) || open.is_none() {
+    let Some(access) = open.filter(|_| !flags.contains(CreateFlags::EXCLUSIVE)) else {
         return Err(Errno::EEXIST.into());
-    }
+    };
     if kind == FileKind::Directory {
         return Err(Errno::EISDIR.into());
     }
@@ -63,6 +63,7 @@ fn found(
     }
     let value = view.inode(ino, LockMode::Read)?.ok_or(Errno::ESTALE)?;
     let attr = value.attr;
+    permission::check_open(view.who, &attr, access)?;
     Ok(Plan::reply(PlannedReply::Created { dir, name, attr, found: true, open }))
 }
 

@@ -32,8 +32,10 @@ pub(super) fn rename(
     if flags == RenameFlags::NOREPLACE | RenameFlags::EXCHANGE {
         return Err(Errno::EINVAL.into());
     }
-    let from_parent = searchable(view, from)?;
-    let to_parent = searchable(view, dir)?;
+    let from_parent = view.directory(from, LockMode::IntentWrite)?;
+    let to_parent = view.directory(dir, LockMode::IntentWrite)?;
+    permission::check(view.who, &from_parent.attr, EXECUTE)?;
+    permission::check(view.who, &to_parent.attr, EXECUTE)?;
     let source = end(view, from, from_parent, from_name)?.ok_or(Errno::ENOENT)?;
     let target = end(view, dir, to_parent, name)?;
     if target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
@@ -46,28 +48,29 @@ pub(super) fn rename(
         return Ok(Plan::done(Vec::new()));
     }
     if from != dir {
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
-        check_shape(view, &source, dir, target.as_ref().filter(|_| exchange))?;
+        check_shape(view, &source, dir, target.as_ref(), flags.contains(RenameFlags::EXCHANGE))?;
     }
-    may_leave(view, &source, from != dir)?;
+    may_leave(view, &source)?;
     permission::check(view.who, &to_parent.attr, WRITE)?;
-    match target {
-        Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
-            may_leave(view, &target, from != dir)?;
-            Ok(exchange(view, &source, &target))
-        }
-        Some(target) => {
-            check_replaced(view, &source, &target)?;
-            Ok(moved(view, &source, dir, name, Some(&target)))
-        }
-        None => Ok(moved(view, &source, dir, name, None)),
+    let Some(target) = target else {
+        may_change_parent(view, &source, dir)?;
+        return Ok(moved(view, &source, dir, name, None));
+    };
+    may_leave(view, &target)?;
+    if flags.contains(RenameFlags::EXCHANGE) {
+        may_change_parent(view, &source, dir)?;
+        may_change_parent(view, &target, from)?;
+        return Ok(exchange(view, &source, &target));
     }
-}
-
-fn searchable(view: &mut View<'_>, dir: Ino) -> Result<InodeValue, Stop> {
-    let value = view.directory(dir, LockMode::IntentWrite)?;
-    permission::check(view.who, &value.attr, EXECUTE)?;
-    Ok(value)
+    match (source.is_directory(), target.is_directory()) {
+        (true, false) => return Err(Errno::ENOTDIR.into()),
+        (false, true) => return Err(Errno::EISDIR.into()),
+        _ => may_change_parent(view, &source, dir)?,
+    }
+    if target.is_directory() && target.inode.entries > 0 {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    Ok(moved(view, &source, dir, name, Some(&target)))
 }
 
 fn end<'a>(
@@ -87,53 +90,45 @@ fn check_shape(
     view: &mut View<'_>,
     source: &End<'_>,
     dir: Ino,
-    exchanged: Option<&End<'_>>,
+    target: Option<&End<'_>>,
+    exchange: bool,
 ) -> Result<(), Stop> {
-    let exchanged = exchanged.filter(|target| target.is_directory());
-    if !source.is_directory() && exchanged.is_none() {
+    let target = target.filter(|target| target.is_directory());
+    if !source.is_directory() && target.is_none() {
         return Ok(());
     }
     view.tree()?;
-    if source.is_directory() {
-        check_not_above(view, source.ino, dir)?;
+    if source.is_directory() && is_above(view, source.ino, dir)? {
+        return Err(Errno::EINVAL.into());
     }
-    if let Some(target) = exchanged {
-        check_not_above(view, target.ino, source.dir)?;
+    match target {
+        Some(target) if is_above(view, target.ino, source.dir)? => {
+            Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into())
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
-fn check_not_above(view: &mut View<'_>, moved: Ino, below: Ino) -> Result<(), Stop> {
-    let mut dir = below;
-    loop {
-        if dir == moved {
-            return Err(Errno::EINVAL.into());
-        }
-        if dir == Ino::ROOT {
-            return Ok(());
-        }
+/// Whether `ancestor` is `dir` or above it.
+fn is_above(view: &mut View<'_>, ancestor: Ino, mut dir: Ino) -> Result<bool, Stop> {
+    while dir != ancestor && dir != Ino::ROOT {
         dir = view.parent(dir)?;
     }
+    Ok(dir == ancestor)
 }
 
 /// Whether `who` may take the name out of its directory.
-fn may_leave(view: &View<'_>, end: &End<'_>, moves: bool) -> Result<(), Stop> {
+fn may_leave(view: &View<'_>, end: &End<'_>) -> Result<(), Errno> {
     permission::check(view.who, &end.parent.attr, WRITE)?;
-    permission::check_sticky(view.who, &end.parent.attr, &end.inode.attr)?;
-    if moves && end.is_directory() {
+    permission::check_sticky(view.who, &end.parent.attr, &end.inode.attr)
+}
+
+/// A directory that gets another parent is itself changed: its `..` leads elsewhere.
+fn may_change_parent(view: &View<'_>, end: &End<'_>, parent: Ino) -> Result<(), Errno> {
+    if end.is_directory() && end.dir != parent {
         permission::check(view.who, &end.inode.attr, WRITE)?;
     }
     Ok(())
-}
-
-fn check_replaced(view: &View<'_>, source: &End<'_>, target: &End<'_>) -> Result<(), Stop> {
-    permission::check_sticky(view.who, &target.parent.attr, &target.inode.attr)?;
-    match (source.is_directory(), target.is_directory()) {
-        (true, false) => Err(Errno::ENOTDIR.into()),
-        (false, true) => Err(Errno::EISDIR.into()),
-        (true, true) if target.inode.entries > 0 => Err(Errno::ENOTEMPTY.into()),
-        _ => Ok(()),
-    }
 }
 
 fn moved(

@@ -6,6 +6,9 @@ use crate::value::Dentry;
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::Ino;
 
+/// Links of a directory that are its own: its name and its `.`.
+const DIRECTORY_LINKS: u32 = 2;
+
 /// All inodes and all names of the pool.
 #[derive(Default)]
 pub(super) struct Names {
@@ -23,7 +26,6 @@ pub(super) struct InodeFacts {
     pub nlink: u32,
     pub parent: Ino,
     /// Subdirectories and entries that were found in it.
-    pub subdirs: u32,
     pub entries: u64,
 }
 
@@ -152,7 +154,8 @@ impl Checker<'_> {
         links: Option<&Links>,
         is_orphan: bool,
     ) {
-        let (recorded, found) = (facts.nlink, facts.subdirs.saturating_add(2));
+        // The links from its subdirectories are counted in its parts.
+        let (recorded, found) = (facts.nlink, DIRECTORY_LINKS);
         // A removed directory has no links, whatever its own two names were.
         if recorded != if is_orphan { 0 } else { found } {
             self.report.add(Finding::DirectoryLinks { ino, recorded, found });

@@ -229,9 +229,9 @@ impl Checker<'_> {
             return;
         };
         self.report.inodes += 1;
-        let (subdirs, entries) = (file.subdirs, file.entries);
+        let entries = file.entries;
         let (kind, nlink, parent) = (inode.kind, inode.nlink, inode.parent);
-        self.names.add_inode(ino, InodeFacts { kind, nlink, parent, subdirs, entries });
+        self.names.add_inode(ino, InodeFacts { kind, nlink, parent, entries });
         if let Some(by) = file.special {
             self.report.add(Finding::MisplacedRecord { ino, kind, by });
         }

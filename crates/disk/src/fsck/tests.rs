@@ -160,7 +160,7 @@ impl Draft {
 
     fn fill(&mut self) {
         let [zero, one] = &mut self.shards;
-        zero.inode(Ino::ROOT, FileKind::Directory, 3, Ino::ROOT);
+        zero.inode(Ino::ROOT, FileKind::Directory, 2, Ino::ROOT);
         zero.part(Ino::ROOT, 4, 1);
         zero.entry(Ino::ROOT, "dir", DIR, FileKind::Directory);
         zero.entry(Ino::ROOT, "file", FILE, FileKind::Regular);
@@ -266,8 +266,8 @@ fn wrong_counts_are_found() {
         [Finding::Links { ino: FILE, recorded: 1, found: 2 }]
     );
     assert_eq!(
-        planted(|draft| draft.shards[0].change(Ino::ROOT, |inode| inode.nlink = 2)),
-        [Finding::DirectoryLinks { ino: Ino::ROOT, recorded: 2, found: 3 }]
+        planted(|draft| draft.shards[0].change(Ino::ROOT, |inode| inode.nlink = 3)),
+        [Finding::DirectoryLinks { ino: Ino::ROOT, recorded: 3, found: 2 }]
     );
     let what = "the number of entries";
     assert_eq!(
@@ -336,7 +336,7 @@ fn directories_that_do_not_form_a_tree_are_found() {
     assert_eq!(
         planted(|draft| {
             for (ino, other) in [(a, b), (b, a)] {
-                draft.shards[1].inode(ino, FileKind::Directory, 3, other);
+                draft.shards[1].inode(ino, FileKind::Directory, 2, other);
                 draft.shards[1].part(ino, 1, 1);
                 draft.shards[1].entry(ino, "other", other, FileKind::Directory);
             }

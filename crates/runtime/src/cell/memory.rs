@@ -202,7 +202,8 @@ mod tests {
         let requests = Segment::create("warren-test", client_segment_len(2)).expect("segment");
         let replies = Segment::create("warren-test", cell_segment_len(2)).expect("segment");
         let client = ClientWriter::new(requests.map().clone(), 2).expect("writer");
-        let fds = [requests.read_only_fd().expect("fd"), replies.fd().try_clone_to_owned().expect("fd")];
+        let fds =
+            [requests.read_only_fd().expect("fd"), replies.fd().try_clone_to_owned().expect("fd")];
         let mut memory = SharedMemory::new(Frames::create(2).expect("frames"), CELL, Epoch(1));
         memory.admit(CLIENT, 2, fds).expect("admit");
         let answers = map_read_only(replies.fd()).expect("map");

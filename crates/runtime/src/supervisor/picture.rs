@@ -53,12 +53,7 @@ impl Shell<'_> {
 }
 
 fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {
-    ClientStatus {
-        client: client.client.0,
-        pid: client.pid,
-        uid: client.uid,
-        front: client.front,
-    }
+    ClientStatus { client: client.client.0, pid: client.pid, uid: client.uid, front: client.front }
 }
 
 fn stage_name(stage: Stage) -> &'static str {

@@ -27,10 +27,15 @@ impl OpenPool {
         let pool = Self { file };
         let (superblock, copies) = pool.superblock(path)?;
         let layout = superblock.layout;
-        pool.file.require_blocks(layout.total_blocks())?;
-        let regions = [0, 1].map(|copy| {
-            pool.read(layout.region_page(copy, 0), layout.region_pages())
-        });
+        let (has, needs) = (pool.file.len_blocks(), layout.total_blocks());
+        if has < needs {
+            return Err(FleetError::BadPool {
+                pool: path.to_path_buf(),
+                what: format!("truncated: has {has} of {needs} blocks; restore it from a copy"),
+            });
+        }
+        let regions =
+            [0, 1].map(|copy| pool.read(layout.region_page(copy, 0), layout.region_pages()));
         let [first, second] = regions;
         let (first, second) = (first?, second?);
         let roots = pool.read(layout.roots_start(), 2 * layout.roots_blocks())?;
@@ -110,11 +115,8 @@ pub fn owners(shards: u16, cells: u16) -> Vec<CellId> {
 /// that what a cell writes lies together.
 pub fn shares_of_free(ledger: &Ledger, cells: u16) -> Vec<Vec<u64>> {
     let regions = ledger.regions();
-    let free: Vec<u64> = regions
-        .iter()
-        .filter(|&(_, owner)| owner == Owner::Free)
-        .map(|(chunk, _)| chunk)
-        .collect();
+    let free: Vec<u64> =
+        regions.iter().filter(|&(_, owner)| owner == Owner::Free).map(|(chunk, _)| chunk).collect();
     let cells = usize::from(cells);
     let (share, extra) = (free.len() / cells, free.len() % cells);
     let mut rest = free.as_slice();
@@ -137,7 +139,6 @@ pub fn roots_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, B
         })
         .collect()
 }
-
 
 #[cfg(test)]
 mod tests {

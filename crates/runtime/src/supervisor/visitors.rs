@@ -210,9 +210,7 @@ impl Visitors {
     }
 
     pub fn forget(&mut self, client: ClientId) {
-        self.visitors.retain(|_, visitor| {
-            visitor.standing != Standing::Client(client)
-        });
+        self.visitors.retain(|_, visitor| visitor.standing != Standing::Client(client));
     }
 
     /// Tells everyone who asked for the end how it went, and closes the door.

@@ -82,7 +82,13 @@ impl State {
         } else {
             self.may_open(step, ino, access)
         };
+        let may_be_named = kind == FileKind::Regular
+            && flags.contains(CreateFlags::OPEN)
+            && !flags.contains(CreateFlags::EXCLUSIVE)
+            && !self.inode(ino).is_directory();
         match (step.settle(must), &step.outcome.answer) {
+            // What lies on another cell is the client's to open: nothing was asked of it yet.
+            (_, Ok(Reply::Entry(entry))) if may_be_named => self.observe_entry(ino, entry),
             // A symbolic link is the client's to follow.
             (Err(Refusal::MustFail(Errno::ELOOP)), Ok(Reply::Created { entry, opened: None })) => {
                 self.observe_entry(ino, entry)

@@ -1,6 +1,6 @@
 //! What happened, as a hash (two runs of one seed must agree) and, if wanted, as text.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::Hasher;
 
@@ -8,8 +8,9 @@ use warren_base::Instant;
 
 use crate::fixed::Mix;
 
-/// Lines kept for a failure's report.
+/// Lines of a failure's report, and bytes of a line.
 const LINES_MAX: usize = 60;
+const LINE_LENGTH_MAX: usize = 400;
 
 /// How often rare things happened.
 pub type Coverage = BTreeMap<&'static str, u64>;
@@ -20,7 +21,7 @@ pub struct Trace {
     pub events: u64,
     pub coverage: Coverage,
     verbose: bool,
-    lines: VecDeque<String>,
+    lines: Vec<(Instant, String)>,
 }
 
 impl Trace {
@@ -42,10 +43,9 @@ impl Trace {
     /// Only a line.
     pub fn note(&mut self, now: Instant, text: &dyn fmt::Debug) {
         if self.verbose {
-            if self.lines.len() == LINES_MAX {
-                self.lines.pop_front();
-            }
-            self.lines.push_back(format!("{:>12} {text:?}", now.0));
+            let mut line = format!("{:>12} {text:?}", now.0);
+            line.truncate(line.floor_char_boundary(LINE_LENGTH_MAX));
+            self.lines.push((now, line));
         }
     }
 
@@ -57,7 +57,10 @@ impl Trace {
         self.hash.finish()
     }
 
-    pub fn lines(&self) -> impl Iterator<Item = &str> {
-        self.lines.iter().map(String::as_str)
+    /// The last lines up to some time.
+    pub fn lines_until(&self, until: Instant) -> Vec<String> {
+        let end = self.lines.partition_point(|(at, _)| *at <= until);
+        let lines = &self.lines[end.saturating_sub(LINES_MAX)..end];
+        lines.iter().map(|(_, line)| line.clone()).collect()
     }
 }

@@ -40,11 +40,10 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["serve", "--pool", "@/empty"], BAD_POOL, "empty"),
     Refusal(&["serve", "--pool", "@/cut"], BAD_POOL, "cut"),
     Refusal(&["serve", "--pool", "@/damaged"], BAD_POOL, "damaged"),
-    Refusal(&["serve", "--pool", "@/future"], BAD_POOL, "version"),
     Refusal(&["serve", "--pool", "@"], BAD_POOL, "neither"),
     Refusal(&["serve", "--pool", "@/pool", "--cells", "0"], USAGE, "cells"),
     Refusal(&["serve", "--pool", "@/pool", "--cells", "65"], USAGE, "cells"),
-    Refusal(&["serve", "--pool", "@/pool", "--cache", "-5"], USAGE, "cache"),
+    Refusal(&["serve", "--pool", "@/pool", "--cache=-5"], USAGE, "cache"),
     Refusal(&["status", "@/pool"], NO_FLEET, "no fleet"),
     Refusal(&["status", "@/missing"], NOT_FOUND, "missing"),
     Refusal(&["stop", "@/pool"], NO_FLEET, "no fleet"),
@@ -87,16 +86,12 @@ fn prepare(ground: &Ground, place: &Path) -> Result<()> {
     fs::write(path("empty"), "").context(writing)?;
     let image = fs::read(&pool).context(writing)?;
     fs::write(path("cut"), &image[..image.len() / 2]).context(writing)?;
-    // The two superblocks are the first two blocks; the version is behind the magic number.
-    let change = |offset: usize, by: u8| {
-        let mut changed = image.clone();
-        for block in [0, 4096] {
-            changed[block + offset] = changed[block + offset].wrapping_add(by);
-        }
-        changed
-    };
-    fs::write(path("damaged"), change(60, 1)).context(writing)?;
-    fs::write(path("future"), change(8, 77)).context(writing)?;
+    // The two superblocks are the first two blocks.
+    let mut damaged = image;
+    for block in [0, 4096] {
+        damaged[block + 60] ^= 1;
+    }
+    fs::write(path("damaged"), damaged).context(writing)?;
     Ok(())
 }
 

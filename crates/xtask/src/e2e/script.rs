@@ -115,8 +115,11 @@ pub fn run_all(ground: &Ground, scripts: &[Script], cells: u16, tally: &mut Tall
                     Fleet::start(ground, &format!("pool-{cells}-{}", script.name), "16G", cells)?
                 }
             };
-            let verdict = compare(ground, script, &ready.mounted.join(&script.name));
-            if verdict.is_ok() && ready.answers() {
+            let on_mount = ready.mounted.join(&script.name);
+            let verdict = compare(ground, script, &on_mount);
+            if ready.answers() {
+                // What a failed script left is in nobody's way.
+                let _left = std::fs::remove_dir_all(&on_mount);
                 fleet = Some(ready);
             } else {
                 println!("{}", ready.last_words());

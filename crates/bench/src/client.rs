@@ -1,0 +1,212 @@
+//! `warren bench client`: the client library alone, one client and one cell, each on a core, and
+//! everything in memory.
+//!
+//! A run goes in rounds. In a round every operation is done in batches by every contender in turn:
+//! Warren, tmpfs, and ext4 if the pool file would lie on one. What is reported of Warren is the
+//! median and the 99th percentile of its batches; a contender's ratio is the median over rounds of
+//! its time divided by Warren's (above 1: Warren is faster).
+//!
+//! ```text
+//! subject    the operations and who does them     library    through Warren's client library
+//! kernel     through system calls                 breakdown  where the time goes
+//! report     the result as text
+//! ```
+
+mod breakdown;
+mod kernel;
+mod library;
+mod report;
+mod subject;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use warren_base::Errno;
+use warren_proto::Credentials;
+use warren_runtime::{ConnectOptions, Connection};
+
+use crate::error::BenchError;
+use crate::ground::{Ground, Interruption};
+use crate::machine::{self, Machine, Pinned};
+use crate::sample::{Figures, median_ratio, time_batch};
+
+pub use breakdown::{How, Piece};
+use kernel::{KernelDirectory, file_system_of};
+use library::Library;
+pub use subject::Operation;
+use subject::{Subject, WARREN};
+
+/// Rounds that are not counted: caches and branch predictors get used to the work.
+const ROUNDS_BEFORE: u32 = 3;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientOptions {
+    /// Where the temporary pool is made, and the directory on the same file system.
+    pub directory: PathBuf,
+    pub rounds: u32,
+    /// Calls of a batch.
+    pub calls: u32,
+    /// Measure the pieces of an operation too.
+    pub breakdown: bool,
+    /// Measure Warren alone.
+    pub alone: bool,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        let directory = std::env::temp_dir();
+        Self { directory, rounds: 200, calls: 200, breakdown: false, alone: false }
+    }
+}
+
+/// What came out. Its `Display` is the report as text.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub machine: Machine,
+    pub rounds: u32,
+    pub calls: u32,
+    /// Whether client and cell had a core each.
+    pub two_cores: bool,
+    pub operations: Vec<Measured>,
+    /// Empty if it was not asked for.
+    pub breakdown: Vec<Piece>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    pub operation: Operation,
+    #[serde(flatten)]
+    pub figures: Figures,
+    pub aim_ns: Option<f64>,
+    /// The median divided by the aim.
+    pub of_aim: Option<f64>,
+    pub others: Vec<Other>,
+}
+
+/// The same by somebody else.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Other {
+    pub name: String,
+    pub call: String,
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// The median of its time divided by Warren's, over rounds.
+    pub ratio: f64,
+}
+
+/// A contender and the times of its batches, by operation.
+struct Contender {
+    subject: Box<dyn Subject>,
+    batches: [Vec<f64>; Operation::ALL.len()],
+}
+
+/// Measures. Takes a few seconds with the default options. The calling program must hand the roles
+/// of a fleet's processes to [`warren_runtime::dispatch`].
+pub fn run(options: &ClientOptions) -> Result<Report, BenchError> {
+    let interruption = Interruption::watch()?;
+    let machine = Machine::here();
+    let (client_cpu, cell_cpu) = machine::places()?;
+    let ground = Ground::start(&options.directory, 1)?;
+    for process in ground.cell_processes()? {
+        machine::pin(Some(process), cell_cpu)?;
+    }
+    // A slot made on a pinned thread would take the machine for one of a single core.
+    let mut contenders = contenders(ground.pool(), options)?;
+    let _pinned = Pinned::here(client_cpu)?;
+    for round in 0..ROUNDS_BEFORE + options.rounds {
+        run_round(&mut contenders, options.calls, round >= ROUNDS_BEFORE, &interruption)?;
+    }
+    let operations = results(&contenders);
+    let breakdown = if options.breakdown {
+        breakdown::measure(&operations, (client_cpu, cell_cpu), &interruption)?
+    } else {
+        Vec::new()
+    };
+    let (rounds, calls, two_cores) = (options.rounds, options.calls, client_cpu != cell_cpu);
+    Ok(Report { machine, rounds, calls, two_cores, operations, breakdown })
+}
+
+/// Warren first.
+fn contenders(pool: &Path, options: &ClientOptions) -> Result<Vec<Contender>, BenchError> {
+    let connection = Connection::connect(pool, &ConnectOptions::default())?;
+    let failed = |errno| call_error(WARREN, "create", errno);
+    let library = Library::new(&connection, own_credentials()).map_err(failed)?;
+    let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(library)];
+    if !options.alone {
+        for directory in [Path::new("/dev/shm"), &options.directory] {
+            let Some(name) = file_system_of(directory) else { continue };
+            if subjects.iter().all(|subject| subject.name() != name) {
+                subjects.push(Box::new(KernelDirectory::new(name, directory)?));
+            }
+        }
+    }
+    for subject in &mut subjects {
+        let name = subject.name().to_owned();
+        subject.prepare(options.calls).map_err(|errno| call_error(&name, "prepare", errno))?;
+    }
+    let contender = |subject| Contender { subject, batches: Default::default() };
+    Ok(subjects.into_iter().map(contender).collect())
+}
+
+fn own_credentials() -> Credentials {
+    let mut groups: Vec<u32> = rustix::process::getgroups()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|group| group.as_raw())
+        .collect();
+    groups.sort_unstable();
+    Credentials {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups,
+        checked_by_kernel: false,
+    }
+}
+
+fn call_error(contender: &str, call: &'static str, errno: Errno) -> BenchError {
+    BenchError::Call { contender: contender.to_owned(), call, errno }
+}
+
+fn run_round(
+    contenders: &mut [Contender],
+    calls: u32,
+    counts: bool,
+    interruption: &Interruption,
+) -> Result<(), BenchError> {
+    for (at, operation) in Operation::ALL.into_iter().enumerate() {
+        for Contender { subject, batches } in contenders.iter_mut() {
+            interruption.check()?;
+            let time = subject
+                .warm_up()
+                .and_then(|()| time_batch(calls, |at| subject.perform(operation, at)));
+            let time = time.map_err(|errno| call_error(subject.name(), operation.name(), errno))?;
+            if counts {
+                batches[at].push(time);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn results(contenders: &[Contender]) -> Vec<Measured> {
+    let Some((warren, others)) = contenders.split_first() else { return Vec::new() };
+    let of_operation = |(at, operation): (usize, Operation)| {
+        let ours = &warren.batches[at];
+        let figures = Figures::of(ours);
+        let aim_ns = operation.aim_ns();
+        let other = |other: &Contender| Other {
+            name: other.subject.name().to_owned(),
+            call: operation.call().to_owned(),
+            figures: Figures::of(&other.batches[at]),
+            ratio: median_ratio(&other.batches[at], ours),
+        };
+        Measured {
+            operation,
+            figures,
+            aim_ns,
+            of_aim: aim_ns.map(|aim| figures.median_ns / aim),
+            others: others.iter().map(other).collect(),
+        }
+    };
+    Operation::ALL.into_iter().enumerate().map(of_operation).collect()
+}

@@ -1,0 +1,85 @@
+//! A cache line on its way between two cores.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use crate::error::BenchError;
+use crate::ground::Interruption;
+use crate::machine::pin;
+use crate::sample::{median, time_batch};
+
+const BATCHES: u32 = 101;
+const TRIPS: u32 = 1000;
+
+/// A word that has its line (and the one fetched with it) for itself.
+#[repr(align(128))]
+#[derive(Default)]
+struct Line(AtomicU64);
+
+#[derive(Default)]
+struct Court {
+    there: Line,
+    back: Line,
+    over: AtomicBool,
+}
+
+/// Nanoseconds of a word there and one back, between this (pinned) thread and one on the second
+/// processor. On a single one it takes two changes of threads.
+pub fn round_trip(cpus: (usize, usize), interruption: &Interruption) -> Result<f64, BenchError> {
+    let court = Court::default();
+    thread::scope(|scope| {
+        let partner = scope.spawn(|| answer(&court, cpus));
+        let batches = serve(&court, cpus, interruption);
+        court.over.store(true, Ordering::Release);
+        partner.join().expect("the partner does not panic")?;
+        batches.map(|batches| median(&batches))
+    })
+}
+
+fn pause(cpus: (usize, usize)) {
+    if cpus.0 == cpus.1 { thread::yield_now() } else { std::hint::spin_loop() }
+}
+
+fn serve(
+    court: &Court,
+    cpus: (usize, usize),
+    interruption: &Interruption,
+) -> Result<Vec<f64>, BenchError> {
+    let mut number = 0;
+    let mut batches = Vec::new();
+    for _ in 0..BATCHES {
+        interruption.check()?;
+        let time = time_batch(TRIPS, |_| {
+            number += 1;
+            court.there.0.store(number, Ordering::Release);
+            while court.back.0.load(Ordering::Acquire) != number {
+                // The partner may have failed before it began.
+                if court.over.load(Ordering::Relaxed) {
+                    return Err(BenchError::Interrupted);
+                }
+                pause(cpus);
+            }
+            Ok(())
+        });
+        batches.push(time?);
+    }
+    Ok(batches)
+}
+
+fn answer(court: &Court, cpus: (usize, usize)) -> Result<(), BenchError> {
+    let pinned = pin(None, cpus.1);
+    if pinned.is_err() {
+        court.over.store(true, Ordering::Release);
+    }
+    let mut last = 0;
+    while !court.over.load(Ordering::Acquire) {
+        let number = court.there.0.load(Ordering::Acquire);
+        if number == last {
+            pause(cpus);
+            continue;
+        }
+        last = number;
+        court.back.0.store(number, Ordering::Release);
+    }
+    pinned
+}

@@ -1,0 +1,162 @@
+//! The client library as a program would use it: slots for what goes to the cell, copies under
+//! leases for what does not.
+
+use std::sync::Arc;
+
+use warren_base::{CellId, Errno, Ino, MapVersion};
+use warren_client::{Cache, Call, Caller, Op, Path, PathOp, ShardMap, Step, Words};
+use warren_proto::{
+    AccessMode, CreateFlags, Credentials, FileName, Handle, NewInode, Position, Reply, Request,
+};
+use warren_runtime::{Connection, Slot};
+
+use super::subject::{IO_BYTES, Operation, STAYING, Subject, WARREN, name_of};
+
+/// Null requests before a batch: they wake the cell, and the client's spin grows long again.
+const WARM_UP: u32 = 200;
+
+/// Copies that the client keeps.
+const COPIES: usize = 1024;
+
+/// An ordinary client does not name anybody.
+const IDENTITY: (u32, u32) = (0, 0);
+
+pub struct Library {
+    slot: Slot,
+    cache: Cache,
+    map: ShardMap,
+    caller: Caller,
+    staying: FileName,
+    file: Handle,
+    names: Vec<FileName>,
+    buffer: Box<[u8; IO_BYTES]>,
+}
+
+struct SlotWords<'a>(&'a Slot);
+
+impl Words for SlotWords<'_> {
+    fn load(&self, cell: CellId, word: u32) -> u64 {
+        self.0.load_word(cell, word)
+    }
+}
+
+impl Library {
+    /// A client of a fleet of one cell that serves an empty volume.
+    pub fn new(connection: &Connection, credentials: Credentials) -> Result<Self, Errno> {
+        let mut slot = connection.slot().ok_or(Errno::EAGAIN)?;
+        let staying = FileName::new(STAYING.as_bytes())?;
+        let file = open_new(&mut slot, &staying)?;
+        let owners = vec![CellId(0); usize::from(connection.shards())];
+        let mut library = Self {
+            slot,
+            cache: Cache::new(COPIES),
+            map: ShardMap::new(MapVersion(1), owners),
+            caller: Caller { credentials: Arc::new(credentials), near: CellId(0) },
+            staying,
+            file,
+            names: Vec::new(),
+            buffer: Box::new([7; IO_BYTES]),
+        };
+        library.perform(Operation::Write, 0)?;
+        Ok(library)
+    }
+
+    fn ask(&mut self, request: &Request, payload_len: usize) -> Result<Reply, Errno> {
+        self.slot.call(IDENTITY, request, payload_len)
+    }
+
+    /// Runs a call of the client's state machine to its end.
+    fn call(&mut self, op: Op) -> Result<Reply, Errno> {
+        let mut call = Call::new(op, self.caller.clone());
+        let mut input = None;
+        loop {
+            let words = SlotWords(&self.slot);
+            match call.step(&mut self.cache, &self.map, &words, input.take()) {
+                Step::Send(send) => input = Some(self.slot.call(IDENTITY, &send.request, 0)),
+                Step::Yield => {}
+                Step::AwaitMap(_) => return Err(Errno::EPROTO),
+                Step::Done(answer) => return answer,
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<(), Errno> {
+        let request =
+            Request::Read { handle: self.file, position: Position::At(0), len: IO_BYTES as u32 };
+        self.ask(&request, 0)?;
+        let bytes = self.slot.payload_in();
+        if bytes.len() != IO_BYTES {
+            return Err(Errno::EIO);
+        }
+        self.buffer.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), Errno> {
+        self.slot.payload_out()[..IO_BYTES].copy_from_slice(&self.buffer[..]);
+        let position = Position::At(0);
+        let request = Request::Write { handle: self.file, position, kill_privileges: false };
+        self.ask(&request, IO_BYTES).map(drop)
+    }
+}
+
+fn open_new(slot: &mut Slot, name: &FileName) -> Result<Handle, Errno> {
+    let request = Request::Create {
+        dir: Ino::ROOT,
+        name: name.clone(),
+        new: NewInode::regular(0o600),
+        flags: CreateFlags::EXCLUSIVE | CreateFlags::OPEN,
+        access: AccessMode::READ | AccessMode::WRITE,
+    };
+    match slot.call(IDENTITY, &request, 0)? {
+        Reply::Created { opened: Some(opened), .. } => Ok(opened.handle),
+        _ => Err(Errno::EPROTO),
+    }
+}
+
+impl Subject for Library {
+    fn name(&self) -> &str {
+        WARREN
+    }
+
+    fn prepare(&mut self, names: u32) -> Result<(), Errno> {
+        let name = |at| FileName::new(name_of(at).as_bytes());
+        self.names = (0..names).map(name).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn warm_up(&mut self) -> Result<(), Errno> {
+        (0..WARM_UP).try_for_each(|at| self.perform(Operation::Null, at))
+    }
+
+    fn perform(&mut self, operation: Operation, at: u32) -> Result<(), Errno> {
+        let dir = Ino::ROOT;
+        match operation {
+            Operation::Null => self.ask(&Request::Null, 0).map(drop),
+            Operation::Stat => self.ask(&Request::GetAttr { ino: self.file.ino }, 0).map(drop),
+            Operation::Lookup => {
+                let name = self.staying.clone();
+                self.ask(&Request::Lookup { dir, name }, 0).map(drop)
+            }
+            Operation::StatCached => {
+                self.call(Op::At(Path::new(STAYING.as_bytes()), PathOp::Stat)).map(drop)
+            }
+            Operation::Create => {
+                let request = Request::Create {
+                    dir,
+                    name: self.names[at as usize].clone(),
+                    new: NewInode::regular(0o600),
+                    flags: CreateFlags::EXCLUSIVE,
+                    access: AccessMode::empty(),
+                };
+                self.ask(&request, 0).map(drop)
+            }
+            Operation::Read => self.read(),
+            Operation::Write => self.write(),
+            Operation::Unlink => {
+                let name = self.names[at as usize].clone();
+                self.ask(&Request::Unlink { dir, name }, 0).map(drop)
+            }
+        }
+    }
+}

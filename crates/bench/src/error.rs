@@ -1,0 +1,22 @@
+//! Why a benchmark ended without a result.
+
+use warren_base::Errno;
+use warren_runtime::FleetError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    #[error("cannot {doing}: {source}")]
+    System { doing: String, source: std::io::Error },
+    /// A contender did not do what it was asked to.
+    #[error("{call} on {contender} failed: {errno}")]
+    Call { contender: String, call: &'static str, errno: Errno },
+    #[error("stopped by a signal")]
+    Interrupted,
+}
+
+/// For `map_err`: says what could not be done.
+pub(crate) fn system<E: Into<std::io::Error>>(doing: &str) -> impl FnOnce(E) -> BenchError {
+    move |source| BenchError::System { doing: doing.to_owned(), source: source.into() }
+}

@@ -1,0 +1,138 @@
+//! What a benchmark stands on: a temporary pool, a fleet that serves it, directories on other file
+//! systems. Everything is gone when the values are dropped, also after an error or a signal (which
+//! the benchmark looks for between batches).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use rustix::process::Pid;
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Timestamp};
+use warren_device::{DeviceError, PoolFile};
+use warren_disk::format::{FormatOptions, image};
+use warren_runtime::{FleetError, Lifetime, ServeOptions, start_fleet};
+
+use crate::error::{BenchError, system};
+
+/// Bytes of the temporary pool; sparse, so it takes what is written.
+pub const POOL_BYTES: u64 = 1 << 30;
+/// Shards of the temporary pool: what `mkfs` takes.
+pub const SHARDS: u16 = warren_base::limits::SHARDS_DEFAULT;
+
+/// Directories made by this process, so that each has a name of its own.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// A directory that is removed with all its contents.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(parent: &Path) -> Result<Self, BenchError> {
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("warren-bench-{}-{number}", std::process::id()));
+        fs::create_dir(&path).map_err(system(&format!("make {}", path.display())))?;
+        Ok(Self(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // There is nobody left to be told.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A signal that asks the benchmark to end. Until it is dropped no such signal kills the process.
+pub struct Interruption {
+    seen: Arc<AtomicBool>,
+    registered: Vec<signal_hook::SigId>,
+}
+
+impl Interruption {
+    pub fn watch() -> Result<Self, BenchError> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let mut watch = Self { seen: Arc::default(), registered: Vec::new() };
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
+            let id = signal_hook::flag::register(signal, Arc::clone(&watch.seen));
+            watch.registered.push(id.map_err(system("listen for signals"))?);
+        }
+        Ok(watch)
+    }
+
+    pub fn check(&self) -> Result<(), BenchError> {
+        if self.seen.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+}
+
+impl Drop for Interruption {
+    fn drop(&mut self) {
+        for id in self.registered.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+/// How the temporary pool is made.
+pub fn format_options() -> FormatOptions {
+    FormatOptions {
+        size_bytes: POOL_BYTES,
+        shards: SHARDS,
+        uuid: *b"warren benchmark",
+        secret: 0x7761_7272_656e,
+        now: Timestamp(0),
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        label: "benchmark".to_owned(),
+    }
+}
+
+/// A fleet on a pool of its own. The fields are dropped in order: the fleet, then its pool.
+pub struct Ground {
+    fleet: warren_runtime::Fleet,
+    _scratch: Scratch,
+}
+
+impl Ground {
+    pub fn start(parent: &Path, cells: u16) -> Result<Self, BenchError> {
+        let scratch = Scratch::new(parent)?;
+        let pool = scratch.path().join("pool");
+        make_pool(&pool)?;
+        let fleet = start_fleet(&ServeOptions::new(&pool, cells), Lifetime::WithStarter)?;
+        Ok(Self { fleet, _scratch: scratch })
+    }
+
+    pub fn pool(&self) -> &Path {
+        self.fleet.pool()
+    }
+
+    /// Processes of the cells, in order.
+    pub fn cell_processes(&self) -> Result<Vec<Pid>, BenchError> {
+        let status = warren_runtime::status(self.pool())?;
+        Ok(status.cells.iter().filter_map(|cell| Pid::from_raw(cell.pid as i32)).collect())
+    }
+}
+
+fn make_pool(path: &Path) -> Result<(), BenchError> {
+    let device = |error: DeviceError| BenchError::Fleet(FleetError::from(error));
+    let file = PoolFile::create(path, POOL_BYTES / BLOCK_SIZE as u64).map_err(device)?;
+    let image = image(&format_options()).expect("the options are legal");
+    for (block, bytes) in image {
+        file.write_blocks(block, &bytes).map_err(device)?;
+    }
+    file.flush().map_err(device)
+}
+
+/// Blocks of a new pool, by number.
+pub fn blocks() -> impl Iterator<Item = (BlockNo, Vec<u8>)> {
+    let image = image(&format_options()).expect("the options are legal");
+    image.into_iter().flat_map(|(first, bytes)| {
+        let blocks = bytes.len() / BLOCK_SIZE;
+        let cut = move |at: usize| bytes[at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE].to_vec();
+        (0..blocks).map(move |at| (first.offset(at as u64), cut(at)))
+    })
+}

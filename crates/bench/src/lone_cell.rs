@@ -1,0 +1,235 @@
+//! A cell's state machine alone: the core that a cell's process drives, over plain memory and a
+//! device that is an array. What a request costs here is what executing it costs, without processes,
+//! shared memory and system calls.
+
+use std::collections::BTreeMap;
+
+use warren_base::limits::{BLOCK_SIZE, LEASE_WORDS, PAYLOAD_MAX};
+use warren_base::{
+    BlockNo, CellId, ClientId, Epoch, Instant, MapVersion, ShardId, SlotNo, Timestamp,
+};
+use warren_cell::{Cell, CellConfig, Clock, Effect, Event, FrameNo, Memory, SlotRef};
+use warren_disk::{Layout, ROOT_SLOT_SIZE, RootSlot};
+use warren_proto::control::Order;
+use warren_proto::{Answer, Credentials, Request, RequestHeader};
+
+use crate::ground::{POOL_BYTES, SHARDS, blocks, format_options};
+
+/// Frames of its cache.
+const FRAMES: u32 = 4096;
+
+const CLIENT: ClientId = ClientId(1);
+const SLOT: SlotRef = SlotRef { client: CLIENT, slot: SlotNo(0) };
+const WHEN: Clock = Clock { monotonic: Instant(1), wall: Timestamp(1) };
+
+struct PlainMemory {
+    frames: Vec<[u8; BLOCK_SIZE]>,
+    words: Vec<u64>,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl Memory for PlainMemory {
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+        &self.frames[frame.0 as usize]
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        &mut self.frames[frame.0 as usize]
+    }
+
+    fn payload_to_frame(
+        &mut self,
+        _: SlotRef,
+        offset: usize,
+        frame: FrameNo,
+        at: usize,
+        len: usize,
+    ) {
+        self.frames[frame.0 as usize][at..at + len]
+            .copy_from_slice(&self.request[offset..offset + len]);
+    }
+
+    fn frame_to_payload(
+        &mut self,
+        frame: FrameNo,
+        at: usize,
+        _: SlotRef,
+        offset: usize,
+        len: usize,
+    ) {
+        self.reply[offset..offset + len]
+            .copy_from_slice(&self.frames[frame.0 as usize][at..at + len]);
+    }
+
+    fn zero_payload(&mut self, _: SlotRef, offset: usize, len: usize) {
+        self.reply[offset..offset + len].fill(0);
+    }
+
+    fn store_word(&mut self, _: ClientId, word: u32, stamp: u64) {
+        self.words[word as usize] = stamp;
+    }
+}
+
+/// The only cell of an empty pool, with one client.
+pub struct LoneCell {
+    cell: Cell,
+    memory: PlainMemory,
+    device: BTreeMap<BlockNo, Vec<u8>>,
+    effects: Vec<Effect>,
+    seq: u32,
+    answer: Option<Answer>,
+}
+
+impl LoneCell {
+    pub fn new(credentials: Credentials) -> Self {
+        let device: BTreeMap<_, _> = blocks().collect();
+        let mut effects = Vec::new();
+        let cell = Cell::new(config(&device), WHEN, &mut effects);
+        let memory = PlainMemory {
+            frames: vec![[0; BLOCK_SIZE]; FRAMES as usize],
+            words: vec![0; LEASE_WORDS],
+            request: vec![7; PAYLOAD_MAX],
+            reply: vec![0; PAYLOAD_MAX],
+        };
+        let mut lone = Self { cell, memory, device, effects, seq: 0, answer: None };
+        lone.carry_out();
+        lone.apply(Event::Tick);
+        let admit =
+            Order::Admit { client: CLIENT, credentials, acknowledged_leases: false, slots: 1 };
+        lone.apply(Event::Order(admit));
+        lone
+    }
+
+    /// Executes a request, whose payload is the first bytes of [`Self::payload`].
+    ///
+    /// # Panics
+    /// If the answer needs another cell or a checkpoint.
+    pub fn call(&mut self, request: Request, payload_len: u32) -> Answer {
+        self.seq = self.seq.wrapping_add(1);
+        let header = RequestHeader { seq: self.seq, payload_len, ..Default::default() };
+        self.apply(Event::Request { from: SLOT, header, request });
+        self.answer.take().expect("everything is in memory")
+    }
+
+    fn apply(&mut self, event: Event) {
+        self.cell.apply(WHEN, event, &mut self.memory, &mut self.effects);
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        while !self.effects.is_empty() {
+            let mut effects = std::mem::take(&mut self.effects);
+            for effect in effects.drain(..) {
+                self.carry_out_one(effect);
+            }
+            // An I/O that is done may have effects of its own.
+            if self.effects.is_empty() {
+                self.effects = effects;
+                return;
+            }
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: Effect) {
+        let io = match effect {
+            Effect::Reply { answer, .. } => {
+                self.answer = Some(answer);
+                return;
+            }
+            Effect::Read { io, block, frames } => {
+                for (at, frame) in frames.iter().enumerate() {
+                    let into = self.memory.frame_mut(*frame);
+                    match self.device.get(&block.offset(at as u64)) {
+                        Some(bytes) => into.copy_from_slice(bytes),
+                        None => into.fill(0),
+                    }
+                }
+                io
+            }
+            Effect::Write { io, block, frames } => {
+                for (at, frame) in frames.iter().enumerate() {
+                    let bytes = self.memory.frame(*frame).to_vec();
+                    self.device.insert(block.offset(at as u64), bytes);
+                }
+                io
+            }
+            Effect::Send { .. } | Effect::Report(_) | Effect::Wake(_) => return,
+        };
+        self.cell.apply(
+            WHEN,
+            Event::IoDone { io, result: Ok(()) },
+            &mut self.memory,
+            &mut self.effects,
+        );
+    }
+
+    /// The payload lane of its client's requests.
+    pub fn payload(&mut self) -> &mut [u8] {
+        &mut self.memory.request
+    }
+
+    /// The payload lane of the answers.
+    pub fn answered_payload(&self) -> &[u8] {
+        &self.memory.reply
+    }
+}
+
+fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
+    let total_blocks = POOL_BYTES / BLOCK_SIZE as u64;
+    let layout = Layout::new(total_blocks, SHARDS, 0).expect("the pool is large enough");
+    let root = |shard| {
+        let place = layout.root_slot(shard, 0);
+        let bytes = device.get(&place.block)?;
+        RootSlot::decode(&bytes[place.offset..place.offset + ROOT_SLOT_SIZE]).ok()
+    };
+    CellConfig {
+        id: CellId(0),
+        epoch: Epoch(1),
+        map: vec![CellId(0); usize::from(SHARDS)],
+        map_version: MapVersion(1),
+        secret: format_options().secret,
+        roots: (0..SHARDS).map(ShardId).map(|shard| (shard, root(shard))).collect(),
+        // The first chunk is shard 0's.
+        free_chunks: (layout.reserved_chunks() + 1..layout.chunks()).collect(),
+        total_blocks,
+        frames: FRAMES,
+        generation: 1,
+        plant: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_base::{Errno, Ino};
+    use warren_proto::{AccessMode, CreateFlags, FileName, NewInode, Position, Reply};
+
+    #[test]
+    fn a_file_lives_in_it() {
+        let mut lone = LoneCell::new(Credentials::default());
+        let name = FileName::new(b"file").expect("a name");
+        let create = Request::Create {
+            dir: Ino::ROOT,
+            name: name.clone(),
+            new: NewInode::regular(0o600),
+            flags: CreateFlags::OPEN,
+            access: AccessMode::READ | AccessMode::WRITE,
+        };
+        let Ok(Reply::Created { opened: Some(opened), .. }) = lone.call(create, 0) else {
+            panic!("not created")
+        };
+        let (handle, position) = (opened.handle, Position::At(0));
+        lone.payload()[..5].copy_from_slice(b"hello");
+        let write = Request::Write { handle, position, kill_privileges: false };
+        assert_eq!(lone.call(write, 5), Ok(Reply::Written { len: 5, size: 5 }));
+        let read = Request::Read { handle, position, len: 100 };
+        assert_eq!(lone.call(read, 0), Ok(Reply::Read { len: 5 }));
+        assert_eq!(&lone.answered_payload()[..5], b"hello");
+        assert_eq!(
+            lone.call(Request::Unlink { dir: Ino::ROOT, name: name.clone() }, 0),
+            Ok(Reply::Done)
+        );
+        assert_eq!(lone.call(Request::Unlink { dir: Ino::ROOT, name }, 0), Err(Errno::ENOENT));
+    }
+}
