@@ -3,7 +3,7 @@
 //! Order: nodes in memory, blocks for the nodes that will become dirty, acknowledged leases recalled;
 //! then word leases revoked, then the trees changed. Nothing waits in the second part.
 
-use warren_base::{ClientId, Ino};
+use warren_base::{ClientId, Ino, Timestamp};
 use warren_disk::{Key, Part, TARGET_PIECE, Value, name_hash};
 use warren_proto::{Change, FileKind, LeaseKey};
 
@@ -31,6 +31,14 @@ fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
         | Change::RemoveLink { ino, .. }
         | Change::SetParent { ino, .. }
         | Change::Touch { ino, .. } => [Some(LeaseKey::Attr(*ino)), None],
+    }
+}
+
+/// The directory changed at `now`. A transaction's change may be made here after one that was decided
+/// later; then the times are that one's already.
+fn stamp(part: &mut Part, now: Timestamp) {
+    if now >= part.ctime {
+        (part.mtime, part.ctime) = (now, now);
     }
 }
 
@@ -168,7 +176,7 @@ impl Cell {
                 let part = shard.part_mut(*dir);
                 part.entries += 1;
                 part.subdirs += u32::from(*kind == FileKind::Directory);
-                (part.mtime, part.ctime) = (*now, *now);
+                stamp(part, *now);
             }
             Change::RemoveEntry { dir, name, now } => {
                 let gone = shard.dentry(secret, *dir, name).ok().flatten();
@@ -177,7 +185,7 @@ impl Cell {
                 let part = shard.part_mut(*dir);
                 part.entries -= 1;
                 part.subdirs -= u32::from(kind == FileKind::Directory);
-                (part.mtime, part.ctime) = (*now, *now);
+                stamp(part, *now);
             }
             Change::ReplaceEntry { dir, name, ino, kind, now } => {
                 let gone = shard.dentry(secret, *dir, name).ok().flatten();
@@ -186,7 +194,7 @@ impl Cell {
                 let part = shard.part_mut(*dir);
                 part.subdirs += u32::from(*kind == FileKind::Directory);
                 part.subdirs -= u32::from(old == FileKind::Directory);
-                (part.mtime, part.ctime) = (*now, *now);
+                stamp(part, *now);
             }
             Change::AddLink { ino, now } => {
                 let inode = shard.inode_mut(*ino);
@@ -203,7 +211,7 @@ impl Cell {
         }
     }
 
-    fn remove_link(&mut self, ino: Ino, now: warren_base::Timestamp) {
+    fn remove_link(&mut self, ino: Ino, now: Timestamp) {
         let shard = self.shards.get_mut(&ino.shard()).expect("the change lies here");
         let inode = shard.inode_mut(ino);
         let directory = inode.kind == warren_disk::FileKind::Directory;

@@ -10,8 +10,6 @@
 //! 4. `Switched`: blocks freed before step 2 may be used again. `Failed`: they stay held, and
 //!    everything is dirty enough to be written again by the next checkpoint.
 
-use std::collections::BTreeMap;
-
 use warren_base::{BlockNo, Errno, Ino, ShardId};
 use warren_disk::{Key, Value};
 use warren_proto::control::{Report, ShardRoot, Written};
@@ -50,8 +48,6 @@ pub(crate) struct Checkpoint {
     wanted: bool,
     /// What will be reported when the writes are done.
     written: Written,
-    /// Chunks claimed by each shard, should the checkpoint fail.
-    claimed: BTreeMap<ShardId, Vec<u64>>,
     /// The shards whose trees were written, which must be written again if it fails.
     roots: Vec<ShardId>,
 }
@@ -63,7 +59,6 @@ impl Checkpoint {
             number: generation,
             wanted: false,
             written: Written::default(),
-            claimed: BTreeMap::new(),
             roots: Vec::new(),
         }
     }
@@ -109,6 +104,8 @@ impl Cell {
 
     /// Fixes the state that the checkpoint holds. Waits for nodes as often as need be.
     pub(crate) fn fix<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+        // What a failed write left dirty is written again now: only failures from here on count.
+        self.io.take_write_error();
         while self.cache.dirty_pages() > 0 {
             self.place_pages(usize::MAX, out)?;
         }
@@ -188,7 +185,6 @@ impl Cell {
             inodes: shard.inodes,
             blocks: shard.space.used_blocks(),
         });
-        self.checkpoint.claimed.insert(id, claimed);
         self.checkpoint.roots.push(id);
         self.io.queue_nodes(nodes);
         Ok(())
@@ -232,7 +228,6 @@ impl Cell {
             let chunks = self.shards.get_mut(&id).expect("owned").space.switched();
             self.give_chunks(chunks, out);
         }
-        self.checkpoint.claimed.clear();
         self.end_checkpoint();
         self.tasks.wake_all(WaitKey::Checkpoint(number));
     }
@@ -242,9 +237,8 @@ impl Cell {
             return;
         }
         for id in std::mem::take(&mut self.checkpoint.roots) {
-            let claimed = self.checkpoint.claimed.remove(&id).unwrap_or_default();
             let shard = self.shards.get_mut(&id).expect("owned");
-            shard.space.failed(claimed);
+            shard.space.failed();
             // What was written may not be there: everything in memory is written again.
             shard.tree.soil_all();
             shard.changed = true;

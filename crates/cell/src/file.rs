@@ -4,7 +4,7 @@
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, PAYLOAD_MAX};
 use warren_base::{Errno, Ino};
-use warren_proto::{AccessMode, FileKind, Handle, LeaseKey, LockMode, Position};
+use warren_proto::{AccessMode, FileKind, Handle, LeaseKey, Position};
 
 use crate::cache::{PageNo, PageState};
 use crate::cell::{Cell, Out};
@@ -47,7 +47,6 @@ impl Cell {
             return Err(Errno::EBADF.into());
         }
         let ino = handle.ino;
-        self.check_unlocked(ino, LockMode::Read)?;
         let attr = self.living(ino)?.attr;
         if attr.kind == FileKind::Directory {
             return Err(Errno::EISDIR.into());

@@ -114,10 +114,13 @@ impl Cell {
             PlannedReply::Entry { dir, name, ino, kind, attr } => {
                 Ok(Reply::Entry(self.entry((dir, &name), (ino, kind), attr, client, out)))
             }
-            PlannedReply::Created { dir, name, mut attr, found: _, open } => {
+            PlannedReply::Created { dir, name, mut attr, found, open } => {
                 // A client that went away meanwhile opens nothing more.
                 let open = open.filter(|_| self.clients.contains_key(&client));
-                let opened = open.map(|access| self.open_now(attr.ino, access, who, client, out));
+                // What is new is empty: only a file that was found is emptied, with all that follows.
+                let kept = if found { AccessMode::all() } else { !AccessMode::TRUNCATE };
+                let opened =
+                    open.map(|access| self.open_now(attr.ino, access & kept, who, client, out));
                 if let Some(opened) = &opened {
                     attr = opened.attr;
                 }

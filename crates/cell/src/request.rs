@@ -111,8 +111,9 @@ impl Cell {
         }
     }
 
-    /// The inode; ESTALE if it is gone.
+    /// The inode; ESTALE if it is gone. Waits while a transaction may be changing it.
     pub(crate) fn living(&self, ino: Ino) -> Result<InodeValue, Stop> {
+        self.check_unlocked(ino, LockMode::Read)?;
         let shard = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
         Ok(self.living_inode(shard, ino)?.ok_or(Errno::ESTALE)?)
     }
@@ -123,7 +124,6 @@ impl Cell {
         client: ClientId,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
-        self.check_unlocked(ino, LockMode::Read)?;
         let attr = self.living(ino)?.attr;
         let lease = self.grant_attr(ino, client, out);
         done(Reply::Attr { attr, lease })
@@ -216,7 +216,6 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
-        self.check_unlocked(ino, LockMode::Read)?;
         permission::check_open(who, &self.living(ino)?.attr, access)?;
         self.ready_to_open(ino, access, task, out)?;
         let client = task.client().expect("a request");
@@ -280,7 +279,6 @@ impl Cell {
     }
 
     fn get_xattr(&self, ino: Ino, name: &XattrName, who: &Credentials) -> Result<Finished, Stop> {
-        self.check_unlocked(ino, LockMode::Read)?;
         let value = self.living(ino)?;
         match check_xattr_name(name, &value.attr) {
             Err(Errno::EPERM) => return Err(Errno::ENODATA.into()),
@@ -337,7 +335,6 @@ impl Cell {
     }
 
     fn list_xattrs(&self, ino: Ino) -> Result<Finished, Stop> {
-        self.check_unlocked(ino, LockMode::Read)?;
         self.living(ino)?;
         let mut names = Vec::new();
         self.shards[&ino.shard()].records(ino, Kind::Xattr, 0, |_, value| {
@@ -411,7 +408,7 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
 /// The set-gid bit is only for members of the group.
 fn allowed_mode(mode: u16, attr: &Attr, who: &Credentials) -> u16 {
     let member = who.checked_by_kernel || who.uid == 0 || permission::in_group(who, attr.gid);
-    if member || attr.kind == FileKind::Directory { mode } else { mode & !permission::SET_GID }
+    if member { mode } else { mode & !permission::SET_GID }
 }
 
 /// Only `user.` attributes exist, and only on files and directories, as on Linux.

@@ -33,7 +33,9 @@ pub(crate) struct Space {
     sealed: Vec<BlockNo>,
     /// Chunks without a used block that leave with the checkpoint being written.
     departing: Vec<u64>,
+    /// Came since the last `seal`, and before it but not yet durably.
     claimed: Vec<u64>,
+    sealed_claims: Vec<u64>,
 }
 
 fn split(block: BlockNo) -> (u64, u64) {
@@ -137,11 +139,11 @@ impl Space {
     pub(crate) fn seal(&mut self) -> (Vec<u64>, Vec<u64>) {
         self.sealed.append(&mut self.freed);
         // A chunk that came and leaves within one checkpoint never was the shard's for others.
-        let (claimed, departing) = (std::mem::take(&mut self.claimed), &self.departing);
+        self.sealed_claims.append(&mut self.claimed);
+        let (claimed, departing) = (&self.sealed_claims, &self.departing);
         let released = departing.iter().filter(|number| !claimed.contains(number)).copied();
-        let released = released.collect();
-        let kept = claimed.into_iter().filter(|number| !departing.contains(number));
-        (kept.collect(), released)
+        let kept = claimed.iter().filter(|number| !departing.contains(number)).copied();
+        (kept.collect(), released.collect())
     }
 
     /// The checkpoint is durable. Returns the chunks that are nobody's now.
@@ -153,14 +155,14 @@ impl Space {
                 self.free += 1;
             }
         }
+        self.sealed_claims.clear();
         std::mem::take(&mut self.departing)
     }
 
-    /// The checkpoint did not happen: the last durable root still refers to what was freed. `claimed`
-    /// is what [`Self::seal`] returned.
-    pub(crate) fn failed(&mut self, claimed: Vec<u64>) {
+    /// The checkpoint did not happen: the last durable root still refers to what was freed.
+    pub(crate) fn failed(&mut self) {
         self.freed.append(&mut self.sealed);
-        self.claimed.extend(claimed);
+        self.claimed.append(&mut self.sealed_claims);
         for number in std::mem::take(&mut self.departing) {
             let held = self.freed.iter().filter(|block| split(**block).0 == number);
             let held = held.fold(0, |bits, block| bits | split(*block).1);
@@ -216,8 +218,8 @@ mod tests {
         space.free(block);
         space.depart();
         let (claimed, departing) = space.seal();
-        assert_eq!((claimed.clone(), departing), (vec![3], vec![]));
-        space.failed(claimed);
+        assert_eq!((claimed, departing), (vec![3], vec![]));
+        space.failed();
         assert_eq!(space.free_blocks(), 2 * CHUNK_BLOCKS - 1);
         space.depart();
         space.seal();

@@ -12,6 +12,7 @@ use warren_base::{Errno, Ino, ShardId};
 use warren_proto::{Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey, LockMode};
 
 use crate::cell::Cell;
+use crate::permission::{self, WRITE};
 use crate::shard::Shard;
 use crate::task::{Stop, Wait};
 use crate::txn::Txn;
@@ -102,6 +103,15 @@ impl<'a> View<'a> {
             return Err(Errno::ENOTDIR.into());
         }
         Ok(value)
+    }
+
+    /// Whether `who` may give `dir` another name. ENOENT in a directory that was removed while it is
+    /// open.
+    pub(crate) fn may_add(&self, dir: &InodeValue) -> Result<(), Errno> {
+        if dir.attr.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        permission::check(self.who, &dir.attr, WRITE)
     }
 
     /// Where a name leads.

@@ -132,6 +132,10 @@ fn parse_failure(line: &str, directory: &Path) -> Failure {
 }
 
 impl Front {
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Unmounts, and waits until the front is gone. Whoever still uses the mount gets errors.
     pub fn unmount(mut self) -> Result<(), Failure> {
         let lost = |error: std::io::Error| {

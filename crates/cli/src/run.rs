@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use rustix::process::{Pid, PidfdFlags, Signal, getpgrp, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
-use warren_runtime::Fleet;
+use warren_runtime::{ClientStatus, Fleet};
 
 use crate::arguments::Run;
 use crate::failure::{CODE_CANNOT_EXECUTE, CODE_FAILURE, CODE_NO_COMMAND, CODE_USAGE, Failure};
@@ -35,17 +35,24 @@ pub fn perform(arguments: &Run) -> Result<ExitCode, Failure> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2])
         .map_err(|error| Failure::new(CODE_FAILURE, format!("cannot catch signals: {error}")))?;
     let fleet = mount::ensure_fleet(&pool, &arguments.fleet)?;
-    let outcome = run_mounted(&pool, arguments, signals);
-    let stopped = fleet.map_or(Ok(()), |fleet| stop_unless_shared(&pool, fleet));
+    let mut own_front = None;
+    let outcome = run_mounted(&pool, arguments, signals, &mut own_front);
+    let stopped = fleet.map_or(Ok(()), |fleet| stop_unless_shared(&pool, fleet, own_front));
     let code = outcome?;
     stopped?;
     Ok(code)
 }
 
-/// Mounts, runs the command, unmounts.
-fn run_mounted(pool: &Path, arguments: &Run, signals: Signals) -> Result<ExitCode, Failure> {
+/// Mounts, runs the command, unmounts. `own_front` becomes the process that served the mount.
+fn run_mounted(
+    pool: &Path,
+    arguments: &Run,
+    signals: Signals,
+    own_front: &mut Option<u32>,
+) -> Result<ExitCode, Failure> {
     let place = MountPlace::choose(arguments.mount.as_deref())?;
     let front = front::start(pool, &place.path, Tie::Tied)?;
+    *own_front = Some(front.pid());
     let ran = run_command(arguments, &place.path, signals);
     let unmounted = Front::unmount(front);
     drop(place);
@@ -131,10 +138,13 @@ fn in_foreground() -> bool {
     rustix::termios::tcgetpgrp(std::io::stdin()).is_ok_and(|group| group == getpgrp())
 }
 
-/// Stops the fleet that we started, unless others mount from it by now.
-fn stop_unless_shared(pool: &Path, fleet: Fleet) -> Result<(), Failure> {
-    let others = warren_runtime::status(pool)
-        .map_or(0, |status| status.clients.iter().filter(|client| client.front).count());
+/// Stops the fleet that we started, unless others mount from it by now. Our own front is gone, but
+/// the fleet may not have noticed yet.
+fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Result<(), Failure> {
+    let others = warren_runtime::status(pool).map_or(0, |status| {
+        let is_other = |client: &&ClientStatus| client.front && Some(client.pid) != own_front;
+        status.clients.iter().filter(is_other).count()
+    });
     if others > 0 {
         eprintln!(
             "warren: {}: goes on serving other mounts; end it with `warren stop`",

@@ -24,7 +24,7 @@ use crate::model::{Refusal, Rules, State, identities};
 pub const SEARCH_MAX: usize = 1_000_000;
 
 /// Calls before the point of failure that an [`Explanation`] shows.
-const CONTEXT: usize = 40;
+const CONTEXT: usize = 12;
 
 /// What the search found.
 #[derive(Debug)]

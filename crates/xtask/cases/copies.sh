@@ -32,7 +32,7 @@ rsync -a -H tree/ synced/
 mkdir untarred
 tar cf tree.tar --sort=name tree
 tar xf tree.tar -C untarred
-stat -c '%n %Y %y %a %h' $(find tree copied synced untarred -type f -name 'f1*7' | sort | head -60)
+stat -c '%n %Y %y %a %h' $(find tree copied synced untarred -type f -name 'f1*7' | sort | sed -n '1,60p')
 diff -r --no-dereference tree copied && diff -r --no-dereference tree synced
 diff -r --no-dereference tree untarred/tree && echo same
 rsync -a -H --itemize-changes --delete tree/ synced/ | sed '/\/$/d' | wc -l
@@ -40,7 +40,7 @@ for kind in f d l; do find tree -type "$kind" | wc -l; done
 find tree -type f -links +1 | wc -l
 find tree -type f -size +8k | wc -l
 find tree -newermt '2001-09-10' -type f | wc -l
-find tree -type f -perm 444 | sort | head -3
+find tree -type f -perm 444 | sort | sed -n '1,3p'
 ls -U tree/5/3 | sort | cksum
 du -s --apparent-size tree | cut -f1 > /dev/null
 rm -rf untarred synced tree.tar

@@ -9,6 +9,8 @@ mkdir seen && touch seen/a seen/b
 ./my-ls seen
 printf '#!/bin/bash\necho "script $1"\n' > script && chmod +x script && ./script works
 ldd ./my-ls > /dev/null && echo linked
-./mmap > /dev/null &
-rm mmap && wait $! && echo "ran on after unlink"
+cp "$(command -v sleep)" ./nap
+./nap 0.5 & napping=$!
+until [[ $(readlink "/proc/$napping/exe") == */nap ]]; do :; done
+rm nap && wait "$napping" && echo "ran on after unlink"
 chmod 644 script && { ./script 2>/dev/null || echo "not executable: $?"; }

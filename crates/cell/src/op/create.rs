@@ -8,7 +8,7 @@ use warren_proto::{
 };
 
 use super::{Plan, PlannedReply};
-use crate::permission::{self, EXECUTE, SET_GID, WRITE};
+use crate::permission::{self, EXECUTE, SET_GID};
 use crate::shard;
 use crate::task::Stop;
 use crate::view::View;
@@ -27,7 +27,7 @@ pub(super) fn create(
     if let Some((ino, kind)) = view.name(dir, name, LockMode::Write)? {
         return found(view, (dir, name), (ino, kind), flags, open);
     }
-    permission::check(view.who, &parent.attr, WRITE)?;
+    view.may_add(&parent)?;
     check_new(new)?;
     let directory = new.kind == FileKind::Directory;
     let home = if directory { place(view, dir, name) } else { dir.shard() };
@@ -110,7 +110,7 @@ pub(super) fn link(view: &mut View<'_>, ino: Ino, dir: Ino, name: &FileName) -> 
     if view.name(dir, name, LockMode::Write)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
-    permission::check(view.who, &parent.attr, WRITE)?;
+    view.may_add(&parent)?;
     let target = view.inode(ino, LockMode::Write)?.ok_or(Errno::ESTALE)?;
     if target.attr.kind == FileKind::Directory {
         return Err(Errno::EPERM.into());

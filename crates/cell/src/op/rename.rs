@@ -32,10 +32,8 @@ pub(super) fn rename(
     if flags == RenameFlags::NOREPLACE | RenameFlags::EXCHANGE {
         return Err(Errno::EINVAL.into());
     }
-    let from_parent = view.directory(from, LockMode::IntentWrite)?;
-    let to_parent = view.directory(dir, LockMode::IntentWrite)?;
-    permission::check(view.who, &from_parent.attr, EXECUTE)?;
-    permission::check(view.who, &to_parent.attr, EXECUTE)?;
+    let from_parent = searchable(view, from)?;
+    let to_parent = searchable(view, dir)?;
     let source = end(view, from, from_parent, from_name)?.ok_or(Errno::ENOENT)?;
     let target = end(view, dir, to_parent, name)?;
     if target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
@@ -51,8 +49,8 @@ pub(super) fn rename(
         check_shape(view, &source, dir, target.as_ref(), flags.contains(RenameFlags::EXCHANGE))?;
     }
     may_leave(view, &source)?;
-    permission::check(view.who, &to_parent.attr, WRITE)?;
     let Some(target) = target else {
+        view.may_add(&to_parent)?;
         may_change_parent(view, &source, dir)?;
         return Ok(moved(view, &source, dir, name, None));
     };
@@ -71,6 +69,12 @@ pub(super) fn rename(
         return Err(Errno::ENOTEMPTY.into());
     }
     Ok(moved(view, &source, dir, name, Some(&target)))
+}
+
+fn searchable(view: &mut View<'_>, dir: Ino) -> Result<InodeValue, Stop> {
+    let value = view.directory(dir, LockMode::IntentWrite)?;
+    permission::check(view.who, &value.attr, EXECUTE)?;
+    Ok(value)
 }
 
 fn end<'a>(

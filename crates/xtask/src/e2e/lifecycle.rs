@@ -26,6 +26,8 @@ const CASES: &[(&str, Case)] = &[
     ("killed_fleet", killed_fleet),
     ("run_command", run_command),
     ("run_default_pool", run_default_pool),
+    ("run_signalled", run_signalled),
+    ("run_together", run_together),
     ("idle_fleet", idle_fleet),
     ("status", status),
 ];
@@ -162,6 +164,41 @@ fn run_default_pool(ground: &Ground, cells: u16) -> Result<()> {
         let outcome = process::run(command, &ground.path("run"), SCRIPT_LIMIT)?;
         let outcome = outcome.expect_success("run without a pool")?;
         ensure!(outcome.stdout == expected, "said {:?}, expected {expected:?}", outcome.stdout);
+    }
+    Ok(())
+}
+
+/// A signal to `warren run` is one to its command, and nothing is left afterwards.
+fn run_signalled(ground: &Ground, cells: u16) -> Result<()> {
+    let pool = ground.path(&format!("signalled-{cells}")).to_string_lossy().into_owned();
+    warren(ground, &["mkfs", "--size", "1G", &pool])?.expect_success("mkfs")?;
+    let script = "\"$0\" run --pool \"$1\" -- bash -c 'echo begun > begun; exec sleep 60' & run=$!
+        sleep 1; kill -TERM $run; wait $run";
+    let mut command = Command::new("bash");
+    command.args(["-c", script]).arg(&ground.warren).arg(&pool);
+    let outcome = process::run(command, &ground.path("run"), SCRIPT_LIMIT)?;
+    ensure!(outcome.code() == 128 + 15, "exit {}: {}", outcome.code(), outcome.stderr);
+    let found = warren(ground, &["run", "--pool", &pool, "--", "cat", "begun"])?;
+    ensure!(found.stdout == "begun\n", "said {:?}{}", found.stdout, found.stderr);
+    Ok(())
+}
+
+/// Two `run`s at the same time share a fleet, whoever ends first.
+fn run_together(ground: &Ground, cells: u16) -> Result<()> {
+    let pool = ground.path(&format!("together-{cells}")).to_string_lossy().into_owned();
+    warren(ground, &["mkfs", "--size", "1G", &pool])?.expect_success("mkfs")?;
+    let script = "in_pool() { \"$0\" run --pool \"$pool\" -- bash -c \"$1\"; }
+        pool=$1
+        in_pool 'echo one > one; sleep 0.5; cat one' > out1 & first=$!
+        in_pool 'for i in $(seq 30); do echo $i > two; sleep 0.05; done; cat one two' > out2 & second=$!
+        wait $first && wait $second && cat out1 out2";
+    let mut command = Command::new("bash");
+    command.args(["-c", script]).arg(&ground.warren).arg(&pool).current_dir(&ground.place);
+    let outcome =
+        process::run(command, &ground.path("run"), SCRIPT_LIMIT)?.expect_success("two runs")?;
+    ensure!(outcome.stdout == "one\none\n30\n", "said {:?}", outcome.stdout);
+    if !survivors().is_empty() {
+        warren(ground, &["stop", &pool])?.expect_success("stop")?;
     }
     Ok(())
 }
