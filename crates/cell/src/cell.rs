@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use warren_affinity::{Affinity, Counters};
 use warren_base::{CellId, ClientId, Epoch, Errno, Ino, MapVersion, ShardId, TxnId};
 use warren_disk::RootSlot;
 use warren_proto::control::{Order, Report};
@@ -16,6 +17,7 @@ use warren_proto::{
 use crate::cache::Cache;
 use crate::checkpoint::Checkpoint;
 use crate::chunk::Chunks;
+use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, IoId, Memory, PeerMessage, SlotRef};
 use crate::filelock::FileLocks;
 use crate::io::Io;
@@ -23,6 +25,7 @@ use crate::lease::Leases;
 use crate::open::Opens;
 use crate::plant::Plant;
 use crate::shard::Shard;
+use crate::shards::Shards;
 use crate::task::{Stop, Task, TaskId, Tasks, Wait, WaitKey, Work};
 use crate::txn::Participant;
 
@@ -72,7 +75,7 @@ pub struct Cell {
     pub(crate) map: Vec<CellId>,
     pub(crate) secret: u64,
     pub(crate) now: Clock,
-    pub(crate) shards: BTreeMap<ShardId, Shard>,
+    pub(crate) shards: Shards,
     pub(crate) cache: Cache,
     pub(crate) leases: Leases,
     pub(crate) opens: Opens,
@@ -87,6 +90,7 @@ pub struct Cell {
     pub(crate) next_txn: u64,
     pub(crate) io: Io,
     pub(crate) chunks: Chunks,
+    pub(crate) counting: Counting,
     pub(crate) checkpoint: Checkpoint,
     pub(crate) total_blocks: u64,
     pub(crate) plant: Option<Plant>,
@@ -101,8 +105,8 @@ impl Cell {
     /// A cell that starts to open its shards; it reports [`Report::Ready`] when all are.
     pub fn new(config: CellConfig, now: Clock, effects: &mut Vec<Effect>) -> Self {
         let cells = config.map.iter().copied().collect::<BTreeSet<_>>();
-        let shards: BTreeMap<_, _> =
-            config.roots.iter().map(|(id, root)| (*id, Shard::open(*id, root.as_ref()))).collect();
+        let open = config.roots.iter().map(|(id, root)| Shard::open(*id, root.as_ref()));
+        let shards = Shards::new(config.map.len(), open);
         let mut cell = Self {
             id: config.id,
             secret: config.secret,
@@ -119,6 +123,7 @@ impl Cell {
             tasks_of_txns: BTreeMap::new(),
             next_txn: u64::from(config.epoch.0) << 40,
             io: Io::default(),
+            counting: Counting::default(),
             chunks: Chunks::new(config.id, &cells, config.free_chunks),
             checkpoint: Checkpoint::new(config.generation),
             total_blocks: config.total_blocks,
@@ -126,12 +131,11 @@ impl Cell {
             map: config.map,
             map_version: config.map_version,
             epoch: config.epoch,
-            opening: shards.len(),
+            opening: shards.ids().len(),
             ready: false,
             shards,
         };
-        let ids: Vec<_> = cell.shards.keys().copied().collect();
-        for shard in ids {
+        for shard in cell.shards.ids().to_vec() {
             cell.start(Task::new(Work::OpenShard { shard }));
         }
         // The tasks run with the first event; a tick at once is one.
@@ -245,7 +249,7 @@ impl Cell {
         }
         let outcome = match task.failed.take() {
             Some(errno) => Err(Stop::Fail(errno)),
-            None => self.work(id, &mut task, out),
+            None => self.work_in_affinity(id, &mut task, out),
         };
         match outcome {
             Ok(answer) => self.finish(task, answer, out),
@@ -261,6 +265,26 @@ impl Cell {
                 self.finish(task, Some((Err(errno), 0)), out);
             }
             Err(Stop::Wait(wait)) => self.wait(id, task, wait, out),
+        }
+    }
+
+    /// Runs the task in the affinity that it asks for, or in a coarser one if it turns out to need that.
+    fn work_in_affinity<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<Option<(Answer, u32)>, Stop> {
+        let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
+        let mut affinity = shard.map_or(Affinity::Volume, Affinity::Names);
+        loop {
+            self.shards.enter(affinity);
+            let outcome = self.work(id, task, out);
+            self.shards.leave();
+            if !matches!(outcome, Err(Stop::Wait(Wait::Coarser))) {
+                return outcome;
+            }
+            affinity = Affinity::Volume;
         }
     }
 
@@ -347,7 +371,7 @@ impl Cell {
                 self.tasks.wait_for(WaitKey::NextCheckpoint, id);
             }
             Wait::Yield => self.tasks.wake(id),
-            Wait::Remote | Wait::Peek(_) => {
+            Wait::Remote | Wait::Peek(_) | Wait::Coarser => {
                 unreachable!("only operations on names meet other cells")
             }
         }
@@ -475,6 +499,11 @@ impl Cell {
     ) {
         self.file_locks.release(ino, client, LockFlavour::Record, owner);
         self.grant_file_locks(ino);
+    }
+
+    /// How often each kind of affinity ran.
+    pub fn affinities(&self) -> &Counters {
+        self.shards.counters()
     }
 
     /// Requests and messages that wait for something.

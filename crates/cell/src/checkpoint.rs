@@ -109,7 +109,7 @@ impl Cell {
         while self.cache.dirty_pages() > 0 {
             self.place_pages(usize::MAX, out)?;
         }
-        let ids: Vec<_> = self.shards.keys().copied().collect();
+        let ids = self.shards.ids().to_vec();
         // From here on nothing waits: this is the state.
         let mut written = Written::default();
         for id in ids {
@@ -210,7 +210,7 @@ impl Cell {
         if resident <= NODES_MAX {
             return;
         }
-        let share = NODES_MAX / self.shards.len().max(1);
+        let share = NODES_MAX / self.shards.ids().len().max(1);
         for shard in self.shards.values_mut() {
             shard.tree.evict(share);
         }

@@ -38,9 +38,9 @@ impl Chunks {
         self.early.is_empty() && self.pool.is_member()
     }
 
-    /// About how many chunks are free in the whole fleet.
-    pub(crate) fn size(&self) -> u64 {
-        self.pool.size() + self.early.len() as u64
+    /// Free chunks at this cell.
+    pub(crate) fn local(&self) -> u64 {
+        self.pool.local_size() + self.early.len() as u64
     }
 
     fn add_early(&mut self) {

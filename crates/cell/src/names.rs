@@ -47,10 +47,13 @@ impl Cell {
         let touched = view.into_touched();
         match planned {
             Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
+                // A transaction locks and changes any shard.
                 self.begin_txn(task);
-                return Ok(None);
+                return Err(Stop::Wait(Wait::Coarser));
             }
-            Err(Stop::Wait(Wait::Node(..) | Wait::Recall)) => return planned.map(Some),
+            Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser)) => {
+                return planned.map(Some);
+            }
             _ => {}
         }
         if task.txn.is_some() && !self.hold_all(id, task, touched, out)? {

@@ -4,8 +4,8 @@ use warren_base::limits::{PAYLOAD_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Key, Kind, VALUE_MAX, Value, Xattr, name_hash};
 use warren_proto::{
-    AccessMode, Answer, Attr, Credentials, FileKind, InodeValue, LeaseKey, LockMode, LockSpec,
-    Reply, Request, SetAttr, SetTime, StatFs, XattrMode, XattrName,
+    AccessMode, Answer, Attr, Credentials, FileKind, Handle, InodeValue, LeaseKey, LockMode,
+    LockSpec, Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use crate::cell::{Cell, Out};
@@ -19,6 +19,16 @@ const ROOM: u64 = 32;
 
 /// The answer, and the bytes of its payload.
 type Finished = Option<(Answer, u32)>;
+
+/// A request as its execution needs it, beside what it asks.
+struct Call {
+    id: TaskId,
+    from: SlotRef,
+    seq: u32,
+    /// Bytes of file data that came with it.
+    payload: usize,
+    who: Credentials,
+}
 
 fn done(reply: Reply) -> Result<Finished, Stop> {
     Ok(Some((Ok(reply), 0)))
@@ -34,61 +44,61 @@ impl Cell {
         let Work::Request { from, header, request, who } = &task.work else {
             unreachable!("called for requests only");
         };
-        let (from, seq, who) = (*from, header.seq, who.clone());
-        let payload = (header.payload_len as usize).min(PAYLOAD_MAX);
+        let call = Call {
+            id,
+            from: *from,
+            seq: header.seq,
+            payload: (header.payload_len as usize).min(PAYLOAD_MAX),
+            who: who.clone(),
+        };
         let request = request.clone();
         if request.shard().is_some_and(|shard| !self.shards.contains_key(&shard)) {
             return done(Reply::Moved(self.map_version()));
         }
+        self.execute(&call, request, task, out)
+    }
+
+    fn execute<M: Memory>(
+        &mut self,
+        call: &Call,
+        request: Request,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<Finished, Stop> {
+        let Call { id, from, seq, payload, who } = call;
         let client = from.client;
         match request {
             Request::Null => done(Reply::Done),
             Request::GetAttr { ino } => self.get_attr(ino, client, out),
             Request::SetAttr { ino, handle, set } => {
-                // Through a handle: whether that allows it.
-                let writable = match handle {
-                    Some(handle) => Some(self.opens.get(handle, client)?.access),
-                    None => None,
-                };
-                let writable = writable.map(|access| access.contains(AccessMode::WRITE));
-                self.set_attr(ino, set, writable, &who, task, out)
+                let writable = self.is_writable(handle, client)?;
+                self.set_attr(ino, set, writable, who, task, out)
             }
             Request::ReadLink { ino } => self.read_link(ino),
-            Request::Open { ino, access } => self.open_file(ino, access, &who, task, out),
-            Request::Close { handle } => {
-                if self.opens.close(handle, client)? {
-                    self.start(Task::new(Work::Reap { ino: handle.ino }));
-                }
-                done(Reply::Done)
-            }
+            Request::Open { ino, access } => self.open_file(ino, access, who, task, out),
+            Request::Close { handle } => self.close(handle, client),
             Request::Read { handle, position, len } => {
-                let len = self.read(from, handle, position, len, out)?;
+                let len = self.read(*from, handle, position, len, out)?;
                 Ok(Some((Ok(Reply::Read { len }), len)))
             }
             Request::Write { handle, position, kill_privileges } => {
                 let kill = kill_privileges || (!who.checked_by_kernel && who.uid != 0);
-                let (len, size) = self.write((from, payload), handle, position, kill, task, out)?;
+                let (len, size) =
+                    self.write((*from, *payload), handle, position, kill, task, out)?;
                 done(Reply::Written { len, size })
             }
-            Request::Seek { handle, position } => {
-                self.opens.get(handle, client)?;
-                self.opens.get_mut(handle).expect("just there").offset = position;
-                done(Reply::Done)
-            }
+            Request::Seek { handle, position } => self.seek(handle, position, client),
             Request::Fsync { ino, .. } => self.fsync(Some(ino), task),
             Request::Sync => self.fsync(None, task),
-            Request::StatFs => done(Reply::StatFs(self.stat_fs())),
-            Request::GetXattr { ino, name } => self.get_xattr(ino, &name, &who),
+            Request::StatFs => done(Reply::StatFs(self.stat_fs(*id, out)?)),
+            Request::GetXattr { ino, name } => self.get_xattr(ino, &name, who),
             Request::SetXattr { ino, name, value, mode } => {
-                self.set_xattr(ino, name, Some((value, mode)), &who, task, out)
+                self.set_xattr(ino, name, Some((value, mode)), who, task, out)
             }
-            Request::RemoveXattr { ino, name } => self.set_xattr(ino, name, None, &who, task, out),
+            Request::RemoveXattr { ino, name } => self.set_xattr(ino, name, None, who, task, out),
             Request::ListXattr { ino } => self.list_xattrs(ino),
-            Request::Lock { ino, spec, wait } => self.lock_file(id, task, ino, spec, wait),
-            Request::TestLock { ino, spec } => {
-                self.living(ino)?;
-                done(Reply::LockHolder(self.file_locks.test(ino, client, &spec)))
-            }
+            Request::Lock { ino, spec, wait } => self.lock_file(*id, task, ino, spec, wait),
+            Request::TestLock { ino, spec } => self.test_lock(ino, client, &spec),
             Request::ReleaseLocks { ino, owner } => {
                 self.release_file_locks(ino, client, owner);
                 done(Reply::Done)
@@ -98,7 +108,7 @@ impl Cell {
                 done(Reply::Done)
             }
             Request::AwaitRecall { acknowledged } => {
-                self.listen(from, seq, acknowledged, out)?;
+                self.listen(*from, *seq, acknowledged, out)?;
                 Ok(None)
             }
             Request::Lookup { .. }
@@ -109,6 +119,30 @@ impl Cell {
             | Request::Rename { .. }
             | Request::ReadDir { .. } => unreachable!("an operation on names"),
         }
+    }
+
+    /// Whether a file may be truncated through the handle, if it is through one.
+    fn is_writable(&self, handle: Option<Handle>, client: ClientId) -> Result<Option<bool>, Errno> {
+        let access = handle.map(|handle| self.opens.get(handle, client)).transpose()?;
+        Ok(access.map(|file| file.access.contains(AccessMode::WRITE)))
+    }
+
+    fn close(&mut self, handle: Handle, client: ClientId) -> Result<Finished, Stop> {
+        if self.opens.close(handle, client)? {
+            self.start(Task::new(Work::Reap { ino: handle.ino }));
+        }
+        done(Reply::Done)
+    }
+
+    fn seek(&mut self, handle: Handle, position: u64, client: ClientId) -> Result<Finished, Stop> {
+        self.opens.get(handle, client)?;
+        self.opens.get_mut(handle).expect("just there").offset = position;
+        done(Reply::Done)
+    }
+
+    fn test_lock(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> Result<Finished, Stop> {
+        self.living(ino)?;
+        done(Reply::LockHolder(self.file_locks.test(ino, client, spec)))
     }
 
     /// The inode; ESTALE if it is gone. Waits while a transaction may be changing it.
@@ -247,23 +281,6 @@ impl Cell {
         }
         task.checkpointed = true;
         Err(Stop::Wait(Wait::Checkpoint))
-    }
-
-    fn stat_fs(&self) -> StatFs {
-        let used: u64 = self.shards.values().map(|shard| shard.space.used_blocks()).sum();
-        let own: u64 = self.shards.values().map(|shard| shard.space.free_blocks()).sum();
-        let inodes: u64 = self.shards.values().map(|shard| shard.inodes).sum();
-        let free = own + self.chunks.size() * warren_base::limits::CHUNK_BLOCKS;
-        let cells = self.map.iter().max().map_or(1, |cell| u64::from(cell.0) + 1);
-        // Other cells' shards hold about as much as this one's.
-        let blocks = self.total_blocks;
-        let taken = (used * cells).min(blocks);
-        StatFs {
-            blocks,
-            blocks_free: free.min(blocks - taken),
-            files: inodes * cells + free,
-            files_free: free,
-        }
     }
 
     fn xattr_bucket(&self, ino: Ino, name: &XattrName) -> Result<(Key, Vec<Xattr>), Stop> {

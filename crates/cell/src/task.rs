@@ -43,6 +43,8 @@ pub(crate) enum Wait {
     Pages(Vec<(PageNo, Option<Placed>)>),
     /// A transaction holds the key.
     Key(LockKey),
+    /// Another shard of this cell is needed: a coarser affinity.
+    Coarser,
     /// A key or inode of another cell is needed: this takes a transaction.
     Remote,
     /// An inode of another cell has to be looked at.
@@ -150,6 +152,16 @@ impl Task {
     pub(crate) fn holds_locks(&self) -> bool {
         matches!(self.work, Work::Prepare { .. } | Work::Commit { .. })
             || self.txn.as_ref().is_some_and(Txn::holds_any)
+    }
+
+    /// The one shard that its work needs, as far as can be told before it runs. `None` if it needs all.
+    pub(crate) fn shard(&self) -> Option<ShardId> {
+        match &self.work {
+            Work::Request { request, .. } if self.txn.is_none() => request.shard(),
+            Work::Peek { ino, .. } | Work::Reap { ino } => Some(ino.shard()),
+            Work::OpenShard { shard } => Some(*shard),
+            Work::Request { .. } | Work::Prepare { .. } | Work::Commit { .. } | Work::Fix => None,
+        }
     }
 
     pub(crate) fn slot(&self) -> Option<SlotRef> {

@@ -286,6 +286,7 @@ impl Cell {
     ) {
         let (id, outcome) = match reply {
             PeerReply::Committed { txn } => return self.committed(txn, out),
+            PeerReply::Counted { ask, count } => return self.counted(from, ask, count),
             PeerReply::Prepared { txn, values } => (txn, Ok((values, None))),
             PeerReply::Peeked { txn, ino, value } => (txn, Ok((Vec::new(), Some((ino, value))))),
             PeerReply::Refused { txn, errno } => (txn, Err(errno)),
@@ -351,6 +352,10 @@ impl Cell {
                 if owned && txn.cell == from && self.participants.contains_key(&txn) {
                     self.start(Task::new(Work::Commit { from, txn, changes }));
                 }
+            }
+            PeerRequest::Count { ask } => {
+                let count = self.count();
+                self.send_reply(from, PeerReply::Counted { ask, count }, out);
             }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave_txn(txn),
             PeerRequest::Abort { .. } => {}

@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 
 use warren_base::{Errno, Ino, ShardId};
-use warren_proto::{Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey, LockMode};
+use warren_proto::{
+    Attr, Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey, LockMode,
+};
 
 use crate::cell::Cell;
 use crate::permission::{self, WRITE};
@@ -45,8 +47,22 @@ impl<'a> View<'a> {
         }
     }
 
-    fn local(&self, shard: ShardId) -> Option<&'a Shard> {
-        self.cell.shards.get(&shard)
+    /// The shard, if it is this cell's.
+    fn local(&self, id: ShardId) -> Result<Option<&'a Shard>, Stop> {
+        match self.cell.shards.get(&id) {
+            None if self.cell.shards.contains_key(&id) => Err(Stop::Wait(Wait::Coarser)),
+            shard => Ok(shard),
+        }
+    }
+
+    /// The attributes of an inode, if they are at hand.
+    pub(crate) fn attr_at_hand(&self, ino: Ino) -> Result<Option<Attr>, Stop> {
+        match self.local(ino.shard())? {
+            Some(shard) if !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Read) => {
+                Ok(self.cell.living_inode(shard, ino)?.map(|value| value.attr))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Notes the use of a key. A local operation is stopped by a transaction in its way.
@@ -56,7 +72,7 @@ impl<'a> View<'a> {
         shard: ShardId,
         mode: LockMode,
     ) -> Result<(), Stop> {
-        let local = self.local(shard);
+        let local = self.local(shard)?;
         match &mut self.mode {
             Mode::Local => {
                 let Some(shard) = local else { return Err(Stop::Wait(Wait::Remote)) };
@@ -87,7 +103,7 @@ impl<'a> View<'a> {
     /// The inode, if it exists and has a link or is open.
     pub(crate) fn inode(&mut self, ino: Ino, mode: LockMode) -> Result<Option<InodeValue>, Stop> {
         self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;
-        if let Some(shard) = self.local(ino.shard()) {
+        if let Some(shard) = self.local(ino.shard())? {
             return self.cell.living_inode(shard, ino);
         }
         match self.fetched(&LockKey::Inode(ino))? {
@@ -123,7 +139,7 @@ impl<'a> View<'a> {
     ) -> Result<Option<(Ino, FileKind)>, Stop> {
         let key = || LockKey::Name(dir, name.clone());
         self.touch(key, dir.shard(), mode)?;
-        if let Some(shard) = self.local(dir.shard()) {
+        if let Some(shard) = self.local(dir.shard())? {
             return shard.dentry(self.cell.secret, dir, name);
         }
         match self.fetched(&key())? {
@@ -135,7 +151,7 @@ impl<'a> View<'a> {
     /// A number for a new inode of the shard.
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino, Stop> {
         self.touch(|| LockKey::New(shard), shard, LockMode::Write)?;
-        if let (Mode::Local, Some(shard)) = (&self.mode, self.local(shard)) {
+        if let (Mode::Local, Some(shard)) = (&self.mode, self.local(shard)?) {
             return Ok(shard.next_ino());
         }
         match self.fetched(&LockKey::New(shard))? {
@@ -151,7 +167,7 @@ impl<'a> View<'a> {
 
     /// The parent of a directory, looked at under the right to change the shape of the tree.
     pub(crate) fn parent(&mut self, dir: Ino) -> Result<Ino, Stop> {
-        if let Some(shard) = self.local(dir.shard()) {
+        if let Some(shard) = self.local(dir.shard())? {
             let inode = shard.inode(dir)?.ok_or(Errno::ESTALE)?;
             return Ok(inode.parent);
         }

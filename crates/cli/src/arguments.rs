@@ -53,7 +53,7 @@ pub enum Task {
     Fsck(Fsck),
     /// Run the simulator
     Sim(Sim),
-    /// Measure a running fleet
+    /// Measure what calls cost
     Bench(Bench),
 }
 
@@ -194,21 +194,30 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 pub enum BenchTask {
-    /// Round trips of a client's requests, without the kernel
-    Client {
-        /// The pool; a fleet must serve it
-        #[arg(long)]
-        pool: PathBuf,
-        /// Threads that send requests
-        #[arg(long, default_value_t = 1)]
-        threads: u16,
-        /// Seconds of each measurement
-        #[arg(long, default_value_t = 2)]
-        seconds: u32,
-        /// Report in JSON
-        #[arg(long)]
-        json: bool,
-    },
+    /// One client and one cell, in memory, beside the same calls on other file systems
+    Client(BenchClient),
+}
+
+#[derive(Args)]
+pub struct BenchClient {
+    /// Where the temporary pool and the files to compare with are made [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+    /// Calls of a batch
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub calls: Option<u32>,
+    /// Show where the time of an operation goes
+    #[arg(long)]
+    pub breakdown: bool,
+    /// Measure Warren alone
+    #[arg(long)]
+    pub alone: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn cells() -> clap::builder::RangedI64ValueParser<u16> {

@@ -1,10 +1,42 @@
-//! `warren bench`: measures a running fleet.
+//! `warren bench`: measures, on a pool and a fleet of its own.
 
 use std::process::ExitCode;
 
-use crate::arguments::Bench;
-use crate::failure::{CODE_FAILURE, Failure};
+use warren_bench::BenchError;
+use warren_bench::client::{self, ClientOptions};
 
-pub fn perform(_arguments: &Bench) -> Result<ExitCode, Failure> {
-    Err(Failure::new(CODE_FAILURE, "the benchmarks are not part of this build; update Warren"))
+use crate::arguments::{Bench, BenchClient, BenchTask};
+use crate::failure::{CODE_FAILURE, Failure, print_json};
+
+pub fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
+    match &arguments.what {
+        BenchTask::Client(arguments) => perform_client(arguments),
+    }
+}
+
+fn perform_client(arguments: &BenchClient) -> Result<ExitCode, Failure> {
+    let usual = ClientOptions::default();
+    let options = ClientOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        rounds: arguments.rounds.unwrap_or(usual.rounds),
+        calls: arguments.calls.unwrap_or(usual.calls),
+        breakdown: arguments.breakdown,
+        alone: arguments.alone,
+    };
+    let report = client::run(&options)?;
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        print!("{report}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Fleet(error) => error.into(),
+            other => Self::new(CODE_FAILURE, other.to_string()),
+        }
+    }
 }

@@ -24,7 +24,7 @@ pub use attr::{Attr, FileKind, SetAttr, SetTime};
 pub use change::Change;
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};
-pub use peer::{InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
+pub use peer::{Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
 pub use reply::{Answer, DirEntry, Entry, Lease, LeaseKey, Opened, Reply, StatFs};
 pub use request::{
     AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,

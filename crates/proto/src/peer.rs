@@ -93,6 +93,8 @@ pub enum PeerRequest {
     Peek { txn: TxnId, ino: Ino },
     /// The transaction happened: make the changes, release the locks.
     Commit { txn: TxnId, changes: Vec<Change> },
+    /// How full are your shards? `ask` comes back with the answer.
+    Count { ask: u64 },
     /// The transaction did not happen (or starts again): release the locks.
     Abort { txn: TxnId },
 }
@@ -116,6 +118,19 @@ pub enum PeerReply {
     Committed {
         txn: TxnId,
     },
+    Counted {
+        ask: u64,
+        count: Count,
+    },
+}
+
+/// What a cell's shards hold, and what they could.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Wire)]
+pub struct Count {
+    pub blocks_used: u64,
+    /// Free in the shards' own chunks, and in the free chunks that lie at this cell.
+    pub blocks_free: u64,
+    pub inodes: u64,
 }
 
 #[cfg(test)]

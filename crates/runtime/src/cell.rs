@@ -20,7 +20,7 @@ use warren_proto::control::{Order, Report};
 use warren_proto::{Request, Wire};
 use warren_shm::{Counter, Frames, ReplyHeader, VitalsWriter, map_writable};
 
-use crate::clock;
+use crate::clock::{self, Clocks};
 use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
@@ -57,6 +57,7 @@ struct CellLoop {
     /// Bodies are copied here.
     body: Vec<u8>,
     stopped: bool,
+    clocks: Clocks,
 }
 
 /// The role `__cell N`.
@@ -124,17 +125,20 @@ impl CellLoop {
             next_look_at_orders: Instant(0),
             body: Vec::new(),
             stopped: false,
+            clocks: Clocks::default(),
         };
         cell.carry_out(effects)?;
         Ok(cell)
     }
 
     fn run(&mut self) -> Result<(), FleetError> {
-        let mut busy_since = clock::monotonic();
+        let mut clock = self.clocks.look();
+        let mut busy_since = clock.monotonic;
         let mut idle_since = None;
         while !self.stopped {
-            let worked = self.turn()?;
-            let now = clock::monotonic();
+            let worked = self.turn(clock)?;
+            clock = self.clocks.look();
+            let now = clock.monotonic;
             if worked {
                 idle_since = None;
                 continue;
@@ -146,7 +150,8 @@ impl CellLoop {
             }
             self.vitals.add(Counter::BusyNs, (now - busy_since).as_nanos() as u64);
             self.park(now)?;
-            busy_since = clock::monotonic();
+            clock = self.clocks.look();
+            busy_since = clock.monotonic;
             self.vitals.add(Counter::ParkedNs, (busy_since - now).as_nanos() as u64);
             idle_since = None;
         }
@@ -154,9 +159,8 @@ impl CellLoop {
     }
 
     /// Takes a bounded amount of everything that has come; says whether anything had.
-    fn turn(&mut self) -> Result<bool, FleetError> {
+    fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
         self.vitals.beat();
-        let now = clock::both();
         let mut worked = self.take_peers(now)?;
         worked |= self.take_finished_io(now)?;
         if now.monotonic >= self.next_look_at_orders {
@@ -177,7 +181,8 @@ impl CellLoop {
         self.vitals.park();
         self.vitals.set_spinners(0);
         self.next_look_at_orders = Instant(0);
-        let outcome = match self.turn() {
+        let clock = self.clocks.look();
+        let outcome = match self.turn(clock) {
             Ok(false) => {
                 let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
                 // A peer with a full inbox does not ring when it has room again.

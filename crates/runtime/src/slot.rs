@@ -174,20 +174,21 @@ impl Slot {
     fn wait(&self, cell: CellId, seq: u32, cell_slept: bool) -> Result<bool, Errno> {
         let shared = &*self.shared;
         let replies = &shared.cells[usize::from(cell.0)].replies;
-        let spin = if cell_slept { Duration::ZERO } else { self.spin };
-        let start = Instant::now();
-        let mut outcome =
-            replies.wait(&shared.requests, self.number, seq, spin, Some(start + LOOK_AT_FLEET));
-        let in_spin = outcome == WaitOutcome::Answered && start.elapsed() <= spin + SPIN_MIN;
-        while outcome != WaitOutcome::Answered {
+        if !cell_slept && replies.spin(self.number, seq, self.spin) {
+            return Ok(true);
+        }
+        loop {
+            let deadline = Some(Instant::now() + LOOK_AT_FLEET);
+            let outcome =
+                replies.wait(&shared.requests, self.number, seq, Duration::ZERO, deadline);
+            if outcome == WaitOutcome::Answered {
+                return Ok(false);
+            }
             // A fleet may have answered just before it hung up.
             if !shared.is_alive() && !replies.answered(self.number, seq) {
                 return Err(Errno::EIO);
             }
-            let deadline = Some(Instant::now() + LOOK_AT_FLEET);
-            outcome = replies.wait(&shared.requests, self.number, seq, Duration::ZERO, deadline);
         }
-        Ok(in_spin)
     }
 
     /// Spins longer where that was worth it lately, and tries now and then whether it is again.

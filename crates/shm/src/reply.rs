@@ -232,7 +232,9 @@ impl<R: Load> ReplyReader<R> {
         outcome
     }
 
-    fn spin(&self, slot: SlotNo, seq: u32, spin: Duration) -> bool {
+    /// Looks for the answer to request `seq` for as long as `spin`; says whether it is there. No
+    /// clock is looked at after it came.
+    pub fn spin(&self, slot: SlotNo, seq: u32, spin: Duration) -> bool {
         if self.answered(slot, seq) {
             return true;
         }

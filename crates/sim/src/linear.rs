@@ -21,7 +21,7 @@ use crate::model::{Refusal, Rules, State, identities};
 
 /// States the search looks at before it gives up. A history of the simulator needs one a call; a
 /// thousand times that is a search that will not end.
-pub const SEARCH_MAX: usize = 1_000_000;
+pub const SEARCH_MAX: usize = 300_000;
 
 /// Calls before the point of failure that an [`Explanation`] shows.
 const CONTEXT: usize = 12;

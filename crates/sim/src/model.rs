@@ -123,7 +123,7 @@ impl State {
                     outcome,
                     rules,
                 };
-                if !step.is_excused() {
+                if !step.is_excused() && !next.is_refused_as_stale(request, &step) {
                     next.request(request, &step)?;
                 }
             }
@@ -172,6 +172,18 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Whether the call failed because an inode that it names is gone. Which of two inodes is looked
+    /// at first is nobody's business: POSIX knows no inode numbers.
+    fn is_refused_as_stale(&self, request: &Request, step: &Step<'_>) -> bool {
+        let gone = |ino: Ino| self.get(ino).is_none();
+        step.outcome.answer == Err(Errno::ESTALE)
+            && match request {
+                Request::Rename { from, dir, .. } => gone(*from) || gone(*dir),
+                Request::Link { ino, dir, .. } => gone(*ino) || gone(*dir),
+                _ => false,
+            }
     }
 
     /// The inode, if anybody can still reach it: ESTALE if not.

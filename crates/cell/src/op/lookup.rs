@@ -1,7 +1,7 @@
 //! Lookup of one name.
 
 use warren_base::Ino;
-use warren_proto::{FileName, LockKey, LockMode};
+use warren_proto::{FileName, LockMode};
 
 use super::{Plan, PlannedReply};
 use crate::permission::{self, EXECUTE};
@@ -15,11 +15,6 @@ pub(super) fn lookup(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<P
         return Ok(Plan::reply(PlannedReply::Absent { dir, name: name.clone() }));
     };
     // The attributes come along if they cost nothing; else the client asks the inode's cell.
-    let attr = match view.cell.shards.get(&ino.shard()) {
-        Some(shard) if !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Read) => {
-            view.cell.living_inode(shard, ino)?.map(|value| value.attr)
-        }
-        _ => None,
-    };
+    let attr = view.attr_at_hand(ino)?;
     Ok(Plan::reply(PlannedReply::Entry { dir, name: name.clone(), ino, kind, attr }))
 }

@@ -266,7 +266,9 @@ impl State {
     pub(super) fn read_dir(&mut self, step: &Step<'_>, dir: Ino, cookie: u64) -> Legal {
         let must = self.alive(dir).and_then(|inode| {
             inode.entries()?;
-            permit(step.credentials, inode, READ)
+            permit(step.credentials, inode, READ)?;
+            // `iterate_dir` of a directory that was removed.
+            if inode.nlink == 0 { Err(Errno::ENOENT) } else { Ok(()) }
         });
         match step.settle(must)? {
             Some((_, Reply::Listing { parent, entries, end })) => {
@@ -291,7 +293,7 @@ impl State {
         let Body::Directory { parent: real_parent, entries } = &self.inode(dir).body else {
             unreachable!()
         };
-        if parent != *real_parent && self.inode(dir).nlink > 0 {
+        if parent != *real_parent {
             return Err(Refusal::Differs("where .. leads"));
         }
         if listed.is_empty() && !end {

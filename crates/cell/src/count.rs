@@ -1,0 +1,92 @@
+//! How full the volume is: every cell counts its own, whoever is asked adds up (a broadcast, as Hare's
+//! for directories).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_base::CellId;
+use warren_base::limits::CHUNK_BLOCKS;
+use warren_proto::{Count, PeerRequest, StatFs};
+
+use crate::cell::{Cell, Out};
+use crate::event::{Effect, Memory, PeerMessage};
+use crate::task::{Stop, TaskId, Wait};
+
+/// A question to the other cells that is not answered by all yet.
+#[derive(Debug)]
+struct Ask {
+    open: BTreeSet<CellId>,
+    sum: Count,
+}
+
+/// Questions by the task that asks.
+#[derive(Debug, Default)]
+pub(crate) struct Counting {
+    asks: BTreeMap<TaskId, Ask>,
+}
+
+fn add(a: Count, b: Count) -> Count {
+    Count {
+        blocks_used: a.blocks_used.saturating_add(b.blocks_used),
+        blocks_free: a.blocks_free.saturating_add(b.blocks_free),
+        inodes: a.inodes.saturating_add(b.inodes),
+    }
+}
+
+impl Cell {
+    /// What this cell's shards hold.
+    pub(crate) fn count(&self) -> Count {
+        let free = Count { blocks_free: self.chunks.local() * CHUNK_BLOCKS, ..Count::default() };
+        let shards = self.shards.values().map(|shard| Count {
+            blocks_used: shard.space.used_blocks(),
+            blocks_free: shard.space.free_blocks(),
+            inodes: shard.inodes,
+        });
+        shards.fold(free, add)
+    }
+
+    /// Adds up what all cells say. The first call asks them, and the task runs again when they have.
+    pub(crate) fn stat_fs<M: Memory>(
+        &mut self,
+        id: TaskId,
+        out: &mut Out<'_, M>,
+    ) -> Result<StatFs, Stop> {
+        let ask = self.counting.asks.remove(&id).unwrap_or_else(|| {
+            let open: BTreeSet<_> = self.map.iter().copied().filter(|c| *c != self.id).collect();
+            for to in &open {
+                let message = PeerMessage::Request(PeerRequest::Count { ask: id.0 });
+                out.effects.push(Effect::Send { to: *to, message });
+            }
+            Ask { open, sum: Count::default() }
+        });
+        if !ask.open.is_empty() {
+            self.counting.asks.insert(id, ask);
+            return Err(Stop::Wait(Wait::Registered));
+        }
+        let total = add(self.count(), ask.sum);
+        let free = total.blocks_free;
+        Ok(StatFs {
+            blocks: total.blocks_used.saturating_add(free).min(self.total_blocks),
+            blocks_free: free,
+            files: total.inodes.saturating_add(free),
+            files_free: free,
+        })
+    }
+
+    /// A peer has counted.
+    pub(crate) fn counted(&mut self, from: CellId, ask: u64, count: Count) {
+        let id = TaskId(ask);
+        let Some(ask) = self.counting.asks.get_mut(&id) else { return };
+        if ask.open.remove(&from) {
+            ask.sum = add(ask.sum, count);
+        }
+        if !ask.open.is_empty() {
+            return;
+        }
+        if self.tasks.get_mut(id).is_some() {
+            self.tasks.wake(id);
+        } else {
+            // Whoever asked is gone.
+            self.counting.asks.remove(&id);
+        }
+    }
+}
