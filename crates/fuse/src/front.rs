@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use warren_base::{Errno, Ino};
-use warren_proto::{Answer, Attr, Handle, Lease, Reply, Request};
+use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Reply, Request};
 
 use crate::courier::{Courier, Post};
 use crate::held::HeldLocks;
@@ -117,7 +117,11 @@ impl Call<'_> {
             Operation::Init { major, minor, max_readahead, flags } => {
                 self.init(major, minor, max_readahead, flags)
             }
-            Operation::Destroy | Operation::OpenDir | Operation::ReleaseDir => self.local_open(),
+            Operation::Destroy => Ok(()),
+            Operation::OpenDir => self.open_dir(),
+            Operation::ReleaseDir { open } => {
+                self.done(Request::Close { handle: self.handle(open) })
+            }
             Operation::Forget => return Ok(Outcome::Silent),
             Operation::Interrupt { unique } => return self.interrupt(unique),
             Operation::Lookup(name) => self.lookup(name),
@@ -194,10 +198,13 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// An open directory has no state at a cell: a listing goes on from a cookie.
-    fn local_open(&mut self) -> Served {
-        if self.header.opcode == crate::abi::opcode::OPENDIR {
-            self.body.open(0, false);
+    /// A listing needs no handle, but the cell has to know that the directory is open: removed, it is
+    /// kept until it is closed.
+    fn open_dir(&mut self) -> Served {
+        let request = Request::Open { ino: self.header.ino, access: AccessMode::READ };
+        match self.call(&request)? {
+            Reply::Opened(opened) => self.body.open(opened.handle.open, false),
+            other => return Err(unexpected(&other)),
         }
         Ok(())
     }

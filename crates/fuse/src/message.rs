@@ -161,7 +161,9 @@ pub enum Operation {
         offset: u64,
         len: u32,
     },
-    ReleaseDir,
+    ReleaseDir {
+        open: u64,
+    },
     GetXattr {
         name: XattrName,
         len: u32,
@@ -206,12 +208,12 @@ impl Operation {
             | opcode::FLUSH
             | opcode::FSYNC
             | opcode::FSYNCDIR
-            | opcode::READDIR => files(code, &mut fields, payload_len),
+            | opcode::READDIR
+            | opcode::RELEASEDIR => files(code, &mut fields, payload_len),
             opcode::SETXATTR..=opcode::REMOVEXATTR => xattrs(code, &mut fields),
             opcode::GETLK..=opcode::SETLKW => locks(code, &mut fields),
             opcode::FORGET | opcode::BATCH_FORGET => Ok(Self::Forget),
             opcode::OPENDIR => Ok(Self::OpenDir),
-            opcode::RELEASEDIR => Ok(Self::ReleaseDir),
             opcode::STATX => Ok(Self::Statx),
             opcode::DESTROY => Ok(Self::Destroy),
             opcode::IOCTL => Ok(Self::Unsupported(Errno::ENOTTY)),
@@ -301,6 +303,7 @@ fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Opera
             let flock = (flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(owner);
             Operation::Release { open, flock }
         }
+        opcode::RELEASEDIR => Operation::ReleaseDir { open: fields.u64()? },
         opcode::FLUSH => {
             fields.skip(16)?;
             Operation::Flush { owner: LockOwner(fields.u64()?) }

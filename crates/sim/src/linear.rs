@@ -19,8 +19,8 @@ use crate::fixed::{Fixed, Mix};
 use crate::history::{Action, NEVER, Operation};
 use crate::model::{Refusal, Rules, State, identities};
 
-/// States the search looks at before it gives up. A history of the simulator needs one a call; a
-/// thousand times that is a search that will not end.
+/// States the search looks at before it gives up. A history of the simulator needs one a call;
+/// hundreds of times that is a search that will not end.
 pub const SEARCH_MAX: usize = 300_000;
 
 /// Calls before the point of failure that an [`Explanation`] shows.
@@ -35,8 +35,9 @@ pub enum Verdict {
         looked_at: usize,
     },
     Illegal(Explanation),
-    /// More than [`SEARCH_MAX`] states.
-    Undecided,
+    /// More than [`SEARCH_MAX`] states: how far the search came. Histories that are legal do not get
+    /// here with the hints they have, so this is most likely an illegal one of many processes.
+    Undecided(Explanation),
 }
 
 /// How far the search came, and what stopped it there.
@@ -156,7 +157,9 @@ impl<'a> Search<'a> {
                 return Verdict::Linearizable { last, looked_at: self.seen.len() };
             }
             if self.seen.len() > SEARCH_MAX {
-                return Verdict::Undecided;
+                let depth = self.stack.len() - 1;
+                let here = self.explain(depth);
+                return Verdict::Undecided(self.best.unwrap_or(here));
             }
             match frame.choices.pop() {
                 Some(call) => self.place(call),

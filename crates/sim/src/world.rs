@@ -30,7 +30,7 @@ use warren_proto::{Credentials, Request, SetAttr};
 use warren_supervisor::Event as Heard;
 
 use crate::history::{Action, Excuses, Operation, Window};
-use crate::linear::{Verdict, check};
+use crate::linear::{Explanation, Verdict, check};
 use crate::model::State;
 use crate::swarm::Swarm;
 use audit::Audit;
@@ -218,12 +218,16 @@ impl World {
     fn check_history(&mut self) -> Result<usize, String> {
         match check(&State::new(0, 0, EPOCH), &self.history) {
             Verdict::Linearizable { looked_at, .. } => Ok(looked_at),
-            Verdict::Illegal(explanation) => {
-                self.blamed_at = Instant((explanation.until.0 - EPOCH.0) as u64);
-                Err(explanation.to_string())
+            Verdict::Illegal(explanation) => Err(self.blame(&explanation, "")),
+            Verdict::Undecided(explanation) => {
+                Err(self.blame(&explanation, "the search was given up; so far "))
             }
-            Verdict::Undecided => Err("the checker could not decide".to_owned()),
         }
+    }
+
+    fn blame(&mut self, explanation: &Explanation, so_far: &str) -> String {
+        self.blamed_at = Instant((explanation.until.0 - EPOCH.0).max(0) as u64);
+        format!("{so_far}{explanation}")
     }
 
     fn invite_clients(&mut self) {

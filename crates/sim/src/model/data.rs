@@ -112,9 +112,8 @@ impl State {
     }
 
     pub(super) fn seek(&mut self, step: &Step<'_>, handle: Handle, position: u64) -> Legal {
-        let must = self
-            .opened(step, handle)
-            .and_then(|_| if position > FILE_SIZE_MAX { Err(Errno::EINVAL) } else { Ok(()) });
+        let in_range = if position > FILE_SIZE_MAX { Err(Errno::EINVAL) } else { Ok(()) };
+        let must = self.opened(step, handle).and(in_range);
         let Some((_, reply)) = step.settle(must)? else { return Ok(()) };
         self.set_offset(handle, position);
         expect_done(reply)

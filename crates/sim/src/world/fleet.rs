@@ -7,7 +7,7 @@ use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, MapVersion, 
 use warren_cell::{
     Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, Memory, PeerMessage, SlotRef,
 };
-use warren_disk::{Owner, Superblock};
+use warren_disk::{BlockWrite, Owner, Superblock};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, RequestHeader};
 use warren_supervisor::{
@@ -70,10 +70,10 @@ pub struct CellHost {
     reports: Link<Report>,
 }
 
-/// The supervisor and its I/O.
+/// The supervisor and its I/O. A flush writes nothing: the simulated disk loses no power.
 pub struct SupervisorHost {
     supervisor: Option<Supervisor>,
-    writes: BTreeMap<SupervisorIo, Option<(BlockNo, Box<[u8]>)>>,
+    writes: BTreeMap<SupervisorIo, Option<BlockWrite>>,
     wake: Option<Instant>,
 }
 
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    fn supervise_io(&mut self, io: SupervisorIo, write: Option<(BlockNo, Box<[u8]>)>) {
+    fn supervise_io(&mut self, io: SupervisorIo, write: Option<BlockWrite>) {
         self.supervisor.writes.insert(io, write);
         let delay = self.io_delay();
         self.plan(delay, Happening::SupervisorIo { io });
