@@ -5,14 +5,18 @@
 #![forbid(unsafe_code)]
 
 mod errno;
+mod hash;
 mod id;
+mod kind;
 pub mod limits;
 mod queue;
 mod rng;
 mod time;
 
 pub use errno::Errno;
+pub use hash::{FixedHasher, FixedState};
 pub use id::{BlockNo, CellId, ClientId, Epoch, Ino, Lsn, MapVersion, ShardId, SlotNo, TxnId};
+pub use kind::FileKind;
 pub use queue::{BoundedQueue, Full};
 pub use rng::Rng;
 pub use time::{Instant, Timestamp};

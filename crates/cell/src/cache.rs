@@ -10,9 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use warren_base::{Ino, ShardId};
+use warren_base::{FixedState, Ino, ShardId};
 
-use crate::lease::FixedHasher;
 use crate::{FrameNo, IoId};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +50,7 @@ pub(crate) type PageNo = (Ino, u64);
 #[derive(Debug, Default)]
 struct DirtySet {
     pages: BTreeSet<PageNo>,
-    by_shard: HashMap<ShardId, u64, FixedHasher>,
+    by_shard: HashMap<ShardId, u64, FixedState>,
 }
 
 impl DirtySet {
@@ -72,7 +71,7 @@ impl DirtySet {
 pub(crate) struct Cache {
     frames: u32,
     free: Vec<FrameNo>,
-    files: HashMap<Ino, BTreeMap<u64, Page>, FixedHasher>,
+    files: HashMap<Ino, BTreeMap<u64, Page>, FixedState>,
     dirty: DirtySet,
     /// All pages (and some that are gone), in the order in which eviction looks at them.
     clock: VecDeque<PageNo>,

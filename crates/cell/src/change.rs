@@ -214,7 +214,7 @@ impl Cell {
     fn remove_link(&mut self, ino: Ino, now: Timestamp) {
         let shard = self.shards.get_mut(&ino.shard()).expect("the change lies here");
         let inode = shard.inode_mut(ino);
-        let directory = inode.kind == warren_disk::FileKind::Directory;
+        let directory = inode.kind == FileKind::Directory;
         inode.nlink = if directory { 0 } else { inode.nlink - 1 };
         inode.ctime = now;
         if inode.nlink > 0 {

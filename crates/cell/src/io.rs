@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Errno, ShardId};
+use warren_base::{BlockNo, Errno, FixedState, ShardId};
 use warren_disk::{BlockPtr, BlockWrite};
 
 use crate::cache::{PageNo, PageState};
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, FrameNo, IoId, Memory};
-use crate::lease::FixedHasher;
 use crate::shard::Placed;
 use crate::task::{Task, TaskId, WaitKey};
 
@@ -31,7 +30,7 @@ enum Purpose {
 pub(crate) struct Io {
     next: u64,
     live: BTreeMap<IoId, Purpose>,
-    node_loads: HashMap<BlockNo, IoId, FixedHasher>,
+    node_loads: HashMap<BlockNo, IoId, FixedState>,
     /// Tree nodes that wait for frames to be written from.
     node_writes: Vec<BlockWrite>,
     node_frames: usize,

@@ -10,25 +10,13 @@
 
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::BuildHasherDefault;
+use std::hash::BuildHasher;
 
 use warren_base::limits::LEASE_WORDS;
-use warren_base::{ClientId, Epoch};
+use warren_base::{ClientId, Epoch, FixedState};
 use warren_proto::{Lease, LeaseKey};
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use crate::Memory;
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct FixedHasher;
-
-impl std::hash::BuildHasher for FixedHasher {
-    type Hasher = Xxh3Default;
-
-    fn build_hasher(&self) -> Self::Hasher {
-        BuildHasherDefault::<Xxh3Default>::default().build_hasher()
-    }
-}
 
 #[derive(Debug)]
 struct Holder {
@@ -49,8 +37,8 @@ struct Recalls {
 
 #[derive(Debug)]
 pub(crate) struct Leases {
-    words: HashMap<u32, Vec<Holder>, FixedHasher>,
-    acknowledged: HashMap<LeaseKey, Vec<ClientId>, FixedHasher>,
+    words: HashMap<u32, Vec<Holder>, FixedState>,
+    acknowledged: HashMap<LeaseKey, Vec<ClientId>, FixedState>,
     recalls: BTreeMap<ClientId, Recalls>,
     next_stamp: u64,
 }
@@ -59,13 +47,7 @@ pub(crate) struct Leases {
 const ACKNOWLEDGED_MAX: usize = 1 << 18;
 
 fn word_of(key: &LeaseKey) -> u32 {
-    let (tag, ino, name): (u64, _, &[u8]) = match key {
-        LeaseKey::Name(dir, name) => (0, dir, name.as_bytes()),
-        LeaseKey::Attr(ino) => (1, ino, &[]),
-        LeaseKey::Pages(ino) => (2, ino, &[]),
-    };
-    let hash = (ino.0 ^ (tag << 62)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    let hash = if name.is_empty() { hash } else { hash ^ xxh3_64(name) };
+    let hash = FixedState.hash_one(key);
     (hash % LEASE_WORDS as u64) as u32
 }
 

@@ -1,10 +1,8 @@
 //! Open-file objects: what a handle stands for (Hare 3.4).
 
 use hashbrown::HashMap;
-use warren_base::{ClientId, Epoch, Errno, Ino};
+use warren_base::{ClientId, Epoch, Errno, FixedState, Ino};
 use warren_proto::{AccessMode, Handle};
-
-use crate::lease::FixedHasher;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFile {
@@ -18,8 +16,8 @@ pub(crate) struct OpenFile {
 
 #[derive(Debug)]
 pub(crate) struct Opens {
-    files: HashMap<Handle, OpenFile, FixedHasher>,
-    counts: HashMap<Ino, u32, FixedHasher>,
+    files: HashMap<Handle, OpenFile, FixedState>,
+    counts: HashMap<Ino, u32, FixedState>,
     next: u64,
 }
 

@@ -35,32 +35,6 @@ pub(crate) struct Shard {
     pub(crate) space_open: bool,
 }
 
-pub(crate) fn disk_kind(kind: FileKind) -> warren_disk::FileKind {
-    use warren_disk::FileKind as Disk;
-    match kind {
-        FileKind::Regular => Disk::Regular,
-        FileKind::Directory => Disk::Directory,
-        FileKind::Symlink => Disk::Symlink,
-        FileKind::Fifo => Disk::Fifo,
-        FileKind::Socket => Disk::Socket,
-        FileKind::CharDevice => Disk::CharDevice,
-        FileKind::BlockDevice => Disk::BlockDevice,
-    }
-}
-
-pub(crate) fn proto_kind(kind: warren_disk::FileKind) -> FileKind {
-    use warren_disk::FileKind as Disk;
-    match kind {
-        Disk::Regular => FileKind::Regular,
-        Disk::Directory => FileKind::Directory,
-        Disk::Symlink => FileKind::Symlink,
-        Disk::Fifo => FileKind::Fifo,
-        Disk::Socket => FileKind::Socket,
-        Disk::CharDevice => FileKind::CharDevice,
-        Disk::BlockDevice => FileKind::BlockDevice,
-    }
-}
-
 /// Where a page of a file lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Placed {
@@ -169,7 +143,7 @@ impl Shard {
     pub(crate) fn inode_value(&self, ino: Ino) -> Result<Option<InodeValue>, Stop> {
         let Some(inode) = self.inode(ino)? else { return Ok(None) };
         let mut value = InodeValue { attr: attr_of(ino, inode), parent: inode.parent, entries: 0 };
-        if inode.kind == warren_disk::FileKind::Directory
+        if inode.kind == FileKind::Directory
             && let Some(part) = self.part(ino)?
         {
             value.entries = part.entries;
@@ -189,7 +163,7 @@ impl Shard {
         let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
         let Some(Value::Entries(bucket)) = self.get(&key)? else { return Ok(None) };
         let found = bucket.iter().find(|dentry| *dentry.name == *name.as_bytes());
-        Ok(found.map(|dentry| (dentry.ino, proto_kind(dentry.kind))))
+        Ok(found.map(|dentry| (dentry.ino, dentry.kind)))
     }
 
     /// Changes the bucket that `name` belongs to: without the name, and with `new` for it if given.
@@ -207,7 +181,7 @@ impl Shard {
         };
         bucket.retain(|dentry| *dentry.name != *name.as_bytes());
         if let Some((ino, kind)) = new {
-            bucket.push(Dentry { name: name.as_bytes().into(), ino, kind: disk_kind(kind) });
+            bucket.push(Dentry { name: name.as_bytes().into(), ino, kind });
         }
         if bucket.is_empty() {
             self.take(&key);
@@ -356,10 +330,10 @@ fn piece(at: u64, whole: &Extent, from: u64, to: u64) -> Option<(u64, Extent)> {
 }
 
 pub(crate) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
-    let directory = inode.kind == warren_disk::FileKind::Directory;
+    let directory = inode.kind == FileKind::Directory;
     Attr {
         ino,
-        kind: proto_kind(inode.kind),
+        kind: inode.kind,
         mode: inode.mode,
         nlink: inode.nlink,
         uid: inode.uid,
@@ -384,7 +358,7 @@ pub(crate) fn new_inode(
 ) -> Inode {
     let directory = new.kind == FileKind::Directory;
     Inode {
-        kind: disk_kind(new.kind),
+        kind: new.kind,
         mode: new.mode & warren_disk::MODE_MASK,
         uid,
         gid,

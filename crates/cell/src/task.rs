@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
-use warren_base::{CellId, ClientId, Errno, Ino, ShardId, TxnId};
+use warren_base::{CellId, ClientId, Errno, FixedState, Ino, ShardId, TxnId};
 use warren_disk::BlockPtr;
 use warren_proto::{Change, Credentials, LockKey, LockMode, Request, RequestHeader};
 
 use crate::cache::PageNo;
-use crate::lease::FixedHasher;
 use crate::shard::Placed;
 use crate::txn::Txn;
 use crate::{IoId, SlotRef};
@@ -186,7 +185,7 @@ impl Task {
 pub(crate) struct Tasks {
     waiting: BTreeMap<TaskId, Task>,
     by_slot: BTreeMap<SlotRef, TaskId>,
-    queues: HashMap<WaitKey, Vec<TaskId>, FixedHasher>,
+    queues: HashMap<WaitKey, Vec<TaskId>, FixedState>,
     ready: VecDeque<TaskId>,
     next: u64,
 }

@@ -6,7 +6,7 @@
 //! Order of writing, so that an interrupted `mkfs` leaves no pool rather than half of one: zero blocks 0
 //! and 1, flush; all blocks of [`image`] but the last two, flush; the last two (the superblocks), flush.
 
-use crate::inode::{FileKind, Inode, Part};
+use crate::inode::{Inode, Part};
 use crate::key::Key;
 use crate::layout::{Layout, ROOT_SLOT_SIZE};
 use crate::region::RegionMap;
@@ -16,6 +16,7 @@ use crate::tree::Tree;
 use crate::value::Value;
 use crate::{BlockPtr, BlockWrite};
 use thiserror::Error;
+use warren_base::FileKind;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, SHARDS_DEFAULT, SHARDS_MAX};
 use warren_base::{BlockNo, Ino, Lsn, ShardId, Timestamp};
 

@@ -3,39 +3,10 @@
 use crate::codec::{Put, Take};
 use crate::value::ValueError;
 use warren_base::limits::FILE_SIZE_MAX;
-use warren_base::{Ino, Timestamp};
+use warren_base::{FileKind, Ino, Timestamp};
 
 /// The permission bits of a mode: set-id, sticky, and `rwx` three times.
 pub const MODE_MASK: u16 = 0o7777;
-
-/// What an inode is. The numbers are the format's.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum FileKind {
-    Regular = 1,
-    Directory = 2,
-    Symlink = 3,
-    Fifo = 4,
-    Socket = 5,
-    CharDevice = 6,
-    BlockDevice = 7,
-}
-
-impl FileKind {
-    pub const ALL: [Self; 7] = [
-        Self::Regular,
-        Self::Directory,
-        Self::Symlink,
-        Self::Fifo,
-        Self::Socket,
-        Self::CharDevice,
-        Self::BlockDevice,
-    ];
-
-    pub fn from_raw(raw: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u8 == raw)
-    }
-}
 
 /// The attributes of a file. Links and sizes of a spread directory are the sums over its [`Part`]s.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

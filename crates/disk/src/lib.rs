@@ -24,7 +24,7 @@ mod value;
 
 use warren_base::BlockNo;
 
-pub use inode::{FileKind, Inode, MODE_MASK, Part};
+pub use inode::{Inode, MODE_MASK, Part};
 pub use key::{Key, Kind, name_hash};
 pub use layout::{Layout, ROOT_SLOT_SIZE, SlotPlace};
 pub use node::{BlockPtr, HEIGHT_MAX, NODE_CAPACITY, NodeError, ROOT_HEIGHT_MAX, block_checksum};
@@ -35,6 +35,7 @@ pub use tree::{Absent, Tree};
 pub use value::{
     Dentry, EXTENT_BLOCKS_MAX, Extent, TARGET_PIECE, VALUE_MAX, Value, ValueError, Xattr,
 };
+pub use warren_base::FileKind;
 
 /// A block's number and its new 4096 bytes.
 pub type BlockWrite = (BlockNo, Box<[u8]>);

@@ -4,10 +4,11 @@
 //! slashes, lengths in range, no name twice in a bucket), so nothing has to be checked again.
 
 use crate::codec::{Put, Take};
-use crate::inode::{FileKind, Inode, Part};
+use crate::inode::{Inode, Part};
 use crate::key::{Key, Kind};
 use crate::node::NODE_CAPACITY;
 use thiserror::Error;
+use warren_base::FileKind;
 use warren_base::limits::{
     BLOCK_SIZE, CHUNK_BLOCKS, FILE_SIZE_MAX, NAME_MAX, SYMLINK_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX,
 };

@@ -1,49 +1,8 @@
 //! Attributes of an inode, as `stat` returns and `chmod`, `chown`, `utimensat`, `truncate` set them.
 
-use warren_base::{Ino, Timestamp};
+use warren_base::{FileKind, Ino, Timestamp};
 
 use crate::Wire;
-
-/// What an inode is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
-pub enum FileKind {
-    Regular,
-    Directory,
-    Symlink,
-    Fifo,
-    Socket,
-    CharDevice,
-    BlockDevice,
-}
-
-impl FileKind {
-    /// The `S_IFMT` bits of `st_mode`.
-    pub const fn mode_bits(self) -> u32 {
-        match self {
-            Self::Regular => 0o100_000,
-            Self::Directory => 0o040_000,
-            Self::Symlink => 0o120_000,
-            Self::Fifo => 0o010_000,
-            Self::Socket => 0o140_000,
-            Self::CharDevice => 0o020_000,
-            Self::BlockDevice => 0o060_000,
-        }
-    }
-
-    /// The kind that the `S_IFMT` bits of `mode` name.
-    pub const fn from_mode(mode: u32) -> Option<Self> {
-        Some(match mode & 0o170_000 {
-            0o100_000 => Self::Regular,
-            0o040_000 => Self::Directory,
-            0o120_000 => Self::Symlink,
-            0o010_000 => Self::Fifo,
-            0o140_000 => Self::Socket,
-            0o020_000 => Self::CharDevice,
-            0o060_000 => Self::BlockDevice,
-            _ => return None,
-        })
-    }
-}
 
 /// Everything `stat` returns. `mode` is the 12 permission bits; `blocks` counts 4 KiB blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]

@@ -20,7 +20,7 @@ mod request;
 pub mod slot;
 mod wire;
 
-pub use attr::{Attr, FileKind, SetAttr, SetTime};
+pub use attr::{Attr, SetAttr, SetTime};
 pub use change::Change;
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};
@@ -30,5 +30,6 @@ pub use request::{
     AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,
     RequestHeader, XattrMode,
 };
+pub use warren_base::FileKind;
 pub use warren_proto_derive::Wire;
 pub use wire::{Malformed, Reader, Wire};

@@ -5,8 +5,8 @@
 use std::fmt;
 
 use warren_base::{
-    BlockNo, CellId, ClientId, Epoch, Errno, Ino, Lsn, MapVersion, ShardId, SlotNo, Timestamp,
-    TxnId,
+    BlockNo, CellId, ClientId, Epoch, Errno, FileKind, Ino, Lsn, MapVersion, ShardId, SlotNo,
+    Timestamp, TxnId,
 };
 
 /// Something that can be a message or a part of one.
@@ -140,6 +140,17 @@ impl Wire for Errno {
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Self::from_raw(Wire::decode(from)?).ok_or(Malformed::new("errno out of range"))
+    }
+}
+
+impl Wire for FileKind {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let raw = u8::decode(from)?;
+        Self::from_raw(raw).ok_or(Malformed::tag("FileKind", raw))
     }
 }
 

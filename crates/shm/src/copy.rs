@@ -54,6 +54,7 @@ pub(crate) unsafe fn zero_shared(into: *mut u8, len: usize) {
     }
 }
 
+/// SAFETY: callers vouch for `into.len()` readable bytes at `from`.
 unsafe fn words_from_shared(from: *const u8, into: &mut [u8]) {
     let mut done = 0;
     while done < into.len() {
@@ -72,6 +73,7 @@ unsafe fn words_from_shared(from: *const u8, into: &mut [u8]) {
     }
 }
 
+/// SAFETY: callers vouch for `from.len()` writable bytes at `into`.
 unsafe fn words_to_shared(from: &[u8], into: *mut u8) {
     let mut rest = from;
     let mut at = into;
@@ -95,6 +97,7 @@ unsafe fn words_to_shared(from: &[u8], into: *mut u8) {
     }
 }
 
+/// SAFETY: callers vouch for `len` readable bytes at `from` and as many writable ones at `into`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn string_copy(from: *const u8, into: *mut u8, len: usize) {
     // SAFETY: reads and writes exactly the ranges that the caller vouches for; the direction flag
@@ -110,6 +113,7 @@ unsafe fn string_copy(from: *const u8, into: *mut u8, len: usize) {
     }
 }
 
+/// SAFETY: never called on this processor.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn string_copy(_: *const u8, _: *mut u8, _: usize) {
     unreachable!("words are used on this processor")

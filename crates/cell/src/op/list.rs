@@ -10,7 +10,6 @@ use warren_proto::{DirEntry, FileName, LockMode, Reply};
 
 use super::{Plan, PlannedReply};
 use crate::permission::{self, READ};
-use crate::shard::proto_kind;
 use crate::task::Stop;
 use crate::view::View;
 
@@ -41,7 +40,7 @@ pub(super) fn list(
         used += size;
         for dentry in bucket {
             if let Ok(name) = FileName::new(&dentry.name) {
-                let kind = proto_kind(dentry.kind);
+                let kind = dentry.kind;
                 entries.push(DirEntry { ino: dentry.ino, kind, cookie: key.sub, name });
             }
         }

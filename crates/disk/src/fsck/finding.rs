@@ -1,13 +1,13 @@
 //! What `fsck` can find, one line each, naming the place.
 
 use super::ReadError;
-use crate::inode::FileKind;
 use crate::key::Key;
 use crate::node::NodeError;
 use crate::region::RegionError;
 use crate::root_slot::RootSlotError;
 use crate::superblock::SuperblockError;
 use thiserror::Error;
+use warren_base::FileKind;
 use warren_base::{BlockNo, Ino, ShardId};
 
 /// Whether a finding means that something is wrong.

@@ -1,9 +1,9 @@
 //! Names against inodes: links, kinds, parents, and whether everything hangs on the root.
 
 use super::{Checker, Finding};
-use crate::inode::FileKind;
 use crate::value::Dentry;
 use std::collections::{BTreeMap, BTreeSet};
+use warren_base::FileKind;
 use warren_base::Ino;
 
 /// Links of a directory that are its own: its name and its `.`.

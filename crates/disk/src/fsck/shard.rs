@@ -5,11 +5,12 @@
 
 use super::names::InodeFacts;
 use super::{Checker, Finding};
-use crate::inode::{FileKind, Inode, Part};
+use crate::inode::{Inode, Part};
 use crate::key::{Key, Kind, name_hash};
 use crate::node::{self, BlockPtr, DecodedBody, NodeError};
 use crate::root_slot::RootSlot;
 use crate::value::{Dentry, Extent, TARGET_PIECE, Value};
+use warren_base::FileKind;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Ino, ShardId};
 
