@@ -113,8 +113,10 @@ pub fn run(options: &ClientOptions) -> Result<Report, BenchError> {
     // A slot made on a pinned thread would take the machine for one of a single core.
     let mut contenders = contenders(ground.pool(), options)?;
     let _pinned = Pinned::here(client_cpu)?;
-    for round in 0..ROUNDS_BEFORE + options.rounds {
-        run_round(&mut contenders, options.calls, round >= ROUNDS_BEFORE, &interruption)?;
+    for (rounds, counts) in [(ROUNDS_BEFORE, false), (options.rounds, true)] {
+        for _ in 0..rounds {
+            run_round(&mut contenders, options.calls, counts, &interruption)?;
+        }
     }
     let operations = results(&contenders);
     let breakdown = if options.breakdown {

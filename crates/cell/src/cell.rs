@@ -11,7 +11,8 @@ use warren_base::{CellId, ClientId, Epoch, Errno, Ino, MapVersion, ShardId, TxnI
 use warren_disk::RootSlot;
 use warren_proto::control::{Order, Report};
 use warren_proto::{
-    Answer, Credentials, InodeValue, LockFlavour, LockKey, LockMode, Reply, Request, RequestHeader,
+    Answer, Change, Credentials, InodeValue, LockFlavour, LockKey, LockMode, Reply, Request,
+    RequestHeader,
 };
 
 use crate::cache::Cache;
@@ -94,6 +95,8 @@ pub struct Cell {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) total_blocks: u64,
     pub(crate) plant: Option<Plant>,
+    /// Changes whose leases are revoked with the next event, by a plant.
+    pub(crate) late: Vec<(Vec<Change>, Option<ClientId>)>,
     map_version: MapVersion,
     epoch: Epoch,
     /// Shards that are not open yet.
@@ -112,7 +115,7 @@ impl Cell {
             secret: config.secret,
             now,
             cache: Cache::new(config.frames),
-            leases: Leases::new(config.epoch),
+            leases: Leases::new(config.epoch, config.plant == Some(Plant::ReuseStamp)),
             opens: Opens::new(config.epoch),
             file_locks: FileLocks::new(),
             clients: BTreeMap::new(),
@@ -128,6 +131,7 @@ impl Cell {
             checkpoint: Checkpoint::new(config.generation),
             total_blocks: config.total_blocks,
             plant: config.plant,
+            late: Vec::new(),
             map: config.map,
             map_version: config.map_version,
             epoch: config.epoch,
@@ -153,6 +157,7 @@ impl Cell {
     ) {
         self.now = now;
         let out = &mut Out { memory, effects };
+        self.revoke_late(out);
         match event {
             Event::Request { from, header, request } => self.request(from, header, request, out),
             Event::Peer { from, message } => self.peer(from, message, out),

@@ -115,15 +115,20 @@ impl Cell {
         client: Option<ClientId>,
         out: &mut Out<'_, M>,
     ) {
-        let late = self.plant == Some(Plant::RevokeAfterCommit);
-        if !late {
+        if self.plant == Some(Plant::RevokeAfterCommit) {
+            self.late.push((changes.to_vec(), client));
+        } else {
             self.revoke_all(changes, client, out);
         }
         for change in changes {
             self.make_one(change);
         }
-        if late {
-            self.revoke_all(changes, client, out);
+    }
+
+    /// Revokes what [`Plant::RevokeAfterCommit`] has put off.
+    pub(crate) fn revoke_late<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        for (changes, client) in std::mem::take(&mut self.late) {
+            self.revoke_all(&changes, client, out);
         }
     }
 

@@ -41,6 +41,8 @@ pub(crate) struct Leases {
     acknowledged: HashMap<LeaseKey, Vec<ClientId>, FixedState>,
     recalls: BTreeMap<ClientId, Recalls>,
     next_stamp: u64,
+    /// [`crate::Plant::ReuseStamp`].
+    reuse_stamps: bool,
 }
 
 /// Objects with acknowledged leases: about 40 MiB of a cell's memory. Beyond, caches ask each time.
@@ -52,12 +54,13 @@ fn word_of(key: &LeaseKey) -> u32 {
 }
 
 impl Leases {
-    pub(crate) fn new(epoch: Epoch) -> Self {
+    pub(crate) fn new(epoch: Epoch, reuse_stamps: bool) -> Self {
         Self {
             words: HashMap::default(),
             acknowledged: HashMap::default(),
             recalls: BTreeMap::new(),
             next_stamp: (u64::from(epoch.0) << 40) + 1,
+            reuse_stamps,
         }
     }
 
@@ -75,7 +78,7 @@ impl Leases {
         }
         holders.retain(|holder| holder.client != client);
         let stamp = self.next_stamp;
-        self.next_stamp += 1;
+        self.next_stamp += u64::from(!self.reuse_stamps);
         holders.push(Holder { client, key, stamp });
         memory.store_word(client, word, stamp);
         Lease { word, stamp }
@@ -230,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_recall_is_over_when_it_was_acknowledged() {
-        let mut leases = Leases::new(Epoch(1));
+        let mut leases = Leases::new(Epoch(1), false);
         assert!(leases.hold(KEY, A));
         assert!(leases.recall(&KEY, Some(A)));
         assert!(!leases.recall(&KEY, Some(B)));
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_was_read_during_a_recall_is_recalled_again() {
-        let mut leases = Leases::new(Epoch(1));
+        let mut leases = Leases::new(Epoch(1), false);
         assert!(leases.hold(KEY, A));
         assert!(!leases.recall(&KEY, None));
         let (number, _) = leases.take_recall(A).unwrap();

@@ -432,7 +432,8 @@ impl Cell {
         for (key, mode) in keys {
             if let Some(lease) = lease_of(key).filter(|_| writes(*mode)) {
                 free &= self.recall(&lease, Some(client), out);
-                if self.plant != Some(Plant::ForgetRevoke) {
+                let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
+                if !kept.contains(&self.plant) {
                     self.leases.revoke(&lease, out.memory);
                 }
             }

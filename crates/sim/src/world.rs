@@ -316,6 +316,7 @@ impl World {
 
     fn heal(&mut self) {
         self.phase = Phase::Heal;
+        self.heal_disk();
         self.healed_at = self.places;
         self.last_return = self.now;
     }

@@ -248,6 +248,13 @@ impl World {
         self.plan(delay, Happening::CellIo { cell: id, io });
     }
 
+    /// No I/O fails any more, not even what is under way.
+    pub(super) fn heal_disk(&mut self) {
+        for request in self.cells.iter_mut().flat_map(|host| host.in_flight.values_mut()) {
+            request.result = Ok(());
+        }
+    }
+
     fn io_done(&mut self, id: CellId, io: IoId) {
         let host = &mut self.cells[usize::from(id.0)];
         let done = host.in_flight.remove(&io).expect("an I/O is done once");

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crate::error::BenchError;
 use crate::ground::Interruption;
@@ -20,6 +21,8 @@ struct Line(AtomicU64);
 struct Court {
     there: Line,
     back: Line,
+    /// The partner is on its processor.
+    ready: AtomicBool,
     over: AtomicBool,
 }
 
@@ -29,7 +32,8 @@ pub fn round_trip(cpus: (usize, usize), interruption: &Interruption) -> Result<f
     let court = Court::default();
     thread::scope(|scope| {
         let partner = scope.spawn(|| answer(&court, cpus));
-        let batches = serve(&court, cpus, interruption);
+        let batches =
+            await_partner(&court, interruption).and_then(|()| serve(&court, cpus, interruption));
         court.over.store(true, Ordering::Release);
         partner.join().expect("the partner does not panic")?;
         batches.map(|batches| median(&batches))
@@ -38,6 +42,16 @@ pub fn round_trip(cpus: (usize, usize), interruption: &Interruption) -> Result<f
 
 fn pause(cpus: (usize, usize)) {
     if cpus.0 == cpus.1 { thread::yield_now() } else { std::hint::spin_loop() }
+}
+
+/// Sleeps meanwhile: the partner begins on this thread's processor, and if this one spun at a
+/// real-time priority it would never get away.
+fn await_partner(court: &Court, interruption: &Interruption) -> Result<(), BenchError> {
+    while !court.ready.load(Ordering::Acquire) {
+        interruption.check()?;
+        thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
 }
 
 fn serve(
@@ -53,13 +67,9 @@ fn serve(
             number += 1;
             court.there.0.store(number, Ordering::Release);
             while court.back.0.load(Ordering::Acquire) != number {
-                // The partner may have failed before it began.
-                if court.over.load(Ordering::Relaxed) {
-                    return Err(BenchError::Interrupted);
-                }
                 pause(cpus);
             }
-            Ok(())
+            Ok::<_, BenchError>(())
         });
         batches.push(time?);
     }
@@ -68,9 +78,7 @@ fn serve(
 
 fn answer(court: &Court, cpus: (usize, usize)) -> Result<(), BenchError> {
     let pinned = pin(None, cpus.1);
-    if pinned.is_err() {
-        court.over.store(true, Ordering::Release);
-    }
+    court.ready.store(true, Ordering::Release);
     let mut last = 0;
     while !court.over.load(Ordering::Acquire) {
         let number = court.there.0.load(Ordering::Acquire);
