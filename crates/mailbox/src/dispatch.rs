@@ -9,7 +9,8 @@
 //! * A reply is always handed out, whatever is live.
 //! * Peers' and clients' live tasks are counted apart, so a flood of clients never keeps a peer's
 //!   request from being served; two cells whose clients wait for each other both go on.
-//! * A request is live from `take_next` until `finished`, however short it was.
+//! * A request is live from `take_next` until `finished`, however short it was; or as long as its
+//!   driver says with `set_live`.
 
 use warren_base::{BoundedQueue, Full};
 
@@ -80,6 +81,10 @@ impl LiveTasks {
         Self { live: 0, limit }
     }
 
+    fn room(&self) -> usize {
+        self.limit.saturating_sub(self.live)
+    }
+
     fn has_room(&self) -> bool {
         self.live < self.limit
     }
@@ -115,16 +120,45 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
 
     /// What to do next, if anything can be done: idle work only when nothing else can.
     pub fn take_next(&mut self) -> Option<Work<R, P, C, I>> {
-        if let Some(reply) = self.replies.pop() {
-            return Some(Work::Reply(reply));
-        }
-        if let Some(request) = pop_within(&mut self.peers, &mut self.peer_tasks) {
-            return Some(Work::Peer(request));
+        let urgent = self.take_urgent();
+        if urgent.is_some() {
+            return urgent;
         }
         if let Some(request) = pop_within(&mut self.clients, &mut self.client_tasks) {
             return Some(Work::Client(request));
         }
         self.idle.pop().map(Work::Idle)
+    }
+
+    /// What comes before any client's request: a reply or a peer's request.
+    pub fn take_urgent(&mut self) -> Option<Work<R, P, C, I>> {
+        if let Some(reply) = self.replies.pop() {
+            return Some(Work::Reply(reply));
+        }
+        pop_within(&mut self.peers, &mut self.peer_tasks).map(Work::Peer)
+    }
+
+    /// The next client's request, whatever is live: for a driver that looks at every request
+    /// because some must not wait (they end tasks). It makes nothing live.
+    pub fn take_client_aside(&mut self) -> Option<C> {
+        self.clients.pop()
+    }
+
+    /// So many tasks are live: for a driver whose core counts them itself, instead of
+    /// [`Self::finished`].
+    pub fn set_live(&mut self, origin: Origin, live: usize) {
+        match origin {
+            Origin::Peer => self.peer_tasks.live = live,
+            Origin::Client => self.client_tasks.live = live,
+        }
+    }
+
+    /// How many requests of this origin may be handed out before one must finish.
+    pub fn room(&self, origin: Origin) -> usize {
+        match origin {
+            Origin::Peer => self.peer_tasks.room(),
+            Origin::Client => self.client_tasks.room(),
+        }
     }
 
     /// A request that `take_next` handed out has been answered, or given up.
@@ -153,9 +187,24 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
         }
     }
 
+    /// Whether more replies can be queued.
+    pub fn takes_replies(&self) -> bool {
+        !self.replies.is_full()
+    }
+
+    /// Whether more peers' requests can be queued: if not, the cell leaves them in their rings.
+    pub fn takes_peers(&self) -> bool {
+        !self.peers.is_full()
+    }
+
     /// Whether more clients' requests can be queued: if not, the cell leaves them in their slots.
     pub fn takes_clients(&self) -> bool {
         !self.clients.is_full()
+    }
+
+    /// Clients' requests that are queued.
+    pub fn clients_queued(&self) -> usize {
+        self.clients.len()
     }
 
     /// Whether nothing is queued, live or not.
@@ -280,5 +329,21 @@ mod tests {
     #[should_panic(expected = "not live")]
     fn finishing_what_was_not_live_is_our_own_mistake() {
         Numbers::new(DispatchLimits::default()).finished(Origin::Peer);
+    }
+
+    #[test]
+    fn a_count_from_outside_presses_and_a_look_aside_makes_nothing_live() {
+        let mut dispatch = Numbers::new(limits(1, 2));
+        dispatch.push_client(1).unwrap();
+        dispatch.push_client(2).unwrap();
+        dispatch.set_live(Origin::Client, 5);
+        assert_eq!((dispatch.take_next(), dispatch.room(Origin::Client)), (None, 0));
+        assert_eq!(dispatch.take_client_aside(), Some(1));
+        assert_eq!(dispatch.live(Origin::Client), 5);
+        dispatch.set_live(Origin::Client, 1);
+        assert_eq!(dispatch.room(Origin::Client), 1);
+        assert_eq!(dispatch.take_urgent(), None);
+        assert_eq!(dispatch.take_next(), Some(Work::Client(2)));
+        assert_eq!(dispatch.live(Origin::Client), 2);
     }
 }

@@ -3,18 +3,19 @@
 //!
 //! ```text
 //! keeper -> supervisor   FromKeeper      supervisor -> keeper   ToKeeper
-//! supervisor -> cell     CellStart, then Order   cell -> supervisor   FromCell
+//! supervisor -> cell     CellStart, ToCell   cell -> supervisor   FromCell
 //! client -> supervisor   DoorRequest     supervisor -> client   DoorReply
 //! ```
 
 use warren_base::{CellId, ClientId, Epoch, MapVersion};
+use warren_mailbox::Capability;
 use warren_proto::Wire;
-use warren_proto::control::Report;
+use warren_proto::control::{Order, Report};
 
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 1;
+pub const DOOR_VERSION: u32 = 2;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -112,6 +113,8 @@ pub struct CellStart {
     pub total_blocks: u64,
     pub frames: u32,
     pub generation: u64,
+    /// Its reports are sent under this one.
+    pub supervisor: Capability,
 }
 
 /// Descriptors beside a [`CellStart`].
@@ -122,13 +125,30 @@ pub const START_DESCRIPTORS: usize = 5;
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct PeerDoor {
     pub peer: CellId,
+    /// What comes from an earlier one of the peer is refused.
+    pub epoch: Epoch,
+    /// What this cell sends to the peer goes under this capability.
+    pub capability: Capability,
+    /// One for the list of this cell's inbox: the peer sends under it.
+    pub admits: Capability,
+}
+
+/// From the supervisor to a cell that serves. It carries no capability: who hands them out needs
+/// none, and nobody else has the other end of the socket.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum ToCell {
+    Order(Order),
+    /// Takes this one capability off the list of the cell's inbox.
+    Revoke { capability: Capability },
 }
 
 /// From a cell to the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum FromCell {
-    Report(Report),
-    /// The last word of a cell that cannot go on.
+    /// A message to the mailbox `/supervisor`.
+    Report { capability: Capability, epoch: Epoch, report: Report },
+    /// The last word of a cell that cannot go on. It needs no capability, because a cell may fail
+    /// before it has one.
     Failed {
         kind: ErrorKind,
         line: Box<[u8]>,

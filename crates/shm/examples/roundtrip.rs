@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_setaffinity, sched_yield};
 use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, Epoch, SlotNo};
+use warren_mailbox::Capability;
 use warren_proto::RequestHeader;
 use warren_proto::slot::{cell_segment_len, client_segment_len};
 use warren_shm::{
@@ -134,7 +135,7 @@ fn messages() -> Result<f64, SegmentError> {
     let (mut sender, mut receiver) = (link(&a, &b, 0, 1)?, link(&b, &a, 1, 0)?);
     let mut message = Vec::new();
     Ok(median(1000, || {
-        black_box(sender.send(Lane::Request, &[7; 100]).is_ok());
+        black_box(sender.send(Lane::Request, Capability(1), &[7; 100]).is_ok());
         black_box(receiver.receive(Lane::Request, &mut message).is_ok());
     }))
 }

@@ -14,6 +14,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use warren_base::{CellId, Epoch, MapVersion, SlotNo};
+use warren_mailbox::Capability;
 use warren_proto::RequestHeader;
 use warren_proto::slot::{DOORBELLS, LINE, LINES};
 
@@ -275,8 +276,8 @@ fn a_message_in_the_ring_is_whole_and_in_order() {
         };
         let (mut sender, mut receiver) = (link(&a, &b, 1, 2), link(&b, &a, 2, 1));
         let thread = thread::spawn(move || {
-            sender.send(Lane::Request, b"message1").unwrap();
-            sender.send(Lane::Request, b"message2").unwrap();
+            sender.send(Lane::Request, Capability(1), b"message1").unwrap();
+            sender.send(Lane::Request, Capability(1), b"message2").unwrap();
         });
         let (mut message, mut received) = (Vec::new(), Vec::new());
         for _ in 0..2 {

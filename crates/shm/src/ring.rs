@@ -11,8 +11,9 @@
 //! record, at a multiple of 8 bytes, wrapping round the end of the ring
 //!   0  u64 position of the record since the ring began
 //!   8  u32 body length       12  u32 epoch of the sender
-//!  16  u16 sender, u16 0     20  u32 crc32c of the 20 bytes before and the body
-//!  24  body, padded to 8
+//!  16  u64 capability that it was sent under
+//!  24  u16 sender, u16 0     28  u32 crc32c of the 28 bytes before and the body
+//!  32  body, padded to 8
 //! ```
 //!
 //! Cursors count bytes since the ring began and never go back. Order of a send: check the peer's
@@ -20,12 +21,16 @@
 //! (acquire), copy the header once, check it, copy the body once, check the sum, head (release).
 //! Both sides keep their own cursors privately and only publish them; a cursor is read back from
 //! the segment only by a successor that adopts it.
+//!
+//! Whether a capability lets its sender in, and whether an epoch is too old, is the receiver's
+//! business: the ring says what came with a message.
 
 use std::fmt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use warren_base::limits::PEER_MESSAGE_MAX;
 use warren_base::{CellId, Epoch};
+use warren_mailbox::Capability;
 use warren_proto::slot::LINE;
 
 use crate::map::{ReadMap, WriteMap};
@@ -36,7 +41,9 @@ use crate::segment::{SegmentError, SegmentKind, check, stamp};
 const RING_BYTES: usize = 128 * 1024;
 const CURSORS: usize = 4096;
 const RINGS: usize = 8192;
-const RECORD_HEADER: usize = 24;
+const RECORD_HEADER: usize = 32;
+/// Where the checksum is, behind all that it covers but the body.
+const SUM: usize = RECORD_HEADER - 4;
 
 /// Bytes of a peer segment.
 pub const PEER_SEGMENT_LEN: usize = RINGS + 2 * RING_BYTES;
@@ -67,6 +74,14 @@ impl Lane {
     fn ring(self) -> usize {
         RINGS + self as usize * RING_BYTES
     }
+}
+
+/// What comes with a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Envelope {
+    /// The epoch of the peer that sent it.
+    pub epoch: Epoch,
+    pub capability: Capability,
 }
 
 /// Why a message was not sent.
@@ -147,7 +162,12 @@ impl<W: Store, R: Load> PeerLink<W, R> {
     }
 
     /// Sends a message. When this returns it is in the receiver's memory, all of it.
-    pub fn send(&mut self, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+    pub fn send(
+        &mut self,
+        lane: Lane,
+        capability: Capability,
+        message: &[u8],
+    ) -> Result<(), SendError> {
         assert!(message.len() <= PEER_MESSAGE_MAX, "message of {} bytes", message.len());
         let tail = self.tails[lane as usize];
         let head = self.theirs.load64(lane.head(), Acquire);
@@ -157,7 +177,8 @@ impl<W: Store, R: Load> PeerLink<W, R> {
         if len > RING_BYTES - used as usize {
             return Err(SendError::Full);
         }
-        let header = encode_header(tail, message, self.epoch, self.cell);
+        let envelope = Envelope { epoch: self.epoch, capability };
+        let header = encode_header(tail, message, envelope, self.cell);
         self.put(lane, tail, &header);
         self.put(lane, tail + RECORD_HEADER as u64, message);
         let tail = tail + len as u64;
@@ -166,13 +187,12 @@ impl<W: Store, R: Load> PeerLink<W, R> {
         Ok(())
     }
 
-    /// The next message, copied to `message`, and the epoch of the peer that sent it; `None` if
-    /// there is none.
+    /// The next message, copied to `message`, and what came with it; `None` if there is none.
     pub fn receive(
         &mut self,
         lane: Lane,
         message: &mut Vec<u8>,
-    ) -> Result<Option<Epoch>, BadMessage> {
+    ) -> Result<Option<Envelope>, BadMessage> {
         let head = self.heads[lane as usize];
         let tail = self.theirs.load64(lane.tail(), Acquire);
         if tail == head {
@@ -185,17 +205,17 @@ impl<W: Store, R: Load> PeerLink<W, R> {
         }
         let mut raw = [0; RECORD_HEADER];
         self.get(lane, head, &mut raw);
-        let (len, epoch) = decode_header(&raw, head, there, self.peer)?;
+        let (len, envelope) = decode_header(&raw, head, there, self.peer)?;
         message.clear();
         message.resize(len, 0);
         self.get(lane, head + RECORD_HEADER as u64, message);
-        if sum(&raw, message) != u32::from_le_bytes(word(&raw, 20)) {
+        if sum(&raw, message) != u32::from_le_bytes(word(&raw, SUM)) {
             return Err(BadMessage("wrong checksum"));
         }
         let head = head + record_len(len) as u64;
         self.heads[lane as usize] = head;
         self.own.store64(lane.head(), head, Release);
-        Ok(Some(epoch))
+        Ok(Some(envelope))
     }
 
     /// Whether a message waits, in either lane: the last look before parking.
@@ -229,24 +249,30 @@ fn record_len(body: usize) -> usize {
     RECORD_HEADER + body.next_multiple_of(8)
 }
 
-fn encode_header(at: u64, body: &[u8], epoch: Epoch, cell: CellId) -> [u8; RECORD_HEADER] {
+fn encode_header(
+    at: u64,
+    body: &[u8],
+    envelope: Envelope,
+    cell: CellId,
+) -> [u8; RECORD_HEADER] {
     let mut raw = [0; RECORD_HEADER];
     raw[0..8].copy_from_slice(&at.to_le_bytes());
     raw[8..12].copy_from_slice(&(body.len() as u32).to_le_bytes());
-    raw[12..16].copy_from_slice(&epoch.0.to_le_bytes());
-    raw[16..18].copy_from_slice(&cell.0.to_le_bytes());
+    raw[12..16].copy_from_slice(&envelope.epoch.0.to_le_bytes());
+    raw[16..24].copy_from_slice(&envelope.capability.0.to_le_bytes());
+    raw[24..26].copy_from_slice(&cell.0.to_le_bytes());
     let crc = sum(&raw, body);
-    raw[20..24].copy_from_slice(&crc.to_le_bytes());
+    raw[SUM..].copy_from_slice(&crc.to_le_bytes());
     raw
 }
 
-/// Length of the body and epoch of the sender. `there` is what the ring holds from `head` on.
+/// Length of the body and what came with it. `there` is what the ring holds from `head` on.
 fn decode_header(
     raw: &[u8; RECORD_HEADER],
     head: u64,
     there: usize,
     peer: CellId,
-) -> Result<(usize, Epoch), BadMessage> {
+) -> Result<(usize, Envelope), BadMessage> {
     if u64::from_le_bytes(word(raw, 0)) != head {
         return Err(BadMessage("record out of sequence"));
     }
@@ -254,10 +280,12 @@ fn decode_header(
     if len > PEER_MESSAGE_MAX || record_len(len) > there {
         return Err(BadMessage("length out of range"));
     }
-    if u16::from_le_bytes(word(raw, 16)) != peer.0 {
+    if u16::from_le_bytes(word(raw, 24)) != peer.0 {
         return Err(BadMessage("wrong sender"));
     }
-    Ok((len, Epoch(u32::from_le_bytes(word(raw, 12)))))
+    let epoch = Epoch(u32::from_le_bytes(word(raw, 12)));
+    let capability = Capability(u64::from_le_bytes(word(raw, 16)));
+    Ok((len, Envelope { epoch, capability }))
 }
 
 fn word<const N: usize>(raw: &[u8; RECORD_HEADER], at: usize) -> [u8; N] {
@@ -265,7 +293,7 @@ fn word<const N: usize>(raw: &[u8; RECORD_HEADER], at: usize) -> [u8; N] {
 }
 
 fn sum(raw: &[u8; RECORD_HEADER], body: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&raw[..20]), body)
+    crc32c::crc32c_append(crc32c::crc32c(&raw[..SUM]), body)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //!   0        header          magic, version, cell, epoch
 //!   4096     u32 parked      the cell sleeps, or is about to: ring its WakeFd
 //!   4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
-//!   4224     u32 spinners    threads of the cell that spin now
+//!   4224     u32 spinners    threads of the cell that are awake: each takes a core, for work or to spin
 //!   4288     u64 counters    one a [`Counter`]
 //! ```
 //!
@@ -45,7 +45,7 @@ pub enum Counter {
     ParkedNs,
     /// Live tasks now (gauge).
     Tasks,
-    /// Requests found waiting at the last look (gauge).
+    /// Clients' requests that wait in their slots now (gauge).
     Queued,
     /// I/Os in flight now (gauge).
     Ios,
@@ -55,10 +55,13 @@ pub enum Counter {
     /// Frames in use and dirty now (gauges).
     Frames,
     FramesDirty,
+    /// Messages of peers dropped: without a capability on the inbox's list, of an earlier epoch.
+    Refused,
+    Stale,
 }
 
 impl Counter {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Requests,
         Self::PeerMessages,
         Self::BusyNs,
@@ -70,6 +73,8 @@ impl Counter {
         Self::BlocksWritten,
         Self::Frames,
         Self::FramesDirty,
+        Self::Refused,
+        Self::Stale,
     ];
 
     fn at(self) -> usize {

@@ -5,6 +5,9 @@ use warren_base::Rng;
 use super::*;
 use crate::segment::{Segment, map_read_only};
 
+/// What everything here is sent under.
+const KEY: Capability = Capability(0x1234_5678_9abc_def0);
+
 struct Ends {
     a: PeerLink,
     b: PeerLink,
@@ -40,9 +43,9 @@ fn messages_arrive_in_order_through_many_wraps() {
     let mut got = Vec::new();
     for i in 0..2_000 {
         let sent = text(i, rng.below(2_500) as usize);
-        e.a.send(Lane::Request, &sent).unwrap();
+        e.a.send(Lane::Request, KEY, &sent).unwrap();
         assert!(e.b.pending());
-        assert_eq!(e.b.receive(Lane::Request, &mut got), Ok(Some(Epoch(7))));
+        assert_eq!(e.b.receive(Lane::Request, &mut got), Ok(Some(Envelope { epoch: Epoch(7), capability: KEY })));
         assert_eq!(got, sent, "message {i}");
     }
     assert_eq!(e.b.receive(Lane::Request, &mut got), Ok(None));
@@ -53,15 +56,15 @@ fn messages_arrive_in_order_through_many_wraps() {
 fn a_full_lane_says_so_and_leaves_the_other_alone() {
     let mut e = ends();
     let longest = text(0, PEER_MESSAGE_MAX);
-    let sent = (0..).take_while(|_| e.a.send(Lane::Request, &longest).is_ok()).count();
+    let sent = (0..).take_while(|_| e.a.send(Lane::Request, KEY, &longest).is_ok()).count();
     assert_eq!(sent, RING_BYTES / record_len(PEER_MESSAGE_MAX));
-    assert_eq!(e.a.send(Lane::Request, &longest), Err(SendError::Full));
-    e.a.send(Lane::Reply, b"past the requests").unwrap();
+    assert_eq!(e.a.send(Lane::Request, KEY, &longest), Err(SendError::Full));
+    e.a.send(Lane::Reply, KEY, b"past the requests").unwrap();
     let mut got = Vec::new();
     e.b.receive(Lane::Reply, &mut got).unwrap();
     assert_eq!(got, b"past the requests");
     e.b.receive(Lane::Request, &mut got).unwrap();
-    e.a.send(Lane::Request, &longest).unwrap();
+    e.a.send(Lane::Request, KEY, &longest).unwrap();
 }
 
 #[test]
@@ -71,7 +74,7 @@ fn both_directions_at_once_between_threads() {
     fn run(mut link: PeerLink) {
         let (mut sent, mut received, mut got) = (0, 0, Vec::new());
         while sent < MESSAGES || received < MESSAGES {
-            if sent < MESSAGES && link.send(Lane::Reply, &text(sent, sent as usize % 900)).is_ok() {
+            if sent < MESSAGES && link.send(Lane::Reply, KEY, &text(sent, sent as usize % 900)).is_ok() {
                 sent += 1;
             }
             while link.receive(Lane::Reply, &mut got).unwrap().is_some() {
@@ -90,7 +93,7 @@ fn both_directions_at_once_between_threads() {
 #[test]
 fn every_flipped_bit_is_an_error() {
     let mut e = ends();
-    e.a.send(Lane::Request, b"thirteen byte").unwrap();
+    e.a.send(Lane::Request, KEY, b"thirteen byte").unwrap();
     let mut got = Vec::new();
     for at in (0..RECORD_HEADER + 13).map(|i| Lane::Request.ring() + i) {
         let mut byte = [0];
@@ -109,7 +112,7 @@ fn every_flipped_bit_is_an_error() {
 fn a_corrupt_tail_is_an_error() {
     let mut e = ends();
     let mut got = Vec::new();
-    e.a.send(Lane::Request, b"one").unwrap();
+    e.a.send(Lane::Request, KEY, b"one").unwrap();
     e.b.receive(Lane::Request, &mut got).unwrap();
     let tail = Lane::Request.tail();
     let good = e.raw.load64(tail, Relaxed);
@@ -130,7 +133,7 @@ fn random_bytes_never_panic() {
     let mut got = Vec::new();
     for _ in 0..300 {
         let mut e = ends();
-        e.a.send(Lane::Request, &text(1, 100)).unwrap();
+        e.a.send(Lane::Request, KEY, &text(1, 100)).unwrap();
         for _ in 0..rng.below(6) {
             let at = Lane::Request.ring() + rng.below(140) as usize;
             e.raw.copy_in(at, &[rng.next_u64() as u8]);
@@ -148,23 +151,23 @@ fn a_corrupt_head_is_not_taken_for_room() {
     let mut e = ends();
     let head = e.segments[1].map();
     head.store64(Lane::Request.head(), 8, Relaxed);
-    assert_eq!(e.a.send(Lane::Request, b"x"), Err(SendError::BadHead));
+    assert_eq!(e.a.send(Lane::Request, KEY, b"x"), Err(SendError::BadHead));
     head.store64(Lane::Request.head(), 0, Relaxed);
-    assert_eq!(e.a.send(Lane::Request, b"x"), Ok(()));
+    assert_eq!(e.a.send(Lane::Request, KEY, b"x"), Ok(()));
 }
 
 #[test]
 fn a_successor_goes_on_where_its_predecessor_stopped() {
     let mut e = ends();
     let mut got = Vec::new();
-    e.a.send(Lane::Request, b"taken").unwrap();
-    e.a.send(Lane::Request, b"left").unwrap();
+    e.a.send(Lane::Request, KEY, b"taken").unwrap();
+    e.a.send(Lane::Request, KEY, b"left").unwrap();
     e.b.receive(Lane::Request, &mut got).unwrap();
     let mut next = link(&e.segments[1], &e.segments[0], 2, 1);
     next.receive(Lane::Request, &mut got).unwrap();
     assert_eq!(got, b"left");
     let mut next_a = link(&e.segments[0], &e.segments[1], 1, 2);
-    next_a.send(Lane::Request, b"new").unwrap();
+    next_a.send(Lane::Request, KEY, b"new").unwrap();
     next.receive(Lane::Request, &mut got).unwrap();
     assert_eq!(got, b"new");
     assert!(next.is_open() && next_a.is_open());
