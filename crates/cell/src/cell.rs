@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_affinity::{Affinity, Counters};
+use warren_base::limits::{BLOCK_SIZE, PAYLOAD_MAX};
 use warren_base::{CellId, ClientId, Epoch, Errno, Ino, MapVersion, ShardId, TxnId};
 use warren_disk::RootSlot;
 use warren_proto::control::{Order, Report};
@@ -46,12 +47,19 @@ pub struct CellConfig {
     pub free_chunks: Vec<u64>,
     /// Blocks of the whole pool device, for `statfs`.
     pub total_blocks: u64,
-    /// Frames the driver provides: the byte limit of the buffer cache over 4096.
+    /// Frames the driver provides: the byte limit of the buffer cache over 4096. At least
+    /// [`CellConfig::FRAMES_MIN`], or requests that are larger than a fourth of them get ENOMEM.
     pub frames: u32,
     /// The last checkpoint that the superblock names.
     pub generation: u64,
     /// A rule to break, for tests of the checkers.
     pub plant: Option<Plant>,
+}
+
+impl CellConfig {
+    /// Enough that the largest request can be served whatever else goes on: a half of the frames may
+    /// be pinned, and another fourth must stay free of dirty pages.
+    pub const FRAMES_MIN: u32 = (4 * PAYLOAD_MAX / BLOCK_SIZE) as u32;
 }
 
 #[derive(Debug)]
@@ -309,7 +317,7 @@ impl Cell {
                 self.answer_peek((*from, *txn, *ino), out).map(|()| None)
             }
             Work::Commit { .. } => self.commit(task, out).map(|()| None),
-            Work::Reap { ino } => self.reap(*ino, out).map(|()| None),
+            Work::Reap { ino } => self.reap(*ino, task, out).map(|()| None),
             Work::Fix => self.fix(out).map(|()| None),
             Work::OpenShard { shard } => self.open_shard(*shard, out).map(|()| None),
         }

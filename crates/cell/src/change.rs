@@ -83,7 +83,10 @@ impl Cell {
     fn fetch_change(&self, change: &Change) -> Result<(), Stop> {
         let shard = &self.shards[&change.shard()];
         match change {
-            Change::NewInode { ino, .. } => shard.fetch(&Key::extent(*ino, 0)),
+            // The keys of a new inode lie between those of its neighbours.
+            Change::NewInode { ino, .. } => {
+                shard.fetch_range(Key::inode(*ino), Key::extent(*ino, 0))
+            }
             Change::AddEntry { dir, name, .. }
             | Change::RemoveEntry { dir, name, .. }
             | Change::ReplaceEntry { dir, name, .. } => {
@@ -98,14 +101,7 @@ impl Cell {
             Change::AddLink { ino, .. }
             | Change::SetParent { ino, .. }
             | Change::Touch { ino, .. } => shard.fetch(&Key::inode(*ino)),
-        }?;
-        // The keys of a new inode lie between those of its neighbours.
-        if let Change::NewInode { ino, .. } = change {
-            for key in [Key::inode(*ino), Key::part(*ino, 0), Key::target(*ino, 3)] {
-                shard.fetch(&key)?;
-            }
         }
-        Ok(())
     }
 
     /// Makes the changes, which are [`Self::ready`].
@@ -232,10 +228,21 @@ impl Cell {
     }
 
     /// Frees what an inode without links and opens holds, some of it in each go.
-    pub(crate) fn reap<M: Memory>(&mut self, ino: Ino, out: &mut Out<'_, M>) -> Result<(), Stop> {
+    pub(crate) fn reap<M: Memory>(
+        &mut self,
+        ino: Ino,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
         /// Records freed in one go.
         const BATCH: usize = 128;
+        // It goes on even without room for the nodes it makes dirty, but not before a checkpoint has
+        // made what room there is.
+        let dirty = self.cache.dirty_pages_of(ino.shard());
         let shard = self.shards.get_mut(&ino.shard()).expect("reaped where it lies");
+        if shard.room(dirty) < RESERVE && !std::mem::replace(&mut task.checkpointed, true) {
+            return Err(Stop::Wait(Wait::Checkpoint));
+        }
         shard.fetch(&Key::orphan(ino))?;
         let doomed = shard.inode(ino)?.is_some_and(|inode| inode.nlink == 0);
         if !doomed || self.opens.is_open(ino) {

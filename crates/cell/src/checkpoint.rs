@@ -24,6 +24,8 @@ use crate::task::{Stop, Task, Wait, WaitKey, Work};
 const NODES_MAX: usize = 8192;
 /// Dirty nodes at which a checkpoint is asked for without waiting for the timer.
 const DIRTY_NODES_MAX: usize = NODES_MAX / 2;
+/// Turns after which nodes are counted: a turn adds few, and counting visits every shard.
+const TURNS_PER_COUNT: u64 = 64;
 /// Pages that write-back gives places to in one go.
 const WRITE_BACK_BATCH: usize = 1024;
 /// Writes under way beyond which write-back starts no more.
@@ -46,6 +48,7 @@ pub(crate) struct Checkpoint {
     phase: Phase,
     number: u64,
     wanted: bool,
+    turns: u64,
     /// What will be reported when the writes are done.
     written: Written,
     /// The shards whose trees were written, which must be written again if it fails.
@@ -58,6 +61,7 @@ impl Checkpoint {
             phase: Phase::Idle,
             number: generation,
             wanted: false,
+            turns: 0,
             written: Written::default(),
             roots: Vec::new(),
         }
@@ -134,7 +138,8 @@ impl Cell {
             let shard = self.shards.get_mut(&id).expect("owned");
             let displaced = shard.tree.take_displaced();
             displaced.into_iter().for_each(|block| shard.space.free(block));
-            shard.space.depart();
+            let nodes = shard.tree.dirty_nodes().saturating_sub(places.len()) as u64;
+            shard.space.depart(nodes + shard.space.record_nodes());
             while places.len() < shard.tree.dirty_nodes() {
                 match shard.space.alloc() {
                     Some(block) => places.push(block),
@@ -192,7 +197,10 @@ impl Cell {
 
     /// Reports when the checkpoint's writes are done.
     pub(crate) fn advance_checkpoint<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        if self.checkpoint.phase == Phase::Idle {
+        self.checkpoint.turns += 1;
+        if self.checkpoint.phase == Phase::Idle
+            && self.checkpoint.turns.is_multiple_of(TURNS_PER_COUNT)
+        {
             self.evict_nodes(out);
         }
         if self.checkpoint.phase != Phase::Writing || !self.io.writes_are_done() {

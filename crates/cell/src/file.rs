@@ -10,7 +10,7 @@ use crate::cache::{PageNo, PageState};
 use crate::cell::{Cell, Out};
 use crate::event::{FrameNo, Memory, SlotRef};
 use crate::permission;
-use crate::shard::Placed;
+use crate::shard::{PER_PAGE, Placed};
 use crate::task::{Stop, Task, Wait};
 
 const PAGE: u64 = BLOCK_SIZE as u64;
@@ -195,7 +195,11 @@ impl Cell {
         };
         let end = offset.checked_add(len as u64).filter(|end| *end <= FILE_SIZE_MAX);
         let end = end.ok_or(Errno::EFBIG)?;
-        if !self.recall(&LeaseKey::Pages(ino), Some(from.client), out) {
+        // A front that is being recalled may hold its pages locked until this write is answered: it does
+        // not wait for the other, or both would wait for ever.
+        let pages = LeaseKey::Pages(ino);
+        let alone = self.recall(&pages, Some(from.client), out);
+        if !alone && !self.leases.is_recalled_from(&pages, from.client) {
             return Err(Stop::Wait(Wait::Recall));
         }
         let plan = self.plan_write(ino, offset, end, task)?;
@@ -250,7 +254,7 @@ impl Cell {
             return Err(Stop::Wait(Wait::Pages(needed)));
         }
         let pages = plan.len() as u64;
-        self.ensure_room(ino.shard(), pages + pages / 4 + 32, task)?;
+        self.ensure_room(ino.shard(), PER_PAGE * pages + 32, task)?;
         if self.cache.dirty_pages() as u64 + pages > u64::from(self.cache.frames()) * 3 / 4 {
             return self.wait_for_frames(pages);
         }

@@ -95,6 +95,10 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) {
         let budget = self.cache.frames() / 2;
+        if pages.len() as u32 > budget {
+            task.failed = Some(Errno::ENOMEM);
+            return self.tasks.wake(id);
+        }
         if self.cache.pinned_pages() + pages.len() as u32 > budget && self.cache.pinned_pages() > 0
         {
             return self.tasks.wait_for(WaitKey::Frames, id);

@@ -35,6 +35,13 @@ struct Recalls {
     next: u64,
 }
 
+impl Recalls {
+    fn names(&self, key: &LeaseKey) -> bool {
+        let sent = self.sent.as_ref().is_some_and(|(_, keys)| keys.contains(key));
+        sent || self.queued.contains(key)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Leases {
     words: HashMap<u32, Vec<Holder>, FixedState>,
@@ -133,11 +140,14 @@ impl Leases {
         }
     }
 
+    /// Whether `client` is being told to drop what `key` guards. Of pages it may be unable to until its
+    /// own writes of them are answered.
+    pub(crate) fn is_recalled_from(&self, key: &LeaseKey, client: ClientId) -> bool {
+        self.recalls.get(&client).is_some_and(|recalls| recalls.names(key))
+    }
+
     fn is_recalling(&self, key: &LeaseKey) -> bool {
-        self.recalls.values().any(|recalls| {
-            recalls.queued.contains(key)
-                || recalls.sent.as_ref().is_some_and(|(_, keys)| keys.contains(key))
-        })
+        self.recalls.values().any(|recalls| recalls.names(key))
     }
 
     /// Whether nobody but `except` holds an acknowledged lease on `key`; if somebody does, the recall
@@ -243,6 +253,16 @@ mod tests {
         assert!(!leases.acknowledge(A, number + 1));
         assert!(leases.acknowledge(A, number));
         assert!(leases.recall(&KEY, None));
+    }
+
+    #[test]
+    fn who_is_being_recalled_is_known() {
+        let mut leases = Leases::new(Epoch(1), false);
+        assert!(leases.hold(KEY, A) && leases.hold(KEY, B));
+        assert!(!leases.recall(&KEY, Some(A)));
+        assert!(leases.is_recalled_from(&KEY, B) && !leases.is_recalled_from(&KEY, A));
+        leases.take_recall(B).unwrap();
+        assert!(leases.is_recalled_from(&KEY, B), "until it has acknowledged");
     }
 
     #[test]

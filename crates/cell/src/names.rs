@@ -21,7 +21,7 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<Answer, Stop> {
         loop {
-            if task.txn.as_ref().is_some_and(crate::txn::Txn::is_acquiring) {
+            if task.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
                 self.acquire(id, task, out)?;
             }
             match self.plan(id, task, out)? {
@@ -42,7 +42,7 @@ impl Cell {
             unreachable!("only requests are on names");
         };
         let client = from.client;
-        let mut view = View::new(self, who, task.txn.as_ref());
+        let mut view = View::new(self, who, task.txn.as_deref());
         let planned = op::plan(&mut view, request);
         let touched = view.into_touched();
         match planned {

@@ -19,6 +19,11 @@ use crate::task::{Stop, TaskId, Wait};
 /// What `stat` reports as a directory's size and blocks: ext4's smallest.
 const DIRECTORY_SIZE: u64 = 4096;
 
+/// Blocks that writing one dirty page may take: its own, and a leaf of the tree.
+pub(crate) const PER_PAGE: u64 = 2;
+/// Nodes from a root to the leaves of one run of extents, with those that splits add.
+const NODES_PER_WAY: u64 = 8;
+
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) id: ShardId,
@@ -79,6 +84,12 @@ impl Shard {
     /// Asks for a key whose record will be inserted or removed, so that its leaf is at hand.
     pub(crate) fn fetch(&self, key: &Key) -> Result<(), Stop> {
         self.get(key).map(|_| ())
+    }
+
+    /// The same for a range of keys that are near each other.
+    pub(crate) fn fetch_range(&self, from: Key, to: Key) -> Result<(), Stop> {
+        let visited = self.tree.range(from, to, |_, _| ControlFlow::Continue(()));
+        visited.map_err(|absent| self.absent(absent))
     }
 
     /// Reads the chunk records into `space`. Called until it no longer waits.
@@ -304,11 +315,13 @@ impl Shard {
         self.changed = true;
     }
 
-    /// Blocks that nothing is promised yet: every dirty page will want one, and a quarter for the
-    /// records that name it, every dirty node one, and the records of chunks theirs.
+    /// Blocks that nothing is promised yet: every dirty page will want one, and one for the leaf that
+    /// names it, which may be clean until then; the way there some; every dirty node one; the records
+    /// of chunks theirs.
     pub(crate) fn room(&self, dirty_pages: u64) -> u64 {
-        let wanted = dirty_pages
-            + dirty_pages / 4
+        let way = if dirty_pages > 0 { NODES_PER_WAY } else { 0 };
+        let wanted = PER_PAGE * dirty_pages
+            + way
             + self.tree.dirty_nodes() as u64
             + self.space.record_nodes()
             + self.promised;

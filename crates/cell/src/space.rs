@@ -38,6 +38,10 @@ pub(crate) struct Space {
     sealed_claims: Vec<u64>,
 }
 
+/// A shard with more free blocks gives back the chunks that it does not use, down to so many blocks.
+const FREE_MAX: u64 = 4 * CHUNK_BLOCKS;
+const FREE_MIN: u64 = CHUNK_BLOCKS;
+
 fn split(block: BlockNo) -> (u64, u64) {
     (block.0 / CHUNK_BLOCKS, 1 << (block.0 % CHUNK_BLOCKS))
 }
@@ -121,13 +125,22 @@ impl Space {
         !self.stale.is_empty()
     }
 
-    /// Chunks that could leave now: no block of theirs is used. Their records go with them.
-    pub(crate) fn depart(&mut self) {
-        let touched: BTreeSet<u64> = self.freed.iter().map(|block| split(*block).0).collect();
-        for number in touched {
-            if self.chunks.len() > 1 && self.chunks.get(&number).is_some_and(|c| c.used == 0) {
-                let chunk = self.chunks.remove(&number).expect("just seen");
-                self.free -= u64::from(chunk.held.count_zeros());
+    /// Chunks that could leave now: no block of theirs is used. Their records go with them. So many stay
+    /// that `keep` blocks are free.
+    pub(crate) fn depart(&mut self, keep: u64) {
+        let mut empty: BTreeSet<u64> = self.freed.iter().map(|block| split(*block).0).collect();
+        if self.free > FREE_MAX {
+            let unused = self.chunks.iter().filter(|(_, chunk)| chunk.used == 0);
+            empty.extend(unused.map(|(number, _)| *number));
+        }
+        for number in empty {
+            let Some(chunk) = self.chunks.get(&number).filter(|chunk| chunk.used == 0) else {
+                continue;
+            };
+            let free = u64::from(chunk.held.count_zeros());
+            if self.free >= free + keep.max(FREE_MIN) {
+                self.chunks.remove(&number);
+                self.free -= free;
                 self.stale.insert(number);
                 self.departing.push(number);
             }
@@ -216,12 +229,12 @@ mod tests {
         space.cursor = 9;
         let block = space.alloc().unwrap();
         space.free(block);
-        space.depart();
+        space.depart(0);
         let (claimed, departing) = space.seal();
         assert_eq!((claimed, departing), (vec![3], vec![]));
         space.failed();
         assert_eq!(space.free_blocks(), 2 * CHUNK_BLOCKS - 1);
-        space.depart();
+        space.depart(0);
         space.seal();
         assert_eq!(space.switched(), vec![9]);
         assert_eq!(space.free_blocks(), CHUNK_BLOCKS);

@@ -118,7 +118,7 @@ pub(crate) struct Task {
     pub(crate) work: Work,
     /// What it waited for went wrong.
     pub(crate) failed: Option<Errno>,
-    pub(crate) txn: Option<Txn>,
+    pub(crate) txn: Option<Box<Txn>>,
     /// Pages that stay in the cache until the task runs again.
     pub(crate) pinned: Vec<PageNo>,
     /// A checkpoint that it waited for is durable.
@@ -150,7 +150,7 @@ impl Task {
     /// Whether others wait for it, so that it must not wait for a checkpoint.
     pub(crate) fn holds_locks(&self) -> bool {
         matches!(self.work, Work::Prepare { .. } | Work::Commit { .. })
-            || self.txn.as_ref().is_some_and(Txn::holds_any)
+            || self.txn.as_ref().is_some_and(|txn| txn.holds_any())
     }
 
     /// The one shard that its work needs, as far as can be told before it runs. `None` if it needs all.

@@ -105,7 +105,7 @@ impl Cell {
 
     /// Makes the task a transaction. The operation runs again to note what it touches.
     pub(crate) fn begin_txn(&mut self, task: &mut Task) {
-        task.txn = Some(Txn::new(self.new_txn_id()));
+        task.txn = Some(Box::new(Txn::new(self.new_txn_id())));
     }
 
     /// Whether the transaction holds all that its operation touched. If not, sees to it that it will;
@@ -134,7 +134,7 @@ impl Cell {
             self.release_txn(task, out);
             let fresh = self.new_txn_id();
             let txn = task.txn.as_mut().expect("a transaction");
-            *txn = Txn::new(fresh);
+            **txn = Txn::new(fresh);
             txn.wanted = touched;
         }
         self.acquire(id, task, out)?;

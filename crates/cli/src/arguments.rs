@@ -84,8 +84,8 @@ pub struct FleetSize {
     /// Server processes, 1 to 64; may differ from start to start [default: 2, or 1 on one core]
     #[arg(long, value_parser = cells())]
     pub cells: Option<u16>,
-    /// Threads of each cell
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// Threads of each cell; for now 1
+    #[arg(long, default_value_t = 1, value_parser = threads)]
     pub threads: u16,
     /// Bytes of buffer cache of all cells together
     #[arg(long, default_value = "256MiB", value_parser = size::parse)]
@@ -226,4 +226,12 @@ fn cells() -> clap::builder::RangedI64ValueParser<u16> {
 
 fn shards() -> clap::builder::RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX))
+}
+
+/// A cell runs its affinities in one thread for now: any other number would be ignored.
+fn threads(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(1) => Ok(1),
+        _ => Err("a cell has one thread for now; give 1, and more --cells instead".into()),
+    }
 }

@@ -61,7 +61,7 @@ pub fn absolute(pool: &Path) -> Result<PathBuf, Failure> {
 
 /// Starts a fleet unless one serves the pool already. Two that try at once share one.
 pub fn ensure_fleet(pool: &Path, size: &FleetSize) -> Result<Option<Fleet>, Failure> {
-    let options = serve::options(pool, size);
+    let options = serve::options(pool, size)?;
     let deadline = Instant::now() + OTHERS_PATIENCE;
     loop {
         if warren_runtime::is_served(pool) {

@@ -6,22 +6,31 @@ use std::process::ExitCode;
 use warren_runtime::ServeOptions;
 
 use crate::arguments::{FleetSize, Serve};
-use crate::failure::Failure;
+use crate::failure::{CODE_USAGE, Failure};
 
 /// Cells if nobody says otherwise. Two show what a fleet is and leave a small machine room.
 const CELLS_DEFAULT: u16 = 2;
 
+/// Bytes of buffer cache without which a cell cannot serve the largest request.
+const CACHE_MIN: u64 = 4 << 20;
+
 pub fn perform(arguments: &Serve) -> Result<ExitCode, Failure> {
     let pool = &arguments.pool;
-    warren_runtime::serve(&options(pool, &arguments.fleet), |cells| {
+    warren_runtime::serve(&options(pool, &arguments.fleet)?, |cells| {
         println!("{}: served by {cells} cells", pool.display());
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn options(pool: &Path, size: &FleetSize) -> ServeOptions {
+pub fn options(pool: &Path, size: &FleetSize) -> Result<ServeOptions, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cells = size.cells.unwrap_or(if cores == 1 { 1 } else { CELLS_DEFAULT });
+    let least = u64::from(cells) * CACHE_MIN;
+    if size.cache < least {
+        let (given, mib) = (size.cache, least >> 20);
+        let line = format!("--cache {given}: too small for {cells} cells; give at least {mib}MiB");
+        return Err(Failure::new(CODE_USAGE, line));
+    }
     let usual = ServeOptions::new(pool, cells);
-    ServeOptions { threads: size.threads, cache_bytes: size.cache, ..usual }
+    Ok(ServeOptions { threads: size.threads, cache_bytes: size.cache, ..usual })
 }

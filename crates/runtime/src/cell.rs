@@ -1,37 +1,40 @@
 //! A cell's process: the event loop that drives one [`warren_cell::Cell`].
 //!
-//! A turn takes what has come in this order: replies of peers, requests of peers, finished I/O,
-//! orders (now and then), requests of clients, the timer. After a turn that found nothing the loop
-//! spins for [`SPIN`], then parks: it announces sleep in its vitals, looks once more everywhere, and
-//! waits in one place for its bell, the device and the timer. Whoever sends it something rings.
+//! A turn gathers what has come, does some of it in the order of [`intake`] (what finishes work,
+//! requests of peers, requests of clients), obeys orders now and then, and sends what it has for
+//! peers. After a turn that found nothing the loop spins for as long as [`spin`] says, then parks: it
+//! announces sleep in its vitals, looks once more everywhere, and waits in one place for its bell,
+//! the device and the timer. Whoever sends it something rings.
 
 mod disk;
+mod intake;
 mod memory;
 mod peers;
+mod spin;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Instant, ShardId};
-use warren_cell::{Cell, CellConfig, Clock, Effect, Event};
+use warren_base::{Epoch, Instant, ShardId};
+use warren_cell::{Cell, CellConfig, Clock, Effect, Event, SlotRef};
 use warren_disk::RootSlot;
+use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, Wire};
-use warren_shm::{Counter, Frames, ReplyHeader, VitalsWriter, map_writable};
+use warren_shm::{Counter, Frames, Lane, ReplyHeader, VitalsWriter, map_writable};
 
 use crate::clock::{self, Clocks};
 use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
-use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, PeerDoor, START_DESCRIPTORS};
+use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, PeerDoor, START_DESCRIPTORS, ToCell};
 use crate::process;
 use disk::Disk;
+use intake::{Completion, Intake, Work};
 use memory::SharedMemory;
 use peers::Peers;
-
-/// Spinning without work. Longer spins halved the throughput of a busy machine (measured).
-const SPIN: Duration = Duration::from_micros(5);
+use spin::Spin;
 
 /// How often the supervisor's link is looked at while the loop is busy.
 const ORDERS_EVERY: Duration = Duration::from_micros(50);
@@ -39,8 +42,11 @@ const ORDERS_EVERY: Duration = Duration::from_micros(50);
 /// The longest sleep: a cell whose bell was lost (by a faulty peer) is late, never stuck.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Messages taken from one peer in a turn.
+/// Messages gathered from one peer's lane in a turn.
 const MESSAGES_A_TURN: usize = 64;
+
+/// What is done in a turn, before it is looked whether something came that goes first.
+const WORK_A_TURN: usize = 64;
 
 struct CellLoop {
     /// Dropped first: it waits for the device, which writes to frames.
@@ -48,7 +54,12 @@ struct CellLoop {
     core: Cell,
     memory: SharedMemory,
     peers: Peers,
+    intake: Intake,
     supervisor: Outbox,
+    /// Reports are sent in this epoch, under this capability.
+    epoch: Epoch,
+    capability: Capability,
+    spin: Spin,
     vitals: VitalsWriter,
     effects: Vec<Effect>,
     /// When the core wants a tick.
@@ -108,17 +119,22 @@ impl CellLoop {
         for _ in 1..start.cells {
             let packet = next_packet(&mut link)?;
             let door = PeerDoor::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
-            peers.open(door.peer, packet.fds.try_into().map_err(|_| nonsense())?)?;
+            peers.open(door, packet.fds.try_into().map_err(|_| nonsense())?)?;
         }
-        let (id, epoch) = (start.id, start.epoch);
+        let (id, epoch, capability) = (start.id, start.epoch, start.supervisor);
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let mut effects = Vec::new();
         let core = Cell::new(config(start)?, clock::both(), &mut effects);
         let mut cell = Self {
             core,
             memory: SharedMemory::new(frames, id, epoch),
             peers,
+            intake: Intake::new(),
             disk,
             supervisor: Outbox::new(link),
+            epoch,
+            capability,
+            spin: Spin::new(cores),
             vitals,
             effects: Vec::new(),
             wake: None,
@@ -127,6 +143,7 @@ impl CellLoop {
             stopped: false,
             clocks: Clocks::default(),
         };
+        cell.vitals.set_spinners(1);
         cell.carry_out(effects)?;
         Ok(cell)
     }
@@ -144,7 +161,7 @@ impl CellLoop {
                 continue;
             }
             let since = *idle_since.get_or_insert(now);
-            if now - since < SPIN {
+            if !self.is_spun(now - since) {
                 std::hint::spin_loop();
                 continue;
             }
@@ -152,29 +169,135 @@ impl CellLoop {
             self.park(now)?;
             clock = self.clocks.look();
             busy_since = clock.monotonic;
-            self.vitals.add(Counter::ParkedNs, (busy_since - now).as_nanos() as u64);
+            let slept = busy_since - now;
+            self.spin.slept(slept);
+            self.vitals.add(Counter::ParkedNs, slept.as_nanos() as u64);
             idle_since = None;
         }
         self.say_goodbye()
     }
 
-    /// Takes a bounded amount of everything that has come; says whether anything had.
+    /// Whether it is time to sleep after so much spinning.
+    fn is_spun(&self, spun: Duration) -> bool {
+        if spun < spin::SHORT {
+            return false;
+        }
+        let cells = 1 + self.peers.spinners() as usize;
+        spun >= self.spin.limit(cells + self.memory.clients())
+    }
+
+    /// Gathers a bounded amount of everything that has come and does some of it; says whether
+    /// there was anything.
     fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
         self.vitals.beat();
-        let mut worked = self.take_peers(now)?;
-        worked |= self.take_finished_io(now)?;
+        let mut worked = self.gather(now.monotonic)?;
+        for _ in 0..WORK_A_TURN {
+            let live = self.core.live_tasks();
+            let Some(work) = self.intake.next(live, &self.memory) else { break };
+            self.perform(now, work)?;
+            worked = true;
+        }
         if now.monotonic >= self.next_look_at_orders {
             self.next_look_at_orders = now.monotonic + ORDERS_EVERY;
             worked |= self.take_orders(now)?;
-        }
-        worked |= self.take_requests(now)?;
-        if self.wake.is_some_and(|at| at <= now.monotonic) {
-            self.wake = None;
-            self.apply(now, Event::Tick)?;
-            worked = true;
+            self.show_gauges();
         }
         worked |= self.peers.flush()?;
         Ok(worked)
+    }
+
+    /// Takes in what has come, a bounded amount; says whether a message was dropped.
+    fn gather(&mut self, now: Instant) -> Result<bool, FleetError> {
+        let mut dropped = self.gather_messages(Lane::Reply)?;
+        self.disk.poll()?;
+        while self.intake.takes_completions()
+            && let Some((io, result)) = self.disk.finished()
+        {
+            self.intake.push_completion(Completion::Io { io, result });
+        }
+        if self.wake.is_some_and(|at| at <= now) && self.intake.takes_completions() {
+            self.wake = None;
+            self.intake.push_completion(Completion::Timer);
+        }
+        dropped |= self.gather_messages(Lane::Request)?;
+        let intake = &mut self.intake;
+        self.memory.offer(|slot| intake.push_client(slot));
+        Ok(dropped)
+    }
+
+    fn gather_messages(&mut self, lane: Lane) -> Result<bool, FleetError> {
+        let mut dropped = false;
+        for from in self.peers.others() {
+            for _ in 0..MESSAGES_A_TURN {
+                let takes = match lane {
+                    Lane::Reply => self.intake.takes_completions(),
+                    Lane::Request => self.intake.takes_peers(),
+                };
+                if !takes {
+                    return Ok(dropped);
+                }
+                match (self.peers.receive(from, lane)?, lane) {
+                    (peers::Received::Nothing, _) => break,
+                    (peers::Received::Dropped, _) => dropped = true,
+                    (peers::Received::Message(message), Lane::Reply) => {
+                        self.intake.push_completion(Completion::Peer { from, message });
+                    }
+                    (peers::Received::Message(message), Lane::Request) => {
+                        self.intake.push_peer(from, message);
+                    }
+                }
+            }
+        }
+        Ok(dropped)
+    }
+
+    fn perform(&mut self, now: Clock, work: Work) -> Result<(), FleetError> {
+        let event = match work {
+            Next::Client(from) => return self.serve(now, from),
+            Next::Reply(Completion::Peer { from, message }) | Next::Peer((from, message)) => {
+                self.vitals.add(Counter::PeerMessages, 1);
+                Event::Peer { from, message }
+            }
+            Next::Reply(Completion::Io { io, result }) => Event::IoDone { io, result },
+            Next::Reply(Completion::Timer) => Event::Tick,
+            Next::Idle(never) => match never {},
+        };
+        self.apply(now, event)
+    }
+
+    /// Takes the slot's request and has it executed.
+    fn serve(&mut self, now: Clock, from: SlotRef) -> Result<(), FleetError> {
+        // A request before it may have ended the client's admission.
+        let Some(taken) = self.memory.take(from, &mut self.body) else { return Ok(()) };
+        self.vitals.add(Counter::Requests, 1);
+        let header = match taken {
+            Ok(header) => header,
+            Err(unreadable) => {
+                self.memory.refuse(from, unreadable);
+                return Ok(());
+            }
+        };
+        match Request::from_bytes(&self.body) {
+            Ok(request) => self.apply(now, Event::Request { from, header, request }),
+            Err(_) => {
+                self.memory.refuse(from, header.seq);
+                Ok(())
+            }
+        }
+    }
+
+    fn show_gauges(&self) {
+        let dropped = self.peers.dropped();
+        let gauges = [
+            (Counter::Tasks, self.core.live_tasks() as u64),
+            (Counter::Queued, self.intake.clients_waiting() as u64),
+            (Counter::Ios, self.disk.in_flight() as u64),
+            (Counter::Refused, dropped.refused),
+            (Counter::Stale, dropped.stale),
+        ];
+        for (counter, value) in gauges {
+            self.vitals.set(counter, value);
+        }
     }
 
     fn park(&mut self, now: Instant) -> Result<(), FleetError> {
@@ -247,54 +370,10 @@ impl CellLoop {
             self.memory.forget(client);
         }
         self.stopped |= matches!(report, Report::Stopped { .. });
-        let sent = self.supervisor.send(FromCell::Report(report).to_bytes(), Vec::new());
+        let (capability, epoch) = (self.capability, self.epoch);
+        let message = FromCell::Report { capability, epoch, report };
+        let sent = self.supervisor.send(message.to_bytes(), Vec::new());
         sent.map_err(system("report to the supervisor"))
-    }
-
-    fn take_peers(&mut self, now: Clock) -> Result<bool, FleetError> {
-        let mut worked = false;
-        for peer in self.peers.others() {
-            for _ in 0..MESSAGES_A_TURN {
-                let Some(message) = self.peers.receive(peer)? else { break };
-                worked = true;
-                self.vitals.add(Counter::PeerMessages, 1);
-                self.apply(now, Event::Peer { from: peer, message })?;
-            }
-        }
-        Ok(worked)
-    }
-
-    fn take_finished_io(&mut self, now: Clock) -> Result<bool, FleetError> {
-        let mut worked = false;
-        self.disk.poll()?;
-        while let Some((io, result)) = self.disk.finished() {
-            worked = true;
-            self.apply(now, Event::IoDone { io, result })?;
-        }
-        Ok(worked)
-    }
-
-    fn take_requests(&mut self, now: Clock) -> Result<bool, FleetError> {
-        let rung = self.memory.rung();
-        let worked = !rung.is_empty();
-        for &from in &rung {
-            // A request of an earlier one in this turn may have ended the client's admission.
-            let Some(taken) = self.memory.take(from, &mut self.body) else { continue };
-            self.vitals.add(Counter::Requests, 1);
-            let (header, request) = match taken {
-                Ok(header) => (header, Request::from_bytes(&self.body)),
-                Err(unreadable) => {
-                    self.memory.refuse(from, unreadable);
-                    continue;
-                }
-            };
-            match request {
-                Ok(request) => self.apply(now, Event::Request { from, header, request })?,
-                Err(_) => self.memory.refuse(from, header.seq),
-            }
-        }
-        self.memory.done_with(rung);
-        Ok(worked)
     }
 
     fn take_orders(&mut self, now: Clock) -> Result<bool, FleetError> {
@@ -312,7 +391,13 @@ impl CellLoop {
     }
 
     fn obey(&mut self, now: Clock, packet: Packet) -> Result<(), FleetError> {
-        let order = Order::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
+        let order = match ToCell::from_bytes(&packet.bytes).map_err(|_| nonsense())? {
+            ToCell::Order(order) => order,
+            ToCell::Revoke { capability } => {
+                self.peers.revoke(capability);
+                return Ok(());
+            }
+        };
         match order {
             Order::Admit { client, slots, .. } => {
                 let fds: [OwnedFd; ADMIT_DESCRIPTORS] =

@@ -139,7 +139,9 @@ pub struct PeerDoor {
 pub enum ToCell {
     Order(Order),
     /// Takes this one capability off the list of the cell's inbox.
-    Revoke { capability: Capability },
+    Revoke {
+        capability: Capability,
+    },
 }
 
 /// From a cell to the supervisor.
@@ -149,10 +151,7 @@ pub enum FromCell {
     Report { capability: Capability, epoch: Epoch, report: Report },
     /// The last word of a cell that cannot go on. It needs no capability, because a cell may fail
     /// before it has one.
-    Failed {
-        kind: ErrorKind,
-        line: Box<[u8]>,
-    },
+    Failed { kind: ErrorKind, line: Box<[u8]> },
 }
 
 /// Descriptors beside a [`PeerDoor`].

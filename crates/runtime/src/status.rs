@@ -22,6 +22,10 @@ pub struct FleetStatus {
     /// Blocks of chunks that no shard has taken.
     pub free_blocks: u64,
     pub shards: u16,
+    /// The names of all mailboxes.
+    pub mailboxes: Vec<String>,
+    /// Reports without a capability of the supervisor's mailbox.
+    pub reports_refused: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,
 }
@@ -34,11 +38,27 @@ pub struct CellStatus {
     /// `starting`, `ready`, `stopped` or `exited`.
     pub state: String,
     pub shards: u16,
-    /// Requests taken since it started.
-    pub requests: u64,
     /// Counts up while the cell is awake.
     pub heartbeat: u64,
     pub parked: bool,
+    /// Threads that are awake.
+    pub spinners: u32,
+    /// Since it started: clients' requests and peers' messages taken.
+    pub requests: u64,
+    pub peer_messages: u64,
+    /// Messages of peers dropped: under no capability of its inbox, of an earlier epoch.
+    pub refused: u64,
+    pub stale: u64,
+    /// Time at work (and spinning), time asleep.
+    pub busy_ns: u64,
+    pub parked_ns: u64,
+    /// Live tasks, clients' requests that wait in their slots, I/Os under way.
+    pub tasks: u64,
+    pub queued: u64,
+    pub ios: u64,
+    /// Blocks read from and written to the device.
+    pub blocks_read: u64,
+    pub blocks_written: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

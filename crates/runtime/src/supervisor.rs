@@ -4,6 +4,7 @@
 //! Order at the end: every cell's process is gone, the pool is unlocked, the door is removed, whoever
 //! asked for the end is told, the keeper is told. It never waits for a peer; only for the disk.
 
+mod mailboxes;
 mod memory;
 mod picture;
 mod pool;
@@ -11,7 +12,7 @@ mod start;
 mod visitors;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -25,8 +26,9 @@ use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 use crate::clock;
 use crate::error::{FleetError, system};
 use crate::link::{Outbox, Packet, Received, Wait, retry};
-use crate::message::{DoorReply, FleetPlan, FromCell, FromKeeper, ToKeeper};
+use crate::message::{DoorReply, FleetPlan, FromCell, FromKeeper, ToCell, ToKeeper};
 use crate::process;
+use mailboxes::{Address, Mailboxes};
 use memory::{ClientSegments, FleetMemory};
 use pool::OpenPool;
 use visitors::{Asked, Visitors};
@@ -67,6 +69,7 @@ struct Shell<'a> {
     keeper: &'a mut Outbox,
     pool: OpenPool,
     memory: FleetMemory,
+    mailboxes: Mailboxes,
     core: Supervisor,
     shards: u16,
     total_blocks: u64,
@@ -235,7 +238,7 @@ impl Shell<'_> {
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), FleetError> {
         match effect {
-            Effect::Send { to, order } => self.send(to, &order)?,
+            Effect::Send { to, order } => self.send(to, order)?,
             Effect::Write { io, block, bytes } => {
                 let result = self.pool.write(block, &bytes);
                 self.pending.push_back(Event::IoDone { io, result });
@@ -267,19 +270,23 @@ impl Shell<'_> {
         self.keeper.send(ready.to_bytes(), Vec::new()).map_err(|_| keeper_died())
     }
 
-    fn send(&mut self, to: CellId, order: &Order) -> Result<(), FleetError> {
-        let fds = match order {
+    fn send(&mut self, to: CellId, order: Order) -> Result<(), FleetError> {
+        let fds = match &order {
             Order::Admit { client, .. } => match self.arrivals.get(client) {
                 Some(arrival) => arrival.outfit.segments.for_cell(to)?,
                 None => return Ok(()),
             },
             _ => Vec::new(),
         };
+        self.tell_cell(to, &ToCell::Order(order), fds);
+        Ok(())
+    }
+
+    fn tell_cell(&mut self, to: CellId, message: &ToCell, fds: Vec<OwnedFd>) {
         let cell = &mut self.cells[usize::from(to.0)];
         // A cell that is gone shows by its exit.
-        let _ = cell.link.send(order.to_bytes(), fds);
+        let _ = cell.link.send(message.to_bytes(), fds);
         self.memory.cells[usize::from(to.0)].ring();
-        Ok(())
     }
 
     fn new_client(&mut self, connection: ConnectionNo, client: ClientId) {
@@ -332,8 +339,9 @@ impl Shell<'_> {
     fn hear_cell(&mut self, number: u16) -> Result<(), FleetError> {
         for _ in 0..PACKETS_A_TURN {
             let cell = &mut self.cells[usize::from(number)];
-            let flushed = cell.link.flush();
-            match flushed.and_then(|()| cell.link.link.receive(Wait::No)) {
+            // What a cell said before it hung up is heard, whether or not it still listens.
+            let _ = cell.link.flush();
+            match cell.link.link.receive(Wait::No) {
                 Ok(Received::Packet(packet)) => self.hear_report(CellId(number), &packet)?,
                 Ok(Received::Nothing) => return Ok(()),
                 // The exit notice follows; until then there is nothing to hear.
@@ -347,16 +355,21 @@ impl Shell<'_> {
     }
 
     fn hear_report(&mut self, from: CellId, packet: &Packet) -> Result<(), FleetError> {
-        let epoch = FIRST_EPOCH;
         match FromCell::from_bytes(&packet.bytes) {
-            Ok(FromCell::Report(report)) => self.apply(Event::Report { from, epoch, report }),
+            Ok(FromCell::Report { capability, epoch, report }) => {
+                if !self.mailboxes.admits_report(capability) {
+                    return Ok(());
+                }
+                // The core ignores those of an earlier epoch.
+                self.apply(Event::Report { from, epoch, report })
+            }
             Ok(FromCell::Failed { kind, line }) => {
                 let error = FleetError::reported(kind, &line);
                 self.first_failure.get_or_insert((from, error));
                 Ok(())
             }
             // A cell that speaks nonsense is as good as gone; it ends with the fleet.
-            Err(_) => self.apply(Event::CellExited { cell: from, epoch }),
+            Err(_) => self.apply(Event::CellExited { cell: from, epoch: FIRST_EPOCH }),
         }
     }
 
@@ -398,6 +411,11 @@ impl Shell<'_> {
             self.hear_cell(number)?;
         }
         self.cells[token as usize].alive = false;
+        for (address, capability) in self.mailboxes.leave(CellId(number)) {
+            if let Address::Cell(to) = address {
+                self.tell_cell(to, &ToCell::Revoke { capability }, Vec::new());
+            }
+        }
         self.apply(Event::CellExited { cell: CellId(number), epoch: FIRST_EPOCH })
     }
 

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         ("status_shows_cells_and_clients", status_shows_cells_and_clients),
         ("a_dead_cell_ends_the_fleet_and_its_calls", a_dead_cell_ends_the_fleet_and_its_calls),
         ("a_fleet_ends_with_its_starter", a_fleet_ends_with_its_starter),
+        ("a_crowd_that_waits_holds_up_only_itself", a_crowd_that_waits_holds_up_only_itself),
         ("an_idle_fleet_sleeps", an_idle_fleet_sleeps),
     ];
     let mut passed = 0;
@@ -156,18 +157,16 @@ fn requests_of_many_threads_are_answered() {
     assert_eq!(connection.slot().expect("slot").call(ROOT, &Request::Null, 0), Err(Errno::EIO));
 }
 
+fn flock(lock: LockType, owner: u64) -> Request {
+    let range = warren_proto::ByteRange::ALL;
+    let (flavour, owner) = (LockFlavour::Flock, LockOwner(owner));
+    let spec = LockSpec { flavour, lock, range, owner, pid: 1 };
+    Request::Lock { ino: Ino::ROOT, spec, wait: true }
+}
+
 /// A lock that is held makes the second one wait until it is cancelled from another slot.
 fn a_waiting_request_can_be_cancelled(connection: &Connection) {
-    let lock = |owner| {
-        let spec = LockSpec {
-            flavour: LockFlavour::Flock,
-            lock: LockType::Exclusive,
-            range: warren_proto::ByteRange::ALL,
-            owner: LockOwner(owner),
-            pid: 1,
-        };
-        Request::Lock { ino: Ino::ROOT, spec, wait: true }
-    };
+    let lock = |owner| flock(LockType::Exclusive, owner);
     let mut holder = connection.slot().expect("slot");
     let mut waiter = connection.slot().expect("slot");
     let number = waiter.number();
@@ -398,12 +397,22 @@ fn status_shows_cells_and_clients() {
     let front = ConnectOptions { front: true, slots: 3 };
     let connection = Connection::connect(&scratch.pool, &front).expect("connect");
     assert_eq!(connection.slots(), 3);
-    let slots: Vec<_> = std::iter::from_fn(|| connection.slot()).collect();
+    let mut slots: Vec<_> = std::iter::from_fn(|| connection.slot()).collect();
     assert_eq!(slots.len(), 3);
+    for slot in &mut slots[..2] {
+        assert_eq!(slot.call_cell(CellId(0), ROOT, &Request::Null, 0), Ok(Reply::Done));
+    }
     let status = door::status(&scratch.pool).expect("status");
     assert_eq!((status.cells.len(), status.state.as_str()), (2, "serving"));
     assert_eq!(status.keeper_pid, fleet.keeper_pid());
     assert!(status.cells.iter().all(|cell| cell.shards == 8 && cell.pid > 1));
+    let mailboxes = ["/cell/0/inbox", "/cell/1/inbox", "/supervisor"];
+    assert_eq!(
+        (status.mailboxes.as_slice(), status.reports_refused),
+        (&mailboxes.map(String::from)[..], 0)
+    );
+    assert_eq!(status.cells.iter().map(|cell| cell.requests).collect::<Vec<_>>(), [2, 0]);
+    assert!(status.cells.iter().all(|cell| (cell.refused, cell.stale) == (0, 0)));
     assert_eq!(status.clients.len(), 1);
     assert!(status.clients[0].front);
     assert_eq!(status.clients[0].pid, std::process::id());
@@ -461,6 +470,47 @@ fn start_and_wait(pool: &Path) -> ExitCode {
     println!("started");
     std::thread::sleep(Duration::from_secs(60));
     ExitCode::FAILURE
+}
+
+/// More requests than tasks may live wait for a lock. Others are served, and so is the unlock.
+fn a_crowd_that_waits_holds_up_only_itself() {
+    const CLIENTS: u64 = 17;
+    const STACK: usize = 256 << 10;
+    let scratch = Scratch::formatted("crowd");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let mut holder = connection.slot().expect("slot");
+    assert_eq!(holder.call(ROOT, &flock(LockType::Exclusive, 1), 0), Ok(Reply::Done));
+    let mut crowd = Vec::new();
+    for client in 0..CLIENTS {
+        let connection = connect(&scratch.pool);
+        let slots = std::iter::from_fn(|| connection.slot());
+        for (n, mut slot) in slots.enumerate() {
+            let lock = flock(LockType::Shared, 1000 * (client + 1) + n as u64);
+            let wait = move || assert_eq!(slot.call(ROOT, &lock, 0), Ok(Reply::Done));
+            let thread = std::thread::Builder::new().stack_size(STACK);
+            crowd.push(thread.spawn(wait).expect("thread"));
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        // A request wakes the cell, which then shows its gauges.
+        assert_eq!(holder.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
+        let cell = &door::status(&scratch.pool).expect("status").cells[0];
+        if cell.queued > 0 && cell.tasks + cell.queued >= crowd.len() as u64 {
+            println!("  {} tasks live, {} requests in their slots", cell.tasks, cell.queued);
+            break;
+        }
+        assert!(Instant::now() < deadline, "{} tasks, {} queued", cell.tasks, cell.queued);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let getattr = Request::GetAttr { ino: Ino::ROOT };
+    assert!(connect(&scratch.pool).slot().expect("slot").call(ROOT, &getattr, 0).is_ok());
+    assert_eq!(holder.call(ROOT, &flock(LockType::Unlock, 1), 0), Ok(Reply::Done));
+    for thread in crowd {
+        thread.join().expect("an answer");
+    }
+    fleet.stop().expect("stop");
 }
 
 fn an_idle_fleet_sleeps() {

@@ -265,7 +265,8 @@ fn a_parked_cell_is_always_woken() {
 fn a_message_in_the_ring_is_whole_and_in_order() {
     explore(3, || {
         let memory = || {
-            let ring = 8192..8192 + 2 * 32;
+            // Two records, each a header of 32 bytes and a body of 8.
+            let ring = 8192..8192 + 2 * (32 + 8);
             let cursors: Vec<usize> = (0..4).map(|i| 4096 + i * LINE).collect();
             Modelled::<true>::new(&[ring], &cursors)
         };

@@ -249,12 +249,7 @@ fn record_len(body: usize) -> usize {
     RECORD_HEADER + body.next_multiple_of(8)
 }
 
-fn encode_header(
-    at: u64,
-    body: &[u8],
-    envelope: Envelope,
-    cell: CellId,
-) -> [u8; RECORD_HEADER] {
+fn encode_header(at: u64, body: &[u8], envelope: Envelope, cell: CellId) -> [u8; RECORD_HEADER] {
     let mut raw = [0; RECORD_HEADER];
     raw[0..8].copy_from_slice(&at.to_le_bytes());
     raw[8..12].copy_from_slice(&(body.len() as u32).to_le_bytes());

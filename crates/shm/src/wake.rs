@@ -1,4 +1,7 @@
-//! Wakes a cell that sleeps in its device's queue: an eventfd, written only if the cell is parked.
+//! Wakes a cell that sleeps in its device's queue: a descriptor, written only if the cell is parked.
+//!
+//! Any that counts or queues eight bytes will do. A fleet uses a pipe, because its clients are
+//! hostile; an eventfd, which [`WakeFd::new`] makes, is for those who trust each other.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -32,8 +35,8 @@ impl WakeFd {
 
     /// Wakes the cell, whether it sleeps or not.
     pub fn wake(&self) {
-        // EAGAIN says that the count is at its limit, which rings as well; nothing else can fail
-        // on an eventfd, and if it were none, the cell's own time-out saves it.
+        // EAGAIN says that it is full, which rings as well; whatever else may fail, the cell's own
+        // time-out saves it.
         let _ = write(&self.0, &1u64.to_ne_bytes());
     }
 

@@ -53,18 +53,23 @@ impl Call<'_> {
     }
 
     /// `open` with `O_CREAT`, of a name that the kernel believes does not exist.
+    ///
+    /// The kernel takes what this opens for new and checks no permission on it, and neither does the
+    /// cell for a front. So a name that came into being meanwhile, through another mount, is never
+    /// opened here: ESTALE has the kernel look it up anew and open it as any existing file.
     pub(super) fn create(&mut self, create: Create) -> Served {
-        let access = create.flags.access();
         let new = NewInode::regular(permissions(create.mode));
-        let (mut entry, opened) =
-            self.new_inode(create.name, new, create.flags.create_flags(), access)?;
+        let asked = create.flags.create_flags();
+        let flags = asked | CreateFlags::EXCLUSIVE;
+        let made = self.new_inode(create.name, new, flags, create.flags.access());
+        let (mut entry, opened) = match made {
+            Err(Errno::EEXIST) if !asked.contains(CreateFlags::EXCLUSIVE) => {
+                return Err(Errno::ESTALE);
+            }
+            made => made?,
+        };
         let opened = opened.ok_or(Errno::EIO)?;
-        if access.contains(AccessMode::TRUNCATE) && create.flags.kill_privileges {
-            self.kill_privileges(opened.handle)?;
-            entry.attr = None;
-        } else if entry.attr.is_none() {
-            entry.attr = Some((opened.attr, None));
-        }
+        entry.attr = entry.attr.or(Some((opened.attr, None)));
         self.put_entry(&entry)?;
         self.body.open(opened.handle.open, opened.keep_pages);
         Ok(())

@@ -39,7 +39,7 @@ impl Call<'_> {
     }
 
     /// After emptying a file while opening it. If it fails the file is closed again.
-    pub(super) fn kill_privileges(&mut self, handle: Handle) -> Served {
+    fn kill_privileges(&mut self, handle: Handle) -> Served {
         let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
         let request = Request::SetAttr { ino: handle.ino, handle: Some(handle), set };
         if let Err(errno) = self.call(&request) {

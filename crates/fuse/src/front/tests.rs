@@ -2,12 +2,13 @@ use std::sync::Mutex;
 
 use warren_base::Timestamp;
 use warren_proto::{
-    DirEntry, Entry, FileKind, FileName, LockFlavour, LockOwner, LockSpec, LockType, Opened,
+    CreateFlags, DirEntry, Entry, FileKind, FileName, LockFlavour, LockOwner, LockSpec, LockType,
+    Opened,
 };
 
 use super::*;
 use crate::abi::opcode;
-use crate::message::{OpenFlags, Write};
+use crate::message::{Create, OpenFlags, Write};
 use crate::testing::Scripted;
 
 fn attr(ino: Ino) -> Attr {
@@ -257,4 +258,21 @@ fn capabilities_are_denied_without_a_cell() {
     assert_eq!(get(b"security.capability"), Err(Errno::ENODATA));
     assert_eq!(get(b"system.posix_acl_access"), Err(Errno::EOPNOTSUPP));
     assert_eq!(get(b"user.x"), Err(Errno::EIO), "that one was asked for");
+}
+
+#[test]
+fn what_another_mount_made_meanwhile_is_looked_up_and_not_opened_unchecked() {
+    let mut bench = Bench::new(FrontOptions::default(), |request| match request {
+        Request::Create { flags, .. } if flags.contains(CreateFlags::EXCLUSIVE) => {
+            Err(Errno::EEXIST)
+        }
+        other => panic!("would open what exists: {other:?}"),
+    });
+    let mut open = |flags: i32| {
+        let flags = OpenFlags { flags: flags.cast_unsigned(), kill_privileges: false };
+        let name = FileName::new(b"theirs").unwrap();
+        bench.serve(Operation::Create(Create { name, mode: 0o100_600, flags }))
+    };
+    assert_eq!(open(libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC), Err(Errno::ESTALE));
+    assert_eq!(open(libc::O_CREAT | libc::O_EXCL | libc::O_RDWR), Err(Errno::EEXIST));
 }

@@ -126,6 +126,11 @@ impl Disk {
         Ok(())
     }
 
+    /// I/Os of the device under way.
+    pub fn in_flight(&self) -> usize {
+        self.device.in_flight()
+    }
+
     /// The next I/O that is done.
     pub fn finished(&mut self) -> Option<(IoId, Result<(), Errno>)> {
         self.finished.pop_front()

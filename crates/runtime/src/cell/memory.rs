@@ -2,6 +2,13 @@
 //!
 //! A client is here from its admission until the core has forgotten it; from its expulsion on it is
 //! silent: what it still writes is not looked at.
+//!
+//! ```text
+//! slot:  rung --offer--> queued --take--> in work --reply--> idle
+//! ```
+//!
+//! A slot has at most one request queued or in work, whatever its client writes meanwhile, so a
+//! client's slots bound what it can ask for at once. A slot that rings early waits for its turn.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,6 +27,11 @@ struct ClientMemory {
     requests: ClientReader,
     replies: ReplyWriter,
     bells_seen: u64,
+    /// Slots that rang and were not taken since, were offered and not taken since, and whose
+    /// requests are not answered yet, as bits.
+    rung: u64,
+    queued: u64,
+    in_work: u64,
     /// The last request taken of each slot.
     taken: Vec<u32>,
     silent: bool,
@@ -37,7 +49,8 @@ impl ClientMemory {
         let requests = ClientReader::new(map_read_only(requests.as_fd())?, slots)?;
         let replies = ReplyWriter::new(map_writable(replies.as_fd())?, slots, cell, epoch)?;
         let taken = (0..slots).map(|slot| replies.last_seq(SlotNo(slot as u16))).collect();
-        Ok(Self { requests, replies, bells_seen: 0, taken, silent: false })
+        let (bells_seen, rung, queued, in_work) = (0, 0, 0, 0);
+        Ok(Self { requests, replies, bells_seen, rung, queued, in_work, taken, silent: false })
     }
 }
 
@@ -47,12 +60,11 @@ pub struct SharedMemory {
     epoch: Epoch,
     frames: Frames,
     clients: BTreeMap<ClientId, ClientMemory>,
-    rung: Vec<SlotRef>,
 }
 
 impl SharedMemory {
     pub fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
-        Self { cell, epoch, frames, clients: BTreeMap::new(), rung: Vec::new() }
+        Self { cell, epoch, frames, clients: BTreeMap::new() }
     }
 
     pub fn frames(&self) -> &Frames {
@@ -83,23 +95,36 @@ impl SharedMemory {
         self.clients.remove(&client);
     }
 
-    /// The slots that rang since the last call: of each client at most all of its slots.
-    pub fn rung(&mut self) -> Vec<SlotRef> {
-        let mut rung = std::mem::take(&mut self.rung);
+    /// Offers each slot that has rung, once, until `queue` takes no more.
+    pub fn offer(&mut self, mut queue: impl FnMut(SlotRef) -> bool) {
         for (&client, memory) in &mut self.clients {
-            let mut bits = memory.requests.rung(self.cell, &mut memory.bells_seen);
+            memory.rung |= memory.requests.rung(self.cell, &mut memory.bells_seen);
+            let mut bits = memory.rung & !(memory.queued | memory.in_work);
             while bits != 0 && !memory.silent {
-                rung.push(SlotRef { client, slot: SlotNo(bits.trailing_zeros() as u16) });
+                if !queue(SlotRef { client, slot: SlotNo(bits.trailing_zeros() as u16) }) {
+                    return;
+                }
+                memory.queued |= bits & bits.wrapping_neg();
                 bits &= bits - 1;
             }
         }
-        rung
     }
 
-    /// Keeps the vector for the next [`Self::rung`].
-    pub fn done_with(&mut self, mut rung: Vec<SlotRef>) {
-        rung.clear();
-        self.rung = rung;
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// The client's requests that are not answered yet.
+    pub fn in_work(&self, client: ClientId) -> usize {
+        self.clients.get(&client).map_or(0, |memory| memory.in_work.count_ones() as usize)
+    }
+
+    /// Copies the slot's new request to `body` and leaves it where it is. False if there is none
+    /// that can be read.
+    pub fn peek(&self, from: SlotRef, body: &mut Vec<u8>) -> bool {
+        let Some(memory) = self.clients.get(&from.client) else { return false };
+        let taken = memory.taken[usize::from(from.slot.0)];
+        matches!(memory.requests.take(from.slot, taken, body), Ok(Some(_)))
     }
 
     /// The slot's new request, its body copied to `body`, or the number of one that is malformed.
@@ -110,11 +135,15 @@ impl SharedMemory {
         body: &mut Vec<u8>,
     ) -> Option<Result<RequestHeader, u32>> {
         let memory = self.clients.get_mut(&from.client).filter(|memory| !memory.silent)?;
+        let bit = 1 << from.slot.0;
+        memory.queued &= !bit;
+        memory.rung &= !bit;
         let taken = &mut memory.taken[usize::from(from.slot.0)];
         match memory.requests.take(from.slot, *taken, body) {
             Ok(None) => None,
             Ok(Some(header)) => {
                 *taken = header.seq;
+                memory.in_work |= bit;
                 Some(Ok(header))
             }
             Err(_) => {
@@ -125,7 +154,9 @@ impl SharedMemory {
     }
 
     pub fn reply(&mut self, to: SlotRef, seq: u32, header: ReplyHeader, body: &[u8]) {
-        let memory = self.client(to.client);
+        let memory = self.clients.get_mut(&to.client);
+        let memory = memory.expect("the core names only clients that it has not forgotten");
+        memory.in_work &= !(1 << to.slot.0);
         memory.replies.reply(&memory.requests, to.slot, seq, header, body);
     }
 
@@ -210,6 +241,15 @@ mod tests {
         (memory, client, ReplyReader::new(answers, 2).expect("reader"))
     }
 
+    fn offered(memory: &mut SharedMemory) -> Vec<SlotRef> {
+        let mut slots = Vec::new();
+        memory.offer(|slot| {
+            slots.push(slot);
+            true
+        });
+        slots
+    }
+
     fn post(client: &ClientWriter, seq: u32, payload_len: u32) {
         client.post(SLOT.slot, &RequestHeader { seq, payload_len, ..Default::default() }, b"body");
         client.ring(CELL, SLOT.slot);
@@ -220,19 +260,38 @@ mod tests {
         let (mut memory, client, _) = pair();
         let mut body = Vec::new();
         post(&client, 1, 0);
-        assert_eq!(memory.rung(), [SLOT]);
+        assert_eq!(offered(&mut memory), [SLOT]);
         let header = memory.take(SLOT, &mut body).expect("new").expect("sound");
         assert_eq!((header.seq, body.as_slice()), (1, b"body".as_slice()));
+        assert_eq!(memory.in_work(CLIENT), 1);
         client.ring(CELL, SLOT.slot);
-        assert_eq!(memory.rung(), [SLOT]);
+        assert!(offered(&mut memory).is_empty(), "its request is in work");
+        memory.reply(SLOT, 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
+        assert_eq!((memory.in_work(CLIENT), offered(&mut memory)), (0, vec![SLOT]));
         assert!(memory.take(SLOT, &mut body).is_none());
+        assert!(offered(&mut memory).is_empty());
+    }
+
+    #[test]
+    fn a_slot_is_offered_once_and_again_if_nobody_took_it() {
+        let (mut memory, client, _) = pair();
+        post(&client, 1, 0);
+        memory.offer(|_| false);
+        assert_eq!(offered(&mut memory), [SLOT]);
+        client.ring(CELL, SLOT.slot);
+        assert!(offered(&mut memory).is_empty(), "it is queued");
+        let mut body = Vec::new();
+        assert!(memory.peek(SLOT, &mut body) && memory.peek(SLOT, &mut body));
+        assert_eq!((body.as_slice(), memory.in_work(CLIENT)), (b"body".as_slice(), 0));
+        assert!(memory.take(SLOT, &mut body).is_some());
+        assert!(!memory.peek(SLOT, &mut body));
     }
 
     #[test]
     fn what_cannot_be_read_is_answered_by_its_number() {
         let (mut memory, client, replies) = pair();
         post(&client, 5, 0);
-        assert_eq!(memory.rung(), [SLOT]);
+        assert_eq!(offered(&mut memory), [SLOT]);
         let mut body = Vec::new();
         let header = memory.take(SLOT, &mut body).expect("new").expect("a line");
         assert!(warren_proto::Request::from_bytes(&body).is_err());
@@ -246,12 +305,12 @@ mod tests {
         let (mut memory, client, _) = pair();
         post(&client, 1, 0);
         memory.silence(CLIENT);
-        assert!(memory.rung().is_empty());
+        assert!(offered(&mut memory).is_empty());
         assert!(memory.take(SLOT, &mut Vec::new()).is_none());
         // The core may still write to it until it says that it has forgotten it.
         memory.zero_payload(SLOT, PAYLOAD_MAX - 8, 8);
         memory.forget(CLIENT);
-        assert!(memory.rung().is_empty());
+        assert!(offered(&mut memory).is_empty());
     }
 
     #[test]

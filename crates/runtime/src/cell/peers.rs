@@ -1,21 +1,33 @@
-//! Messages to and from the other cells. What finds a peer's inbox full waits here, in order.
+//! The cell's inbox and its ways to the others'. What finds a peer's inbox full waits here, in order.
+//!
+//! A message is taken if its capability is on the inbox's list and it is of no earlier epoch than
+//! its peer's; else it is counted and dropped, and the first of each kind is told on the standard
+//! error output. Only the supervisor raises a peer's epoch, so that a faulty peer cannot lock its
+//! successor out.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
 use warren_base::{CellId, Epoch};
 use warren_cell::PeerMessage;
+use warren_mailbox::{Capability, CapabilityList, Uses};
 use warren_proto::Wire;
-use warren_shm::{Lane, PeerLink, SendError, VitalsReader, WakeFd, map_read_only, map_writable};
+use warren_shm::{
+    Envelope, Lane, PeerLink, SendError, VitalsReader, WakeFd, map_read_only, map_writable,
+};
 
 use crate::error::FleetError;
-use crate::message::PEER_DESCRIPTORS;
+use crate::message::{PEER_DESCRIPTORS, PeerDoor};
 
 /// Messages that wait for one peer before it is taken for dead: more than all of its tasks send.
 const WAITING_MAX: usize = 1 << 20;
 
 struct Peer {
     link: PeerLink,
+    /// Messages of an earlier one are refused.
+    epoch: Epoch,
+    /// What is sent to it is sent under this one.
+    capability: Capability,
     vitals: VitalsReader,
     bell: WakeFd,
     /// Encoded messages that found no room, by lane.
@@ -29,7 +41,28 @@ pub struct Peers {
     cell: CellId,
     epoch: Epoch,
     peers: Vec<Option<Peer>>,
+    /// Who may send to this cell.
+    inbox: CapabilityList,
+    dropped: Dropped,
     bytes: Vec<u8>,
+}
+
+/// Messages that were not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Dropped {
+    /// Without a capability on the inbox's list.
+    pub refused: u64,
+    /// Of an earlier epoch.
+    pub stale: u64,
+}
+
+/// What [`Peers::receive`] found.
+#[derive(Debug)]
+pub enum Received {
+    Message(PeerMessage),
+    /// One that was dropped. There may be more behind it.
+    Dropped,
+    Nothing,
 }
 
 /// The lane a message takes. Pool messages are requests: nobody waits for one to free something.
@@ -43,22 +76,41 @@ fn lane_of(message: &PeerMessage) -> Lane {
 impl Peers {
     pub fn new(cell: CellId, epoch: Epoch, cells: u16) -> Self {
         let peers = (0..cells).map(|_| None).collect();
-        Self { cell, epoch, peers, bytes: Vec::new() }
+        let (inbox, dropped) = (CapabilityList::new(), Dropped::default());
+        Self { cell, epoch, peers, inbox, dropped, bytes: Vec::new() }
     }
 
     pub fn open(
         &mut self,
-        peer: CellId,
+        door: PeerDoor,
         [bell, vitals, own, theirs]: [OwnedFd; PEER_DESCRIPTORS],
     ) -> Result<(), FleetError> {
+        let PeerDoor { peer, epoch, capability, admits } = door;
         let own = map_writable(own.as_fd())?;
         let theirs = map_read_only(theirs.as_fd())?;
         let link = PeerLink::new(own, theirs, self.cell, peer, self.epoch)?;
         let vitals = VitalsReader::new(map_read_only(vitals.as_fd())?)?;
         let bell = WakeFd::from_fd(bell);
         let place = self.peers.get_mut(usize::from(peer.0)).ok_or_else(|| faulty(peer))?;
-        *place = Some(Peer { link, vitals, bell, waiting: Default::default(), unrung: false });
+        self.inbox.add(admits, Uses::Many).map_err(|_| faulty(peer))?;
+        let (waiting, unrung) = (Default::default(), false);
+        *place = Some(Peer { link, epoch, capability, vitals, bell, waiting, unrung });
         Ok(())
+    }
+
+    /// Takes this one capability off the inbox's list.
+    pub fn revoke(&mut self, capability: Capability) {
+        self.inbox.revoke(capability);
+    }
+
+    /// Messages dropped so far.
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// Threads of other cells that are awake.
+    pub fn spinners(&self) -> u32 {
+        self.peers.iter().flatten().map(|peer| peer.vitals.spinners()).sum()
     }
 
     /// Every cell but this one.
@@ -76,7 +128,7 @@ impl Peers {
         peer.unrung = true;
         let waiting = &mut peer.waiting[lane as usize];
         if waiting.is_empty() {
-            match peer.link.send(lane, &self.bytes) {
+            match peer.link.send(lane, peer.capability, &self.bytes) {
                 Ok(()) => return Ok(()),
                 Err(SendError::Full) => {}
                 Err(SendError::BadHead) => return Err(faulty(to)),
@@ -97,7 +149,7 @@ impl Peers {
             let Some(peer) = peer.as_mut().filter(|peer| peer.unrung) else { continue };
             for lane in [Lane::Reply, Lane::Request] {
                 while let Some(bytes) = peer.waiting[lane as usize].front() {
-                    match peer.link.send(lane, bytes) {
+                    match peer.link.send(lane, peer.capability, bytes) {
                         Ok(()) => drop(peer.waiting[lane as usize].pop_front()),
                         Err(SendError::Full) => break,
                         Err(SendError::BadHead) => return Err(faulty(CellId(number as u16))),
@@ -116,17 +168,29 @@ impl Peers {
         self.peers.iter().flatten().any(|peer| peer.unrung)
     }
 
-    /// The next message of a peer, replies first.
-    pub fn receive(&mut self, from: CellId) -> Result<Option<PeerMessage>, FleetError> {
+    /// The next message in a lane of a peer, if it may be taken.
+    pub fn receive(&mut self, from: CellId, lane: Lane) -> Result<Received, FleetError> {
         let peer = peer(&mut self.peers, from)?;
-        for lane in [Lane::Reply, Lane::Request] {
-            let epoch = peer.link.receive(lane, &mut self.bytes).map_err(|_| faulty(from))?;
-            if epoch.is_some() {
-                let message = PeerMessage::from_bytes(&self.bytes).map_err(|_| faulty(from))?;
-                return Ok(Some(message));
-            }
+        let received = peer.link.receive(lane, &mut self.bytes).map_err(|_| faulty(from))?;
+        let Some(Envelope { epoch, capability }) = received else { return Ok(Received::Nothing) };
+        if epoch < peer.epoch {
+            self.dropped.stale += 1;
+            tell_first(self.dropped.stale, self.cell, from, "of an earlier epoch");
+            return Ok(Received::Dropped);
         }
-        Ok(None)
+        if self.inbox.present(capability).is_err() {
+            self.dropped.refused += 1;
+            tell_first(self.dropped.refused, self.cell, from, "without a capability");
+            return Ok(Received::Dropped);
+        }
+        PeerMessage::from_bytes(&self.bytes).map(Received::Message).map_err(|_| faulty(from))
+    }
+}
+
+/// Says what was dropped if it is the first of its kind: a flood of them fills no log.
+fn tell_first(count: u64, cell: CellId, from: CellId, what: &str) {
+    if count == 1 {
+        eprintln!("warren: /cell/{cell}/inbox: a message of cell {from} {what} was dropped");
     }
 }
 
@@ -140,56 +204,4 @@ fn faulty(peer: CellId) -> FleetError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bell::Bell;
-    use warren_pool::PoolMessage;
-    use warren_shm::{PEER_SEGMENT_LEN, Segment, VITALS_LEN, VitalsWriter};
-
-    /// Two cells and their link.
-    fn pair() -> (Peers, Peers, Vec<Segment>) {
-        let epoch = Epoch(1);
-        let segment = |len| Segment::create("warren-test", len).expect("segment");
-        let (a_to_b, b_to_a) = (segment(PEER_SEGMENT_LEN), segment(PEER_SEGMENT_LEN));
-        let vitals = segment(VITALS_LEN);
-        VitalsWriter::new(vitals.map().clone(), CellId(0), epoch).expect("vitals");
-        let bell = Bell::new().expect("bell");
-        let open = |own: &Segment, theirs: &Segment, cell, peer| {
-            let mut peers = Peers::new(CellId(cell), epoch, 2);
-            let fds = [
-                bell.rope().expect("rope"),
-                vitals.read_only_fd().expect("fd"),
-                own.fd().try_clone_to_owned().expect("fd"),
-                theirs.read_only_fd().expect("fd"),
-            ];
-            peers.open(CellId(peer), fds).expect("open");
-            peers
-        };
-        let (a, b) = (open(&a_to_b, &b_to_a, 0, 1), open(&b_to_a, &a_to_b, 1, 0));
-        (a, b, vec![a_to_b, b_to_a, vitals])
-    }
-
-    #[test]
-    fn a_full_inbox_delays_and_keeps_order() {
-        const MESSAGES: u64 = 20_000;
-        let (mut a, mut b, _segments) = pair();
-        assert_eq!(a.others().collect::<Vec<_>>(), [CellId(1)]);
-        for n in 0..MESSAGES {
-            let message = PeerMessage::Pool(PoolMessage::Estimate { size: n });
-            a.send(CellId(1), &message).expect("send");
-        }
-        a.flush().expect("flush");
-        assert!(a.is_backed_up());
-        let mut next = 0;
-        while next < MESSAGES {
-            while let Some(message) = b.receive(CellId(0)).expect("receive") {
-                let expected = PeerMessage::Pool(PoolMessage::Estimate { size: next });
-                assert_eq!(message, expected);
-                next += 1;
-            }
-            a.flush().expect("flush");
-        }
-        assert!(!a.is_backed_up());
-        assert!(b.receive(CellId(0)).expect("receive").is_none());
-    }
-}
+mod tests;

@@ -119,8 +119,8 @@ impl CellMemory {
         self.rope.wake_if_parked(&self.vitals);
     }
 
-    pub fn requests(&self) -> u64 {
-        self.vitals.counter(Counter::Requests)
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.vitals.counter(counter)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The fleet's status, put together from what the core, the vitals and the plan say.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_shm::Counter;
 use warren_supervisor::{CellState, Stage};
 
 use super::Shell;
@@ -31,6 +32,8 @@ impl Shell<'_> {
             total_blocks: self.total_blocks,
             free_blocks: core.chunks_free * CHUNK_BLOCKS,
             shards: self.shards,
+            mailboxes: self.mailboxes.names(),
+            reports_refused: self.mailboxes.refused,
             cells,
             clients,
         }
@@ -45,9 +48,20 @@ impl Shell<'_> {
             epoch: cell.epoch.0,
             state: state_name(cell.state).into(),
             shards: cell.shards as u16,
-            requests: memory.requests(),
             heartbeat: memory.vitals.heartbeat(),
             parked: memory.vitals.must_wake(),
+            spinners: memory.vitals.spinners(),
+            requests: memory.counter(Counter::Requests),
+            peer_messages: memory.counter(Counter::PeerMessages),
+            refused: memory.counter(Counter::Refused),
+            stale: memory.counter(Counter::Stale),
+            busy_ns: memory.counter(Counter::BusyNs),
+            parked_ns: memory.counter(Counter::ParkedNs),
+            tasks: memory.counter(Counter::Tasks),
+            queued: memory.counter(Counter::Queued),
+            ios: memory.counter(Counter::Ios),
+            blocks_read: memory.counter(Counter::BlocksRead),
+            blocks_written: memory.counter(Counter::BlocksWritten),
         }
     }
 }

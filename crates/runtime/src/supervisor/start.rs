@@ -9,6 +9,7 @@ use warren_proto::Wire;
 use warren_shm::ShardMap;
 use warren_supervisor::{Config, Ledger, Supervisor};
 
+use super::mailboxes::{Address, Mailboxes, inbox_name, supervisor_name};
 use super::memory::{self, FleetMemory};
 use super::pool::{self, OpenPool};
 use super::visitors::Visitors;
@@ -42,7 +43,9 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
     };
     let memory = FleetMemory::create(&map)?;
     let visitors = Visitors::open(PoolId::of(&path)?)?;
-    let mut starter = Starter { keeper, plan: &plan, pool: &pool, memory: &memory };
+    let mut mailboxes = Mailboxes::open(plan.cells)?;
+    let mut starter =
+        Starter { keeper, plan: &plan, pool: &pool, memory: &memory, mailboxes: &mut mailboxes };
     let mut cells = starter.start_cells(&ledger, &map)?;
     starter.introduce(&mut cells)?;
     let owners = map.owners;
@@ -52,6 +55,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         keeper,
         pool,
         memory,
+        mailboxes,
         core: Supervisor::new(config),
         shards: layout.shards(),
         total_blocks: layout.total_blocks(),
@@ -73,6 +77,7 @@ struct Starter<'a> {
     plan: &'a FleetPlan,
     pool: &'a OpenPool,
     memory: &'a FleetMemory,
+    mailboxes: &'a mut Mailboxes,
 }
 
 impl Starter<'_> {
@@ -99,6 +104,7 @@ impl Starter<'_> {
                 total_blocks: superblock.layout.total_blocks(),
                 frames: self.frames_of_a_cell(),
                 generation: superblock.generation,
+                supervisor: self.mailboxes.give(cell, &supervisor_name())?.capability,
             };
             let mut link = Outbox::new(self.spawn(cell)?);
             let frames = self.make_frames(cell, start.frames)?;
@@ -139,18 +145,32 @@ impl Starter<'_> {
         self.keeper.send(message.to_bytes(), fds).map_err(|_| keeper_died())
     }
 
-    /// Gives every two cells their link.
-    fn introduce(&self, cells: &mut [CellPost]) -> Result<(), FleetError> {
-        for a in 0..self.plan.cells {
-            for b in a + 1..self.plan.cells {
-                let [for_a, for_b] = self.memory.link(CellId(a), CellId(b))?;
-                for (cell, peer, fds) in [(a, b, for_a), (b, a, for_b)] {
-                    let door = PeerDoor { peer: CellId(peer) };
-                    let link = &mut cells[usize::from(cell)].link;
+    /// Gives every two cells their link: each is found by the name of its inbox, and sends under a
+    /// capability of its own.
+    fn introduce(&mut self, cells: &mut [CellPost]) -> Result<(), FleetError> {
+        for a in (0..self.plan.cells).map(CellId) {
+            for b in (a.0 + 1..self.plan.cells).map(CellId) {
+                let a_to_b = self.mailboxes.give(a, &inbox_name(b))?;
+                let b_to_a = self.mailboxes.give(b, &inbox_name(a))?;
+                let (a_at, b_at) = (cell_at(b_to_a.address)?, cell_at(a_to_b.address)?);
+                let [for_a, for_b] = self.memory.link(a_at, b_at)?;
+                let (to, from) = (a_to_b.capability, b_to_a.capability);
+                let doors = [(a_at, b_at, to, from, for_a), (b_at, a_at, from, to, for_b)];
+                for (cell, peer, capability, admits, fds) in doors {
+                    let door = PeerDoor { peer, epoch: FIRST_EPOCH, capability, admits };
+                    let link = &mut cells[usize::from(cell.0)].link;
                     link.send(door.to_bytes(), fds).map_err(system("introduce cells"))?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// The cell behind an inbox.
+fn cell_at(address: Address) -> Result<CellId, FleetError> {
+    match address {
+        Address::Cell(cell) => Ok(cell),
+        Address::Supervisor => Err(FleetError::Bug("an inbox of the supervisor".into())),
     }
 }

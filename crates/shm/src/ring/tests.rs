@@ -45,7 +45,10 @@ fn messages_arrive_in_order_through_many_wraps() {
         let sent = text(i, rng.below(2_500) as usize);
         e.a.send(Lane::Request, KEY, &sent).unwrap();
         assert!(e.b.pending());
-        assert_eq!(e.b.receive(Lane::Request, &mut got), Ok(Some(Envelope { epoch: Epoch(7), capability: KEY })));
+        assert_eq!(
+            e.b.receive(Lane::Request, &mut got),
+            Ok(Some(Envelope { epoch: Epoch(7), capability: KEY }))
+        );
         assert_eq!(got, sent, "message {i}");
     }
     assert_eq!(e.b.receive(Lane::Request, &mut got), Ok(None));
@@ -74,7 +77,9 @@ fn both_directions_at_once_between_threads() {
     fn run(mut link: PeerLink) {
         let (mut sent, mut received, mut got) = (0, 0, Vec::new());
         while sent < MESSAGES || received < MESSAGES {
-            if sent < MESSAGES && link.send(Lane::Reply, KEY, &text(sent, sent as usize % 900)).is_ok() {
+            if sent < MESSAGES
+                && link.send(Lane::Reply, KEY, &text(sent, sent as usize % 900)).is_ok()
+            {
                 sent += 1;
             }
             while link.receive(Lane::Reply, &mut got).unwrap().is_some() {

@@ -74,4 +74,4 @@ impl Audit {
 }
 
 /// Bytes read at once.
-const PIECE: usize = 128 * 1024;
+const PIECE: usize = 48 * 1024;

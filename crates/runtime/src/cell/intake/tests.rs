@@ -1,0 +1,147 @@
+use super::*;
+use warren_base::{ClientId, Epoch, Ino, SlotNo};
+use warren_pool::PoolMessage;
+use warren_proto::slot::{cell_segment_len, client_segment_len};
+use warren_proto::{LockOwner, RequestHeader};
+use warren_shm::{ClientWriter, Frames, Segment};
+
+const CELL: CellId = CellId(0);
+const LIVE: usize = TASKS_MAX;
+
+/// A cell's memory with clients of two slots each.
+struct Cell {
+    memory: SharedMemory,
+    clients: Vec<ClientWriter>,
+    intake: Intake,
+}
+
+impl Cell {
+    fn new(clients: u32) -> Self {
+        let mut memory = SharedMemory::new(Frames::create(1).expect("frames"), CELL, Epoch(1));
+        let admit = |client| {
+            let requests = Segment::create("warren-test", client_segment_len(2)).expect("segment");
+            let replies = Segment::create("warren-test", cell_segment_len(2)).expect("segment");
+            let writer = ClientWriter::new(requests.map().clone(), 2).expect("writer");
+            let fds = [
+                requests.read_only_fd().expect("fd"),
+                replies.fd().try_clone_to_owned().expect("fd"),
+            ];
+            memory.admit(ClientId(client), 2, fds).expect("admit");
+            writer
+        };
+        let clients = (0..clients).map(admit).collect();
+        Self { memory, clients, intake: Intake::new() }
+    }
+
+    fn post(&mut self, client: u32, slot: u16, request: &Request) {
+        let writer = &self.clients[client as usize];
+        let header = RequestHeader { seq: 1, ..Default::default() };
+        writer.post(SlotNo(slot), &header, &request.to_bytes());
+        writer.ring(CELL, SlotNo(slot));
+    }
+
+    fn gather(&mut self) {
+        let intake = &mut self.intake;
+        self.memory.offer(|slot| intake.push_client(slot));
+    }
+
+    /// The next client's slot; it is taken, and stays in work.
+    fn next(&mut self, live: usize) -> Option<(u32, u16)> {
+        match self.intake.next(live, &self.memory)? {
+            Next::Client(slot) => {
+                self.memory.take(slot, &mut Vec::new());
+                Some((slot.client.0, slot.slot.0))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_finishes_work_comes_first_and_clients_last() {
+    let mut cell = Cell::new(1);
+    cell.post(0, 0, &Request::Null);
+    cell.gather();
+    let pool = |size| PeerMessage::Pool(PoolMessage::Estimate { size });
+    cell.intake.push_peer(CellId(1), pool(1));
+    cell.intake.push_completion(Completion::Timer);
+    let mut order = Vec::new();
+    while let Some(work) = cell.intake.next(0, &cell.memory) {
+        order.push(match work {
+            Next::Reply(_) => "completion",
+            Next::Peer(_) => "peer",
+            Next::Client(_) => "client",
+            Next::Idle(never) => match never {},
+        });
+    }
+    assert_eq!(order, ["completion", "peer", "client"]);
+}
+
+#[test]
+fn many_live_tasks_hold_clients_beyond_their_share_and_nobody_else() {
+    // So many that the share of each is the least.
+    let clients = (TASKS_MAX / SHARE_MIN) as u32;
+    let mut cell = Cell::new(clients);
+    for slot in [0, 1] {
+        cell.post(0, slot, &Request::Null);
+    }
+    cell.gather();
+    assert_eq!(
+        (cell.next(LIVE), cell.next(LIVE), cell.next(LIVE)),
+        (Some((0, 0)), Some((0, 1)), None)
+    );
+    // Both are in work; nothing more of it is taken, but of others.
+    assert_eq!(cell.memory.in_work(ClientId(0)), SHARE_MIN);
+    cell.post(1, 0, &Request::Null);
+    cell.gather();
+    assert_eq!(cell.next(LIVE), Some((1, 0)));
+    cell.intake.push_peer(CellId(1), PeerMessage::Pool(PoolMessage::Estimate { size: 1 }));
+    assert!(matches!(cell.intake.next(LIVE, &cell.memory), Some(Next::Peer(_))));
+}
+
+#[test]
+fn held_requests_go_on_when_tasks_end() {
+    let mut cell = Cell::new(1);
+    let held = |slot| SlotRef { client: ClientId(0), slot: SlotNo(slot) };
+    cell.intake.held.extend([held(0), held(1)]);
+    for slot in [0, 1] {
+        cell.post(0, slot, &Request::Null);
+    }
+    assert_eq!(cell.intake.clients_waiting(), 2);
+    // One has ended: one more is taken. Then another one has.
+    assert_eq!(cell.next(LIVE - 1), Some((0, 0)));
+    assert_eq!(cell.next(LIVE - 1), Some((0, 1)));
+    assert_eq!((cell.next(LIVE - 1), cell.intake.clients_waiting()), (None, 0));
+}
+
+#[test]
+fn requests_that_end_tasks_are_known_by_a_look() {
+    let mut cell = Cell::new(1);
+    let unlock = Request::ReleaseLocks { ino: Ino::ROOT, owner: LockOwner(1) };
+    cell.post(0, 0, &unlock);
+    cell.post(0, 1, &Request::Sync);
+    let (slot, mut body) = (|slot| SlotRef { client: ClientId(0), slot: SlotNo(slot) }, Vec::new());
+    assert!(ends_tasks(slot(0), &cell.memory, &mut body));
+    assert!(!ends_tasks(slot(1), &cell.memory, &mut body));
+    let writer = &cell.clients[0];
+    writer.post(SlotNo(1), &RequestHeader { seq: 2, ..Default::default() }, b"\xff");
+    assert!(ends_tasks(slot(1), &cell.memory, &mut body), "what is refused takes no task");
+}
+
+#[test]
+fn zz_bench() {
+    let mut cell = Cell::new(1);
+    let slot = SlotRef { client: ClientId(0), slot: SlotNo(0) };
+    for _ in 0..3 {
+        let t = std::time::Instant::now();
+        for _ in 0..1_000_000 {
+            cell.intake.push_client(std::hint::black_box(slot));
+            std::hint::black_box(cell.intake.next(0, &cell.memory));
+        }
+        eprintln!(
+            "{} ns a request; Work {} bytes",
+            t.elapsed().as_nanos() as f64 / 1e6,
+            size_of::<Work>()
+        );
+    }
+}

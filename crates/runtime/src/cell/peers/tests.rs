@@ -1,0 +1,130 @@
+use super::*;
+use crate::bell::Bell;
+use warren_pool::PoolMessage;
+use warren_shm::{PEER_SEGMENT_LEN, Segment, VITALS_LEN, VitalsWriter};
+
+const A: CellId = CellId(0);
+const B: CellId = CellId(1);
+
+/// What each of the two sends under.
+const OF_A: Capability = Capability(0xa);
+const OF_B: Capability = Capability(0xb);
+
+struct Pair {
+    a: Peers,
+    b: Peers,
+    segments: [Segment; 2],
+    vitals: Segment,
+}
+
+/// One side's segments, and in which epoch it is and takes its peer to be.
+struct Side<'a> {
+    own: &'a Segment,
+    theirs: &'a Segment,
+    cell: CellId,
+    door: PeerDoor,
+    epoch: Epoch,
+}
+
+fn open(vitals: &Segment, side: Side<'_>) -> Peers {
+    let bell = Bell::new().expect("bell");
+    let mut peers = Peers::new(side.cell, side.epoch, 2);
+    let fds = [
+        bell.rope().expect("rope"),
+        vitals.read_only_fd().expect("fd"),
+        side.own.fd().try_clone_to_owned().expect("fd"),
+        side.theirs.read_only_fd().expect("fd"),
+    ];
+    peers.open(side.door, fds).expect("open");
+    peers
+}
+
+fn door(peer: CellId, epoch: u32) -> PeerDoor {
+    let (capability, admits) = if peer == B { (OF_A, OF_B) } else { (OF_B, OF_A) };
+    PeerDoor { peer, epoch: Epoch(epoch), capability, admits }
+}
+
+/// Two cells and their link; `a` is in epoch `epoch_of_a`, and `b` knows of `least`.
+fn pair(epoch_of_a: u32, least: u32) -> Pair {
+    let segment = |len| Segment::create("warren-test", len).expect("segment");
+    let segments = [segment(PEER_SEGMENT_LEN), segment(PEER_SEGMENT_LEN)];
+    let vitals = segment(VITALS_LEN);
+    VitalsWriter::new(vitals.map().clone(), A, Epoch(1)).expect("vitals").set_spinners(3);
+    let [a_to_b, b_to_a] = &segments;
+    let of_a =
+        Side { own: a_to_b, theirs: b_to_a, cell: A, door: door(B, 1), epoch: Epoch(epoch_of_a) };
+    let of_b = Side { own: b_to_a, theirs: a_to_b, cell: B, door: door(A, least), epoch: Epoch(1) };
+    let (a, b) = (open(&vitals, of_a), open(&vitals, of_b));
+    Pair { a, b, segments, vitals }
+}
+
+fn numbered(size: u64) -> PeerMessage {
+    PeerMessage::Pool(PoolMessage::Estimate { size })
+}
+
+/// What `b` finds in the lane of requests.
+fn number_at(b: &mut Peers) -> Option<u64> {
+    match b.receive(A, Lane::Request).expect("receive") {
+        Received::Message(PeerMessage::Pool(PoolMessage::Estimate { size })) => Some(size),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_full_inbox_delays_and_keeps_order() {
+    const MESSAGES: u64 = 20_000;
+    let Pair { mut a, mut b, .. } = pair(1, 1);
+    assert_eq!(a.others().collect::<Vec<_>>(), [B]);
+    for n in 0..MESSAGES {
+        a.send(B, &numbered(n)).expect("send");
+    }
+    a.flush().expect("flush");
+    assert!(a.is_backed_up());
+    let mut next = 0;
+    while next < MESSAGES {
+        while let Some(number) = number_at(&mut b) {
+            assert_eq!(number, next);
+            next += 1;
+        }
+        a.flush().expect("flush");
+    }
+    assert!(!a.is_backed_up());
+    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Nothing)));
+    assert_eq!((b.dropped(), b.spinners()), (Dropped::default(), 3));
+}
+
+#[test]
+fn a_revoked_capability_is_refused_alone() {
+    let Pair { mut a, mut b, .. } = pair(1, 1);
+    a.send(B, &numbered(1)).expect("send");
+    a.send(B, &numbered(2)).expect("send");
+    b.send(A, &numbered(3)).expect("send");
+    assert_eq!(number_at(&mut b), Some(1));
+    b.revoke(OF_A);
+    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Dropped)));
+    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Nothing)));
+    assert_eq!(b.dropped(), Dropped { refused: 1, stale: 0 });
+    assert!(matches!(a.receive(B, Lane::Request), Ok(Received::Message(_))));
+}
+
+#[test]
+fn a_capability_that_was_never_given_is_refused() {
+    let Pair { mut b, segments, vitals, .. } = pair(1, 1);
+    let [own, theirs] = &segments;
+    let forged = PeerDoor { capability: Capability(0xbad), ..door(B, 1) };
+    let mut a = open(&vitals, Side { own, theirs, cell: A, door: forged, epoch: Epoch(1) });
+    a.send(B, &numbered(1)).expect("send");
+    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Dropped)));
+    assert_eq!(b.dropped(), Dropped { refused: 1, stale: 0 });
+}
+
+#[test]
+fn an_earlier_epoch_is_dropped_and_a_later_one_taken() {
+    let Pair { mut a, mut b, .. } = pair(4, 5);
+    a.send(B, &numbered(1)).expect("send");
+    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Dropped)));
+    assert_eq!(b.dropped(), Dropped { refused: 0, stale: 1 });
+    let Pair { mut a, mut b, .. } = pair(6, 5);
+    a.send(B, &numbered(1)).expect("send");
+    assert_eq!(number_at(&mut b), Some(1));
+}
