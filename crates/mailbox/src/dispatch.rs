@@ -130,14 +130,6 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
         self.idle.pop().map(Work::Idle)
     }
 
-    /// The next client's request if nothing goes before it: what [`Self::take_next`] would hand
-    /// out, for less in the case that is by far the most frequent.
-    #[inline]
-    pub fn take_lone_client(&mut self) -> Option<C> {
-        let alone = self.replies.is_empty() && self.peers.is_empty();
-        if alone { pop_within(&mut self.clients, &mut self.client_tasks) } else { None }
-    }
-
     /// What comes before any client's request: a reply or a peer's request.
     pub fn take_urgent(&mut self) -> Option<Work<R, P, C, I>> {
         if let Some(reply) = self.replies.pop() {
@@ -352,10 +344,7 @@ mod tests {
         dispatch.set_live(Origin::Client, 1);
         assert_eq!(dispatch.room(Origin::Client), 1);
         assert_eq!(dispatch.take_urgent(), None);
-        dispatch.push_peer(9).unwrap();
-        assert_eq!(dispatch.take_lone_client(), None, "a peer's request goes first");
-        assert_eq!(dispatch.take_urgent(), Some(Work::Peer(9)));
-        assert_eq!(dispatch.take_lone_client(), Some(2));
-        assert_eq!((dispatch.live(Origin::Client), dispatch.take_lone_client()), (2, None));
+        assert_eq!(dispatch.take_next(), Some(Work::Client(2)));
+        assert_eq!(dispatch.live(Origin::Client), 2);
     }
 }

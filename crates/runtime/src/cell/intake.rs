@@ -107,9 +107,6 @@ impl Intake {
         if !self.held.is_empty() {
             self.release_held();
         }
-        if let Some(slot) = self.dispatch.take_lone_client() {
-            return Some(Work::Client(slot));
-        }
         self.dispatch.take_next()
     }
 

@@ -127,21 +127,3 @@ fn requests_that_end_tasks_are_known_by_a_look() {
     writer.post(SlotNo(1), &RequestHeader { seq: 2, ..Default::default() }, b"\xff");
     assert!(ends_tasks(slot(1), &cell.memory, &mut body), "what is refused takes no task");
 }
-
-#[test]
-fn zz_bench() {
-    let mut cell = Cell::new(1);
-    let slot = SlotRef { client: ClientId(0), slot: SlotNo(0) };
-    for _ in 0..3 {
-        let t = std::time::Instant::now();
-        for _ in 0..1_000_000 {
-            cell.intake.push_client(std::hint::black_box(slot));
-            std::hint::black_box(cell.intake.next(0, &cell.memory));
-        }
-        eprintln!(
-            "{} ns a request; Work {} bytes",
-            t.elapsed().as_nanos() as f64 / 1e6,
-            size_of::<Work>()
-        );
-    }
-}
