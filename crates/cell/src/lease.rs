@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use warren_base::limits::LEASE_WORDS;
-use warren_base::{ClientId, Epoch, FixedState};
+use warren_base::{ClientId, Epoch, FixedState, Ino};
 use warren_proto::{Lease, LeaseKey};
 
 use crate::Memory;
@@ -108,6 +108,22 @@ impl Leases {
         if holders.is_empty() {
             self.words.remove(&word);
         }
+    }
+
+    /// Revokes the word leases on all names of a directory: who may search it has changed, and a copy of
+    /// a name says that its holder may. (A front's kernel checks that itself, each time.) Rare enough to
+    /// look at every word.
+    pub(crate) fn revoke_names(&mut self, dir: Ino, memory: &mut impl Memory) {
+        self.words.retain(|word, holders| {
+            holders.retain(|holder| {
+                let revoked = matches!(&holder.key, LeaseKey::Name(of, _) if *of == dir);
+                if revoked {
+                    memory.store_word(holder.client, *word, 0);
+                }
+                !revoked
+            });
+            !holders.is_empty()
+        });
     }
 
     /// Grants an acknowledged lease, unless the key is being recalled from somebody or there are too
@@ -221,7 +237,7 @@ impl Leases {
     }
 
     /// The inode is gone for good: nothing about it can change any more.
-    pub(crate) fn forget_inode(&mut self, ino: warren_base::Ino) {
+    pub(crate) fn forget_inode(&mut self, ino: Ino) {
         if !self.acknowledged.is_empty() {
             for key in [LeaseKey::Attr(ino), LeaseKey::Pages(ino)] {
                 if !self.is_recalling(&key) {
@@ -235,7 +251,6 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_base::Ino;
 
     const KEY: LeaseKey = LeaseKey::Attr(Ino::ROOT);
     const A: ClientId = ClientId(1);

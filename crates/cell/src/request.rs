@@ -198,6 +198,10 @@ impl Cell {
             self.truncate_now(ino, size, out);
         }
         self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
+        let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        if access && value.attr.kind == FileKind::Directory {
+            self.leases.revoke_names(ino, out.memory);
+        }
         let now = self.now.wall;
         let time = |set: SetTime| match set {
             SetTime::Now => now,

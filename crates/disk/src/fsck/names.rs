@@ -178,7 +178,6 @@ impl Checker<'_> {
             None => "it does not exist",
             Some(_) if names.links.contains_key(&ino) => "a name leads to it",
             Some(facts) if facts.entries > 0 => "it is a directory with entries",
-            Some(_) if self.superblock.clean => "the pool was unmounted in order",
             Some(_) => {
                 self.report.add(Finding::Orphan { ino });
                 return;

@@ -459,7 +459,7 @@ fn a_block_that_is_used_but_free_is_found() {
 }
 
 #[test]
-fn orphans_are_expected_after_a_crash_only() {
+fn orphans_are_reclaimed_unless_they_are_none() {
     let file = Ino(1 << 48 | 3);
     let orphan = |draft: &mut Draft, clean| {
         draft.shards[1].inode(file, FileKind::Regular, 0, Ino(0));
@@ -467,8 +467,7 @@ fn orphans_are_expected_after_a_crash_only() {
         draft.superblock.clean = clean;
     };
     assert_eq!(planted(|draft| orphan(draft, false)), [Finding::Orphan { ino: file }]);
-    let found = planted(|draft| orphan(draft, true));
-    assert!(matches!(found[..], [Finding::BadOrphan { .. }]), "{found:?}");
+    assert_eq!(planted(|draft| orphan(draft, true)), [Finding::Orphan { ino: file }]);
     let named = planted(|draft| {
         draft.superblock.clean = false;
         draft.shards[1].records.insert(Key::orphan(INNER), Value::Orphan);
