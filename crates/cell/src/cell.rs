@@ -29,7 +29,7 @@ use crate::plant::Plant;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::task::{Stop, Task, TaskId, Tasks, Wait, WaitKey, Work};
-use crate::txn::Participant;
+use crate::txn::{Committing, Participant};
 
 /// What a cell is started with.
 #[derive(Clone, Debug)]
@@ -93,8 +93,7 @@ pub struct Cell {
     pub(crate) tasks: Tasks,
     pub(crate) participants: BTreeMap<TxnId, Participant>,
     pub(crate) live_txns: BTreeSet<TxnId>,
-    /// Decided, with so many participants that have not said so yet.
-    pub(crate) committing: BTreeMap<TxnId, usize>,
+    pub(crate) committing: BTreeMap<TxnId, Committing>,
     pub(crate) tasks_of_txns: BTreeMap<TxnId, TaskId>,
     pub(crate) next_txn: u64,
     pub(crate) io: Io,

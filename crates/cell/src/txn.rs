@@ -75,6 +75,16 @@ impl Txn {
     }
 }
 
+/// A transaction that is decided, while other cells make their changes.
+#[derive(Debug)]
+pub(crate) struct Committing {
+    /// Cells that were told and have not answered.
+    left: usize,
+    /// The cell that is told when all others have answered: it holds the lock on the tree's shape.
+    last: Option<(CellId, Vec<Change>)>,
+    unlock_tree: bool,
+}
+
 /// A transaction at a cell that takes part.
 #[derive(Debug)]
 pub(crate) struct Participant {
@@ -230,17 +240,51 @@ impl Cell {
             by_cell.entry(owner).or_default().push(change);
         }
         self.tasks_of_txns.remove(&txn.id);
-        self.committing.insert(txn.id, txn.participants.len());
-        if txn.participants.is_empty() {
-            self.committing.remove(&txn.id);
-            self.end_txn(txn.id, out);
-        }
-        for cell in &txn.participants {
+        // The shape of the tree stays locked until every cell has made its changes: whoever locks it
+        // next looks at directories without locking them.
+        let shape = txn.held.contains_key(&LockKey::Tree);
+        let owner = self.map[usize::from(LockKey::Tree.shard().0)];
+        let last = (shape && owner != self.id)
+            .then(|| (owner, by_cell.remove(&owner).unwrap_or_default()));
+        let mut left = 0;
+        for cell in txn.participants.iter().filter(|cell| !shape || **cell != owner) {
             let changes = by_cell.remove(cell).unwrap_or_default();
-            let message = PeerMessage::Request(PeerRequest::Commit { txn: txn.id, changes });
-            out.effects.push(Effect::Send { to: *cell, message });
+            self.send_commit(txn.id, *cell, changes, out);
+            left += 1;
         }
-        self.unlock_held(&txn);
+        for key in txn.held.keys().filter(|key| **key != LockKey::Tree) {
+            self.unlock(key, txn.id);
+        }
+        let unlock_tree = shape && owner == self.id;
+        self.committing.insert(txn.id, Committing { left, last, unlock_tree });
+        self.advance_commit(txn.id, out);
+    }
+
+    fn send_commit<M: Memory>(
+        &mut self,
+        txn: TxnId,
+        to: CellId,
+        changes: Vec<Change>,
+        out: &mut Out<'_, M>,
+    ) {
+        let message = PeerMessage::Request(PeerRequest::Commit { txn, changes });
+        out.effects.push(Effect::Send { to, message });
+    }
+
+    /// Goes on with a decided transaction when everybody who was told has made the changes.
+    fn advance_commit<M: Memory>(&mut self, id: TxnId, out: &mut Out<'_, M>) {
+        let Some(commit) = self.committing.get_mut(&id).filter(|commit| commit.left == 0) else {
+            return;
+        };
+        if let Some((cell, changes)) = commit.last.take() {
+            commit.left = 1;
+            return self.send_commit(id, cell, changes, out);
+        }
+        let commit = self.committing.remove(&id).expect("just seen");
+        if commit.unlock_tree {
+            self.unlock(&LockKey::Tree, id);
+        }
+        self.end_txn(id, out);
     }
 
     fn unlock_held(&mut self, txn: &Txn) {
@@ -309,11 +353,9 @@ impl Cell {
     }
 
     fn committed<M: Memory>(&mut self, txn: TxnId, out: &mut Out<'_, M>) {
-        let Some(left) = self.committing.get_mut(&txn) else { return };
-        *left -= 1;
-        if *left == 0 {
-            self.committing.remove(&txn);
-            self.end_txn(txn, out);
+        if let Some(commit) = self.committing.get_mut(&txn) {
+            commit.left = commit.left.saturating_sub(1);
+            self.advance_commit(txn, out);
         }
     }
 

@@ -165,17 +165,15 @@ impl<'a> View<'a> {
         self.touch(|| LockKey::Tree, LockKey::Tree.shard(), LockMode::Write)
     }
 
-    /// The parent of a directory, looked at under the right to change the shape of the tree.
-    pub(crate) fn parent(&mut self, dir: Ino) -> Result<Ino, Stop> {
+    /// The parent of a directory, if that exists, looked at under the right to change the shape of the tree.
+    pub(crate) fn parent(&mut self, dir: Ino) -> Result<Option<Ino>, Stop> {
         if let Some(shard) = self.local(dir.shard())? {
-            let inode = shard.inode(dir)?.ok_or(Errno::ESTALE)?;
-            return Ok(inode.parent);
+            return Ok(shard.inode(dir)?.map(|inode| inode.parent));
         }
         match &self.mode {
             Mode::Local => Err(Stop::Wait(Wait::Remote)),
             Mode::Txn { txn, .. } => match txn.peeked.get(&dir) {
-                Some(Some(value)) => Ok(value.parent),
-                Some(None) => Err(Errno::ESTALE.into()),
+                Some(value) => Ok(value.map(|value| value.parent)),
                 None => Err(Stop::Wait(Wait::Peek(dir))),
             },
         }

@@ -113,10 +113,14 @@ fn check_shape(
     }
 }
 
-/// Whether `ancestor` is `dir` or above it.
+/// Whether `ancestor` is `dir` or above it. Above a directory that was removed while it is open there
+/// may be nothing any more.
 fn is_above(view: &mut View<'_>, ancestor: Ino, mut dir: Ino) -> Result<bool, Stop> {
     while dir != ancestor && dir != Ino::ROOT {
-        dir = view.parent(dir)?;
+        match view.parent(dir)? {
+            Some(parent) => dir = parent,
+            None => return Ok(false),
+        }
     }
     Ok(dir == ancestor)
 }
