@@ -210,7 +210,8 @@ impl Cell {
         let shard = self.shards.get_mut(&ino.shard()).expect("owned");
         let inode = shard.inode_mut(ino);
         let chown = set.uid.is_some() || set.gid.is_some();
-        if (chown && !who.checked_by_kernel) || set.kill_privileges {
+        // A new owner takes them away whoever gives the file to him, root too.
+        if chown || set.kill_privileges {
             inode.mode = permission::without_privileges(value.attr.kind, inode.mode);
         }
         if let Some(mode) = set.mode {

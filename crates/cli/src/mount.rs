@@ -23,6 +23,9 @@ const OTHERS_POLL: Duration = Duration::from_millis(20);
 pub fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
     let directory = &arguments.directory;
     check_mount_point(directory)?;
+    // The front works in a directory of its own.
+    let directory =
+        &directory.canonicalize().map_err(|e| Failure::io(directory, "mount it", &e))?;
     let pool = absolute(&arguments.pool)?;
     let started = ensure_fleet(&pool, &arguments.fleet)?;
     let mounted = if arguments.foreground {
