@@ -233,6 +233,18 @@ def attributes():
     print(os.listxattr("x"))
 
 
+def privileges():
+    for mode in (0o4755, 0o2755, 0o2745, 0o6711):
+        put("p", "x")
+        os.chmod("p", mode)
+        os.chown("p", os.getuid(), -1)
+        print(oct(mode), "chown", oct(os.stat("p").st_mode))
+        os.chmod("p", mode)
+        os.truncate("p", 0)
+        print(oct(mode), "truncate", oct(os.stat("p").st_mode))
+        os.unlink("p")
+
+
 def sizes():
     put("s", "0123456789")
     os.truncate("s", 4)
@@ -257,6 +269,6 @@ def sizes():
     print(free.f_namemax, free.f_bsize >= 512, free.f_bfree <= free.f_blocks)
 
 
-for part in (renames, open_files, appends, creators, permissions, times, specials, attributes, sizes):
+for part in (renames, open_files, appends, creators, permissions, times, specials, attributes, privileges, sizes):
     print("==", part.__name__)
     part()

@@ -78,8 +78,9 @@ impl Fleet {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let (pool, mounted) = (self.pool.clone(), self.mounted.clone());
-        self.warren(&["mount"], &[&pool, &mounted])?.expect_success("mount")?;
+        // Relative, as a person at a shell would say it.
+        let mounted = self.mounted.strip_prefix(&self.place).unwrap_or(&self.mounted);
+        self.warren(&["mount"], &[&self.pool, mounted])?.expect_success("mount")?;
         Ok(())
     }
 
