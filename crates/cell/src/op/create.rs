@@ -30,7 +30,8 @@ pub(super) fn create(
     view.may_add(&parent)?;
     check_new(new)?;
     let directory = new.kind == FileKind::Directory;
-    let home = if directory { place(view, dir, name) } else { dir.shard() };
+    let (secret, shards) = (view.cell.secret, view.cell.map.len());
+    let home = if directory { place(secret, shards, dir, name) } else { dir.shard() };
     let ino = view.new_ino(home)?;
     let (new, gid) = inherit(view, &parent, new);
     let (uid, now) = (view.who.uid, view.cell.now.wall);
@@ -80,9 +81,9 @@ fn check_new(new: &NewInode) -> Result<(), Errno> {
 
 /// Directories spread over the shards by the hash of where they were made (design 8), so that the
 /// tree spreads over the fleet.
-fn place(view: &View<'_>, dir: Ino, name: &FileName) -> ShardId {
-    let hash = name_hash(view.cell.secret ^ dir.0, name.as_bytes());
-    ShardId((hash % view.cell.map.len() as u64) as u16)
+fn place(secret: u64, shards: usize, dir: Ino, name: &FileName) -> ShardId {
+    let hash = name_hash(secret ^ dir.0, name.as_bytes());
+    ShardId((hash % shards as u64) as u16)
 }
 
 /// A directory with the set-gid bit passes its group on, and to directories the bit too.
@@ -131,4 +132,37 @@ pub(super) fn link(view: &mut View<'_>, ino: Ino, dir: Ino, name: &FileName) -> 
     ];
     let reply = PlannedReply::Entry { dir, name: name.clone(), ino, kind, attr: Some(attr) };
     Ok(Plan { changes, reply })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A source tree: a few directories at the top, the same few names again and again below.
+    fn source_tree(secret: u64, shards: usize) -> Vec<Ino> {
+        let names = ["src", "tests", "include", "docs", "examples", "build", "lib", "tools"];
+        let mut next = vec![1; shards];
+        let mut tree = vec![Ino::ROOT];
+        for depth in 0..3 {
+            for parent in tree.clone().into_iter().skip(if depth == 0 { 0 } else { 1 }) {
+                for name in &names[..names.len() - depth] {
+                    let name = FileName::new(name.as_bytes()).expect("a name");
+                    let home = place(secret, shards, parent, &name);
+                    next[usize::from(home.0)] += 1;
+                    tree.push(Ino::new(home, next[usize::from(home.0)]));
+                }
+            }
+        }
+        tree
+    }
+
+    #[test]
+    fn a_source_tree_lies_on_both_of_two_cells() {
+        for (secret, shards) in [(1, 256), (2, 256), (3, 16), (4, 2)] {
+            let tree = source_tree(secret, shards);
+            let second = tree.iter().filter(|dir| dir.shard().0 % 2 == 1).count();
+            let share = second as f64 / tree.len() as f64;
+            assert!((0.25..0.75).contains(&share), "{share} of {} directories", tree.len());
+        }
+    }
 }
