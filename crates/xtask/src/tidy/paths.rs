@@ -25,7 +25,7 @@ pub fn check(root: &Path, files: &[PathBuf]) -> Vec<Finding> {
         .collect()
 }
 
-/// A place counts only where a path or host name starts: `a/work/b` is relative.
+/// A place counts only where a path or host name starts; further in, a path is relative.
 fn check_text(path: &Path, text: &str) -> Vec<Finding> {
     let starts = |at: usize| {
         let before = text[..at].chars().next_back();
