@@ -12,8 +12,8 @@ use warren_base::{CellId, ClientId, Epoch, Errno, Ino, MapVersion, ShardId, TxnI
 use warren_disk::RootSlot;
 use warren_proto::control::{Order, Report};
 use warren_proto::{
-    Answer, Change, Credentials, InodeValue, LockFlavour, LockKey, LockMode, Reply, Request,
-    RequestHeader,
+    Answer, Change, Credentials, InodeValue, LeaseKey, LockFlavour, LockKey, LockMode, Reply,
+    Request, RequestHeader,
 };
 
 use crate::cache::Cache;
@@ -454,6 +454,7 @@ impl Cell {
         }
         for handle in self.opens.handles_of(client) {
             if self.opens.close(handle, client) == Ok(true) {
+                self.leases.revoke(&LeaseKey::Attr(handle.ino), out.memory);
                 self.start(Task::new(Work::Reap { ino: handle.ino }));
             }
         }

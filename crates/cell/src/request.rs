@@ -76,7 +76,7 @@ impl Cell {
             }
             Request::ReadLink { ino } => self.read_link(ino),
             Request::Open { ino, access } => self.open_file(ino, access, who, task, out),
-            Request::Close { handle } => self.close(handle, client),
+            Request::Close { handle } => self.close(handle, client, out),
             Request::Read { handle, position, len } => {
                 let len = self.read(*from, handle, position, len, out)?;
                 Ok(Some((Ok(Reply::Read { len }), len)))
@@ -127,9 +127,21 @@ impl Cell {
         Ok(access.map(|file| file.access.contains(AccessMode::WRITE)))
     }
 
-    fn close(&mut self, handle: Handle, client: ClientId) -> Result<Finished, Stop> {
+    fn close<M: Memory>(
+        &mut self,
+        handle: Handle,
+        client: ClientId,
+        out: &mut Out<'_, M>,
+    ) -> Result<Finished, Stop> {
+        let ino = handle.ino;
+        let inode = self.shards[&ino.shard()].inode(ino)?;
+        let nameless = inode.is_none_or(|inode| inode.nlink == 0);
         if self.opens.close(handle, client)? {
-            self.start(Task::new(Work::Reap { ino: handle.ino }));
+            // Without a name it is gone with its last open, however long its blocks take to be freed.
+            if nameless {
+                self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
+            }
+            self.start(Task::new(Work::Reap { ino }));
         }
         done(Reply::Done)
     }
