@@ -49,6 +49,7 @@ errnos! {
     ERANGE = 34, "out of range";
     EDEADLK = 35, "deadlock";
     ENAMETOOLONG = 36, "name too long";
+    ENOLCK = 37, "no room for a lock";
     ENOSYS = 38, "not implemented";
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many symbolic links";

@@ -1,19 +1,37 @@
 //! A hasher without a random seed, for the hash maps of pure crates: the same run makes the same maps.
 //!
-//! Fast rather than strong: multiply and fold, a word at a time. Whoever hashes what strangers choose
-//! bounds its map, so that the worst collisions cost the stranger's own share only.
+//! Fast rather than strong: multiply and fold, a word at a time. Unseeded it is for keys that nobody
+//! chooses (numbers that were handed out). A map whose keys are strings of strangers is given a seed
+//! that they do not know and whose hashes they do not see; else one could choose names that all collide.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 
 /// Builds [`FixedHasher`]s.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct FixedState;
+#[derive(Clone, Copy, Default)]
+pub struct FixedState {
+    seed: u64,
+}
+
+impl FixedState {
+    /// A state of its own for each seed.
+    pub const fn seeded(seed: u64) -> Self {
+        Self { seed }
+    }
+}
+
+impl fmt::Debug for FixedState {
+    /// The seed may be a secret and must not end in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FixedState")
+    }
+}
 
 impl BuildHasher for FixedState {
     type Hasher = FixedHasher;
 
     fn build_hasher(&self) -> FixedHasher {
-        FixedHasher(0x243f_6a88_85a3_08d3)
+        FixedHasher(self.seed ^ 0x243f_6a88_85a3_08d3)
     }
 }
 
@@ -71,15 +89,36 @@ mod tests {
     #[test]
     fn neighbouring_numbers_fall_into_different_buckets() {
         let buckets: std::collections::BTreeSet<u64> =
-            (0..4096_u64).map(|n| FixedState.hash_one(n) % 4096).collect();
+            (0..4096_u64).map(|n| FixedState::default().hash_one(n) % 4096).collect();
         assert!(buckets.len() > 2300, "only {} of 4096 buckets are used", buckets.len());
     }
 
     #[test]
     fn bytes_and_their_length_count() {
-        let hash = |bytes: &[u8]| FixedState.hash_one(bytes);
+        let hash = |bytes: &[u8]| FixedState::default().hash_one(bytes);
         assert_ne!(hash(b"abcdefgh"), hash(b"abcdefgi"));
         assert_ne!(hash(b"a"), hash(b"a\0"));
         assert_eq!(hash(b"abc"), hash(b"abc"));
+    }
+
+    /// A word that equals the state wipes it out: sixteen bytes, of which the second eight are such a
+    /// word, hash alike whatever came before. Whoever does not know the seed does not know the word.
+    #[test]
+    fn names_made_to_collide_without_the_seed_do_not_collide() {
+        let known = FixedState::default();
+        let absorbed = |first: u64| {
+            let mut hasher = known.build_hasher();
+            hasher.mix(first);
+            [first.to_le_bytes(), hasher.0.to_le_bytes()].concat()
+        };
+        let hash = |state: FixedState, n| {
+            let mut hasher = state.build_hasher();
+            hasher.write(&absorbed(n));
+            hasher.finish()
+        };
+        assert!((1..1000).all(|n| hash(known, n) == hash(known, 0)), "the attack works");
+        let seeded = FixedState::seeded(0x5eed);
+        let hashes = (0..1000).map(|n| hash(seeded, n));
+        assert_eq!(hashes.collect::<std::collections::BTreeSet<_>>().len(), 1000);
     }
 }

@@ -11,6 +11,7 @@ mod kind;
 pub mod limits;
 mod queue;
 mod rng;
+mod siphash;
 mod time;
 
 pub use errno::Errno;
@@ -19,4 +20,5 @@ pub use id::{BlockNo, CellId, ClientId, Epoch, Ino, Lsn, MapVersion, ShardId, Sl
 pub use kind::FileKind;
 pub use queue::{BoundedQueue, Full};
 pub use rng::Rng;
+pub use siphash::{siphash_1_3, siphash_2_4};
 pub use time::{Instant, Timestamp};

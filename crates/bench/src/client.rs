@@ -110,7 +110,6 @@ pub fn run(options: &ClientOptions) -> Result<Report, BenchError> {
     for process in ground.cell_processes()? {
         machine::pin(Some(process), cell_cpu)?;
     }
-    // A slot made on a pinned thread would take the machine for one of a single core.
     let mut contenders = contenders(ground.pool(), options)?;
     let _pinned = Pinned::here(client_cpu)?;
     for (rounds, counts) in [(ROUNDS_BEFORE, false), (options.rounds, true)] {

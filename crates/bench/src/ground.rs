@@ -82,6 +82,7 @@ pub fn format_options() -> FormatOptions {
     FormatOptions {
         size_bytes: POOL_BYTES,
         shards: SHARDS,
+        log_bytes: warren_disk::format::log_suggested(POOL_BYTES),
         uuid: *b"warren benchmark",
         secret: 0x7761_7272_656e,
         now: Timestamp(0),

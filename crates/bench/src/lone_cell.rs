@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 
 use warren_base::limits::{BLOCK_SIZE, LEASE_WORDS, PAYLOAD_MAX};
 use warren_base::{
-    BlockNo, CellId, ClientId, Epoch, Instant, MapVersion, ShardId, SlotNo, Timestamp,
+    BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion, ShardId, SlotNo, Timestamp,
 };
-use warren_cell::{Cell, CellConfig, Clock, Effect, Event, FrameNo, Memory, SlotRef};
-use warren_disk::{Layout, ROOT_SLOT_SIZE, RootSlot};
-use warren_proto::control::Order;
+use warren_cell::{
+    Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
+};
+use warren_disk::{Layout, LogArea, ROOT_SLOT_SIZE, RootSlot};
+use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Credentials, Request, RequestHeader};
 
 use crate::ground::{POOL_BYTES, SHARDS, blocks, format_options};
@@ -79,6 +81,8 @@ pub struct LoneCell {
     effects: Vec<Effect>,
     seq: u32,
     answer: Option<Answer>,
+    wants_checkpoint: bool,
+    checkpoints: u64,
 }
 
 impl LoneCell {
@@ -87,12 +91,21 @@ impl LoneCell {
         let mut effects = Vec::new();
         let cell = Cell::new(config(&device), WHEN, &mut effects);
         let memory = PlainMemory {
-            frames: vec![[0; BLOCK_SIZE]; FRAMES as usize],
+            frames: vec![[0; BLOCK_SIZE]; CellConfig::frames_total(FRAMES, log_area()) as usize],
             words: vec![0; LEASE_WORDS],
             request: vec![7; PAYLOAD_MAX],
             reply: vec![0; PAYLOAD_MAX],
         };
-        let mut lone = Self { cell, memory, device, effects, seq: 0, answer: None };
+        let mut lone = Self {
+            cell,
+            memory,
+            device,
+            effects,
+            seq: 0,
+            answer: None,
+            wants_checkpoint: false,
+            checkpoints: 1,
+        };
         lone.carry_out();
         lone.apply(Event::Tick);
         let admit =
@@ -109,7 +122,19 @@ impl LoneCell {
         self.seq = self.seq.wrapping_add(1);
         let header = RequestHeader { seq: self.seq, payload_len, ..Default::default() };
         self.apply(Event::Request { from: SLOT, header, request });
+        if std::mem::take(&mut self.wants_checkpoint) {
+            self.checkpoint();
+        }
         self.answer.take().expect("everything is in memory")
+    }
+
+    /// As the supervisor would, once the op log is half full.
+    fn checkpoint(&mut self) {
+        self.checkpoints += 1;
+        let number = self.checkpoints;
+        self.apply(Event::Order(Order::Drain { number }));
+        self.apply(Event::Order(Order::Write { number }));
+        self.apply(Event::Order(Order::Switched { number }));
     }
 
     fn apply(&mut self, event: Event) {
@@ -154,6 +179,11 @@ impl LoneCell {
                 }
                 io
             }
+            Effect::Flush { io } => io,
+            Effect::Report(Report::WantCheckpoint { .. }) => {
+                self.wants_checkpoint = true;
+                return;
+            }
             Effect::Send { .. } | Effect::Report(_) | Effect::Wake(_) => return,
         };
         self.cell.apply(
@@ -175,9 +205,18 @@ impl LoneCell {
     }
 }
 
+fn layout() -> Layout {
+    let log_blocks = format_options().log_bytes / BLOCK_SIZE as u64;
+    let layout = Layout::new(POOL_BYTES / BLOCK_SIZE as u64, SHARDS, log_blocks);
+    layout.expect("the pool is large enough")
+}
+
+fn log_area() -> LogArea {
+    layout().log_area(0, 1)
+}
+
 fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
-    let total_blocks = POOL_BYTES / BLOCK_SIZE as u64;
-    let layout = Layout::new(total_blocks, SHARDS, 0).expect("the pool is large enough");
+    let layout = layout();
     let root = |shard| {
         let place = layout.root_slot(shard, 0);
         let bytes = device.get(&place.block)?;
@@ -186,14 +225,22 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
     CellConfig {
         id: CellId(0),
         epoch: Epoch(1),
+        cells: 1,
         map: vec![CellId(0); usize::from(SHARDS)],
         map_version: MapVersion(1),
         secret: format_options().secret,
         roots: (0..SHARDS).map(ShardId).map(|shard| (shard, root(shard))).collect(),
-        // The first chunk is shard 0's.
+        owned_chunks: [(ShardId(0), vec![layout.reserved_chunks()])].into(),
         free_chunks: (layout.reserved_chunks() + 1..layout.chunks()).collect(),
-        total_blocks,
+        reserved_chunks: layout.reserved_chunks(),
+        total_blocks: layout.total_blocks(),
         frames: FRAMES,
+        log: LogConfig {
+            area: log_area(),
+            incarnation: 1,
+            start: Lsn(0),
+            recovery: Recovery::None,
+        },
         generation: 1,
         plant: None,
     }

@@ -26,13 +26,18 @@ pub(crate) struct Page {
     pub(crate) frame: FrameNo,
     pub(crate) state: PageState,
     pub(crate) writing: Option<IoId>,
+    /// Changed since a step of the log last told where the page is, or what is in it.
+    pub(crate) uncovered: bool,
+    /// Written, but no flush since: the device may lose it.
+    unflushed: bool,
     pins: u16,
     referenced: bool,
 }
 
 impl Page {
     fn is_evictable(&self) -> bool {
-        self.state == PageState::Clean && self.writing.is_none() && self.pins == 0
+        let settled = self.writing.is_none() && !self.unflushed;
+        self.state == PageState::Clean && settled && self.pins == 0
     }
 
     fn is_used_by_io(&self) -> bool {
@@ -76,6 +81,9 @@ pub(crate) struct Cache {
     /// All pages (and some that are gone), in the order in which eviction looks at them.
     clock: VecDeque<PageNo>,
     pinned: u32,
+    /// Pages that no flush has followed yet, and those that the flush under way is for.
+    unflushed: Vec<PageNo>,
+    flushing: Vec<PageNo>,
 }
 
 impl Cache {
@@ -87,6 +95,8 @@ impl Cache {
             dirty: DirtySet::default(),
             clock: VecDeque::new(),
             pinned: 0,
+            unflushed: Vec::new(),
+            flushing: Vec::new(),
         }
     }
 
@@ -157,7 +167,15 @@ impl Cache {
 
     /// A page that is not in the cache comes in.
     pub(crate) fn insert(&mut self, at: PageNo, frame: FrameNo, state: PageState) {
-        let page = Page { frame, state, writing: None, pins: 0, referenced: true };
+        let page = Page {
+            frame,
+            state,
+            writing: None,
+            uncovered: state == PageState::Dirty,
+            unflushed: false,
+            pins: 0,
+            referenced: true,
+        };
         let old = self.files.entry(at.0).or_default().insert(at.1, page);
         assert!(old.is_none(), "page {at:?} is in the cache already");
         if state == PageState::Dirty {
@@ -178,8 +196,12 @@ impl Cache {
     }
 
     pub(crate) fn mark_dirty(&mut self, at: PageNo) {
-        self.get_mut(at).expect("only a page in the cache becomes dirty").state = PageState::Dirty;
-        self.dirty.insert(at);
+        let page = self.get_mut(at).expect("only a page in the cache becomes dirty");
+        page.uncovered = true;
+        if page.state != PageState::Dirty {
+            page.state = PageState::Dirty;
+            self.dirty.insert(at);
+        }
     }
 
     /// The page moves to `frame`; the frame it had is left to the I/O that uses it.
@@ -193,20 +215,84 @@ impl Cache {
     pub(crate) fn start_write(&mut self, at: PageNo, io: IoId) {
         let page = self.get_mut(at).expect("only a page in the cache is written");
         page.state = PageState::Clean;
+        page.uncovered = false;
         page.writing = Some(io);
         self.dirty.remove(at);
     }
 
     /// The write of the page from `frame` is over. A page that could not be written is dirty again.
-    pub(crate) fn finish_write(&mut self, at: PageNo, frame: FrameNo, io: IoId, written: bool) {
+    /// Returns whether the frame's entry in the table is of no more use.
+    pub(crate) fn finish_write(
+        &mut self,
+        at: PageNo,
+        frame: FrameNo,
+        io: IoId,
+        written: bool,
+    ) -> bool {
         match self.get_mut(at) {
             Some(page) if page.writing == Some(io) && page.frame == frame => {
                 page.writing = None;
-                if !written {
+                page.unflushed = written;
+                if written {
+                    self.unflushed.push(at);
+                } else {
                     self.mark_dirty(at);
                 }
+                written
             }
-            _ => self.give_frame(frame),
+            _ => {
+                self.give_frame(frame);
+                false
+            }
+        }
+    }
+
+    /// Whether pages that a flush would free are many, or wanted.
+    pub(crate) fn wants_flush(&self, frames_wanted: bool) -> bool {
+        let many = if frames_wanted { 0 } else { self.frames as usize / 8 };
+        self.unflushed.len() > many
+    }
+
+    /// A flush begins: it is for every page written until now.
+    pub(crate) fn begin_flush(&mut self) {
+        self.flushing.append(&mut self.unflushed);
+    }
+
+    /// The flush is over. If it failed, what was written before it may be gone, and what was written
+    /// since: these pages are dirty again.
+    pub(crate) fn end_flush(&mut self, durable: bool) -> Vec<(PageNo, FrameNo)> {
+        let mut again = Vec::new();
+        if !durable {
+            self.flushing.append(&mut self.unflushed);
+        }
+        for at in std::mem::take(&mut self.flushing) {
+            let Some(page) = self.get_mut(at).filter(|page| page.unflushed) else { continue };
+            page.unflushed = false;
+            if !durable && page.state == PageState::Clean && page.writing.is_none() {
+                again.push((at, page.frame));
+                self.mark_dirty(at);
+            }
+        }
+        again
+    }
+
+    /// Takes over a predecessor's frames: these are in use.
+    pub(crate) fn take_back(&mut self, used: BTreeSet<FrameNo>) {
+        self.free.retain(|frame| !used.contains(frame));
+    }
+
+    /// Dirty pages of a file that no step of the log covers.
+    pub(crate) fn uncovered_pages(&self, ino: Ino) -> Vec<(u64, FrameNo)> {
+        let pages = self.dirty_from((ino, 0)).take_while(|at| at.0 == ino);
+        let page = |at: PageNo| self.files.get(&at.0)?.get(&at.1).map(|page| (at.1, *page));
+        let uncovered = pages.filter_map(page).filter(|(_, page)| page.uncovered);
+        uncovered.map(|(number, page)| (number, page.frame)).collect()
+    }
+
+    /// A step of the log says what is in the page.
+    pub(crate) fn cover(&mut self, at: PageNo) {
+        if let Some(page) = self.get_mut(at) {
+            page.uncovered = false;
         }
     }
 
@@ -224,19 +310,25 @@ impl Cache {
         }
     }
 
-    /// Drops the pages of `ino` from page `first` on, dirty ones too. Returns how many were dirty.
-    pub(crate) fn drop_pages(&mut self, ino: Ino, first: u64) -> u64 {
-        let Some(file) = self.files.get(&ino) else { return 0 };
-        let doomed: Vec<u64> = file.range(first..).map(|(page, _)| *page).collect();
-        let mut dirty = 0;
+    /// Drops pages of `ino`, dirty ones too. Returns those that may have an entry in the table.
+    pub(crate) fn drop_pages(
+        &mut self,
+        ino: Ino,
+        pages: std::ops::RangeInclusive<u64>,
+    ) -> Vec<(u64, Page)> {
+        let Some(file) = self.files.get(&ino) else { return Vec::new() };
+        let doomed: Vec<u64> = file.range(pages).map(|(page, _)| *page).collect();
+        let mut dropped = Vec::new();
         for number in doomed {
             let page = self.remove((ino, number)).expect("just listed");
-            dirty += u64::from(page.state == PageState::Dirty);
             if !page.is_used_by_io() {
                 self.give_frame(page.frame);
             }
+            if page.state == PageState::Dirty || page.writing.is_some() {
+                dropped.push((number, page));
+            }
         }
-        dirty
+        dropped
     }
 
     /// Keeps the page until [`Self::unpin`].
@@ -299,7 +391,7 @@ mod tests {
         let (at, io) = ((FILE, 0), IoId(1));
         let frame = cache.take_frame().unwrap();
         cache.insert(at, frame, PageState::Loading(io));
-        assert_eq!(cache.drop_pages(FILE, 0), 0);
+        assert!(cache.drop_pages(FILE, 0..=u64::MAX).is_empty());
         assert_eq!(cache.take_frame(), None);
         cache.finish_load(at, frame, io, true);
         assert_eq!(cache.take_frame(), Some(frame));

@@ -5,29 +5,34 @@
 //! is parked with what it waits for and has changed nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use warren_affinity::{Affinity, Counters};
-use warren_base::limits::{BLOCK_SIZE, PAYLOAD_MAX};
-use warren_base::{CellId, ClientId, Epoch, Errno, Ino, MapVersion, ShardId, TxnId};
-use warren_disk::RootSlot;
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, PAYLOAD_MAX};
+use warren_base::{CellId, ClientId, Epoch, Errno, Ino, Lsn, MapVersion, ShardId, TxnId};
+use warren_disk::{LogArea, RootSlot};
 use warren_proto::control::{Order, Report};
 use warren_proto::{
-    Answer, Change, Credentials, InodeValue, LeaseKey, LockFlavour, LockKey, LockMode, Reply,
-    Request, RequestHeader,
+    Answer, ByteRange, Cause, Change, Credentials, InodeValue, LeaseKey, LockFlavour, LockKey,
+    LockMode, LockSpec, LockType, Reply, Request, RequestHeader, Step,
 };
 
 use crate::cache::Cache;
 use crate::checkpoint::Checkpoint;
 use crate::chunk::Chunks;
 use crate::count::Counting;
-use crate::event::{Clock, Effect, Event, IoId, Memory, PeerMessage, SlotRef};
+use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::filelock::FileLocks;
 use crate::io::Io;
-use crate::lease::Leases;
+use crate::lease::{Lane, Leases};
 use crate::open::Opens;
+use crate::oplog::OpLog;
 use crate::plant::Plant;
+use crate::replay::{Recovery, Replay};
 use crate::shard::Shard;
 use crate::shards::Shards;
+use crate::step::Behind;
+use crate::table::FrameTable;
 use crate::task::{Stop, Task, TaskId, Tasks, Wait, WaitKey, Work};
 use crate::txn::{Committing, Participant};
 
@@ -36,6 +41,8 @@ use crate::txn::{Committing, Participant};
 pub struct CellConfig {
     pub id: CellId,
     pub epoch: Epoch,
+    /// How many cells the fleet has, numbered from 0. Some may own no shard.
+    pub cells: u16,
     /// Owner of every shard, indexed by shard number.
     pub map: Vec<CellId>,
     pub map_version: MapVersion,
@@ -43,20 +50,41 @@ pub struct CellConfig {
     pub secret: u64,
     /// Root slots of the shards this cell owns, as the device holds them (`None`: never written).
     pub roots: Vec<(ShardId, Option<RootSlot>)>,
+    /// The chunks that the region map gives to this cell's shards (and others', which are not looked at).
+    pub owned_chunks: BTreeMap<ShardId, Vec<u64>>,
     /// Free chunks that are this cell's to give to its shards.
     pub free_chunks: Vec<u64>,
-    /// Blocks of the whole pool device, for `statfs`.
+    /// Chunks below this number are nobody's.
+    pub reserved_chunks: u64,
+    /// Blocks of the whole pool device.
     pub total_blocks: u64,
-    /// Frames the driver provides: the byte limit of the buffer cache over 4096. At least
-    /// [`CellConfig::FRAMES_MIN`], or requests that are larger than a fourth of them get ENOMEM.
+    /// Frames of the buffer cache: its byte limit over 4096. At least [`CellConfig::FRAMES_MIN`], or
+    /// requests that are larger than a fourth of them get ENOMEM. The driver provides
+    /// [`CellConfig::frames_total`].
     pub frames: u32,
+    pub log: LogConfig,
     /// The last checkpoint that the superblock names.
     pub generation: u64,
     /// A rule to break, for tests of the checkers.
     pub plant: Option<Plant>,
 }
 
+/// Where a cell's op log is.
+#[derive(Clone, Copy, Debug)]
+pub struct LogConfig {
+    pub area: LogArea,
+    pub incarnation: u64,
+    /// From where it is to be replayed; its end, if there is nothing to recover.
+    pub start: Lsn,
+    pub recovery: Recovery,
+}
+
 impl CellConfig {
+    /// Frames of a cell with so many for its buffer cache: with the op log's image and the cache's table.
+    pub const fn frames_total(frames: u32, log: LogArea) -> u32 {
+        frames + log.blocks as u32 + FrameTable::frames_for(frames)
+    }
+
     /// Enough that the largest request can be served whatever else goes on: a half of the frames may
     /// be pinned, and another fourth must stay free of dirty pages.
     pub const FRAMES_MIN: u32 = (4 * PAYLOAD_MAX / BLOCK_SIZE) as u32;
@@ -64,11 +92,13 @@ impl CellConfig {
 
 #[derive(Debug)]
 pub(crate) struct Client {
-    credentials: Credentials,
+    credentials: Arc<Credentials>,
     acknowledged_leases: bool,
     slots: u16,
-    /// The slot (and sequence number) that waits for recalls.
-    listening: Option<(SlotRef, u32)>,
+    /// The slot (and sequence number) that waits for recalls, on each lane.
+    listening: [Option<(SlotRef, u32)>; 2],
+    /// It was expelled, but transactions of its are not over.
+    leaving: bool,
 }
 
 /// Where effects and stores go while an event is applied.
@@ -100,6 +130,12 @@ pub struct Cell {
     pub(crate) chunks: Chunks,
     pub(crate) counting: Counting,
     pub(crate) checkpoint: Checkpoint,
+    pub(crate) log: OpLog,
+    pub(crate) table: FrameTable,
+    pub(crate) behind: Behind,
+    pub(crate) replay: Replay,
+    /// Transactions that are being made again after a recovery.
+    pub(crate) again: usize,
     pub(crate) total_blocks: u64,
     pub(crate) plant: Option<Plant>,
     /// Changes whose leases are revoked with the next event, by a plant.
@@ -114,15 +150,23 @@ pub struct Cell {
 impl Cell {
     /// A cell that starts to open its shards; it reports [`Report::Ready`] when all are.
     pub fn new(config: CellConfig, now: Clock, effects: &mut Vec<Effect>) -> Self {
-        let cells = config.map.iter().copied().collect::<BTreeSet<_>>();
-        let open = config.roots.iter().map(|(id, root)| Shard::open(*id, root.as_ref()));
+        let first = config.map.iter().copied().min().unwrap_or(config.id);
+        let chunks = config.reserved_chunks..config.total_blocks / CHUNK_BLOCKS;
+        let mut owned = config.owned_chunks;
+        let open = config.roots.iter().map(|(id, root)| {
+            Shard::open(*id, root.as_ref(), owned.remove(id).unwrap_or_default())
+        });
         let shards = Shards::new(config.map.len(), open);
+        let others = (0..config.cells).map(CellId).filter(|cell| *cell != config.id).collect();
+        let LogConfig { area, incarnation, start, recovery } = config.log;
+        let image = FrameNo(config.frames);
+        let table = FrameNo(config.frames + area.blocks as u32);
         let mut cell = Self {
             id: config.id,
             secret: config.secret,
             now,
             cache: Cache::new(config.frames),
-            leases: Leases::new(config.epoch, config.plant == Some(Plant::ReuseStamp)),
+            leases: Leases::new(config.epoch, config.secret, config.plant),
             opens: Opens::new(config.epoch),
             file_locks: FileLocks::new(),
             clients: BTreeMap::new(),
@@ -134,8 +178,19 @@ impl Cell {
             next_txn: u64::from(config.epoch.0) << 40,
             io: Io::default(),
             counting: Counting::default(),
-            chunks: Chunks::new(config.id, &cells, config.free_chunks),
+            chunks: Chunks::new(
+                config.id,
+                (first, config.cells),
+                chunks,
+                config.free_chunks,
+                recovery == Recovery::Power,
+            ),
             checkpoint: Checkpoint::new(config.generation),
+            log: OpLog::new(area, image, incarnation, start),
+            table: FrameTable::new(table, config.frames),
+            behind: Behind::default(),
+            replay: Replay::new(recovery, start, others),
+            again: 0,
             total_blocks: config.total_blocks,
             plant: config.plant,
             late: Vec::new(),
@@ -146,6 +201,9 @@ impl Cell {
             ready: false,
             shards,
         };
+        if config.plant == Some(Plant::ReuseBlocks) {
+            cell.shards.values_mut().for_each(|shard| shard.space.forget_held());
+        }
         for shard in cell.shards.ids().to_vec() {
             cell.start(Task::new(Work::OpenShard { shard }));
         }
@@ -176,6 +234,12 @@ impl Cell {
             }
         }
         self.run_ready(out);
+        let lsn = self.log.last();
+        for effect in out.effects.iter_mut() {
+            if let Effect::Send { message, .. } = effect {
+                message.lsn = lsn;
+            }
+        }
     }
 
     fn run_ready<M: Memory>(&mut self, out: &mut Out<'_, M>) {
@@ -189,6 +253,8 @@ impl Cell {
             self.write_back(out);
             self.advance_checkpoint(out);
             self.issue_node_writes(out);
+            self.seal(Cause::Cell, out);
+            self.advance_log(out);
             if !self.tasks.has_ready() {
                 return;
             }
@@ -197,7 +263,8 @@ impl Cell {
 
     /// Says that the cell can serve, once all shards are open and the pool knows its chunks.
     pub(crate) fn report_if_ready<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        if !self.ready && self.opening == 0 && self.chunks.is_open() {
+        let recovered = self.opening == 0 && self.replay.is_done();
+        if !self.ready && recovered && self.chunks.is_open() {
             self.ready = true;
             let (cell, epoch, map) = (self.id, self.epoch, self.map_version);
             out.effects.push(Effect::Report(Report::Ready { cell, epoch, map }));
@@ -211,30 +278,41 @@ impl Cell {
         request: Request,
         out: &mut Out<'_, M>,
     ) {
-        let Some(client) = self.clients.get(&from.client).filter(|c| from.slot.0 < c.slots) else {
-            return;
-        };
+        let may_ask = |client: &&Client| from.slot.0 < client.slots && !client.leaving;
+        let Some(client) = self.clients.get(&from.client).filter(may_ask) else { return };
         // A slot that rings again before it was answered harms only itself.
         if self.tasks.of_slot(from).is_some() {
             return;
         }
         let who = client.act_as(&header);
+        if let Some(answer) = self.executed(from, header.seq) {
+            let seq = header.seq;
+            return out.effects.push(Effect::Reply { to: from, seq, answer, payload_len: 0 });
+        }
         let id = self.tasks.new_id();
         self.run(id, Task::new(Work::Request { from, header, request, who }), out);
     }
 
     fn peer<M: Memory>(&mut self, from: CellId, message: PeerMessage, out: &mut Out<'_, M>) {
-        match message {
-            PeerMessage::Request(request) => self.peer_request(from, request, out),
-            PeerMessage::Reply(reply) => self.peer_reply(from, reply, out),
-            PeerMessage::Pool(message) => self.pool_message(from, message, out),
+        if self.replay.needs_image() {
+            self.replay.depend_later(from, message.lsn);
+        } else if self.plant != Some(Plant::ForgetDepends) {
+            self.log.depend(from, message.lsn);
+        }
+        match message.body {
+            PeerBody::Request(request) => self.peer_request(from, request, out),
+            PeerBody::Reply(reply) => self.peer_reply(from, reply, out),
+            PeerBody::Pool(message) => self.pool_message(from, message, out),
         }
     }
 
     fn order<M: Memory>(&mut self, order: Order, out: &mut Out<'_, M>) {
         match order {
             Order::Admit { client, credentials, acknowledged_leases, slots } => {
-                let admitted = Client { credentials, acknowledged_leases, slots, listening: None };
+                let credentials = Arc::new(credentials);
+                let (listening, leaving) = ([None; 2], false);
+                let admitted =
+                    Client { credentials, acknowledged_leases, slots, listening, leaving };
                 self.clients.insert(client, admitted);
                 out.effects.push(Effect::Report(Report::Admitted { client }));
             }
@@ -242,12 +320,21 @@ impl Cell {
             Order::Drain { number } => self.drain(number, out),
             Order::Write { number } => self.start_writing(number),
             Order::Switched { number } => self.switched(number, out),
-            Order::Failed { number, errno } => self.checkpoint_failed(number, errno),
+            Order::Failed { number, errno } => self.checkpoint_failed(number, errno, out),
+            Order::Cut { ends } => self.cut_log(&ends, out),
+            Order::Replay => self.start_replay(),
+            Order::Claimed { chunks } => self.chunks_claimed(&chunks, out),
             Order::Stop => {
                 let cell = self.id;
                 out.effects.push(Effect::Report(Report::Stopped { cell }));
             }
         }
+    }
+
+    /// Who has the shard; nobody if the volume has no such shard. Numbers of inodes, and so of shards,
+    /// come from clients, peers and disks.
+    pub(crate) fn owner(&self, shard: ShardId) -> Option<CellId> {
+        self.map.get(usize::from(shard.0)).copied()
     }
 
     /// Runs a task until it is finished or has to wait.
@@ -259,12 +346,15 @@ impl Cell {
         if Self::is_waiting_for_peer(&task) {
             return self.tasks.park(id, task);
         }
+        self.seal(Cause::Cell, out);
         let outcome = match task.failed.take() {
             Some(errno) => Err(Stop::Fail(errno)),
             None => self.work_in_affinity(id, &mut task, out),
         };
+        let answer = outcome.as_ref().ok().and_then(|done| done.as_ref()).map(|(answer, _)| answer);
+        self.seal_task(&task, answer, out);
         match outcome {
-            Ok(answer) => self.finish(task, answer, out),
+            Ok(answer) => self.finish(&task, answer, out),
             Err(Stop::Fail(Errno::ENOSPC)) if task.may_retry() => {
                 // Holding locks it must not wait for a checkpoint, which waits for transactions.
                 self.release_txn(&mut task, out);
@@ -274,7 +364,7 @@ impl Cell {
             }
             Err(Stop::Fail(errno)) => {
                 self.release_txn(&mut task, out);
-                self.finish(task, Some((Err(errno), 0)), out);
+                self.finish(&task, Some((Err(errno), 0)), out);
             }
             Err(Stop::Wait(wait)) => self.wait(id, task, wait, out),
         }
@@ -306,6 +396,11 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Option<(Answer, u32)>, Stop> {
+        if let Work::Request { request, .. } = &task.work
+            && let Some(answer) = self.misdirected(request)
+        {
+            return Ok(Some((answer, 0)));
+        }
         match &task.work {
             Work::Request { request, .. } if crate::op::is_on_names(request) => {
                 self.run_on_names(id, task, out).map(|answer| Some((answer, 0)))
@@ -316,6 +411,8 @@ impl Cell {
                 self.answer_peek((*from, *txn, *ino), out).map(|()| None)
             }
             Work::Commit { .. } => self.commit(task, out).map(|()| None),
+            Work::Again { .. } => self.make_again(task, out).map(|()| None),
+            Work::Replay => self.run_replay(out).map(|()| None),
             Work::Reap { ino } => self.reap(*ino, task, out).map(|()| None),
             Work::Fix => self.fix(out).map(|()| None),
             Work::OpenShard { shard } => self.open_shard(*shard, out).map(|()| None),
@@ -324,29 +421,41 @@ impl Cell {
 
     fn finish<M: Memory>(
         &mut self,
-        task: Task,
+        task: &Task,
         answer: Option<(Answer, u32)>,
         out: &mut Out<'_, M>,
     ) {
-        match (task.work, answer) {
-            (Work::Request { from, header, .. }, Some((answer, payload_len)))
-                if self.clients.contains_key(&from.client) =>
-            {
-                let seq = header.seq;
-                out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
+        let Some((answer, payload_len)) = answer else { return };
+        match (&task.work, &answer) {
+            (Work::Request { from, header, .. }, _) => {
+                let (to, seq) = (*from, header.seq);
+                out.effects.push(Effect::Reply { to, seq, answer, payload_len });
+                self.let_go(to.client, out);
             }
-            (Work::Prepare { from, txn, .. }, Some((Err(errno), _))) => {
-                self.refuse(from, txn, errno, out)
+            (Work::Prepare { from, txn, .. }, Err(errno)) => self.refuse(*from, *txn, *errno, out),
+            (Work::Peek { from, txn, .. }, Err(errno)) => {
+                let refused = warren_proto::PeerReply::Refused { txn: *txn, errno: *errno };
+                self.send_reply(*from, refused, out);
             }
-            (Work::Peek { from, txn, .. }, Some((Err(errno), _))) => {
-                self.send_reply(from, warren_proto::PeerReply::Refused { txn, errno }, out);
-            }
-            (Work::Fix, Some((Err(errno), _))) => self.fix_failed(errno, out),
-            (Work::OpenShard { shard }, Some((Err(errno), _))) => {
-                out.effects.push(Effect::Report(Report::Broken { cell: self.id, shard, errno }));
+            (Work::Fix, Err(errno)) => self.fix_failed(*errno, out),
+            (Work::OpenShard { shard }, Err(errno)) => self.broken(*shard, *errno, out),
+            // A log that cannot be replayed is of all the cell's shards.
+            (Work::Replay, Err(errno)) => self.broken(self.shards.ids()[0], *errno, out),
+            // A peer's nonsense.
+            (Work::Commit { .. }, Err(Errno::EPROTO)) => {}
+            // Decided elsewhere and impossible here: nobody may build on half of it.
+            (Work::Commit { changes, .. } | Work::Again { changes, .. }, Err(errno)) => {
+                let shard = changes.first().map(Change::shard);
+                shard.into_iter().for_each(|shard| self.broken(shard, *errno, out));
             }
             _ => {}
         }
+    }
+
+    /// The shard can be served no more.
+    pub(crate) fn broken<M: Memory>(&self, shard: ShardId, errno: Errno, out: &mut Out<'_, M>) {
+        let cell = self.id;
+        out.effects.push(Effect::Report(Report::Broken { cell, shard, errno }));
     }
 
     fn open_shard<M: Memory>(&mut self, id: ShardId, out: &mut Out<'_, M>) -> Result<(), Stop> {
@@ -354,10 +463,15 @@ impl Cell {
         if !shard.space_open {
             shard.open_space()?;
         }
-        for ino in shard.orphans()? {
-            self.start(Task::new(Work::Reap { ino }));
-        }
+        let orphans = shard.orphans()?;
         self.opening -= 1;
+        if self.replay.is_done() {
+            for ino in orphans {
+                self.start(Task::new(Work::Reap { ino }));
+            }
+        } else if self.opening == 0 {
+            self.begin_recovery(out);
+        }
         self.report_if_ready(out);
         Ok(())
     }
@@ -382,6 +496,11 @@ impl Cell {
                 self.want_checkpoint(out);
                 self.tasks.wait_for(WaitKey::NextCheckpoint, id);
             }
+            Wait::Durable => self.tasks.wait_for(WaitKey::Durable, id),
+            Wait::LogRoom => {
+                self.want_checkpoint(out);
+                self.tasks.wait_for(WaitKey::LogRoom, id);
+            }
             Wait::Yield => self.tasks.wake(id),
             Wait::Remote | Wait::Peek(_) | Wait::Coarser => {
                 unreachable!("only operations on names meet other cells")
@@ -404,46 +523,51 @@ impl Cell {
     }
 
     pub(crate) fn acknowledges(&self, client: ClientId) -> bool {
-        self.clients.get(&client).is_some_and(|client| client.acknowledged_leases)
+        let acknowledges = |client: &Client| client.acknowledged_leases && !client.leaving;
+        self.clients.get(&client).is_some_and(acknowledges)
     }
 
     /// Sends recalls to whoever listens.
     pub(crate) fn send_recalls<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         for (id, client) in &mut self.clients {
-            let Some((to, seq)) = client.listening else { continue };
-            if let Some((number, keys)) = self.leases.take_recall(*id) {
-                client.listening = None;
-                let answer = Ok(Reply::Recall { number, keys });
-                out.effects.push(Effect::Reply { to, seq, answer, payload_len: 0 });
+            for lane in Lane::ALL {
+                let Some((to, seq)) = client.listening[lane as usize] else { continue };
+                if let Some((number, keys)) = self.leases.take_recall(*id, lane) {
+                    client.listening[lane as usize] = None;
+                    let answer = Ok(Reply::Recall { number, keys });
+                    out.effects.push(Effect::Reply { to, seq, answer, payload_len: 0 });
+                }
             }
         }
     }
 
-    /// A client listens for recalls. Only one of its slots can.
+    /// A client listens for recalls. On each lane only one of its slots can.
     pub(crate) fn listen<M: Memory>(
         &mut self,
         from: SlotRef,
         seq: u32,
-        acknowledged: u64,
+        (lane, acknowledged): (Lane, u64),
         out: &mut Out<'_, M>,
     ) -> Result<(), Errno> {
         let client = self.clients.get_mut(&from.client).ok_or(Errno::EPERM)?;
         if !client.acknowledged_leases {
             return Err(Errno::EPERM);
         }
-        if let Some((to, seq)) = client.listening.replace((from, seq)) {
+        if let Some((to, seq)) = client.listening[lane as usize].replace((from, seq)) {
             let answer = Err(Errno::EINTR);
             out.effects.push(Effect::Reply { to, seq, answer, payload_len: 0 });
         }
-        if self.leases.acknowledge(from.client, acknowledged) {
+        if self.leases.listens(from.client, lane, acknowledged) {
             self.tasks.wake_all(WaitKey::Recall);
         }
         Ok(())
     }
 
-    /// Releases everything of a client that is gone. What it asked for and can still be finished is.
+    /// A client is gone. What it asked for is dropped, but transactions, which others take part in, are
+    /// finished. Nobody waits for its copies.
     fn expel<M: Memory>(&mut self, client: ClientId, out: &mut Out<'_, M>) {
-        self.clients.remove(&client);
+        let Some(known) = self.clients.get_mut(&client) else { return };
+        (known.leaving, known.listening) = (true, [None; 2]);
         for id in self.tasks.of_client(client) {
             self.file_locks.cancel(id);
             if self.tasks.get_mut(id).is_some_and(|task| task.txn.is_none())
@@ -452,17 +576,33 @@ impl Cell {
                 task.pinned.iter().for_each(|page| self.cache.unpin(*page));
             }
         }
+        self.tasks.wake_all(WaitKey::Frames);
+        self.leases.forget_client(client);
+        self.tasks.wake_all(WaitKey::Recall);
+        self.let_go(client, out);
+    }
+
+    /// Releases everything of a client that was expelled, once no task can write to its memory any more.
+    fn let_go<M: Memory>(&mut self, client: ClientId, out: &mut Out<'_, M>) {
+        if !self.clients.get(&client).is_some_and(|known| known.leaving)
+            || !self.tasks.of_client(client).is_empty()
+        {
+            return;
+        }
+        self.clients.remove(&client);
+        self.log.note(&Step::Expelled { client });
         for handle in self.opens.handles_of(client) {
             if self.opens.close(handle, client) == Ok(true) {
                 self.leases.revoke(&LeaseKey::Attr(handle.ino), out.memory);
                 self.start(Task::new(Work::Reap { ino: handle.ino }));
             }
         }
-        for ino in self.file_locks.forget_client(client) {
-            self.grant_file_locks(ino);
+        if self.plant != Some(Plant::KeepLocks) {
+            for ino in self.file_locks.forget_client(client) {
+                self.grant_file_locks(ino);
+            }
         }
         self.leases.forget_client(client);
-        self.tasks.wake_all(WaitKey::Recall);
         out.effects.push(Effect::Report(Report::Expelled { client }));
     }
 
@@ -478,10 +618,9 @@ impl Cell {
 
     /// Ends the wait of another slot's request, if it is one that can be interrupted.
     pub(crate) fn cancel<M: Memory>(&mut self, target: SlotRef, seq: u32, out: &mut Out<'_, M>) {
-        let listening = self.clients.get_mut(&target.client).map(|client| &mut client.listening);
-        if let Some(listening) = listening
-            && *listening == Some((target, seq))
-        {
+        let client = self.clients.get_mut(&target.client);
+        let mut listening = client.into_iter().flat_map(|client| &mut client.listening);
+        if let Some(listening) = listening.find(|listening| **listening == Some((target, seq))) {
             *listening = None;
             let answer = Err(Errno::EINTR);
             return out.effects.push(Effect::Reply { to: target, seq, answer, payload_len: 0 });
@@ -511,6 +650,9 @@ impl Cell {
         owner: warren_proto::LockOwner,
     ) {
         self.file_locks.release(ino, client, LockFlavour::Record, owner);
+        let (flavour, lock, range) = (LockFlavour::Record, LockType::Unlock, ByteRange::ALL);
+        let spec = LockSpec { flavour, owner, lock, range, pid: 0 };
+        self.log.note(&Step::Locked { ino, client, spec });
         self.grant_file_locks(ino);
     }
 
@@ -527,10 +669,12 @@ impl Cell {
 
 impl Client {
     /// On whose behalf a request is executed: only a front may name somebody.
-    fn act_as(&self, header: &RequestHeader) -> Credentials {
-        if self.credentials.checked_by_kernel {
-            return Credentials { uid: header.uid, gid: header.gid, ..self.credentials.clone() };
+    fn act_as(&self, header: &RequestHeader) -> Arc<Credentials> {
+        let own = &self.credentials;
+        if own.checked_by_kernel && (own.uid, own.gid) != (header.uid, header.gid) {
+            let (uid, gid) = (header.uid, header.gid);
+            return Arc::new(Credentials { uid, gid, ..Credentials::clone(own) });
         }
-        self.credentials.clone()
+        Arc::clone(own)
     }
 }

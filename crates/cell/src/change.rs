@@ -3,9 +3,9 @@
 //! Order: nodes in memory, blocks for the nodes that will become dirty, acknowledged leases recalled;
 //! then word leases revoked, then the trees changed. Nothing waits in the second part.
 
-use warren_base::{ClientId, Ino, Timestamp};
+use warren_base::{ClientId, Errno, Ino, Timestamp};
 use warren_disk::{Key, Part, TARGET_PIECE, Value, name_hash};
-use warren_proto::{Change, FileKind, LeaseKey};
+use warren_proto::{Change, FileKind, LeaseKey, Step};
 
 use crate::cell::{Cell, Out};
 use crate::event::Memory;
@@ -17,6 +17,8 @@ use crate::task::{Stop, Task, TaskId, Wait, Work};
 const NODES_PER_CHANGE: u64 = 12;
 /// Blocks that only what frees space may use.
 const RESERVE: u64 = 24;
+/// Records of an inode that are freed in one go.
+const REAP_BATCH: usize = 128;
 
 /// What a change makes known copies of wrong.
 fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
@@ -60,9 +62,11 @@ impl Cell {
         let mut free = true;
         for change in changes {
             self.fetch_change(change)?;
-            for key in leases_of(change).iter().flatten() {
-                free &= self.recall(key, client, out);
-            }
+        }
+        // Almost always nobody holds such a lease, and there is no need to name what is changed.
+        let recalls = if self.leases.has_acknowledged() { changes } else { &[] };
+        for key in recalls.iter().flat_map(leases_of).flatten() {
+            free &= self.recall(&key, client, out);
         }
         if !free {
             return Err(Stop::Wait(Wait::Recall));
@@ -71,18 +75,26 @@ impl Cell {
             return Ok(());
         }
         let reserve = if frees_space(changes) { 0 } else { RESERVE };
-        for change in changes {
-            let same =
-                changes.iter().filter(|other| other.shard() == change.shard()).count() as u64;
-            self.ensure_room(change.shard(), same * NODES_PER_CHANGE + reserve, task)?;
+        for (at, shard) in changes.iter().map(Change::shard).enumerate() {
+            if changes[..at].iter().any(|before| before.shard() == shard) {
+                continue;
+            }
+            let same = changes[at..].iter().filter(|change| change.shard() == shard).count();
+            self.ensure_room(shard, same as u64 * NODES_PER_CHANGE + reserve, task)?;
         }
         Ok(())
     }
 
-    /// Reads the nodes that the change will touch.
-    fn fetch_change(&self, change: &Change) -> Result<(), Stop> {
+    /// Reads the nodes that the change will touch, and sees that the records are there which it changes: a
+    /// damaged image may lack some, or a peer's change be nonsense.
+    pub(crate) fn fetch_change(&self, change: &Change) -> Result<(), Stop> {
         let shard = &self.shards[&change.shard()];
+        // Whoever planned this has seen the inode, unless it was a peer that made it up.
+        let exists = |ino| shard.inode(ino)?.map(|_| ()).ok_or(Stop::Fail(Errno::EPROTO));
         match change {
+            Change::NewInode { ino, new, .. } if new.kind == FileKind::Regular => {
+                shard.fetch(&Key::inode(*ino))
+            }
             // The keys of a new inode lie between those of its neighbours.
             Change::NewInode { ino, .. } => {
                 shard.fetch_range(Key::inode(*ino), Key::extent(*ino, 0))
@@ -91,20 +103,21 @@ impl Cell {
             | Change::RemoveEntry { dir, name, .. }
             | Change::ReplaceEntry { dir, name, .. } => {
                 shard.fetch(&Key::entry(*dir, name_hash(self.secret, name.as_bytes())))?;
-                shard.fetch(&Key::inode(*dir))?;
-                shard.fetch(&Key::part(*dir, 0))
+                exists(*dir)?;
+                shard.check_entry(self.secret, *dir, name)
             }
             Change::RemoveLink { ino, .. } => {
                 shard.fetch(&Key::orphan(*ino))?;
-                shard.fetch(&Key::inode(*ino))
+                exists(*ino)
             }
             Change::AddLink { ino, .. }
             | Change::SetParent { ino, .. }
-            | Change::Touch { ino, .. } => shard.fetch(&Key::inode(*ino)),
+            | Change::Touch { ino, .. } => exists(*ino),
         }
     }
 
-    /// Makes the changes, which are [`Self::ready`].
+    /// Makes the changes, which are [`Self::ready`]. Counts stay within their range even where a damaged
+    /// image or a peer had them wrong.
     pub(crate) fn make<M: Memory>(
         &mut self,
         changes: &[Change],
@@ -117,7 +130,13 @@ impl Cell {
             self.revoke_all(changes, client, out);
         }
         for change in changes {
+            self.log.note(&Step::Change(change.clone()));
             self.make_one(change);
+        }
+        for change in changes {
+            if let Change::RemoveLink { ino, .. } = change {
+                self.bury(*ino, out);
+            }
         }
     }
 
@@ -155,7 +174,7 @@ impl Cell {
         }
     }
 
-    fn make_one(&mut self, change: &Change) {
+    pub(crate) fn make_one(&mut self, change: &Change) {
         let secret = self.secret;
         let shard = self.shards.get_mut(&change.shard()).expect("the change lies here");
         match change {
@@ -175,34 +194,40 @@ impl Cell {
             Change::AddEntry { dir, name, ino, kind, now } => {
                 shard.set_dentry(secret, *dir, name, Some((*ino, *kind)));
                 let part = shard.part_mut(*dir);
-                part.entries += 1;
-                part.subdirs += u32::from(*kind == FileKind::Directory);
+                part.entries = part.entries.saturating_add(1);
+                part.subdirs = part.subdirs.saturating_add((*kind == FileKind::Directory).into());
                 stamp(part, *now);
             }
             Change::RemoveEntry { dir, name, now } => {
-                let gone = shard.dentry(secret, *dir, name).ok().flatten();
-                let (_, kind) = gone.expect("a removed name exists");
-                shard.set_dentry(secret, *dir, name, None);
+                let gone = shard.set_dentry(secret, *dir, name, None);
                 let part = shard.part_mut(*dir);
-                part.entries -= 1;
-                part.subdirs -= u32::from(kind == FileKind::Directory);
+                if let Some((_, kind)) = gone {
+                    part.entries = part.entries.saturating_sub(1);
+                    part.subdirs =
+                        part.subdirs.saturating_sub((kind == FileKind::Directory).into());
+                }
                 stamp(part, *now);
             }
             Change::ReplaceEntry { dir, name, ino, kind, now } => {
-                let gone = shard.dentry(secret, *dir, name).ok().flatten();
-                let (_, old) = gone.expect("a replaced name exists");
-                shard.set_dentry(secret, *dir, name, Some((*ino, *kind)));
+                let gone = shard.set_dentry(secret, *dir, name, Some((*ino, *kind)));
+                let old = gone.map(|(_, kind)| kind);
                 let part = shard.part_mut(*dir);
-                part.subdirs += u32::from(*kind == FileKind::Directory);
-                part.subdirs -= u32::from(old == FileKind::Directory);
+                part.subdirs = part.subdirs.saturating_add((*kind == FileKind::Directory).into());
+                part.subdirs =
+                    part.subdirs.saturating_sub((old == Some(FileKind::Directory)).into());
                 stamp(part, *now);
             }
             Change::AddLink { ino, now } => {
                 let inode = shard.inode_mut(*ino);
-                inode.nlink += 1;
+                inode.nlink = inode.nlink.saturating_add(1);
                 inode.ctime = *now;
             }
-            Change::RemoveLink { ino, now } => self.remove_link(*ino, *now),
+            Change::RemoveLink { ino, now } => {
+                let inode = shard.inode_mut(*ino);
+                let directory = inode.kind == FileKind::Directory;
+                inode.nlink = if directory { 0 } else { inode.nlink.saturating_sub(1) };
+                inode.ctime = *now;
+            }
             Change::SetParent { ino, parent, now } => {
                 let inode = shard.inode_mut(*ino);
                 inode.parent = *parent;
@@ -212,18 +237,27 @@ impl Cell {
         }
     }
 
-    fn remove_link(&mut self, ino: Ino, now: Timestamp) {
+    /// An inode lost a link. Without any it goes at once if that is little work, else (it is open, large,
+    /// or some of it is not in memory) its orphan record says that it has to.
+    pub(crate) fn bury<M: Memory>(&mut self, ino: Ino, out: &mut Out<'_, M>) {
+        let dirty = self.cache.dirty_pages_of(ino.shard());
+        let is_open = self.opens.is_open(ino);
         let shard = self.shards.get_mut(&ino.shard()).expect("the change lies here");
-        let inode = shard.inode_mut(ino);
-        let directory = inode.kind == FileKind::Directory;
-        inode.nlink = if directory { 0 } else { inode.nlink - 1 };
-        inode.ctime = now;
-        if inode.nlink > 0 {
+        if shard.inode_mut(ino).nlink > 0 {
             return;
         }
-        shard.put(Key::orphan(ino), Value::Orphan);
-        if !self.opens.is_open(ino) {
-            self.start(Task::new(Work::Reap { ino }));
+        let belongings = shard.belongings(ino, REAP_BATCH);
+        // While a log is replayed nobody knows yet what is open, and the end is a step of its own.
+        let replaying = !self.replay.is_done();
+        let at_once = !is_open && shard.room(dirty) >= RESERVE && !replaying;
+        match belongings {
+            Ok(all) if at_once && all.len() < REAP_BATCH => self.step(Step::Reaped { ino }, out),
+            _ => {
+                shard.put(Key::orphan(ino), Value::Orphan);
+                if !is_open && !replaying {
+                    self.start(Task::new(Work::Reap { ino }));
+                }
+            }
         }
     }
 
@@ -234,8 +268,6 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<(), Stop> {
-        /// Records freed in one go.
-        const BATCH: usize = 128;
         // It goes on even without room for the nodes it makes dirty, but not before a checkpoint has
         // made what room there is.
         let dirty = self.cache.dirty_pages_of(ino.shard());
@@ -248,24 +280,19 @@ impl Cell {
         if !doomed || self.opens.is_open(ino) {
             return Ok(());
         }
-        let belongings = shard.belongings(ino, BATCH)?;
-        let more = belongings.len() == BATCH;
+        let belongings = shard.belongings(ino, REAP_BATCH)?;
+        if belongings.len() < REAP_BATCH {
+            self.step(Step::Reaped { ino }, out);
+            return Ok(());
+        }
         for (key, value) in belongings {
             if let Value::Extent(extent) = &value {
                 (0..extent.len()).for_each(|at| shard.space.free(extent.start.offset(at)));
             }
             shard.take(&key);
         }
-        self.cache.drop_pages(ino, 0);
-        if more {
-            return Err(Stop::Wait(Wait::Yield));
-        }
-        shard.take(&Key::inode(ino));
-        shard.take(&Key::orphan(ino));
-        shard.inodes -= 1;
-        self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
-        self.leases.forget_inode(ino);
-        Ok(())
+        self.forget_pages(ino, 0..=u64::MAX);
+        Err(Stop::Wait(Wait::Yield))
     }
 
     /// Whether nobody but `except` has to acknowledge before `key` may change. Sends the recall.

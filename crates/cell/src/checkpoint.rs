@@ -10,14 +10,18 @@
 //! 4. `Switched`: blocks freed before step 2 may be used again. `Failed`: they stay held, and
 //!    everything is dirty enough to be written again by the next checkpoint.
 
-use warren_base::{BlockNo, Errno, Ino, ShardId};
+use std::collections::BTreeSet;
+
+use warren_base::{BlockNo, Errno, Ino, Lsn, ShardId, TxnId};
 use warren_disk::{Key, Value};
 use warren_proto::control::{Report, ShardRoot, Written};
+use warren_proto::{Cause, Handle, Step};
 
 use crate::cache::PageNo;
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, FrameNo, Memory};
 use crate::plant::Plant;
+use crate::step::runs_of;
 use crate::task::{Stop, Task, Wait, WaitKey, Work};
 
 /// Nodes a cell keeps in memory, of about 8 KiB each with their records: 64 MiB.
@@ -51,8 +55,12 @@ pub(crate) struct Checkpoint {
     turns: u64,
     /// What will be reported when the writes are done.
     written: Written,
+    /// From where the log counts once it is durable.
+    log_start: Lsn,
     /// The shards whose trees were written, which must be written again if it fails.
     roots: Vec<ShardId>,
+    /// Transactions of others that were made here before the state was fixed.
+    applied: BTreeSet<TxnId>,
 }
 
 impl Checkpoint {
@@ -63,7 +71,9 @@ impl Checkpoint {
             wanted: false,
             turns: 0,
             written: Written::default(),
+            log_start: Lsn(0),
             roots: Vec::new(),
+            applied: BTreeSet::new(),
         }
     }
 
@@ -112,6 +122,7 @@ impl Cell {
         self.io.take_write_error();
         while self.cache.dirty_pages() > 0 {
             self.place_pages(usize::MAX, out)?;
+            self.seal(Cause::Cell, out);
         }
         let ids = self.shards.ids().to_vec();
         // From here on nothing waits: this is the state.
@@ -119,9 +130,40 @@ impl Cell {
         for id in ids {
             self.write_tree(id, &mut written)?;
         }
+        // Chunks that were claimed for the trees go before, the session that goes on comes behind.
+        self.seal(Cause::Cell, out);
+        written.log_start = self.log.start();
+        if !self.log.is_fresh() {
+            written.log_start = self.log.pad(out.memory);
+            self.snapshot_session(out);
+        }
+        self.behind.fixed();
+        self.checkpoint.applied.append(&mut self.replay.applied);
+        self.log.fixed();
         self.checkpoint.written = written;
         self.checkpoint.phase = Phase::Writing;
         Ok(())
+    }
+
+    /// Logs anew what of the session was logged before the checkpoint.
+    fn snapshot_session<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        /// Steps of one record, of at most about 64 bytes.
+        const BATCH: usize = 512;
+        let opened = |(handle, file): &(Handle, crate::open::OpenFile)| Step::Opened {
+            handle: *handle,
+            client: file.client,
+            access: file.access,
+            offset: file.offset,
+        };
+        let locked = |(ino, client, spec)| Step::Locked { ino, client, spec };
+        let opens = self.opens.all();
+        let session = opens.iter().map(opened).chain(self.file_locks.all().map(locked));
+        let session: Vec<Step> = session.collect();
+        for batch in session.chunks(BATCH) {
+            batch.iter().for_each(|step| self.log.note(step));
+            self.seal(Cause::Cell, out);
+        }
+        self.log.snapshot_taken();
     }
 
     /// The state could not be fixed: there is no checkpoint this time.
@@ -208,6 +250,7 @@ impl Cell {
         }
         self.checkpoint.phase = Phase::Reported;
         let written = std::mem::take(&mut self.checkpoint.written);
+        self.checkpoint.log_start = written.log_start;
         let result = self.io.take_write_error().map_or(Ok(written), Err);
         let (cell, number) = (self.id, self.checkpoint.number);
         out.effects.push(Effect::Report(Report::Written { cell, number, result }));
@@ -236,11 +279,20 @@ impl Cell {
             let chunks = self.shards.get_mut(&id).expect("owned").space.switched();
             self.give_chunks(chunks, out);
         }
+        self.checkpoint.applied.clear();
+        self.log.switched();
+        self.behind.switched();
+        self.free_log(self.checkpoint.log_start, out);
         self.end_checkpoint();
         self.tasks.wake_all(WaitKey::Checkpoint(number));
     }
 
-    pub(crate) fn checkpoint_failed(&mut self, number: u64, errno: Errno) {
+    pub(crate) fn checkpoint_failed<M: Memory>(
+        &mut self,
+        number: u64,
+        errno: Errno,
+        out: &mut Out<'_, M>,
+    ) {
         if self.checkpoint.number != number {
             return;
         }
@@ -251,7 +303,14 @@ impl Cell {
             shard.tree.soil_all();
             shard.changed = true;
         }
+        self.replay.applied.append(&mut self.checkpoint.applied);
+        self.log.snapshot_failed();
+        self.still_held(errno, out);
         self.end_checkpoint();
+        self.tasks.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
+        if self.plant == Some(Plant::IgnoreFailure) {
+            return self.tasks.wake_all(WaitKey::Checkpoint(number));
+        }
         self.tasks.fail_all(WaitKey::Checkpoint(number), errno);
     }
 
@@ -262,6 +321,10 @@ impl Cell {
 
     /// Writes dirty pages before the cache is full of them.
     pub(crate) fn write_back<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        // Which blocks are free is known only when all records are replayed.
+        if self.replay.needs_image() {
+            return;
+        }
         // A checkpoint writes everything itself, and waits for all writes that were started.
         if matches!(self.checkpoint.phase, Phase::Fixing | Phase::Writing) {
             return;
@@ -269,7 +332,7 @@ impl Cell {
         let limit = self.cache.frames() as usize / 4;
         while self.cache.dirty_pages() > limit && self.io.writes_under_way() < WRITES_MAX {
             match self.place_pages(WRITE_BACK_BATCH, out) {
-                Ok(()) => {}
+                Ok(()) => self.seal(Cause::Cell, out),
                 Err(Stop::Wait(Wait::Node(shard, pointer))) => {
                     self.read_node(shard, pointer, out);
                     return;
@@ -282,6 +345,29 @@ impl Cell {
     /// Gives up to `limit` dirty pages places, in the order of their files, and starts to write them.
     fn place_pages<M: Memory>(&mut self, limit: usize, out: &mut Out<'_, M>) -> Result<(), Stop> {
         let Some(first) = self.cache.dirty_from((Ino(0), 0)).next() else { return Ok(()) };
+        self.place_run(first, limit, out)
+    }
+
+    /// Gives dirty pages of one file places. Returns whether there are more.
+    pub(crate) fn place_pages_of<M: Memory>(
+        &mut self,
+        ino: Ino,
+        out: &mut Out<'_, M>,
+    ) -> Result<bool, Stop> {
+        let dirty = self.cache.dirty_from((ino, 0)).next().filter(|first| first.0 == ino);
+        let Some(first) = dirty else { return Ok(false) };
+        self.place_run(first, WRITE_BACK_BATCH, out)?;
+        self.seal(Cause::Cell, out);
+        Ok(true)
+    }
+
+    /// Gives the run of dirty pages that begins with `first` places, and starts to write it.
+    fn place_run<M: Memory>(
+        &mut self,
+        first: PageNo,
+        limit: usize,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
         let (ino, id) = (first.0, first.0.shard());
         let mut run: Vec<PageNo> = Vec::new();
         for at in self.cache.dirty_from(first).take(limit.min(WRITE_BACK_BATCH)) {
@@ -305,7 +391,6 @@ impl Cell {
             return Err(Stop::Fail(Errno::ENOSPC));
         }
         self.record_places(&placed, out);
-        self.write_pages(&placed, out);
         Ok(())
     }
 
@@ -338,5 +423,14 @@ impl Cell {
         if plant {
             shard.space.lose(placed[0].2);
         }
+        // The record that says where they are is the next.
+        let lsn = self.log.end();
+        self.write_pages(placed, lsn, out);
+        let complete = self.cache.uncovered_pages(ino).is_empty();
+        if complete {
+            self.behind.remove(ino);
+        }
+        let (runs, cover) = (runs_of(&new), self.cover_of(ino, complete));
+        self.step(Step::Placed { ino, runs, cover }, out);
     }
 }

@@ -1,34 +1,51 @@
 //! Where a shard's blocks come from: chunks out of the distributed pool that the cells share.
+//!
+//! What a peer says of chunks is checked before the pool hears it: no chunk comes from it that no shard may
+//! own, or that one of this cell's has, and no cell is heard of that does not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use warren_base::{CellId, Errno, ShardId};
 use warren_pool::{Algorithm, Effect as PoolEffect, Get, Pool, PoolMessage, Ticket, Tuning};
+use warren_proto::Step;
 
 use crate::cell::{Cell, Out};
-use crate::event::{Effect, Memory, PeerMessage};
+use crate::event::{Effect, Memory, PeerBody};
 use crate::task::{Stop, Task, Wait, WaitKey};
 
 /// The cell's shard of the pool of free chunks.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     pool: Pool<u64>,
+    /// How many cells there are, and which chunks a shard may own.
+    cells: u16,
+    legal: Range<u64>,
     /// Chunks that can be added only when the other cells know this one.
     early: Vec<u64>,
+    /// Some of them may be taken: nothing is given before that is known.
+    held_back: bool,
     waiting: BTreeMap<Ticket, ShardId>,
 }
 
 impl Chunks {
-    /// The lowest cell creates the pool, the others join it there. `free` is what this cell brings.
-    pub(crate) fn new(id: CellId, cells: &BTreeSet<CellId>, free: Vec<u64>) -> Self {
+    /// Of the `cells`, `first` creates the pool and the others join it there. `free` is what this cell
+    /// brings.
+    pub(crate) fn new(
+        id: CellId,
+        (first, cells): (CellId, u16),
+        legal: Range<u64>,
+        free: Vec<u64>,
+        held_back: bool,
+    ) -> Self {
         let (algorithm, tuning) = (Algorithm::Bulk, Tuning::default());
-        let first = cells.first().copied().unwrap_or(id);
         let pool = if first == id {
             Pool::create(id, algorithm, tuning)
         } else {
             Pool::join(id, first, algorithm, tuning)
         };
-        let mut chunks = Self { pool, early: free, waiting: BTreeMap::new() };
+        let waiting = BTreeMap::new();
+        let mut chunks = Self { pool, cells, legal, early: free, held_back, waiting };
         chunks.add_early();
         chunks
     }
@@ -43,9 +60,19 @@ impl Chunks {
         self.pool.local_size() + self.early.len() as u64
     }
 
+    /// Chunks that turned out to be taken. Asked before anything was given.
+    pub(crate) fn exclude(&mut self, taken: &[u64]) {
+        let taken: BTreeSet<u64> = taken.iter().copied().collect();
+        let early = std::mem::take(&mut self.early);
+        self.early = early.into_iter().filter(|chunk| !taken.contains(chunk)).collect();
+        self.held_back = false;
+        self.add_early();
+    }
+
+    /// The lowest is added last, as the pool hands the newest out first: so a file grows upwards.
     fn add_early(&mut self) {
-        if self.pool.is_member() {
-            for chunk in std::mem::take(&mut self.early) {
+        if self.pool.is_member() && !self.held_back {
+            for chunk in std::mem::take(&mut self.early).into_iter().rev() {
                 self.add(chunk);
             }
         }
@@ -69,8 +96,10 @@ impl Cell {
     ) -> Result<(), Stop> {
         loop {
             let dirty = self.cache.dirty_pages_of(id);
-            let shard = self.shards.get_mut(&id).expect("asked for an owned shard");
-            if shard.room(dirty) >= need {
+            if self.log.room(self.cache.dirty_pages()) == 0 && !task.holds_locks() {
+                return Err(Stop::Wait(Wait::LogRoom));
+            }
+            if self.shard_mut(id).room(dirty) >= need {
                 return Ok(());
             }
             if std::mem::take(&mut task.no_chunk) {
@@ -80,7 +109,9 @@ impl Cell {
                 return Err(Stop::Wait(Wait::Checkpoint));
             }
             match self.chunks.pool.get() {
-                Get::Got(chunk) => shard.space.claim(chunk),
+                Get::Got(chunk) => {
+                    self.claim(id, chunk);
+                }
                 Get::Pending(ticket) => {
                     self.chunks.waiting.insert(ticket, id);
                     return Err(Stop::Wait(Wait::Space(id)));
@@ -95,8 +126,16 @@ impl Cell {
             return false;
         }
         let Get::Got(chunk) = self.chunks.pool.get() else { return false };
-        self.shards.get_mut(&id).expect("asked for an owned shard").space.claim(chunk);
-        true
+        self.claim(id, chunk)
+    }
+
+    /// Whether the chunk was new to the shard.
+    fn claim(&mut self, shard: ShardId, chunk: u64) -> bool {
+        let claimed = self.shard_mut(shard).space.claim(chunk);
+        if claimed {
+            self.log.note(&Step::Claimed { shard, chunk });
+        }
+        claimed
     }
 
     /// Chunks that are nobody's any more.
@@ -111,8 +150,24 @@ impl Cell {
         message: PoolMessage<u64>,
         out: &mut Out<'_, M>,
     ) {
-        self.chunks.pool.handle(from, message);
-        self.poll_pool(out);
+        if self.may_be(&message) {
+            self.chunks.pool.handle(from, message);
+            self.poll_pool(out);
+        }
+    }
+
+    /// Whether what the message names exists, and what it gives is not here already.
+    fn may_be(&self, message: &PoolMessage<u64>) -> bool {
+        match message {
+            PoolMessage::Welcome { members, .. } | PoolMessage::Ready { members } => {
+                members.iter().all(|cell| cell.0 < self.chunks.cells)
+            }
+            PoolMessage::Transfer { elements, .. } => elements.iter().all(|chunk| {
+                let is_here = || self.shards.values().any(|shard| shard.space.has(*chunk));
+                self.chunks.legal.contains(chunk) && !is_here()
+            }),
+            _ => true,
+        }
     }
 
     /// Carries out what the pool wants done.
@@ -120,17 +175,20 @@ impl Cell {
         while let Some(effect) = self.chunks.pool.poll() {
             match effect {
                 PoolEffect::Send { to, message } => {
-                    out.effects.push(Effect::Send { to, message: PeerMessage::Pool(message) });
+                    out.effects
+                        .push(Effect::Send { to, message: Self::message(PeerBody::Pool(message)) });
                 }
                 PoolEffect::Resolved { ticket, element } => self.chunk_resolved(ticket, element),
                 PoolEffect::Ready => {
                     self.chunks.add_early();
                     self.report_if_ready(out);
                 }
-                PoolEffect::JoinFailed { .. }
-                | PoolEffect::Left
-                | PoolEffect::LastLeft { .. }
-                | PoolEffect::Lost { .. } => {}
+                // Without chunks no shard can be written to.
+                PoolEffect::JoinFailed { .. } => {
+                    let first = self.shards.ids().first().copied();
+                    first.into_iter().for_each(|shard| self.broken(shard, Errno::EPROTO, out));
+                }
+                PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
             }
         }
     }
@@ -139,7 +197,8 @@ impl Cell {
         let shard = self.chunks.waiting.remove(&ticket);
         match (element, shard) {
             (Some(chunk), Some(shard)) => {
-                self.shards.get_mut(&shard).expect("asked for an owned shard").space.claim(chunk);
+                // Of a chunk that is there already nothing comes, and the tasks ask again.
+                self.claim(shard, chunk);
                 self.tasks.wake_all(WaitKey::Chunk(shard));
             }
             (Some(chunk), None) => self.chunks.add(chunk),
@@ -153,5 +212,19 @@ impl Cell {
             }
             (None, None) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_handed_out_from_the_lowest_up() {
+        let free = vec![6, 7, 8];
+        let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), 3..40, free, false);
+        assert!(chunks.is_open());
+        let got: Vec<_> = (0..3).map(|_| chunks.pool.get()).collect();
+        assert_eq!(got, [6, 7, 8].map(Get::Got));
     }
 }

@@ -8,7 +8,7 @@ use warren_base::limits::CHUNK_BLOCKS;
 use warren_proto::{Count, PeerRequest, StatFs};
 
 use crate::cell::{Cell, Out};
-use crate::event::{Effect, Memory, PeerMessage};
+use crate::event::Memory;
 use crate::task::{Stop, TaskId, Wait};
 
 /// A question to the other cells that is not answered by all yet.
@@ -53,8 +53,7 @@ impl Cell {
         let ask = self.counting.asks.remove(&id).unwrap_or_else(|| {
             let open: BTreeSet<_> = self.map.iter().copied().filter(|c| *c != self.id).collect();
             for to in &open {
-                let message = PeerMessage::Request(PeerRequest::Count { ask: id.0 });
-                out.effects.push(Effect::Send { to: *to, message });
+                self.send_request(*to, PeerRequest::Count { ask: id.0 }, out);
             }
             Ask { open, sum: Count::default() }
         });

@@ -6,7 +6,7 @@
 //! the same call: a lease word is cleared before the reply that makes the change known.
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, ClientId, Errno, Instant, SlotNo, Timestamp};
+use warren_base::{BlockNo, CellId, ClientId, Errno, Instant, Lsn, SlotNo, Timestamp};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, PeerReply, PeerRequest, Request, RequestHeader, Wire};
 
@@ -17,7 +17,8 @@ pub struct SlotRef {
     pub slot: SlotNo,
 }
 
-/// A 4 KiB frame of the cell's memory.
+/// A 4 KiB frame of the cell's memory, which outlives its process: the buffer cache's, then those of the
+/// op log's image, then those of the cache's table ([`crate::CellConfig::frames_total`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FrameNo(pub u32);
 
@@ -25,9 +26,15 @@ pub struct FrameNo(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct IoId(pub u64);
 
-/// A message from one cell to another.
+/// A message from one cell to another. What it says rests on the sender's log up to `lsn`.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum PeerMessage {
+pub struct PeerMessage {
+    pub lsn: Lsn,
+    pub body: PeerBody,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum PeerBody {
     Request(PeerRequest),
     Reply(PeerReply),
     /// Between the cells' shards of the pool of free chunks.
@@ -87,6 +94,10 @@ pub enum Effect {
         io: IoId,
         block: BlockNo,
         frames: Vec<FrameNo>,
+    },
+    /// Make durable what was written so far. Ends with [`Event::IoDone`].
+    Flush {
+        io: IoId,
     },
     /// Call [`Event::Tick`] at this time. A later `Wake` replaces an earlier one.
     Wake(Instant),

@@ -3,21 +3,45 @@
 //! Invariant: bytes of a page past the end of the file are zero, in the cache and on the device.
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, PAYLOAD_MAX};
-use warren_base::{Errno, Ino};
-use warren_proto::{AccessMode, FileKind, Handle, LeaseKey, Position};
+use warren_base::{ClientId, Errno, Ino, Timestamp};
+use warren_proto::{AccessMode, FileKind, Handle, InlinePage, LeaseKey, Position, Step};
 
 use crate::cache::{PageNo, PageState};
 use crate::cell::{Cell, Out};
 use crate::event::{FrameNo, Memory, SlotRef};
+use crate::oplog::After;
 use crate::permission;
 use crate::shard::{PER_PAGE, Placed};
-use crate::task::{Stop, Task, Wait};
+use crate::task::{Stop, Task, Wait, WaitKey};
 
 const PAGE: u64 = BLOCK_SIZE as u64;
 /// Pages read ahead of a sequential reader.
 const READ_AHEAD: u64 = 64;
+/// Pages that an `fsync` logs rather than writing them to their place: with more, two writes cost less than
+/// the log's space.
+const INLINE_PAGES: usize = 8;
 /// A day, in nanoseconds: how old an access time may get (relatime).
 const DAY: i64 = 86_400_000_000_000;
+
+/// A page whose frame is being changed.
+#[derive(Clone, Copy)]
+struct Changed {
+    frame: FrameNo,
+    /// The table says already what is in the frame.
+    tagged: bool,
+    /// The frame that the page leaves to an I/O.
+    old: Option<FrameNo>,
+}
+
+/// How a write changes one page.
+struct PageWrite {
+    page: u64,
+    /// It has no frame, or one that is being written: it gets `frame`.
+    moves: bool,
+    frame: Option<FrameNo>,
+    /// It is a hole until now.
+    hole: bool,
+}
 
 /// The pages that hold bytes `offset..offset + len`, which are not none.
 fn pages_of(offset: u64, len: u64) -> std::ops::RangeInclusive<u64> {
@@ -47,20 +71,21 @@ impl Cell {
             return Err(Errno::EBADF.into());
         }
         let ino = handle.ino;
-        let attr = self.living(ino)?.attr;
-        if attr.kind == FileKind::Directory {
+        let inode = self.living_inode_at(ino)?;
+        if inode.kind == FileKind::Directory {
             return Err(Errno::EISDIR.into());
         }
+        let size = inode.size;
         let offset = match position {
             Position::At(offset) => offset,
             Position::Current => file.offset,
             Position::End => return Err(Errno::EINVAL.into()),
         };
-        let len = u64::from(len).min(PAYLOAD_MAX as u64).min(attr.size.saturating_sub(offset));
+        let len = u64::from(len).min(PAYLOAD_MAX as u64).min(size.saturating_sub(offset));
         if len > 0 {
             self.bring_pages(ino, pages_of(offset, len))?;
             self.copy_out(to, ino, offset, len, out);
-            self.read_ahead(handle, offset, len, attr.size, out);
+            self.read_ahead(handle, offset, len, size, out);
             self.touch_atime(ino, out);
         }
         if self.acknowledges(to.client) {
@@ -69,30 +94,46 @@ impl Cell {
         let file = self.opens.get_mut(handle).expect("just there");
         file.read_end = offset + len;
         if position == Position::Current {
-            file.offset = offset + len;
+            self.move_to(handle, offset + len);
         }
         Ok(len as u32)
     }
 
     /// Waits until every page that is not in a hole is in the cache.
     fn bring_pages(&mut self, ino: Ino, pages: std::ops::RangeInclusive<u64>) -> Result<(), Stop> {
-        let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
-        let mut missing = false;
-        for page in pages {
-            match self.cache.page((ino, page)) {
-                Some(found) => {
-                    missing |= matches!(found.state, PageState::Loading(_));
-                    needed.push(((ino, page), None));
-                }
-                None => {
-                    if let Some(placed) = self.shards[&ino.shard()].placed(ino, page)? {
-                        missing = true;
-                        needed.push(((ino, page), Some(placed)));
-                    }
-                }
+        for page in pages.clone() {
+            let missing = match self.cache.page((ino, page)) {
+                Some(found) => matches!(found.state, PageState::Loading(_)),
+                None => self.shards[&ino.shard()].placed(ino, page)?.is_some(),
+            };
+            if missing {
+                return Err(self.wait_for_these(ino, pages, |_| true));
             }
         }
-        if missing { Err(Stop::Wait(Wait::Pages(needed))) } else { Ok(()) }
+        Ok(())
+    }
+
+    /// What a task waits for that needs all of these pages, some of which are missing: those in the
+    /// cache stay there, and of the others those are read that have a place and pass `is_read`.
+    fn wait_for_these(
+        &mut self,
+        ino: Ino,
+        pages: std::ops::RangeInclusive<u64>,
+        is_read: impl Fn(u64) -> bool,
+    ) -> Stop {
+        let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
+        for page in pages {
+            if self.cache.page((ino, page)).is_some() {
+                needed.push(((ino, page), None));
+                continue;
+            }
+            match self.shards[&ino.shard()].placed(ino, page) {
+                Ok(Some(placed)) if is_read(page) => needed.push(((ino, page), Some(placed))),
+                Ok(_) => {}
+                Err(stop) => return stop,
+            }
+        }
+        Stop::Wait(Wait::Pages(needed))
     }
 
     fn copy_out<M: Memory>(
@@ -159,13 +200,16 @@ impl Cell {
         let due = inode.atime <= inode.mtime
             || inode.atime <= inode.ctime
             || now.0.saturating_sub(inode.atime.0) >= DAY;
+        if !due || inode.atime == now {
+            return;
+        }
         let dirty = self.cache.dirty_pages_of(ino.shard());
-        if !due || inode.atime == now || self.shards[&ino.shard()].room(dirty) < 32 {
+        if self.shards[&ino.shard()].room(dirty) < 32 {
             return;
         }
         // Nobody waits for this: a copy that cannot be revoked at once keeps its old time.
         self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
-        self.shards.get_mut(&ino.shard()).expect("owned").inode_mut(ino).atime = now;
+        self.step(Step::Accessed { ino, atime: now }, out);
     }
 
     /// Writes the payload of `from`; returns its length and where the file ends now.
@@ -183,8 +227,8 @@ impl Cell {
             return Err(Errno::EBADF.into());
         }
         let ino = handle.ino;
-        let value = self.ready_to_change(ino, task, out)?;
-        let size = value.attr.size;
+        self.ready_to_change(ino, task, out)?;
+        let size = self.living_inode_at(ino)?.size;
         if len == 0 {
             return Ok((0, size));
         }
@@ -198,7 +242,7 @@ impl Cell {
         // A front that is being recalled may hold its pages locked until this write is answered: it does
         // not wait for the other, or both would wait for ever.
         let pages = LeaseKey::Pages(ino);
-        let alone = self.recall(&pages, Some(from.client), out);
+        let alone = self.recall_pages(&pages, Some(from.client), out);
         if !alone && !self.leases.is_recalled_from(&pages, from.client) {
             return Err(Stop::Wait(Wait::Recall));
         }
@@ -206,74 +250,98 @@ impl Cell {
         let new_blocks = self.copy_in(from, ino, (offset, end), plan, out);
         self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
         let now = self.now.wall;
-        let inode = self.shards.get_mut(&ino.shard()).expect("owned").inode_mut(ino);
-        inode.size = size.max(end);
-        inode.blocks += new_blocks;
-        (inode.mtime, inode.ctime) = (now, now);
-        if kill_privileges {
-            inode.mode = permission::without_privileges(FileKind::Regular, inode.mode);
-        }
+        let inode = self.living_inode_at(ino)?;
+        let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
+        let mode = match kill_privileges {
+            true => permission::without_privileges(FileKind::Regular, inode.mode),
+            false => inode.mode,
+        };
+        self.step(Step::Wrote { ino, size, blocks, mode, now }, out);
         if position != Position::At(offset) {
-            self.opens.get_mut(handle).expect("just there").offset = end;
+            self.move_to(handle, end);
         }
         if self.acknowledges(from.client) {
             self.leases.hold_again(LeaseKey::Pages(ino), from.client);
         }
-        Ok((len as u32, size.max(end)))
+        Ok((len as u32, size))
     }
 
-    /// Brings what a write needs: old pages that it covers in part, frames, blocks. Returns a frame for
-    /// each page that needs a new one, and whether the page is a hole until now.
+    /// The object behind the handle reads and writes there next.
+    pub(crate) fn move_to(&mut self, handle: Handle, offset: u64) {
+        self.log.note(&Step::Moved { handle, offset });
+        self.opens.get_mut(handle).expect("the caller has looked").offset = offset;
+    }
+
+    /// Recalls pages. Who writes those of a file that are being recalled now does not wait any more.
+    fn recall_pages<M: Memory>(
+        &mut self,
+        pages: &LeaseKey,
+        except: Option<ClientId>,
+        out: &mut Out<'_, M>,
+    ) -> bool {
+        let free = self.recall(pages, except, out);
+        if self.leases.take_new_pages() {
+            self.tasks.wake_all(WaitKey::Recall);
+        }
+        free
+    }
+
+    /// Brings what a write needs: old pages that it covers in part, frames, blocks.
     fn plan_write(
         &mut self,
         ino: Ino,
         offset: u64,
         end: u64,
         task: &mut Task,
-    ) -> Result<Vec<(u64, Option<FrameNo>, bool)>, Stop> {
-        let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
-        let mut plan: Vec<(u64, bool, bool)> = Vec::new();
+    ) -> Result<Vec<PageWrite>, Stop> {
+        let pages = pages_of(offset, end - offset);
+        let is_partial = |page| part_of(page, offset, end).1 < BLOCK_SIZE;
+        let mut plan = Vec::with_capacity((pages.end() - pages.start() + 1) as usize);
         let mut missing = false;
-        for page in pages_of(offset, end - offset) {
-            let at = (ino, page);
-            if let Some(found) = self.cache.page(at) {
-                missing |= matches!(found.state, PageState::Loading(_));
-                needed.push((at, None));
-                plan.push((page, found.writing.is_some(), false));
-                continue;
-            }
-            let placed = self.shards[&ino.shard()].placed(ino, page)?;
-            let whole = part_of(page, offset, end).1 == BLOCK_SIZE;
-            if placed.is_some() && !whole {
-                missing = true;
-                needed.push((at, placed));
-            }
-            plan.push((page, true, placed.is_none()));
+        for page in pages.clone() {
+            let (moves, hole) = match self.cache.page((ino, page)) {
+                Some(found) => {
+                    missing |= matches!(found.state, PageState::Loading(_));
+                    (found.writing.is_some(), false)
+                }
+                None => {
+                    let placed = self.shards[&ino.shard()].placed(ino, page)?;
+                    missing |= placed.is_some() && is_partial(page);
+                    (true, placed.is_none())
+                }
+            };
+            plan.push(PageWrite { page, moves, frame: None, hole });
         }
         if missing {
-            return Err(Stop::Wait(Wait::Pages(needed)));
+            return Err(self.wait_for_these(ino, pages, is_partial));
         }
-        let pages = plan.len() as u64;
-        self.ensure_room(ino.shard(), PER_PAGE * pages + 32, task)?;
-        if self.cache.dirty_pages() as u64 + pages > u64::from(self.cache.frames()) * 3 / 4 {
-            return self.wait_for_frames(pages);
+        let count = plan.len() as u64;
+        self.ensure_room(ino.shard(), PER_PAGE * count + 32, task)?;
+        if self.cache.dirty_pages() as u64 + count > u64::from(self.cache.frames()) * 3 / 4 {
+            return self.wait_for_frames(count);
         }
-        needed.iter().for_each(|(at, _)| self.cache.pin(*at));
-        let mut frames = Vec::new();
-        let wanted = plan.iter().filter(|(_, new, _)| *new).count();
-        while frames.len() < wanted
-            && let Some(frame) = self.cache.take_frame()
-        {
-            frames.push(frame);
+        if self.take_frames(ino, &mut plan) { Ok(plan) } else { self.wait_for_frames(count) }
+    }
+
+    /// Takes the frames that the plan wants, all or none. The pages that it found in the cache stay there.
+    fn take_frames(&mut self, ino: Ino, plan: &mut [PageWrite]) -> bool {
+        if !plan.iter().any(|write| write.moves) {
+            return true;
         }
-        needed.iter().for_each(|(at, _)| self.cache.unpin(*at));
-        if frames.len() < wanted {
-            frames.into_iter().for_each(|frame| self.cache.give_frame(frame));
-            return self.wait_for_frames(pages);
+        let found: Vec<PageNo> = plan.iter().map(|write| (ino, write.page)).collect();
+        let found: Vec<_> = found.into_iter().filter(|at| self.cache.page(*at).is_some()).collect();
+        found.iter().for_each(|at| self.cache.pin(*at));
+        let mut complete = true;
+        for write in plan.iter_mut().filter(|write| write.moves) {
+            write.frame = self.cache.take_frame();
+            complete &= write.frame.is_some();
         }
-        let mut frames = frames.into_iter();
-        let with_frame = |(page, new, hole)| (page, if new { frames.next() } else { None }, hole);
-        Ok(plan.into_iter().map(with_frame).collect())
+        found.iter().for_each(|at| self.cache.unpin(*at));
+        if !complete {
+            let taken = plan.iter_mut().filter_map(|write| write.frame.take());
+            taken.for_each(|frame| self.cache.give_frame(frame));
+        }
+        complete
     }
 
     /// Frames come back when write-back goes on, unless there could never be enough.
@@ -290,14 +358,15 @@ impl Cell {
         from: SlotRef,
         ino: Ino,
         (offset, end): (u64, u64),
-        plan: Vec<(u64, Option<FrameNo>, bool)>,
+        plan: Vec<PageWrite>,
         out: &mut Out<'_, M>,
     ) -> u64 {
         let (mut at, mut filled) = (0, 0);
-        for (page, new, hole) in plan {
+        for PageWrite { page, frame, hole, .. } in plan {
             let (start, count) = part_of(page, offset, end);
-            let frame = self.page_for_change((ino, page), new, count == BLOCK_SIZE, out);
-            out.memory.payload_to_frame(from, at, frame, start, count);
+            let changed = self.page_for_change((ino, page), frame, count == BLOCK_SIZE, out);
+            out.memory.payload_to_frame(from, at, changed.frame, start, count);
+            self.tag(changed, (ino, page), out);
             at += count;
             filled += u64::from(hole);
         }
@@ -305,33 +374,49 @@ impl Cell {
     }
 
     /// The frame in which the page may be changed; the page is dirty now. `new` is for a page that has
-    /// no frame, or one that is being written.
+    /// no frame, or one that is being written. The frame is to be tagged once it is changed.
     fn page_for_change<M: Memory>(
         &mut self,
         at: PageNo,
         new: Option<FrameNo>,
         whole: bool,
         out: &mut Out<'_, M>,
-    ) -> FrameNo {
-        let frame = match (self.cache.page(at), new) {
+    ) -> Changed {
+        let mut changed = Changed { frame: FrameNo(0), tagged: false, old: None };
+        changed.frame = match (self.cache.page(at), new) {
             (None, Some(new)) => {
                 if !whole {
                     out.memory.frame_mut(new).fill(0);
                 }
                 self.cache.insert(at, new, PageState::Dirty);
-                return new;
+                changed.frame = new;
+                return changed;
             }
             (Some(page), Some(new)) => {
                 let copy = *out.memory.frame(page.frame);
                 *out.memory.frame_mut(new) = copy;
                 self.cache.move_page(at, new);
+                changed.old = Some(page.frame);
                 new
             }
-            (Some(page), None) => page.frame,
+            (Some(page), None) => {
+                changed.tagged = page.state == PageState::Dirty;
+                page.frame
+            }
             (None, None) => unreachable!("a page without a frame was given one"),
         };
         self.cache.mark_dirty(at);
-        frame
+        changed
+    }
+
+    /// Says in the table what is in the frame, now that it is there.
+    fn tag<M: Memory>(&mut self, changed: Changed, at: PageNo, out: &mut Out<'_, M>) {
+        if !changed.tagged {
+            self.table.set(changed.frame, at, out.memory);
+        }
+        if let Some(old) = changed.old {
+            self.table.clear(old, out.memory);
+        }
     }
 
     /// Brings what truncation needs: the page that the new end cuts, and a frame if it is being
@@ -350,7 +435,7 @@ impl Cell {
         if size >= old {
             return Ok(());
         }
-        if !self.recall(&LeaseKey::Pages(ino), task.client(), out) {
+        if !self.recall_pages(&LeaseKey::Pages(ino), task.client(), out) {
             return Err(Stop::Wait(Wait::Recall));
         }
         if !size.is_multiple_of(PAGE) {
@@ -365,31 +450,102 @@ impl Cell {
 
     /// Sets the size of a file for which [`Self::ready_to_truncate`] has been done.
     pub(crate) fn truncate_now<M: Memory>(&mut self, ino: Ino, size: u64, out: &mut Out<'_, M>) {
-        let now = self.now.wall;
         self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
-        let old = self.shards[&ino.shard()].inode(ino).ok().flatten().map_or(0, |inode| inode.size);
-        let mut freed = 0;
-        if size < old {
-            let (cut, first) = ((size % PAGE) as usize, size.div_ceil(PAGE));
-            if cut > 0 && self.cache.page((ino, size / PAGE)).is_some() {
-                let frame = self.page_for_change((ino, size / PAGE), None, false, out);
-                out.memory.frame_mut(frame)[cut..].fill(0);
-            }
-            freed = self.unplaced_dirty_pages(ino, first);
-            self.cache.drop_pages(ino, first);
-            let shard = self.shards.get_mut(&ino.shard()).expect("owned");
-            freed += shard.replace_extents(ino, first, u64::MAX / PAGE, &[]);
-        }
-        let inode = self.shards.get_mut(&ino.shard()).expect("owned").inode_mut(ino);
-        inode.size = size;
-        inode.blocks -= freed;
-        (inode.mtime, inode.ctime) = (now, now);
+        self.step(Step::Truncate { ino, size, now: self.now.wall }, out);
     }
 
-    /// Dirty pages from `first` on that have no place yet: they were counted as blocks when written.
-    fn unplaced_dirty_pages(&self, ino: Ino, first: u64) -> u64 {
-        let shard = &self.shards[&ino.shard()];
-        let dirty = self.cache.dirty_from((ino, first)).take_while(|at| at.0 == ino);
-        dirty.filter(|at| matches!(shard.placed(ino, at.1), Ok(None))).count() as u64
+    /// The part of truncation that the cache has in it. What the table says changes with the record.
+    pub(crate) fn truncate_with_pages<M: Memory>(
+        &mut self,
+        ino: Ino,
+        size: u64,
+        now: Timestamp,
+        out: &mut Out<'_, M>,
+    ) {
+        let old = self.shards[&ino.shard()].inode(ino).ok().flatten().map_or(0, |inode| inode.size);
+        let mut unplaced = 0;
+        if size < old {
+            let (cut, at) = ((size % PAGE) as usize, (ino, size / PAGE));
+            if cut > 0 && self.cache.page(at).is_some() {
+                let changed = self.page_for_change(at, None, false, out);
+                self.log.do_after(After::Cut(changed.frame, cut, at));
+                self.behind.insert(ino);
+            }
+            unplaced = self.forget_pages(ino, size.div_ceil(PAGE)..=u64::MAX);
+        }
+        self.truncate_extents(ino, size, now);
+        let inode = self.inode_mut(ino);
+        inode.blocks = inode.blocks.saturating_sub(unplaced);
+    }
+
+    /// Drops pages of a file. Returns how many of them had no place yet: they were counted as blocks when
+    /// written.
+    pub(crate) fn forget_pages(&mut self, ino: Ino, pages: std::ops::RangeInclusive<u64>) -> u64 {
+        let mut unplaced = 0;
+        for (number, page) in self.cache.drop_pages(ino, pages) {
+            self.log.do_after(After::Untag(page.frame));
+            let placed = self.shards[&ino.shard()].placed(ino, number);
+            unplaced += u64::from(page.state == PageState::Dirty && matches!(placed, Ok(None)));
+        }
+        unplaced
+    }
+
+    /// Brings the page that a file's new end cuts, so that what is behind it can be zeroed (a replayed
+    /// truncation).
+    pub(crate) fn cut_page(&mut self, ino: Ino, size: u64) -> Result<(), Stop> {
+        let old = self.shards[&ino.shard()].inode(ino)?.map_or(0, |inode| inode.size);
+        if size >= old || size.is_multiple_of(PAGE) {
+            return Ok(());
+        }
+        self.bring_pages(ino, size / PAGE..=size / PAGE)
+    }
+
+    /// Puts a page that a record holds into the cache. Returns whether it was not dirty before.
+    pub(crate) fn put_page<M: Memory>(
+        &mut self,
+        at: PageNo,
+        bytes: &[u8],
+        out: &mut Out<'_, M>,
+    ) -> Result<bool, Stop> {
+        let found = self.cache.page(at);
+        let new = match found {
+            Some(page) if matches!(page.state, PageState::Loading(_)) || page.writing.is_some() => {
+                return Err(Stop::Wait(Wait::Frames));
+            }
+            Some(_) => None,
+            None => Some(self.cache.take_frame().ok_or(Stop::Wait(Wait::Frames))?),
+        };
+        let changed = self.page_for_change(at, new, true, out);
+        let frame = out.memory.frame_mut(changed.frame);
+        let len = bytes.len().min(frame.len());
+        frame[..len].copy_from_slice(&bytes[..len]);
+        self.tag(changed, at, out);
+        Ok(found.is_none_or(|page| page.state != PageState::Dirty))
+    }
+
+    /// Logs whatever of the file no step covers yet: a few pages in line, more by giving them places.
+    pub(crate) fn cover_file<M: Memory>(
+        &mut self,
+        ino: Ino,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let pages = self.cache.uncovered_pages(ino);
+        if pages.is_empty() && !self.behind.contains(ino) {
+            return Ok(());
+        }
+        if pages.len() > INLINE_PAGES {
+            while self.place_pages_of(ino, out)? {}
+            return Ok(());
+        }
+        let inline = |(page, frame): &(u64, FrameNo)| {
+            let bytes = out.memory.frame(*frame).as_slice().into();
+            InlinePage { page: *page, bytes }
+        };
+        let inlined = pages.iter().map(inline).collect();
+        pages.iter().for_each(|(page, _)| self.cache.cover((ino, *page)));
+        self.behind.remove(ino);
+        let cover = self.cover_of(ino, true);
+        self.step(Step::Inline { ino, pages: inlined, cover }, out);
+        Ok(())
     }
 }

@@ -168,6 +168,16 @@ impl<T: Copy + Eq> FileLocks<T> {
     }
 
     /// A request gives up waiting.
+    pub(crate) fn count(&self) -> usize {
+        self.held.values().map(Vec::len).sum()
+    }
+
+    /// Every lock that is held.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Ino, ClientId, LockSpec)> + '_ {
+        let one = |ino: Ino| move |held: &Held| (ino, held.client, held.spec);
+        self.held.iter().flat_map(move |(ino, held)| held.iter().map(one(*ino)))
+    }
+
     pub(crate) fn cancel(&mut self, task: T) {
         self.waiting.retain(|_, waiting| {
             waiting.retain(|(waiter, ..)| *waiter != task);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Errno, FixedState, ShardId};
+use warren_base::{BlockNo, Errno, FixedState, Lsn, ShardId};
 use warren_disk::{BlockPtr, BlockWrite};
 
 use crate::cache::{PageNo, PageState};
@@ -20,10 +20,28 @@ const NODE_FRAMES_MAX: usize = 256;
 
 #[derive(Debug)]
 enum Purpose {
-    LoadNode { shard: ShardId, pointer: BlockPtr, frame: FrameNo },
-    LoadPages { pages: Vec<(PageNo, FrameNo, u32)> },
-    WritePages { pages: Vec<(PageNo, FrameNo)> },
-    WriteNodes { frames: Vec<FrameNo> },
+    LoadNode {
+        shard: ShardId,
+        pointer: BlockPtr,
+        frame: FrameNo,
+    },
+    LoadPages {
+        pages: Vec<(PageNo, FrameNo, u32)>,
+    },
+    /// The record that says where they lie begins at `lsn`.
+    WritePages {
+        pages: Vec<(PageNo, FrameNo)>,
+        lsn: Lsn,
+    },
+    WriteNodes {
+        frames: Vec<FrameNo>,
+    },
+    WriteLog,
+    /// Blocks of the log up to here.
+    ReadLog {
+        upto: Lsn,
+    },
+    Flush,
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +61,18 @@ impl Io {
     pub(crate) fn new_id(&mut self) -> IoId {
         self.next += 1;
         IoId(self.next)
+    }
+
+    pub(crate) fn start_log_write(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::WriteLog);
+    }
+
+    pub(crate) fn start_log_read(&mut self, io: IoId, upto: Lsn) {
+        self.live.insert(io, Purpose::ReadLog { upto });
+    }
+
+    pub(crate) fn start_flush(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::Flush);
     }
 
     /// Whether every write that was started is over.
@@ -161,6 +191,7 @@ impl Cell {
     pub(crate) fn write_pages<M: Memory>(
         &mut self,
         placed: &[(PageNo, FrameNo, BlockNo)],
+        lsn: Lsn,
         out: &mut Out<'_, M>,
     ) {
         let adjacent =
@@ -169,7 +200,8 @@ impl Cell {
             let io = self.new_io();
             run.iter().for_each(|(at, ..)| self.cache.start_write(*at, io));
             let pages = run.iter().map(|(at, frame, _)| (*at, *frame)).collect();
-            self.io.live.insert(io, Purpose::WritePages { pages });
+            self.io.live.insert(io, Purpose::WritePages { pages, lsn });
+            self.log.placing(lsn);
             self.io.writes += 1;
             let frames = run.iter().map(|(_, frame, _)| *frame).collect();
             out.effects.push(Effect::Write { io, block: run[0].2, frames });
@@ -233,12 +265,21 @@ impl Cell {
                 }
                 self.wake_io(io, outcome);
             }
-            Purpose::WritePages { pages } => {
+            Purpose::WritePages { pages, lsn } => {
                 for (at, frame) in pages {
-                    self.cache.finish_write(at, frame, io, result.is_ok());
+                    if self.cache.finish_write(at, frame, io, result.is_ok()) {
+                        self.table.clear(frame, out.memory);
+                    }
+                }
+                self.log.placed(lsn, result.is_ok());
+                if result.is_err() {
+                    self.hold_log(out);
                 }
                 self.write_done(result);
             }
+            Purpose::WriteLog => self.log_write_done(result, out),
+            Purpose::ReadLog { upto } => self.log_loaded(upto, result, out),
+            Purpose::Flush => self.flush_done(io, result, out),
             Purpose::WriteNodes { frames } => {
                 self.io.node_frames -= frames.len();
                 frames.into_iter().for_each(|frame| self.cache.give_frame(frame));

@@ -5,6 +5,11 @@
 //! a FUSE front): it is *recalled*, and whoever wants to change the object waits until the holder has
 //! acknowledged.
 //!
+//! Recalls go to their holder on two lanes. Dropping pages waits until the holder's own reads and writes
+//! of them are answered, and these may wait for what is recalled on the other lane: names and
+//! attributes are never behind pages. A write does not wait for others' pages while its own client's
+//! are being recalled.
+//!
 //! Invariants: a stamp is never used twice, by no epoch of the cell; a key that is being recalled is
 //! granted to nobody.
 
@@ -13,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use warren_base::limits::LEASE_WORDS;
-use warren_base::{ClientId, Epoch, FixedState, Ino};
+use warren_base::{ClientId, Epoch, FixedState, Ino, siphash_2_4};
 use warren_proto::{Lease, LeaseKey};
 
-use crate::Memory;
+use crate::{Memory, Plant};
 
 #[derive(Debug)]
 struct Holder {
@@ -25,7 +30,19 @@ struct Holder {
     stamp: u64,
 }
 
-/// What is on its way to one acknowledging holder.
+/// On which way a recall goes to its holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    /// Of names and attributes.
+    Other,
+    Pages,
+}
+
+impl Lane {
+    pub(crate) const ALL: [Self; 2] = [Self::Other, Self::Pages];
+}
+
+/// What is on its way to one acknowledging holder, on one lane.
 #[derive(Debug, Default)]
 struct Recalls {
     /// Not yet sent.
@@ -36,9 +53,35 @@ struct Recalls {
 }
 
 impl Recalls {
+    fn is_sent(&self, key: &LeaseKey) -> bool {
+        self.sent.as_ref().is_some_and(|(_, keys)| keys.contains(key))
+    }
+
     fn names(&self, key: &LeaseKey) -> bool {
-        let sent = self.sent.as_ref().is_some_and(|(_, keys)| keys.contains(key));
-        sent || self.queued.contains(key)
+        self.is_sent(key) || self.queued.contains(key)
+    }
+}
+
+/// The lanes to one holder.
+#[derive(Debug, Default)]
+struct Lanes {
+    lanes: [Recalls; 2],
+    /// It has listened for pages; one that never does is told of them on the other lane.
+    has_pages: bool,
+}
+
+impl Lanes {
+    fn of_key(&mut self, key: &LeaseKey) -> &mut Recalls {
+        let of_pages = self.has_pages && matches!(key, LeaseKey::Pages(_));
+        self.get(if of_pages { Lane::Pages } else { Lane::Other })
+    }
+
+    fn get(&mut self, lane: Lane) -> &mut Recalls {
+        &mut self.lanes[lane as usize]
+    }
+
+    fn names(&self, key: &LeaseKey) -> bool {
+        self.lanes.iter().any(|recalls| recalls.names(key))
     }
 }
 
@@ -46,28 +89,36 @@ impl Recalls {
 pub(crate) struct Leases {
     words: HashMap<u32, Vec<Holder>, FixedState>,
     acknowledged: HashMap<LeaseKey, Vec<ClientId>, FixedState>,
-    recalls: BTreeMap<ClientId, Recalls>,
+    recalls: BTreeMap<ClientId, Lanes>,
+    /// Pages are being recalled that were not when this was last asked.
+    new_pages: bool,
     next_stamp: u64,
-    /// [`crate::Plant::ReuseStamp`].
-    reuse_stamps: bool,
+    plant: Option<Plant>,
 }
 
 /// Objects with acknowledged leases: about 40 MiB of a cell's memory. Beyond, caches ask each time.
 const ACKNOWLEDGED_MAX: usize = 1 << 18;
+/// Half of the key under which the seed of that map is made; the other is the pool's secret. Its keys are
+/// names that strangers choose.
+const HOLDERS_KEY: u64 = u64::from_le_bytes(*b"WarrHold");
 
+/// Holders see this one, so it has no seed that it could give away. Names that were chosen to meet in a
+/// word cost who chose them their own leases: a client has one on a word.
 fn word_of(key: &LeaseKey) -> u32 {
-    let hash = FixedState.hash_one(key);
+    let hash = FixedState::default().hash_one(key);
     (hash % LEASE_WORDS as u64) as u32
 }
 
 impl Leases {
-    pub(crate) fn new(epoch: Epoch, reuse_stamps: bool) -> Self {
+    pub(crate) fn new(epoch: Epoch, secret: u64, plant: Option<Plant>) -> Self {
+        let seed = siphash_2_4([secret, HOLDERS_KEY], &epoch.0.to_le_bytes());
         Self {
             words: HashMap::default(),
-            acknowledged: HashMap::default(),
+            acknowledged: HashMap::with_hasher(FixedState::seeded(seed)),
             recalls: BTreeMap::new(),
+            new_pages: false,
             next_stamp: (u64::from(epoch.0) << 40) + 1,
-            reuse_stamps,
+            plant,
         }
     }
 
@@ -85,7 +136,7 @@ impl Leases {
         }
         holders.retain(|holder| holder.client != client);
         let stamp = self.next_stamp;
-        self.next_stamp += u64::from(!self.reuse_stamps);
+        self.next_stamp += u64::from(self.plant != Some(Plant::ReuseStamp));
         holders.push(Holder { client, key, stamp });
         memory.store_word(client, word, stamp);
         Lease { word, stamp }
@@ -129,7 +180,7 @@ impl Leases {
     /// Grants an acknowledged lease, unless the key is being recalled from somebody or there are too
     /// many.
     pub(crate) fn hold(&mut self, key: LeaseKey, client: ClientId) -> bool {
-        if self.is_recalling(&key) {
+        if self.is_recalling(&key) && self.plant != Some(Plant::GrantDuringRecall) {
             return false;
         }
         if self.acknowledged.len() >= ACKNOWLEDGED_MAX && !self.acknowledged.contains_key(&key) {
@@ -145,10 +196,10 @@ impl Leases {
     /// Notes that a client's cache holds the object whether or not a recall is under way: after that
     /// recall there has to be another.
     pub(crate) fn hold_again(&mut self, key: LeaseKey, client: ClientId) {
-        if let Some(recalls) = self.recalls.get_mut(&client)
-            && recalls.sent.as_ref().is_some_and(|(_, keys)| keys.contains(&key))
+        if let Some(lanes) = self.recalls.get_mut(&client)
+            && lanes.lanes.iter().any(|recalls| recalls.is_sent(&key))
         {
-            recalls.queued.insert(key.clone());
+            lanes.of_key(&key).queued.insert(key.clone());
         }
         let holders = self.acknowledged.entry(key).or_default();
         if !holders.contains(&client) {
@@ -159,11 +210,19 @@ impl Leases {
     /// Whether `client` is being told to drop what `key` guards. Of pages it may be unable to until its
     /// own writes of them are answered.
     pub(crate) fn is_recalled_from(&self, key: &LeaseKey, client: ClientId) -> bool {
-        self.recalls.get(&client).is_some_and(|recalls| recalls.names(key))
+        if self.plant == Some(Plant::WaitForOwnRecall) {
+            return false;
+        }
+        self.recalls.get(&client).is_some_and(|lanes| lanes.names(key))
     }
 
     fn is_recalling(&self, key: &LeaseKey) -> bool {
-        self.recalls.values().any(|recalls| recalls.names(key))
+        self.recalls.values().any(|lanes| lanes.names(key))
+    }
+
+    /// Whether anybody holds an acknowledged lease on anything.
+    pub(crate) fn has_acknowledged(&self) -> bool {
+        !self.acknowledged.is_empty()
     }
 
     /// Whether nobody but `except` holds an acknowledged lease on `key`; if somebody does, the recall
@@ -176,20 +235,48 @@ impl Leases {
         let mut free = true;
         for holder in holders.iter().filter(|holder| Some(**holder) != except) {
             free = false;
-            let recalls = self.recalls.entry(*holder).or_default();
-            let sent = recalls.sent.as_ref().is_some_and(|(_, keys)| keys.contains(key));
-            if !sent {
-                recalls.queued.insert(key.clone());
+            let lanes = self.recalls.entry(*holder).or_default();
+            if !lanes.names(key) {
+                lanes.of_key(key).queued.insert(key.clone());
+                self.new_pages |= matches!(key, LeaseKey::Pages(_));
             }
         }
-        free
+        free || self.plant == Some(Plant::SkipRecall)
     }
 
-    /// The next recall to send to `client`, which is listening.
-    pub(crate) fn take_recall(&mut self, client: ClientId) -> Option<(u64, Vec<LeaseKey>)> {
+    /// Whether pages are being recalled that were not when this was last asked: a write of who holds
+    /// them waits for others' no longer.
+    pub(crate) fn take_new_pages(&mut self) -> bool {
+        std::mem::take(&mut self.new_pages)
+    }
+
+    /// `client` listens on `lane`, and has dropped what recall `number` on it named. Returns whether that
+    /// was under way.
+    pub(crate) fn listens(&mut self, client: ClientId, lane: Lane, number: u64) -> bool {
+        let lanes = self.recalls.entry(client).or_default();
+        if lane == Lane::Pages && !std::mem::replace(&mut lanes.has_pages, true) {
+            let of_pages = |key: &LeaseKey| matches!(key, LeaseKey::Pages(_));
+            let moved = lanes.get(Lane::Other).queued.extract_if(.., of_pages).collect();
+            lanes.get(Lane::Pages).queued = moved;
+        }
+        let recalls = lanes.get(lane);
+        let Some((_, keys)) = recalls.sent.take_if(|(sent, _)| *sent == number) else {
+            return false;
+        };
+        let dropped: Vec<_> = keys.into_iter().filter(|key| !lanes.names(key)).collect();
+        dropped.iter().for_each(|key| self.drop_holder(key, client));
+        true
+    }
+
+    /// The next recall to send to `client`, which is listening on `lane`.
+    pub(crate) fn take_recall(
+        &mut self,
+        client: ClientId,
+        lane: Lane,
+    ) -> Option<(u64, Vec<LeaseKey>)> {
         /// Keys of one recall: their encoding fits a reply's body.
         const BATCH: usize = 24;
-        let recalls = self.recalls.get_mut(&client)?;
+        let recalls = self.recalls.get_mut(&client)?.get(lane);
         if recalls.sent.is_some() || recalls.queued.is_empty() {
             return None;
         }
@@ -198,20 +285,6 @@ impl Leases {
         recalls.next += 1;
         recalls.sent = Some((recalls.next, keys.clone()));
         Some((recalls.next, keys.into_iter().collect()))
-    }
-
-    /// The client dropped what recall `number` named. Returns whether that was under way.
-    pub(crate) fn acknowledge(&mut self, client: ClientId, number: u64) -> bool {
-        let Some(recalls) = self.recalls.get_mut(&client) else { return false };
-        if recalls.sent.as_ref().is_none_or(|(sent, _)| *sent != number) {
-            return false;
-        }
-        let (_, keys) = recalls.sent.take().expect("just seen");
-        let again = recalls.queued.clone();
-        for key in keys.iter().filter(|key| !again.contains(key)) {
-            self.drop_holder(key, client);
-        }
-        true
     }
 
     pub(crate) fn drop_holder(&mut self, key: &LeaseKey, client: ClientId) {
@@ -258,39 +331,56 @@ mod tests {
 
     #[test]
     fn a_recall_is_over_when_it_was_acknowledged() {
-        let mut leases = Leases::new(Epoch(1), false);
+        let mut leases = Leases::new(Epoch(1), 7, None);
         assert!(leases.hold(KEY, A));
         assert!(leases.recall(&KEY, Some(A)));
         assert!(!leases.recall(&KEY, Some(B)));
-        let (number, keys) = leases.take_recall(A).unwrap();
+        let (number, keys) = leases.take_recall(A, Lane::Other).unwrap();
         assert_eq!(keys, [KEY]);
         assert!(!leases.hold(KEY, B), "no grant while it is recalled");
-        assert!(!leases.acknowledge(A, number + 1));
-        assert!(leases.acknowledge(A, number));
+        assert!(!leases.listens(A, Lane::Other, number + 1));
+        assert!(leases.listens(A, Lane::Other, number));
         assert!(leases.recall(&KEY, None));
     }
 
     #[test]
     fn who_is_being_recalled_is_known() {
-        let mut leases = Leases::new(Epoch(1), false);
+        let mut leases = Leases::new(Epoch(1), 7, None);
         assert!(leases.hold(KEY, A) && leases.hold(KEY, B));
         assert!(!leases.recall(&KEY, Some(A)));
         assert!(leases.is_recalled_from(&KEY, B) && !leases.is_recalled_from(&KEY, A));
-        leases.take_recall(B).unwrap();
+        leases.take_recall(B, Lane::Other).unwrap();
         assert!(leases.is_recalled_from(&KEY, B), "until it has acknowledged");
     }
 
     #[test]
     fn what_was_read_during_a_recall_is_recalled_again() {
-        let mut leases = Leases::new(Epoch(1), false);
+        let mut leases = Leases::new(Epoch(1), 7, None);
         assert!(leases.hold(KEY, A));
         assert!(!leases.recall(&KEY, None));
-        let (number, _) = leases.take_recall(A).unwrap();
+        let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
         leases.hold_again(KEY, A);
-        assert!(leases.acknowledge(A, number));
+        assert!(leases.listens(A, Lane::Other, number));
         assert!(!leases.recall(&KEY, None));
-        let (number, _) = leases.take_recall(A).unwrap();
-        assert!(leases.acknowledge(A, number));
+        let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
+        assert!(leases.listens(A, Lane::Other, number));
         assert!(leases.recall(&KEY, None));
+    }
+
+    #[test]
+    fn attributes_are_not_behind_pages() {
+        let mut leases = Leases::new(Epoch(1), 7, None);
+        let pages = LeaseKey::Pages(Ino::ROOT);
+        assert!(leases.hold(KEY, A) && leases.hold(pages.clone(), A));
+        assert!(!leases.recall(&pages, None) && leases.take_new_pages());
+        assert!(!leases.listens(A, Lane::Pages, 0), "it had listened on the other lane only");
+        let (number, keys) = leases.take_recall(A, Lane::Pages).unwrap();
+        assert_eq!(keys, std::slice::from_ref(&pages));
+        assert!(!leases.recall(&KEY, None) && !leases.take_new_pages());
+        let (other, keys) = leases.take_recall(A, Lane::Other).unwrap();
+        assert_eq!(keys, [KEY]);
+        assert!(leases.listens(A, Lane::Other, other) && leases.recall(&KEY, None));
+        assert!(!leases.recall(&pages, None), "the pages are not dropped yet");
+        assert!(leases.listens(A, Lane::Pages, number) && leases.recall(&pages, None));
     }
 }

@@ -1,9 +1,11 @@
 //! Carrying out operations on names: plan, get ready, make the changes, answer.
 
-use warren_base::{ClientId, Errno, Ino};
+use std::borrow::Cow;
+
+use warren_base::{ClientId, Errno, Ino, ShardId};
 use warren_proto::{
-    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, LeaseKey,
-    LockKey, Opened, Reply,
+    AccessMode, Answer, Attr, Attributes, Change, Credentials, Entry, FileKind, FileName, Lease,
+    LeaseKey, LockKey, Opened, Reply, Step,
 };
 
 use crate::cell::{Cell, Out};
@@ -66,7 +68,7 @@ impl Cell {
                 Err(Stop::Fail(Errno::EPROTO))
             }
             Ok(plan) => {
-                let own: Vec<_> = self.own_changes(&plan.changes);
+                let own = self.own_changes(&plan.changes);
                 self.ready(&own, Some(client), task, false, out)?;
                 Ok(Some(plan))
             }
@@ -74,8 +76,13 @@ impl Cell {
         }
     }
 
-    fn own_changes(&self, changes: &[Change]) -> Vec<Change> {
-        changes.iter().filter(|c| self.shards.contains_key(&c.shard())).cloned().collect()
+    /// Those of the changes that are made on this cell: mostly all.
+    fn own_changes<'a>(&self, changes: &'a [Change]) -> Cow<'a, [Change]> {
+        let is_own = |change: &&Change| self.shards.contains_key(&change.shard());
+        if changes.iter().all(|change| is_own(&change)) {
+            return Cow::Borrowed(changes);
+        }
+        changes.iter().filter(is_own).cloned().collect()
     }
 
     fn carry_out<M: Memory>(
@@ -85,6 +92,9 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<Answer, Stop> {
         let client = task.client().expect("a request");
+        if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
+            self.check_opens()?;
+        }
         if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
             self.ready_to_open(attr.ino, *access, task, out)?;
         }
@@ -154,8 +164,8 @@ impl Cell {
         client: ClientId,
         out: &mut Out<'_, M>,
     ) -> Option<Lease> {
-        let key = LockKey::Name(dir, name.clone());
-        self.grant(&key, LeaseKey::Name(dir, name.clone()), client, out)
+        let lock = || LockKey::Name(dir, name.clone());
+        self.grant(dir.shard(), lock, LeaseKey::Name(dir, name.clone()), client, out)
     }
 
     pub(crate) fn grant_attr<M: Memory>(
@@ -164,19 +174,21 @@ impl Cell {
         client: ClientId,
         out: &mut Out<'_, M>,
     ) -> Option<Lease> {
-        self.grant(&LockKey::Inode(ino), LeaseKey::Attr(ino), client, out)
+        let lock = || LockKey::Inode(ino);
+        self.grant(ino.shard(), lock, LeaseKey::Attr(ino), client, out)
     }
 
     /// A lease on what this cell has just looked up, unless a transaction may be changing it.
     fn grant<M: Memory>(
         &mut self,
-        lock: &LockKey,
+        shard: ShardId,
+        lock: impl FnOnce() -> LockKey,
         key: LeaseKey,
         client: ClientId,
         out: &mut Out<'_, M>,
     ) -> Option<Lease> {
-        let shard = self.shards.get(&lock.shard())?;
-        if shard.is_changing(lock) {
+        let locks = &self.shards.get(&shard)?.locks;
+        if !locks.is_empty() && locks.is_changing(&lock()) {
             return None;
         }
         if self.acknowledges(client) {
@@ -197,11 +209,20 @@ impl Cell {
         if access.contains(AccessMode::TRUNCATE) {
             self.truncate_now(ino, 0, out);
             if !who.checked_by_kernel && who.uid != 0 {
-                let inode = self.shards.get_mut(&ino.shard()).expect("owned").inode_mut(ino);
-                inode.mode = permission::without_privileges(FileKind::Regular, inode.mode);
+                let inode = self.inode_mut(ino);
+                let attributes = Attributes {
+                    mode: permission::without_privileges(FileKind::Regular, inode.mode),
+                    uid: inode.uid,
+                    gid: inode.gid,
+                    atime: inode.atime,
+                    mtime: inode.mtime,
+                    ctime: inode.ctime,
+                };
+                self.step(Step::SetAttr { ino, attributes }, out);
             }
         }
         let handle = self.opens.open(ino, client, access);
+        self.log.note(&Step::Opened { handle, client, access, offset: 0 });
         let shard = &self.shards[&ino.shard()];
         let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
         let keep_pages =

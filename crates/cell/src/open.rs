@@ -66,6 +66,39 @@ impl Opens {
         Ok(last)
     }
 
+    /// An object as a log tells of it.
+    pub(crate) fn restore(
+        &mut self,
+        handle: Handle,
+        client: ClientId,
+        access: AccessMode,
+        offset: u64,
+    ) {
+        let file = OpenFile { client, access, offset, read_end: 0 };
+        if self.files.insert(handle, file).is_none() {
+            *self.counts.entry(handle.ino).or_default() += 1;
+        }
+    }
+
+    /// Closes an object, whoever's it is.
+    pub(crate) fn forget(&mut self, handle: Handle) {
+        if let Some(file) = self.files.get(&handle) {
+            let client = file.client;
+            self.close(handle, client).expect("just seen");
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.files.len()
+    }
+
+    /// All of them, in order.
+    pub(crate) fn all(&self) -> Vec<(Handle, OpenFile)> {
+        let mut all: Vec<_> = self.files.iter().map(|(handle, file)| (*handle, *file)).collect();
+        all.sort_unstable_by_key(|(handle, _)| *handle);
+        all
+    }
+
     /// The handles of a client, in order.
     pub(crate) fn handles_of(&self, client: ClientId) -> Vec<Handle> {
         let mut handles: Vec<_> =

@@ -15,4 +15,22 @@ pub enum Plant {
     ReuseStamp,
     /// A change is made known before its lease words are cleared.
     RevokeAfterCommit,
+    /// A change does not wait until the copies that it recalled are gone.
+    SkipRecall,
+    /// What is being recalled from somebody is granted again meanwhile.
+    GrantDuringRecall,
+    /// A front's own write waits for others' pages although its own are being recalled.
+    WaitForOwnRecall,
+    /// An expelled client's locks stay.
+    KeepLocks,
+    /// Who waits for a checkpoint that fails is told that it is done.
+    IgnoreFailure,
+    /// Records are made durable before the data that they name.
+    SkipDataFlush,
+    /// `fsync` is answered before its record is durable.
+    AnswerEarly,
+    /// A freed block may be used again at once.
+    ReuseBlocks,
+    /// What comes from another cell is not taken to rest on its log.
+    ForgetDepends,
 }

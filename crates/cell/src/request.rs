@@ -1,17 +1,22 @@
 //! Requests that concern one inode, a handle, or nothing at all.
 
-use warren_base::limits::{PAYLOAD_MAX, XATTR_VALUE_MAX};
+use std::sync::Arc;
+
+use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
-use warren_disk::{Key, Kind, VALUE_MAX, Value, Xattr, name_hash};
+use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    AccessMode, Answer, Attr, Credentials, FileKind, Handle, InodeValue, LeaseKey, LockMode,
-    LockSpec, Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
+    AccessMode, Answer, Attr, Attributes, Credentials, FileKind, Handle, InodeValue, LeaseKey,
+    LockMode, LockSpec, LockType, Reply, Request, SetAttr, SetTime, Step, Wire, XattrMode,
+    XattrName,
 };
 
 use crate::cell::{Cell, Out};
 use crate::event::{Memory, SlotRef};
 use crate::filelock::LockOutcome;
+use crate::lease::Lane;
 use crate::permission::{self, READ, STICKY, WRITE};
+use crate::plant::Plant;
 use crate::task::{Stop, Task, TaskId, Wait, Work};
 
 /// Nodes that a change of one inode may make dirty, with a reserve for what frees space.
@@ -27,7 +32,7 @@ struct Call {
     seq: u32,
     /// Bytes of file data that came with it.
     payload: usize,
-    who: Credentials,
+    who: Arc<Credentials>,
 }
 
 fn done(reply: Reply) -> Result<Finished, Stop> {
@@ -49,13 +54,24 @@ impl Cell {
             from: *from,
             seq: header.seq,
             payload: (header.payload_len as usize).min(PAYLOAD_MAX),
-            who: who.clone(),
+            who: Arc::clone(who),
         };
         let request = request.clone();
-        if request.shard().is_some_and(|shard| !self.shards.contains_key(&shard)) {
-            return done(Reply::Moved(self.map_version()));
-        }
         self.execute(&call, request, task, out)
+    }
+
+    /// The answer to a request that is not executed here, whatever it asks: its shard is not this cell's,
+    /// or it names an inode that can be nowhere. Inode numbers are the client's word alone.
+    pub(crate) fn misdirected(&self, request: &Request) -> Option<Answer> {
+        let is_nowhere =
+            |ino: Ino| ino.sequence() == 0 || usize::from(ino.shard().0) >= self.map.len();
+        if request.inode().is_some_and(|ino| ino.sequence() == 0)
+            || request.other_inode().is_some_and(is_nowhere)
+        {
+            return Some(Err(Errno::ESTALE));
+        }
+        let elsewhere = request.shard().is_some_and(|shard| !self.shards.contains_key(&shard));
+        elsewhere.then(|| Ok(Reply::Moved(self.map_version())))
     }
 
     fn execute<M: Memory>(
@@ -71,7 +87,7 @@ impl Cell {
             Request::Null => done(Reply::Done),
             Request::GetAttr { ino } => self.get_attr(ino, client, out),
             Request::SetAttr { ino, handle, set } => {
-                let writable = self.is_writable(handle, client)?;
+                let writable = self.is_writable(ino, handle, client)?;
                 self.set_attr(ino, set, writable, who, task, out)
             }
             Request::ReadLink { ino } => self.read_link(ino),
@@ -88,8 +104,8 @@ impl Cell {
                 done(Reply::Written { len, size })
             }
             Request::Seek { handle, position } => self.seek(handle, position, client),
-            Request::Fsync { ino, .. } => self.fsync(Some(ino), task),
-            Request::Sync => self.fsync(None, task),
+            Request::Fsync { ino, .. } => self.fsync(ino, task, out),
+            Request::Sync => self.sync(task),
             Request::StatFs => done(Reply::StatFs(self.stat_fs(*id, out)?)),
             Request::GetXattr { ino, name } => self.get_xattr(ino, &name, who),
             Request::SetXattr { ino, name, value, mode } => {
@@ -107,8 +123,9 @@ impl Cell {
                 self.cancel(SlotRef { client, slot }, seq, out);
                 done(Reply::Done)
             }
-            Request::AwaitRecall { acknowledged } => {
-                self.listen(*from, *seq, acknowledged, out)?;
+            Request::AwaitRecall { pages, acknowledged } => {
+                let lane = if pages { Lane::Pages } else { Lane::Other };
+                self.listen(*from, *seq, (lane, acknowledged), out)?;
                 Ok(None)
             }
             Request::Lookup { .. }
@@ -122,7 +139,16 @@ impl Cell {
     }
 
     /// Whether a file may be truncated through the handle, if it is through one.
-    fn is_writable(&self, handle: Option<Handle>, client: ClientId) -> Result<Option<bool>, Errno> {
+    fn is_writable(
+        &self,
+        ino: Ino,
+        handle: Option<Handle>,
+        client: ClientId,
+    ) -> Result<Option<bool>, Errno> {
+        // Another file's handle says nothing of this one.
+        if handle.is_some_and(|handle| handle.ino != ino) {
+            return Err(Errno::EBADF);
+        }
         let access = handle.map(|handle| self.opens.get(handle, client)).transpose()?;
         Ok(access.map(|file| file.access.contains(AccessMode::WRITE)))
     }
@@ -136,7 +162,9 @@ impl Cell {
         let ino = handle.ino;
         let inode = self.shards[&ino.shard()].inode(ino)?;
         let nameless = inode.is_none_or(|inode| inode.nlink == 0);
-        if self.opens.close(handle, client)? {
+        let last = self.opens.close(handle, client)?;
+        self.log.note(&Step::Closed { handle });
+        if last {
             // Without a name it is gone with its last open, however long its blocks take to be freed.
             if nameless {
                 self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
@@ -148,7 +176,7 @@ impl Cell {
 
     fn seek(&mut self, handle: Handle, position: u64, client: ClientId) -> Result<Finished, Stop> {
         self.opens.get(handle, client)?;
-        self.opens.get_mut(handle).expect("just there").offset = position;
+        self.move_to(handle, position);
         done(Reply::Done)
     }
 
@@ -162,6 +190,14 @@ impl Cell {
         self.check_unlocked(ino, LockMode::Read)?;
         let shard = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
         Ok(self.living_inode(shard, ino)?.ok_or(Errno::ESTALE)?)
+    }
+
+    /// The same without a copy of all of it.
+    pub(crate) fn living_inode_at(&self, ino: Ino) -> Result<&Inode, Stop> {
+        self.check_unlocked(ino, LockMode::Read)?;
+        let shard = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
+        let living = |inode: &&Inode| inode.nlink > 0 || self.opens.is_open(ino);
+        Ok(shard.inode(ino)?.filter(living).ok_or(Errno::ESTALE)?)
     }
 
     fn get_attr<M: Memory>(
@@ -181,14 +217,14 @@ impl Cell {
         ino: Ino,
         task: &mut Task,
         out: &mut Out<'_, M>,
-    ) -> Result<InodeValue, Stop> {
+    ) -> Result<(), Stop> {
         self.check_unlocked(ino, LockMode::Write)?;
-        let value = self.living(ino)?;
+        self.living_inode_at(ino)?;
         self.ensure_room(ino.shard(), ROOM, task)?;
         if !self.recall(&LeaseKey::Attr(ino), task.client(), out) {
             return Err(Stop::Wait(Wait::Recall));
         }
-        Ok(value)
+        Ok(())
     }
 
     fn set_attr<M: Memory>(
@@ -200,7 +236,8 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
-        let value = self.ready_to_change(ino, task, out)?;
+        self.ready_to_change(ino, task, out)?;
+        let value = self.living(ino)?;
         if set.size.is_some() && writable == Some(false) {
             return Err(Errno::EINVAL.into());
         }
@@ -214,34 +251,47 @@ impl Cell {
         if access && value.attr.kind == FileKind::Directory {
             self.leases.revoke_names(ino, out.memory);
         }
+        let attributes = self.attributes_after(ino, &set, &value.attr, who);
+        self.step(Step::SetAttr { ino, attributes }, out);
+        let attr = self.living(ino)?.attr;
+        let client = task.client().expect("a request");
+        let lease = self.grant_attr(ino, client, out);
+        done(Reply::Attr { attr, lease })
+    }
+
+    /// What the attributes are once they are set.
+    fn attributes_after(
+        &mut self,
+        ino: Ino,
+        set: &SetAttr,
+        old: &Attr,
+        who: &Credentials,
+    ) -> Attributes {
         let now = self.now.wall;
         let time = |set: SetTime| match set {
             SetTime::Now => now,
             SetTime::At(time) => time,
         };
-        let shard = self.shards.get_mut(&ino.shard()).expect("owned");
-        let inode = shard.inode_mut(ino);
+        let inode = self.inode_mut(ino);
+        let mut mode = inode.mode;
         let chown = set.uid.is_some() || set.gid.is_some();
         // A new owner takes them away whoever gives the file to him, root too.
         if chown || set.kill_privileges {
-            inode.mode = permission::without_privileges(value.attr.kind, inode.mode);
+            mode = permission::without_privileges(old.kind, mode);
         }
-        if let Some(mode) = set.mode {
-            inode.mode = allowed_mode(mode, &value.attr, who) & warren_disk::MODE_MASK;
+        if let Some(wanted) = set.mode {
+            mode = allowed_mode(wanted, old, who) & warren_disk::MODE_MASK;
         }
-        inode.uid = set.uid.unwrap_or(inode.uid);
-        inode.gid = set.gid.unwrap_or(inode.gid);
-        inode.atime = set.atime.map_or(inode.atime, time);
-        inode.mtime = set.mtime.map_or(inode.mtime, time);
-        inode.ctime = now;
-        if value.attr.kind == FileKind::Directory {
-            let part = shard.part_mut(ino);
-            part.mtime = set.mtime.map_or(part.mtime, time);
+        // A directory's time is its part's, which is what others see.
+        let mtime = if old.kind == FileKind::Directory { old.mtime } else { inode.mtime };
+        Attributes {
+            mode,
+            uid: set.uid.unwrap_or(inode.uid),
+            gid: set.gid.unwrap_or(inode.gid),
+            atime: set.atime.map_or(inode.atime, time),
+            mtime: set.mtime.map_or(mtime, time),
+            ctime: now,
         }
-        let attr = self.living(ino)?.attr;
-        let client = task.client().expect("a request");
-        let lease = self.grant_attr(ino, client, out);
-        done(Reply::Attr { attr, lease })
     }
 
     fn read_link(&self, ino: Ino) -> Result<Finished, Stop> {
@@ -268,9 +318,16 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
         permission::check_open(who, &self.living(ino)?.attr, access)?;
+        self.check_opens()?;
         self.ready_to_open(ino, access, task, out)?;
         let client = task.client().expect("a request");
         done(Reply::Opened(self.open_now(ino, access, who, client, out)))
+    }
+
+    /// Whether another file can be open: all that are must fit a snapshot of the session.
+    pub(crate) fn check_opens(&self) -> Result<(), Errno> {
+        let room = self.opens.count() + self.file_locks.count() < self.log.session_max();
+        if room { Ok(()) } else { Err(Errno::ENFILE) }
     }
 
     /// What an open has to wait for: emptying the file.
@@ -288,11 +345,8 @@ impl Cell {
         Ok(())
     }
 
-    /// Waits for a checkpoint, unless everything of the file's shard is in the last one.
-    fn fsync(&mut self, ino: Option<Ino>, task: &mut Task) -> Result<Finished, Stop> {
-        if let Some(ino) = ino {
-            self.living(ino)?;
-        }
+    /// Waits for a checkpoint: it makes all cells durable.
+    fn sync(&self, task: &mut Task) -> Result<Finished, Stop> {
         if task.checkpointed {
             return done(Reply::Done);
         }
@@ -300,16 +354,32 @@ impl Cell {
         Err(Stop::Wait(Wait::Checkpoint))
     }
 
-    fn xattr_bucket(&self, ino: Ino, name: &XattrName) -> Result<(Key, Vec<Xattr>), Stop> {
-        let key = Key::xattr(ino, name_hash(self.secret, name.as_bytes()));
-        let mut bucket = Vec::new();
-        self.shards[&ino.shard()].records(ino, Kind::Xattr, key.sub, |found, value| {
-            if let (true, Value::Xattrs(xattrs)) = (found.sub == key.sub, value) {
-                bucket = xattrs.to_vec();
+    /// Makes the log durable with everything that was done to the file, or to the directory.
+    fn fsync<M: Memory>(
+        &mut self,
+        ino: Ino,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<Finished, Stop> {
+        self.living(ino)?;
+        if task.checkpointed {
+            return done(Reply::Done);
+        }
+        let lsn = match task.durable {
+            Some(lsn) => lsn,
+            None => {
+                if self.log.held {
+                    return self.sync(task);
+                }
+                if self.log.room(self.cache.dirty_pages()) == 0 {
+                    return Err(Stop::Wait(Wait::LogRoom));
+                }
+                self.cover_file(ino, out)?;
+                *task.durable.insert(self.harden_now(out))
             }
-            std::ops::ControlFlow::Break(())
-        })?;
-        Ok((key, bucket))
+        };
+        let is_durable = self.log.is_durable(lsn) || self.plant == Some(Plant::AnswerEarly);
+        if is_durable { done(Reply::Done) } else { Err(Stop::Wait(Wait::Durable)) }
     }
 
     fn get_xattr(&self, ino: Ino, name: &XattrName, who: &Credentials) -> Result<Finished, Stop> {
@@ -333,43 +403,47 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
-        let value = self.ready_to_change(ino, task, out)?;
+        self.ready_to_change(ino, task, out)?;
+        let value = self.living(ino)?;
         check_xattr_name(&name, &value.attr)?;
         if value.attr.kind == FileKind::Directory && value.attr.mode & STICKY != 0 {
             permission::check_owner(who, &value.attr)?;
         }
         permission::check(who, &value.attr, WRITE)?;
-        let (key, mut bucket) = self.xattr_bucket(ino, &name)?;
+        let (_, bucket) = self.xattr_bucket(ino, &name)?;
         let exists = bucket.iter().any(|xattr| *xattr.name == *name.as_bytes());
         match &new {
             None if !exists => return Err(Errno::ENODATA.into()),
             Some((_, XattrMode::Create)) if exists => return Err(Errno::EEXIST.into()),
             Some((_, XattrMode::Replace)) if !exists => return Err(Errno::ENODATA.into()),
             Some((value, _)) if value.len() > XATTR_VALUE_MAX => return Err(Errno::ENOSPC.into()),
+            Some((value, _)) if !Self::xattr_fits(&bucket, &name, value) => {
+                return Err(Errno::ENOSPC.into());
+            }
             _ => {}
         }
-        bucket.retain(|xattr| *xattr.name != *name.as_bytes());
-        if let Some((value, _)) = new {
-            bucket.push(Xattr { name: name.as_bytes().into(), value });
+        if new.is_some() && !exists {
+            // A list that does not fit an answer could not be read any more.
+            let mut names = self.xattr_names(ino)?;
+            names.push(name.as_bytes().into());
+            if !fits_answer(&Reply::XattrNames(names)) {
+                return Err(Errno::ENOSPC.into());
+            }
         }
-        let record = Value::Xattrs(bucket.into());
-        if record.encoded_len() > VALUE_MAX {
-            return Err(Errno::ENOSPC.into());
-        }
-        let shard = self.shards.get_mut(&ino.shard()).expect("owned");
-        shard.fetch(&key)?;
         self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
-        shard.inode_mut(ino).ctime = self.now.wall;
-        if record.encoded_len() == 0 {
-            shard.take(&key);
-        } else {
-            shard.put(key, record);
-        }
+        let value = new.map(|(value, _)| value);
+        self.step(Step::SetXattr { ino, name, value, now: self.now.wall }, out);
         done(Reply::Done)
     }
 
     fn list_xattrs(&self, ino: Ino) -> Result<Finished, Stop> {
         self.living(ino)?;
+        let reply = Reply::XattrNames(self.xattr_names(ino)?);
+        // A damaged image may hold more than `set_xattr` lets in.
+        if fits_answer(&reply) { done(reply) } else { Err(Errno::E2BIG.into()) }
+    }
+
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<Box<[u8]>>, Stop> {
         let mut names = Vec::new();
         self.shards[&ino.shard()].records(ino, Kind::Xattr, 0, |_, value| {
             if let Value::Xattrs(xattrs) = value {
@@ -377,7 +451,7 @@ impl Cell {
             }
             std::ops::ControlFlow::Continue(())
         })?;
-        done(Reply::XattrNames(names))
+        Ok(names)
     }
 
     fn lock_file(
@@ -389,11 +463,19 @@ impl Cell {
         wait: bool,
     ) -> Result<Finished, Stop> {
         if task.granted {
+            let client = task.client().expect("a request");
+            self.log.note(&Step::Locked { ino, client, spec });
             return done(Reply::Done);
         }
         self.living(ino)?;
+        if spec.lock != LockType::Unlock && self.check_opens().is_err() {
+            return Err(Errno::ENOLCK.into());
+        }
         let client = task.client().expect("a request");
         let outcome = self.file_locks.lock(ino, client, spec, wait.then_some(id));
+        if outcome == Ok(LockOutcome::Granted) {
+            self.log.note(&Step::Locked { ino, client, spec });
+        }
         // A lock that was given up or made weaker lets others go on, whatever became of this one.
         self.grant_file_locks(ino);
         match outcome? {
@@ -401,6 +483,10 @@ impl Cell {
             LockOutcome::Waits => Err(Stop::Wait(Wait::Registered)),
         }
     }
+}
+
+fn fits_answer(reply: &Reply) -> bool {
+    reply.to_bytes().len() <= BODY_MAX
 }
 
 /// Whether `who` may set these attributes. `writable`: through a handle opened for writing.

@@ -5,12 +5,12 @@
 
 use std::ops::ControlFlow;
 
-use warren_base::{BlockNo, Ino, ShardId, Timestamp};
+use warren_base::{BlockNo, Errno, Ino, ShardId, Timestamp};
 use warren_disk::{
-    Absent, Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Kind, Part, RootSlot, Tree, Value,
-    name_hash,
+    Absent, Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Kind, Part, RootSlot, Tree, VALUE_MAX,
+    Value, name_hash,
 };
-use warren_proto::{Attr, FileKind, FileName, InodeValue, LockKey};
+use warren_proto::{Attr, FileKind, FileName, InodeValue};
 
 use crate::lock::LockTable;
 use crate::space::Space;
@@ -38,6 +38,8 @@ pub(crate) struct Shard {
     pub(crate) changed: bool,
     /// The chunk records have been read into `space`.
     pub(crate) space_open: bool,
+    /// Its chunks by the region map, until then.
+    owned_chunks: Vec<u64>,
 }
 
 /// Where a page of a file lies.
@@ -50,7 +52,8 @@ pub(crate) struct Placed {
 const RESIDENT: &str = "what a change touches was read in the same go";
 
 impl Shard {
-    pub(crate) fn open(id: ShardId, root: Option<&RootSlot>) -> Self {
+    /// `owned_chunks` ascend.
+    pub(crate) fn open(id: ShardId, root: Option<&RootSlot>, owned_chunks: Vec<u64>) -> Self {
         let (pointer, height) = root.map_or((None, 0), |slot| (slot.root, slot.height));
         Self {
             id,
@@ -62,6 +65,7 @@ impl Shard {
             promised: 0,
             changed: false,
             space_open: false,
+            owned_chunks,
         }
     }
 
@@ -92,7 +96,8 @@ impl Shard {
         visited.map_err(|absent| self.absent(absent))
     }
 
-    /// Reads the chunk records into `space`. Called until it no longer waits.
+    /// Reads the chunk records into `space`. Called until it no longer waits. EIO if there is one of a
+    /// chunk that the region map does not give to this shard: nothing may be written then.
     pub(crate) fn open_space(&mut self) -> Result<(), Stop> {
         let mut chunks = Vec::new();
         let visit = |key: &Key, value: &Value| {
@@ -103,14 +108,16 @@ impl Shard {
         };
         let (from, to) = (Key::chunk(0), Key::chunk(u64::MAX));
         self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))?;
+        let owned = std::mem::take(&mut self.owned_chunks);
         for (number, used) in chunks {
+            owned.binary_search(&number).map_err(|_| Errno::EIO)?;
             self.space.open_chunk(number, used);
         }
         self.space_open = true;
         Ok(())
     }
 
-    /// Inodes without a name that were open when the pool was last in use.
+    /// Inodes without a name that were open when the pool was last in use. EIO if one is another shard's.
     pub(crate) fn orphans(&self) -> Result<Vec<Ino>, Stop> {
         let mut orphans = Vec::new();
         let visit = |key: &Key, _: &Value| {
@@ -119,7 +126,8 @@ impl Shard {
         };
         let (from, to) = (Key::orphan(Ino(0)), Key::orphan(Ino(u64::MAX)));
         self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))?;
-        Ok(orphans)
+        let own = orphans.iter().all(|ino| ino.shard() == self.id);
+        if own { Ok(orphans) } else { Err(Errno::EIO.into()) }
     }
 
     pub(crate) fn inode(&self, ino: Ino) -> Result<Option<&Inode>, Stop> {
@@ -154,11 +162,15 @@ impl Shard {
     pub(crate) fn inode_value(&self, ino: Ino) -> Result<Option<InodeValue>, Stop> {
         let Some(inode) = self.inode(ino)? else { return Ok(None) };
         let mut value = InodeValue { attr: attr_of(ino, inode), parent: inode.parent, entries: 0 };
-        if inode.kind == FileKind::Directory
-            && let Some(part) = self.part(ino)?
-        {
+        if inode.kind == FileKind::Directory {
+            let part = match self.part(ino)? {
+                Some(part) => part,
+                // It is being reaped.
+                None if inode.nlink == 0 => return Ok(Some(value)),
+                None => return Err(Errno::EIO.into()),
+            };
             value.entries = part.entries;
-            value.attr.nlink += part.subdirs;
+            value.attr.nlink = value.attr.nlink.saturating_add(part.subdirs);
             value.attr.mtime = part.mtime;
             value.attr.ctime = value.attr.ctime.max(part.ctime);
         }
@@ -177,28 +189,50 @@ impl Shard {
         Ok(found.map(|dentry| (dentry.ino, dentry.kind)))
     }
 
+    /// Whether the entry of this name can be made, or changed if there is one. ENOSPC if its bucket, of names
+    /// with one hash, has no room; EIO if the directory's records contradict each other.
+    pub(crate) fn check_entry(&self, secret: u64, dir: Ino, name: &FileName) -> Result<(), Stop> {
+        let part = self.part(dir)?.ok_or(Errno::EIO)?;
+        let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
+        let Some(value @ Value::Entries(bucket)) = self.get(&key)? else { return Ok(()) };
+        match bucket.iter().find(|dentry| *dentry.name == *name.as_bytes()) {
+            None if value.encoded_len() + Dentry::encoded_len_of(name.as_bytes()) > VALUE_MAX => {
+                Err(Errno::ENOSPC.into())
+            }
+            Some(dentry) if u64::from(dentry.kind == FileKind::Directory) > part.subdirs.into() => {
+                Err(Errno::EIO.into())
+            }
+            Some(_) if part.entries == 0 => Err(Errno::EIO.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Changes the bucket that `name` belongs to: without the name, and with `new` for it if given.
+    /// Returns what the name led to.
     pub(crate) fn set_dentry(
         &mut self,
         secret: u64,
         dir: Ino,
         name: &FileName,
         new: Option<(Ino, FileKind)>,
-    ) {
+    ) -> Option<(Ino, FileKind)> {
         let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
-        let mut bucket = match self.get(&key).expect(RESIDENT) {
-            Some(Value::Entries(bucket)) => bucket.to_vec(),
-            _ => Vec::new(),
+        let bucket = match self.get(&key).expect(RESIDENT) {
+            Some(Value::Entries(bucket)) => &bucket[..],
+            _ => &[],
         };
-        bucket.retain(|dentry| *dentry.name != *name.as_bytes());
-        if let Some((ino, kind)) = new {
-            bucket.push(Dentry { name: name.as_bytes().into(), ino, kind });
-        }
-        if bucket.is_empty() {
+        let old = bucket.iter().find(|dentry| *dentry.name == *name.as_bytes());
+        let old = old.map(|dentry| (dentry.ino, dentry.kind));
+        let others = bucket.iter().filter(|dentry| *dentry.name != *name.as_bytes());
+        let mut changed = Vec::with_capacity(others.clone().count() + usize::from(new.is_some()));
+        changed.extend(others.cloned());
+        changed.extend(new.map(|(ino, kind)| Dentry { name: name.as_bytes().into(), ino, kind }));
+        if changed.is_empty() {
             self.take(&key);
         } else {
-            self.put(key, Value::Entries(bucket.into()));
+            self.put(key, Value::Entries(changed.into()));
         }
+        old
     }
 
     /// Where page `page` of the file lies; `None` in a hole.
@@ -214,7 +248,8 @@ impl Shard {
         Ok(placed)
     }
 
-    /// Shows the extents that hold any of the pages `first..=last`.
+    /// Shows the extents that hold any of the pages `first..=last`. The leaf that page `last + 1` belongs to is
+    /// then at hand too: what is left of an extent behind `last` becomes a record there.
     pub(crate) fn extents<'a>(
         &'a self,
         ino: Ino,
@@ -225,13 +260,15 @@ impl Shard {
         let from = Key::extent(ino, first.saturating_sub(EXTENT_BLOCKS_MAX as u64 - 1));
         let visit = |key: &'a Key, value: &'a Value| {
             if let Value::Extent(extent) = value
+                && key.sub <= last
                 && key.sub + extent.len() > first
             {
                 visit(key.sub, extent);
             }
             ControlFlow::Continue(())
         };
-        self.tree.range(from, Key::extent(ino, last), visit).map_err(|absent| self.absent(absent))
+        let to = Key::extent(ino, last.saturating_add(1));
+        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))
     }
 
     /// Makes pages `first..=last` a hole but for `new` (runs of pages, each with its place and
@@ -305,9 +342,10 @@ impl Shard {
         Ok(found)
     }
 
-    /// The next inode number. The number is used up only by [`Self::use_sequence`].
-    pub(crate) fn next_ino(&self) -> Ino {
-        Ino::new(self.id, self.next_sequence)
+    /// The next inode number, ENOSPC if all are used up. This one is only by [`Self::use_sequence`].
+    pub(crate) fn next_ino(&self) -> Result<Ino, Errno> {
+        let left = self.next_sequence <= Ino::SEQUENCE_MAX;
+        left.then(|| Ino::new(self.id, self.next_sequence)).ok_or(Errno::ENOSPC)
     }
 
     pub(crate) fn use_sequence(&mut self, ino: Ino) {
@@ -326,11 +364,6 @@ impl Shard {
             + self.space.record_nodes()
             + self.promised;
         self.space.free_blocks().saturating_sub(wanted)
-    }
-
-    /// Whether a transaction may be changing what `key` names.
-    pub(crate) fn is_changing(&self, key: &LockKey) -> bool {
-        self.locks.is_changing(key)
     }
 }
 

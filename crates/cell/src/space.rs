@@ -36,6 +36,8 @@ pub(crate) struct Space {
     /// Came since the last `seal`, and before it but not yet durably.
     claimed: Vec<u64>,
     sealed_claims: Vec<u64>,
+    /// [`crate::Plant::ReuseBlocks`].
+    reuses: bool,
 }
 
 /// A shard with more free blocks gives back the chunks that it does not use, down to so many blocks.
@@ -54,14 +56,22 @@ impl Space {
         self.free += u64::from(used.count_zeros());
     }
 
-    /// A chunk that was nobody's becomes the shard's.
-    pub(crate) fn claim(&mut self, number: u64) {
-        let old = self.chunks.insert(number, Chunk::default());
-        assert!(old.is_none(), "chunk {number} claimed twice");
+    /// Whether the chunk is the shard's.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.chunks.contains_key(&number)
+    }
+
+    /// A chunk that was nobody's becomes the shard's. False if it is so already: a peer gave it away twice.
+    pub(crate) fn claim(&mut self, number: u64) -> bool {
+        if self.has(number) {
+            return false;
+        }
+        self.chunks.insert(number, Chunk::default());
         self.free += CHUNK_BLOCKS;
         self.cursor = number;
         self.claimed.push(number);
         self.stale.insert(number);
+        true
     }
 
     pub(crate) fn free_blocks(&self) -> u64 {
@@ -93,15 +103,35 @@ impl Space {
         Some(BlockNo(number * CHUNK_BLOCKS + u64::from(bit)))
     }
 
-    pub(crate) fn free(&mut self, block: BlockNo) {
+    /// A block that a replayed record has put to use.
+    pub(crate) fn take(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
         let chunk =
-            self.chunks.get_mut(&number).expect("a used block lies in a chunk of its shard");
-        assert!(chunk.used & bit != 0, "{block:?} freed twice");
+            self.chunks.get_mut(&number).expect("a placed block lies in a chunk of its shard");
+        assert!((chunk.used | chunk.held) & bit == 0, "{block:?} is in use already");
+        chunk.used |= bit;
+        self.free -= 1;
+        self.used += 1;
+        self.stale.insert(number);
+    }
+
+    /// A block that is not the shard's, or not used, stays what it is: only a damaged image names one, and
+    /// `fsck` says where.
+    pub(crate) fn free(&mut self, block: BlockNo) {
+        let (number, bit) = split(block);
+        let Some(chunk) = self.chunks.get_mut(&number).filter(|chunk| chunk.used & bit != 0) else {
+            return;
+        };
         chunk.used &= !bit;
         chunk.held |= bit;
         self.used -= 1;
         self.stale.insert(number);
+        if self.reuses {
+            chunk.held &= !bit;
+            self.free += 1;
+            self.cursor = number;
+            return;
+        }
         self.freed.push(block);
     }
 
@@ -112,6 +142,11 @@ impl Space {
         self.free += 1;
         self.used -= 1;
         self.cursor = number;
+    }
+
+    /// Freed blocks are free at once: [`crate::Plant::ReuseBlocks`].
+    pub(crate) fn forget_held(&mut self) {
+        self.reuses = true;
     }
 
     /// A chunk record that has to be written: its number and bitmap, `None` to remove it.
@@ -192,8 +227,22 @@ mod tests {
 
     fn space() -> Space {
         let mut space = Space::default();
-        space.claim(3);
+        assert!(space.claim(3) && !space.claim(3));
         space
+    }
+
+    #[test]
+    fn what_a_damaged_image_has_freed_changes_nothing() {
+        let mut space = space();
+        let block = space.alloc().unwrap();
+        space.free(block);
+        for wrong in [block, block.offset(1), BlockNo(0), BlockNo(u64::MAX)] {
+            space.free(wrong);
+        }
+        assert_eq!((space.free_blocks(), space.used_blocks()), (CHUNK_BLOCKS - 1, 0));
+        space.seal();
+        space.switched();
+        assert_eq!(space.free_blocks(), CHUNK_BLOCKS);
     }
 
     #[test]

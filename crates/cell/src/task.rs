@@ -4,9 +4,10 @@
 //! and either finishes in one go or says again what is missing (design 2: prefetch, then execute).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use hashbrown::HashMap;
-use warren_base::{CellId, ClientId, Errno, FixedState, Ino, ShardId, TxnId};
+use warren_base::{CellId, ClientId, Errno, FixedState, Ino, Lsn, ShardId, TxnId};
 use warren_disk::BlockPtr;
 use warren_proto::{Change, Credentials, LockKey, LockMode, Request, RequestHeader};
 
@@ -56,6 +57,10 @@ pub(crate) enum Wait {
     Space(ShardId),
     /// A checkpoint that starts from now on.
     Checkpoint,
+    /// The op log up to [`Task::durable`].
+    Durable,
+    /// A checkpoint that frees some of the op log.
+    LogRoom,
     /// Already registered with whoever will wake it (a lock, a peer's answer).
     Registered,
     /// Nothing: the task gives way to others and goes on.
@@ -74,6 +79,10 @@ pub(crate) enum WaitKey {
     Checkpoint(u64),
     /// Transactions may start again.
     Undrained,
+    /// More of the op log is durable, or cannot be made so.
+    Durable,
+    /// There is room in the op log again.
+    LogRoom,
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +91,7 @@ pub(crate) enum Work {
         from: SlotRef,
         header: RequestHeader,
         request: Request,
-        who: Credentials,
+        who: Arc<Credentials>,
     },
     Prepare {
         from: CellId,
@@ -101,6 +110,14 @@ pub(crate) enum Work {
         txn: TxnId,
         changes: Vec<Change>,
     },
+    /// The same after a recovery, for which nothing is prepared.
+    Again {
+        from: CellId,
+        txn: TxnId,
+        changes: Vec<Change>,
+    },
+    /// Replays the op log.
+    Replay,
     /// Frees what an inode without links and opens holds.
     Reap {
         ino: Ino,
@@ -127,9 +144,12 @@ pub(crate) struct Task {
     pub(crate) no_chunk: bool,
     /// What the task was promised or told while it waited (a lock granted).
     pub(crate) granted: bool,
+    /// The point of the op log whose durability it waits for.
+    pub(crate) durable: Option<Lsn>,
 }
 
 impl Task {
+    #[inline]
     pub(crate) fn new(work: Work) -> Self {
         Self {
             work,
@@ -139,6 +159,7 @@ impl Task {
             checkpointed: false,
             no_chunk: false,
             granted: false,
+            durable: None,
         }
     }
 
@@ -149,7 +170,7 @@ impl Task {
 
     /// Whether others wait for it, so that it must not wait for a checkpoint.
     pub(crate) fn holds_locks(&self) -> bool {
-        matches!(self.work, Work::Prepare { .. } | Work::Commit { .. })
+        matches!(self.work, Work::Prepare { .. } | Work::Commit { .. } | Work::Again { .. })
             || self.txn.as_ref().is_some_and(|txn| txn.holds_any())
     }
 
@@ -159,7 +180,12 @@ impl Task {
             Work::Request { request, .. } if self.txn.is_none() => request.shard(),
             Work::Peek { ino, .. } | Work::Reap { ino } => Some(ino.shard()),
             Work::OpenShard { shard } => Some(*shard),
-            Work::Request { .. } | Work::Prepare { .. } | Work::Commit { .. } | Work::Fix => None,
+            Work::Request { .. }
+            | Work::Prepare { .. }
+            | Work::Commit { .. }
+            | Work::Again { .. }
+            | Work::Replay
+            | Work::Fix => None,
         }
     }
 
@@ -236,6 +262,10 @@ impl Tasks {
     pub(crate) fn requeue(&mut self, from: WaitKey, to: WaitKey) {
         let moved = self.queues.remove(&from).unwrap_or_default();
         self.queues.entry(to).or_default().extend(moved);
+    }
+
+    pub(crate) fn is_waited_for(&self, key: WaitKey) -> bool {
+        self.queues.contains_key(&key)
     }
 
     pub(crate) fn queue(&self, key: WaitKey) -> Vec<TaskId> {

@@ -15,13 +15,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::{CellId, ClientId, Errno, Ino, TxnId};
+use warren_base::{CellId, ClientId, Errno, Ino, Lsn, TxnId};
 use warren_proto::{
-    Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest,
+    Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest, Step,
 };
 
 use crate::cell::{Cell, Out};
-use crate::event::{Effect, Memory, PeerMessage};
+use crate::event::{Effect, Memory, PeerBody, PeerMessage};
 use crate::plant::Plant;
 use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
 
@@ -78,8 +78,8 @@ impl Txn {
 /// A transaction that is decided, while other cells make their changes.
 #[derive(Debug)]
 pub(crate) struct Committing {
-    /// Cells that were told and have not answered.
-    left: usize,
+    /// Cells that were told and have not answered, with what they were told.
+    told: BTreeMap<CellId, Vec<Change>>,
     /// The cell that is told when all others have answered: it holds the lock on the tree's shape.
     last: Option<(CellId, Vec<Change>)>,
     unlock_tree: bool,
@@ -172,12 +172,13 @@ impl Cell {
             txn.waiting_lock = None;
         }
         while let Some((key, mode)) = txn.wanted.pop_first() {
-            let owner = self.map[usize::from(key.shard().0)];
+            // A key without an owner is none that an operation touches: the view saw to that.
+            let owner = self.map.get(usize::from(key.shard().0)).copied().ok_or(Errno::ESTALE)?;
             if owner == self.id {
                 txn.held.insert(key.clone(), mode);
                 let shard = self.shards.get_mut(&key.shard()).expect("owned");
                 if let LockKey::New(_) = key {
-                    let ino = shard.next_ino();
+                    let ino = shard.next_ino()?;
                     shard.use_sequence(ino);
                     txn.values.insert(key, KeyValue::New(ino));
                 } else if !shard.locks.lock(&key, mode, txn.id, id) {
@@ -188,7 +189,7 @@ impl Cell {
             }
             let mut keys = vec![(key, mode)];
             while let Some(next) = txn.wanted.first_entry()
-                && self.map[usize::from(next.key().shard().0)] == owner
+                && self.map.get(usize::from(next.key().shard().0)) == Some(&owner)
             {
                 keys.push(next.remove_entry());
             }
@@ -197,7 +198,7 @@ impl Cell {
             txn.waiting = true;
             self.tasks_of_txns.insert(txn.id, id);
             let message = PeerRequest::Prepare { txn: txn.id, client, keys };
-            out.effects.push(Effect::Send { to: owner, message: PeerMessage::Request(message) });
+            self.send_request(owner, message, out);
             return Err(Stop::Wait(Wait::Registered));
         }
         Ok(())
@@ -211,12 +212,12 @@ impl Cell {
         ino: Ino,
         out: &mut Out<'_, M>,
     ) -> Stop {
+        let Some(to) = self.owner(ino.shard()) else { return Errno::EIO.into() };
         let txn = task.txn.as_mut().expect("only a transaction peeks");
         txn.waiting = true;
         self.tasks_of_txns.insert(txn.id, id);
-        let to = self.map[usize::from(ino.shard().0)];
-        let message = PeerMessage::Request(PeerRequest::Peek { txn: txn.id, ino });
-        out.effects.push(Effect::Send { to, message });
+        let message = PeerRequest::Peek { txn: txn.id, ino };
+        self.send_request(to, message, out);
         Stop::Wait(Wait::Registered)
     }
 
@@ -235,28 +236,30 @@ impl Cell {
         let txn = task.txn.take().expect("a transaction");
         let mut by_cell: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in remote {
-            let owner = self.map[usize::from(change.shard().0)];
-            assert!(txn.participants.contains(&owner), "a change where nothing is locked");
+            let owner = self.owner(change.shard()).filter(|cell| txn.participants.contains(cell));
+            let owner = owner.expect("a change lies where something is locked");
             by_cell.entry(owner).or_default().push(change);
         }
         self.tasks_of_txns.remove(&txn.id);
         // The shape of the tree stays locked until every cell has made its changes: whoever locks it
         // next looks at directories without locking them.
         let shape = txn.held.contains_key(&LockKey::Tree);
-        let owner = self.map[usize::from(LockKey::Tree.shard().0)];
+        let owner = self.owner(LockKey::Tree.shard()).expect("every volume has its first shard");
         let last = (shape && owner != self.id)
             .then(|| (owner, by_cell.remove(&owner).unwrap_or_default()));
-        let mut left = 0;
+        let others =
+            by_cell.values().flatten().cloned().chain(last.iter().flat_map(|(_, c)| c.clone()));
+        self.log.decide(txn.id, others.collect());
+        let unlock_tree = shape && owner == self.id;
+        let told = BTreeMap::new();
+        self.committing.insert(txn.id, Committing { told, last, unlock_tree });
         for cell in txn.participants.iter().filter(|cell| !shape || **cell != owner) {
             let changes = by_cell.remove(cell).unwrap_or_default();
             self.send_commit(txn.id, *cell, changes, out);
-            left += 1;
         }
         for key in txn.held.keys().filter(|key| **key != LockKey::Tree) {
             self.unlock(key, txn.id);
         }
-        let unlock_tree = shape && owner == self.id;
-        self.committing.insert(txn.id, Committing { left, last, unlock_tree });
         self.advance_commit(txn.id, out);
     }
 
@@ -267,23 +270,26 @@ impl Cell {
         changes: Vec<Change>,
         out: &mut Out<'_, M>,
     ) {
-        let message = PeerMessage::Request(PeerRequest::Commit { txn, changes });
-        out.effects.push(Effect::Send { to, message });
+        if let Some(commit) = self.committing.get_mut(&txn) {
+            commit.told.insert(to, changes.clone());
+        }
+        self.send_request(to, PeerRequest::Commit { txn, changes }, out);
     }
 
     /// Goes on with a decided transaction when everybody who was told has made the changes.
     fn advance_commit<M: Memory>(&mut self, id: TxnId, out: &mut Out<'_, M>) {
-        let Some(commit) = self.committing.get_mut(&id).filter(|commit| commit.left == 0) else {
+        let Some(commit) = self.committing.get_mut(&id).filter(|commit| commit.told.is_empty())
+        else {
             return;
         };
         if let Some((cell, changes)) = commit.last.take() {
-            commit.left = 1;
             return self.send_commit(id, cell, changes, out);
         }
         let commit = self.committing.remove(&id).expect("just seen");
         if commit.unlock_tree {
             self.unlock(&LockKey::Tree, id);
         }
+        self.log.note(&Step::Finished { txn: id });
         self.end_txn(id, out);
     }
 
@@ -307,8 +313,7 @@ impl Cell {
         self.tasks_of_txns.remove(&txn.id);
         if self.plant != Some(Plant::SkipAbort) {
             for cell in &txn.participants {
-                let message = PeerMessage::Request(PeerRequest::Abort { txn: txn.id });
-                out.effects.push(Effect::Send { to: *cell, message });
+                self.send_request(*cell, PeerRequest::Abort { txn: txn.id }, out);
             }
         }
         self.unlock_held(txn);
@@ -329,7 +334,8 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) {
         let (id, outcome) = match reply {
-            PeerReply::Committed { txn } => return self.committed(txn, out),
+            PeerReply::Committed { txn } => return self.committed(from, txn, out),
+            PeerReply::Hardened { lsn, result } => return self.hardened(from, lsn, result, out),
             PeerReply::Counted { ask, count } => return self.counted(from, ask, count),
             PeerReply::Prepared { txn, values } => (txn, Ok((values, None))),
             PeerReply::Peeked { txn, ino, value } => (txn, Ok((Vec::new(), Some((ino, value))))),
@@ -343,7 +349,7 @@ impl Cell {
         match outcome {
             Ok((values, peeked)) => {
                 let map = &self.map;
-                let own = |key: &LockKey| map[usize::from(key.shard().0)] == from;
+                let own = |key: &LockKey| map.get(usize::from(key.shard().0)) == Some(&from);
                 txn.values.extend(values.into_iter().filter(|(key, _)| own(key)));
                 txn.peeked.extend(peeked);
             }
@@ -352,9 +358,9 @@ impl Cell {
         self.tasks.wake(task_id);
     }
 
-    fn committed<M: Memory>(&mut self, txn: TxnId, out: &mut Out<'_, M>) {
+    fn committed<M: Memory>(&mut self, from: CellId, txn: TxnId, out: &mut Out<'_, M>) {
         if let Some(commit) = self.committing.get_mut(&txn) {
-            commit.left = commit.left.saturating_sub(1);
+            commit.told.remove(&from);
             self.advance_commit(txn, out);
         }
     }
@@ -366,7 +372,19 @@ impl Cell {
         request: PeerRequest,
         out: &mut Out<'_, M>,
     ) {
+        if self.is_early(from, &request) {
+            return;
+        }
         match request {
+            PeerRequest::Harden { lsn } => self.harden_for(from, lsn, out),
+            PeerRequest::Again { txn, changes } => {
+                let owned = changes.iter().all(|change| self.shards.contains_key(&change.shard()));
+                if owned && txn.cell == from {
+                    self.again += 1;
+                    self.start(Task::new(Work::Again { from, txn, changes }));
+                }
+            }
+            PeerRequest::AllSaid { answer } => self.all_said(from, answer, out),
             PeerRequest::Prepare { txn, client, keys } => {
                 let owned = keys.iter().all(|(key, _)| self.shards.contains_key(&key.shard()));
                 if !owned || txn.cell != from {
@@ -390,8 +408,8 @@ impl Cell {
                 self.start(Task::new(Work::Peek { from, txn, ino }));
             }
             PeerRequest::Commit { txn, changes } => {
-                let owned = changes.iter().all(|change| self.shards.contains_key(&change.shard()));
-                if owned && txn.cell == from && self.participants.contains_key(&txn) {
+                let locked = changes.iter().all(|change| self.has_locked(txn, change));
+                if locked && txn.cell == from && self.participants.contains_key(&txn) {
                     self.start(Task::new(Work::Commit { from, txn, changes }));
                 }
             }
@@ -402,6 +420,23 @@ impl Cell {
             PeerRequest::Abort { txn } if txn.cell == from => self.leave_txn(txn),
             PeerRequest::Abort { .. } => {}
         }
+    }
+
+    /// Whether the change is of something here that the transaction has locked for it.
+    fn has_locked(&self, txn: TxnId, change: &Change) -> bool {
+        let key = match change {
+            Change::AddEntry { dir, name, .. }
+            | Change::RemoveEntry { dir, name, .. }
+            | Change::ReplaceEntry { dir, name, .. } => LockKey::Name(*dir, name.clone()),
+            Change::NewInode { ino, .. }
+            | Change::AddLink { ino, .. }
+            | Change::RemoveLink { ino, .. }
+            | Change::SetParent { ino, .. }
+            | Change::Touch { ino, .. } => LockKey::Inode(*ino),
+        };
+        let keys = self.participants.get(&txn).map_or(&[][..], |participant| &participant.keys);
+        keys.contains(&(key.clone(), LockMode::Write))
+            && self.shards.get(&key.shard()).is_some_and(|shard| shard.locks.is_held(&key, txn))
     }
 
     /// A prepare or peek failed. What is locked stays so until the coordinator says abort.
@@ -424,7 +459,23 @@ impl Cell {
         reply: PeerReply,
         out: &mut Out<'_, M>,
     ) {
-        out.effects.push(Effect::Send { to, message: PeerMessage::Reply(reply) });
+        let message = Self::message(PeerBody::Reply(reply));
+        out.effects.push(Effect::Send { to, message });
+    }
+
+    pub(crate) fn send_request<M: Memory>(
+        &self,
+        to: CellId,
+        request: PeerRequest,
+        out: &mut Out<'_, M>,
+    ) {
+        let message = Self::message(PeerBody::Request(request));
+        out.effects.push(Effect::Send { to, message });
+    }
+
+    /// A message; what it rests on is filled in when the event that led to it is over.
+    pub(crate) const fn message(body: PeerBody) -> PeerMessage {
+        PeerMessage { lsn: Lsn(0), body }
     }
 
     /// Locks the keys one after the other, then answers what they are worth.
@@ -484,7 +535,14 @@ impl Cell {
             return Err(Stop::Wait(Wait::Recall));
         }
         let mut values = Vec::with_capacity(keys.len());
-        for (key, _) in keys {
+        for (key, mode) in keys {
+            let shard = &self.shards[&key.shard()];
+            if let (LockKey::Name(dir, name), true) = (key, writes(*mode))
+                && self.living_inode(shard, *dir)?.is_some()
+            {
+                // What the coordinator decides cannot be refused later.
+                shard.check_entry(self.secret, *dir, name)?;
+            }
             if !matches!(key, LockKey::New(_)) {
                 values.push((key.clone(), self.value_of(key)?));
             }
@@ -495,7 +553,7 @@ impl Cell {
         for (key, _) in keys {
             if let LockKey::New(shard) = key {
                 let shard = self.shards.get_mut(shard).expect("checked when it came");
-                let ino = shard.next_ino();
+                let ino = shard.next_ino()?;
                 shard.use_sequence(ino);
                 // Its client may know the number before this cell knows the inode.
                 let new = LockKey::Inode(ino);
@@ -557,9 +615,48 @@ impl Cell {
         };
         self.ready(&changes, Some(client), task, true, out)?;
         self.make(&changes, Some(client), out);
+        self.replay.applied.insert(txn);
         self.leave_txn(txn);
         self.send_reply(from, PeerReply::Committed { txn }, out);
         Ok(())
+    }
+
+    /// Makes a decided transaction's changes on this cell unless they are made: after a recovery of
+    /// either side. Its keys are locked, or nobody is served yet.
+    pub(crate) fn make_again<M: Memory>(
+        &mut self,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let Work::Again { from, txn, changes } = &task.work else {
+            unreachable!("called for this work only");
+        };
+        let (from, txn, changes) = (*from, *txn, changes.clone());
+        if !self.replay.applied.contains(&txn) {
+            self.ready(&changes, None, task, true, out)?;
+            self.make(&changes, None, out);
+            self.replay.applied.insert(txn);
+        }
+        self.leave_txn(txn);
+        self.again -= 1;
+        self.send_reply(from, PeerReply::Committed { txn }, out);
+        self.heard_all(out);
+        Ok(())
+    }
+
+    /// A cell has named all transactions that it decided and that may not be known here.
+    fn all_said<M: Memory>(&mut self, from: CellId, answer: bool, out: &mut Out<'_, M>) {
+        if answer && self.replay.is_done() {
+            let left: Vec<_> =
+                self.committing.iter().map(|(txn, c)| (*txn, c.told.get(&from).cloned())).collect();
+            for (txn, changes) in left {
+                if let Some(changes) = changes {
+                    self.send_request(from, PeerRequest::Again { txn, changes }, out);
+                }
+            }
+            self.send_request(from, PeerRequest::AllSaid { answer: false }, out);
+        }
+        self.heard(from, out);
     }
 
     /// Releases what the transaction holds at this cell, which takes part in it.

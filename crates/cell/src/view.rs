@@ -73,6 +73,9 @@ impl<'a> View<'a> {
         mode: LockMode,
     ) -> Result<(), Stop> {
         let local = self.local(shard)?;
+        if local.is_none() && self.cell.owner(shard).is_none() {
+            return Err(Errno::ESTALE.into());
+        }
         match &mut self.mode {
             Mode::Local => {
                 let Some(shard) = local else { return Err(Stop::Wait(Wait::Remote)) };
@@ -152,7 +155,7 @@ impl<'a> View<'a> {
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino, Stop> {
         self.touch(|| LockKey::New(shard), shard, LockMode::Write)?;
         if let (Mode::Local, Some(shard)) = (&self.mode, self.local(shard)?) {
-            return Ok(shard.next_ino());
+            return Ok(shard.next_ino()?);
         }
         match self.fetched(&LockKey::New(shard))? {
             KeyValue::New(ino) if ino.shard() == shard => Ok(*ino),

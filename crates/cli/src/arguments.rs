@@ -65,6 +65,9 @@ pub struct Mkfs {
     /// Slices of the name space that can be served apart
     #[arg(long, value_parser = shards())]
     pub shards: Option<u16>,
+    /// Bytes of the op logs, like 64M: the more, the fewer checkpoints, and the longer a recovery
+    #[arg(long, value_parser = size::parse)]
+    pub log_size: Option<u64>,
     /// A name for people, at most 64 bytes
     #[arg(long, default_value = "")]
     pub label: String,
@@ -178,6 +181,9 @@ pub struct Sim {
     /// Cells [default: drawn from the seed]
     #[arg(long, value_parser = cells())]
     pub cells: Option<u16>,
+    /// Cut the power at random moments, and see that what was synced is there
+    #[arg(long, conflicts_with_all = ["steps", "cells"])]
+    pub crash: bool,
     /// Threads that run seeds [default: one a core]
     #[arg(long)]
     pub threads: Option<usize>,

@@ -1,6 +1,7 @@
-//! The front's process: one mount, served until it is unmounted.
+//! The process that a mount belongs to: it keeps one mount served until that is unmounted.
 //!
-//! It is this program again under a name of its own. It says how it started in one line on its
+//! It is this program again under a name of its own, and so is the front that it starts to serve, and
+//! starts again whenever that dies (`warren_fuse`). It says how it started in one line on its
 //! standard output, which is a pipe to who started it: an empty line when the mount is there, or an
 //! exit code and what is wrong.
 
@@ -10,20 +11,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
 
 use rustix::process::{Pid, Signal};
 use warren_fuse::{FrontOptions, MountError, MountOptions, ServeOptions};
-use warren_runtime::{ConnectOptions, Connection};
+use warren_runtime::{Admission, ConnectOptions};
 
 use crate::failure::{CODE_FAILURE, CODE_NO_FUSE, CODE_NOT_FOUND, CODE_PERMISSION, Failure};
 
-const ROLE: &str = "__front";
+const ROLE: &str = "__mount";
 const READY: &str = "\n";
 const TIED: &str = "tied";
 const FREE: &str = "free";
 
-/// Whether a front ends with who started it.
+/// Whether a mount ends with who started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tie {
     /// It unmounts when its starter dies.
@@ -31,8 +31,11 @@ pub enum Tie {
     Free,
 }
 
-/// Plays the front's role if `arguments` name it.
+/// Plays the role of a mount's process if `arguments` name one.
 pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
+    if let Some(code) = warren_fuse::dispatch(arguments) {
+        return Some(code);
+    }
     let [role, tie, pool, directory] = arguments else { return None };
     if role != ROLE {
         return None;
@@ -43,7 +46,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
         // A session of its own: the terminal's signals are not for it.
         rustix::process::setsid().map(drop)
     };
-    let _named = rustix::thread::set_name(c"warren-front");
+    let _named = rustix::thread::set_name(c"warren-mount");
     let ready = std::io::stdout().as_fd().try_clone_to_owned().ok();
     let served = match prepared {
         Ok(()) => serve(Path::new(pool), Path::new(directory), ready),
@@ -67,8 +70,8 @@ pub fn serve(pool: &Path, directory: &Path, ready: Option<OwnedFd>) -> Result<()
         front: FrontOptions::default(),
     };
     let admission = ConnectOptions { front: true, ..ConnectOptions::default() };
-    let connection = Connection::connect(pool, &admission)?;
-    warren_fuse::serve_mount(Arc::new(connection), directory, &options, ready)
+    let admission = Admission::ask(pool, &admission)?;
+    warren_fuse::keep_mount(admission, directory, &options, ready)
         .map_err(|error| mount_failure(&error))
 }
 
@@ -87,12 +90,12 @@ fn mount_failure(error: &MountError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// A front in the background.
+/// A mount that is kept in the background.
 pub struct Front {
     process: Child,
 }
 
-/// Starts a front and waits until the mount is there.
+/// Starts the process of a mount and waits until the mount is there.
 pub fn start(pool: &Path, directory: &Path, tie: Tie) -> Result<Front, Failure> {
     let lost = |error: std::io::Error| Failure::io(directory, "mount it", &error);
     let mut command = Command::new("/proc/self/exe");

@@ -1,14 +1,12 @@
 //! `warren fsck`: checks a pool that no fleet serves. Exit codes are the bits of fsck(8).
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno};
+use warren_device::{DeviceError, PoolFile};
 use warren_disk::fsck::{self, Options, ReadError, Report, Severity};
 use warren_runtime::FleetError;
 
@@ -49,14 +47,14 @@ pub fn perform(arguments: &Fsck) -> Result<ExitCode, Failure> {
 }
 
 fn check(pool: &Path, contents: bool) -> Result<Report, Failure> {
-    let file = File::open(pool).map_err(|error| FleetError::opening(pool, &error))?;
-    flock(&file, FlockOperation::NonBlockingLockShared).map_err(|_| Failure::pool_in_use(pool))?;
+    let file = PoolFile::open_to_check(pool).map_err(|error| match error {
+        DeviceError::Busy(_) => Failure::pool_in_use(pool),
+        error => FleetError::from(error).into(),
+    })?;
     let mut read = |block: BlockNo, bytes: &mut [u8]| {
-        file.read_exact_at(bytes, block.0 * BLOCK_SIZE as u64).map_err(|error| {
-            ReadError(error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO))
-        })
+        file.read_blocks(block, bytes).map_err(|error| ReadError(errno_of(&error)))
     };
-    let report = fsck::check(Options { contents }, &mut read, &mut |_| {});
+    let report = fsck::check(Options { contents }, file.len_blocks(), &mut read, &mut |_| {});
     if report.superblock.is_none() {
         let why = report.findings.first().map_or_else(String::new, |found| format!(" ({found})"));
         let pool = pool.display();
@@ -65,6 +63,14 @@ fn check(pool: &Path, contents: bool) -> Result<Report, Failure> {
         return Err(Failure::new(CODE_FSCK_OPERATIONAL, line));
     }
     Ok(report)
+}
+
+fn errno_of(error: &DeviceError) -> Errno {
+    match error {
+        DeviceError::Io { source, .. } => source.raw_os_error().and_then(Errno::from_raw),
+        _ => None,
+    }
+    .unwrap_or(Errno::EIO)
 }
 
 fn summarize<'a>(pool: &'a Path, report: &Report) -> Summary<'a> {
@@ -110,12 +116,29 @@ fn print(summary: &Summary<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::CODE_POOL_IN_USE;
     use crate::mkfs::{Wish, make};
+
+    #[test]
+    fn a_pool_in_use_is_left_alone_and_a_truncated_one_is_not_sound() {
+        let pool = std::env::temp_dir().join(format!("warren-fsck-cut-{}", std::process::id()));
+        let wish = Wish { size: Some(64 << 20), shards: None, log: None, label: "", force: false };
+        make(&pool, &wish).expect("mkfs");
+        let holder = PoolFile::open_exclusive(&pool).expect("a fleet");
+        let refused = check(&pool, false).expect_err("in use");
+        drop(holder);
+        let file = std::fs::OpenOptions::new().write(true).open(&pool).expect("open");
+        file.set_len(63 << 20).expect("cut");
+        let cut = check(&pool, false);
+        std::fs::remove_file(&pool).expect("cleanup");
+        assert_eq!(refused.code(), CODE_POOL_IN_USE);
+        assert!(!summarize(&pool, &cut.expect("check")).sound);
+    }
 
     #[test]
     fn a_new_pool_is_sound_and_a_damaged_one_not() {
         let pool = std::env::temp_dir().join(format!("warren-fsck-{}", std::process::id()));
-        let wish = Wish { size: Some(64 << 20), shards: None, label: "", force: false };
+        let wish = Wish { size: Some(64 << 20), shards: None, log: None, label: "", force: false };
         make(&pool, &wish).expect("mkfs");
         let sound = check(&pool, true).expect("check");
         let mut bytes = std::fs::read(&pool).expect("read");

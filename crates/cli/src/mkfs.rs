@@ -15,8 +15,8 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::Serialize;
 use warren_base::Timestamp;
 use warren_base::limits::BLOCK_SIZE;
-use warren_disk::BlockWrite;
 use warren_disk::format::{self, FormatOptions, SIZE_MIN};
+use warren_disk::{BlockWrite, Layout};
 
 use crate::arguments::Mkfs;
 use crate::failure::{CODE_FAILURE, CODE_USAGE, Failure, print_json};
@@ -38,6 +38,8 @@ struct Made<'a> {
 pub struct Wish<'a> {
     pub size: Option<u64>,
     pub shards: Option<u16>,
+    /// Bytes of the op logs.
+    pub log: Option<u64>,
     pub label: &'a str,
     /// Overwrite what is there.
     pub force: bool,
@@ -47,6 +49,7 @@ pub fn perform(arguments: &Mkfs) -> Result<ExitCode, Failure> {
     let wish = Wish {
         size: arguments.size,
         shards: arguments.shards,
+        log: arguments.log_size,
         label: &arguments.label,
         force: arguments.force,
     };
@@ -113,16 +116,34 @@ fn open_and_write(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failure
     let writes = format::image(&options).map_err(|error| {
         Failure::new(CODE_USAGE, format!("{}: {error}; choose other options", pool.display()))
     })?;
-    write_image(&file, &writes).map_err(failed("write it"))?;
+    write_image(&file, &options, &writes).map_err(failed("write it"))?;
     Ok(options)
 }
 
+/// Zeros where the op logs will be. In a sparse file the kernel journals where a block lies when it is first
+/// written, which an `fsync` would wait for.
+fn fill_logs(file: &File, options: &FormatOptions) -> io::Result<()> {
+    const PIECE: usize = 1 << 20;
+    let blocks = |bytes: u64| bytes / BLOCK_SIZE as u64;
+    let (size, log) = (blocks(options.size_bytes), blocks(options.log_bytes));
+    let Some(layout) = Layout::new(size, options.shards, log) else { return Ok(()) };
+    let (zeros, start) = (vec![0; PIECE], layout.log_start().0 * BLOCK_SIZE as u64);
+    let mut done = 0;
+    while done < log * BLOCK_SIZE as u64 {
+        let piece = (log * BLOCK_SIZE as u64 - done).min(PIECE as u64);
+        file.write_all_at(&zeros[..piece as usize], start + done)?;
+        done += piece;
+    }
+    Ok(())
+}
+
 /// Writes the blocks, the last two of which make it a pool.
-fn write_image(file: &File, writes: &[BlockWrite]) -> io::Result<()> {
+fn write_image(file: &File, options: &FormatOptions, writes: &[BlockWrite]) -> io::Result<()> {
     for copy in 0..SUPERBLOCKS as u64 {
         file.write_all_at(&[0; BLOCK_SIZE], copy * BLOCK_SIZE as u64)?;
     }
     file.sync_all()?;
+    fill_logs(file, options)?;
     let (body, superblocks) = writes.split_at(writes.len().saturating_sub(SUPERBLOCKS));
     for part in [body, superblocks] {
         for (block, bytes) in part {
@@ -198,6 +219,7 @@ fn format_options(wish: &Wish<'_>, size_bytes: u64) -> Result<FormatOptions, Fai
     Ok(FormatOptions {
         size_bytes,
         shards: wish.shards.unwrap_or_else(|| format::shards_suggested(size_bytes)),
+        log_bytes: wish.log.unwrap_or_else(|| format::log_suggested(size_bytes)),
         uuid: uuid.try_into().unwrap_or_default(),
         secret: u64::from_le_bytes(secret.try_into().unwrap_or_default()),
         now: Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
@@ -212,7 +234,8 @@ mod tests {
     use super::*;
     use warren_disk::Superblock;
 
-    const WISH: Wish<'_> = Wish { size: Some(64 << 20), shards: None, label: "test", force: false };
+    const WISH: Wish<'_> =
+        Wish { size: Some(64 << 20), shards: None, log: None, label: "test", force: false };
 
     fn place(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("warren-mkfs-{}-{name}", std::process::id()))

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
-use warren_sim::{Options, STEPS_DEFAULT, Summary, run_many};
+use warren_sim::{Options, STEPS_DEFAULT, Summary, crash, run_many};
 
 use crate::arguments::Sim;
 use crate::failure::{CODE_FAILURE, Failure, print_json};
@@ -37,9 +37,15 @@ pub fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
     let done = AtomicU64::new(0);
     // A panic of what is simulated is caught and reported as a finding.
     std::panic::set_hook(Box::new(|_| {}));
-    let result = run_many(options, arguments.seeds, threads, &|count| {
+    let progress = |count| {
         done.fetch_max(count, Ordering::Relaxed);
-    });
+    };
+    let result = if arguments.crash {
+        let options = crash::Options { sound_device: false, plant: None };
+        crash::run_many(arguments.seed, arguments.seeds, options, threads, &progress)
+    } else {
+        run_many(options, arguments.seeds, threads, &progress)
+    };
     let _ours = std::panic::take_hook();
     let (outcome, events) = match result {
         Ok(summary) => (passed(arguments.seed, summary), String::new()),
@@ -89,6 +95,9 @@ fn print(outcome: &Outcome, events: &str, arguments: &Sim) {
         }
         if let Some(cells) = arguments.cells {
             again += &format!(" --cells {cells}");
+        }
+        if arguments.crash {
+            again += " --crash";
         }
         println!("again: {again}");
     } else {

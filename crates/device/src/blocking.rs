@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno as KernelErrno;
+use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno};
 
 use crate::device::{Device, Done};
@@ -115,13 +116,14 @@ impl Device for Blocking {
     }
 }
 
-/// Takes an eventfd's count without waiting.
+/// Takes what is in the wake descriptor without waiting: an eventfd's count, or a page of a pipe, which
+/// holds no more bells than that.
 pub(crate) fn drain(wake: &OwnedFd) -> Result<(), DeviceError> {
     let mut fds = [PollFd::new(wake, PollFlags::IN)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    // Asked first, as the eventfd need not be non-blocking.
+    // Asked first, as the descriptor need not be non-blocking.
     if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
-        match rustix::io::read(wake, &mut [0u8; 8]) {
+        match rustix::io::read(wake, &mut [0u8; BLOCK_SIZE]) {
             Ok(_) | Err(KernelErrno::AGAIN | KernelErrno::INTR) => {}
             Err(errno) => return Err(DeviceError::Queue(errno.into())),
         }

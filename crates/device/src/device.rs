@@ -53,15 +53,17 @@ pub trait Device: Send {
     /// (`None`: no limit). May return early. [`Self::poll`] comes next.
     fn park(&mut self, timeout: Option<Duration>) -> Result<(), DeviceError>;
 
-    /// The eventfd that ends a [`Self::park`]. The device takes its count.
+    /// What ends a [`Self::park`] when it can be read: a pipe, or an eventfd. The device takes what is in
+    /// it, up to a page.
     fn set_wake(&mut self, wake: OwnedFd);
 }
 
-/// The best queue that this machine allows: io_uring, or blocking calls where that is forbidden.
-pub fn open_queue(pool: PoolFile) -> Result<Box<dyn Device>, DeviceError> {
+/// The best queue that this machine allows: io_uring, or blocking calls where that is forbidden. Any
+/// other failure of io_uring (no descriptors, no memory left) is one. With blocking calls comes why.
+pub fn open_queue(pool: PoolFile) -> Result<(Box<dyn Device>, Option<DeviceError>), DeviceError> {
     match Uring::new(pool.try_clone()?) {
-        Ok(uring) => Ok(Box::new(uring)),
-        Err(DeviceError::NoUring(_)) => Ok(Box::new(Blocking::new(pool))),
+        Ok(uring) => Ok((Box::new(uring), None)),
+        Err(why @ DeviceError::NoUring(_)) => Ok((Box::new(Blocking::new(pool)), Some(why))),
         Err(other) => Err(other),
     }
 }

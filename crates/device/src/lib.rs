@@ -21,6 +21,6 @@ mod conformance;
 pub use blocking::Blocking;
 pub use device::{Device, Done, open_queue};
 pub use error::DeviceError;
-pub use pool_file::{IoMode, PoolFile};
+pub use pool_file::PoolFile;
 pub use transfer::FRAMES_MAX;
 pub use uring::Uring;

@@ -1,12 +1,13 @@
 //! The opened pool: a regular file or a block device.
 //!
-//! One fleet at a time has a pool. [`PoolFile::open_exclusive`] takes the lock (an `flock` on a
+//! One fleet at a time has a pool, or one `mkfs`, or one `fsck`. Opening takes the lock (an `flock` on a
 //! file; the kernel's exclusive claim, `O_EXCL`, on a block device), which belongs to the open file
 //! itself: whoever holds a duplicate of the descriptor holds the lock, and it ends with the last of
 //! them, so cells that outlive their supervisor keep other fleets out.
 //!
 //! Direct I/O is used where it takes our 4 KiB blocks; elsewhere (some file systems) the kernel's
-//! page cache lies between, which costs memory and a copy and changes nothing else.
+//! page cache lies between, which costs memory and a copy and changes nothing else. The mode belongs to the
+//! open file, so whoever opens it decides, once, for all who share the descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -24,13 +25,6 @@ use crate::DeviceError;
 /// Blocks that one synchronous call moves at most.
 const BOUNCE_BLOCKS: usize = 64;
 
-/// Whether the kernel's page cache lies between.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum IoMode {
-    Direct,
-    Buffered,
-}
-
 /// A block in memory that direct I/O takes.
 #[repr(C, align(4096))]
 #[derive(Clone, Copy)]
@@ -42,25 +36,18 @@ pub struct PoolFile {
     fd: OwnedFd,
     path: PathBuf,
     len_blocks: u64,
-    mode: IoMode,
 }
 
 impl PoolFile {
-    /// Opens the pool without locking it: for those who work for the fleet that has the lock.
-    pub fn open(path: &Path) -> Result<Self, DeviceError> {
-        Self::open_with(path, OFlags::empty())
+    /// Opens the pool for a fleet. [`DeviceError::Busy`] if somebody has it.
+    pub fn open_exclusive(path: &Path) -> Result<Self, DeviceError> {
+        Self::open_and_claim(path, OFlags::RDWR)
     }
 
-    /// Opens the pool for a fleet, `mkfs` or `fsck`. [`DeviceError::Busy`] if another one has it.
-    pub fn open_exclusive(path: &Path) -> Result<Self, DeviceError> {
-        let failed = |errno| DeviceError::of(path, "look at it", errno);
-        let kind = FileType::from_raw_mode(stat(path).map_err(failed)?.st_mode);
-        let claim = if kind == FileType::BlockDevice { OFlags::EXCL } else { OFlags::empty() };
-        let pool = Self::open_with(path, claim)?;
-        if kind == FileType::RegularFile {
-            lock(&pool.fd, path)?;
-        }
-        Ok(pool)
+    /// Opens the pool to be read only, by one whom nobody may disturb by writing. [`DeviceError::Busy`] if
+    /// somebody has it.
+    pub fn open_to_check(path: &Path) -> Result<Self, DeviceError> {
+        Self::open_and_claim(path, OFlags::RDONLY)
     }
 
     /// Makes a pool file of zero blocks, sparse, and locks it.
@@ -73,7 +60,7 @@ impl PoolFile {
             let bytes = blocks.checked_mul(BLOCK_SIZE as u64).ok_or(failed(Errno::FBIG))?;
             ftruncate(fd, bytes).map_err(failed)
         };
-        let pool = sized(&fd).and_then(|()| Self::from_fd(fd, path));
+        let pool = sized(&fd).and_then(|()| Self::opened(fd, path));
         if pool.is_err() {
             // The error is what matters; a file left behind would only be in the way.
             let _ = rustix::fs::unlink(path);
@@ -81,56 +68,39 @@ impl PoolFile {
         pool
     }
 
-    /// A pool whose descriptor came from another process. `path` is for messages.
+    /// A pool whose descriptor came from another process, which others use too. `path` is for messages.
     pub fn from_fd(fd: OwnedFd, path: &Path) -> Result<Self, DeviceError> {
         let len_blocks = len_bytes(fd.as_fd(), path)? / BLOCK_SIZE as u64;
         if len_blocks == 0 {
             let path = path.to_owned();
             return Err(DeviceError::TooShort { path, blocks: 0, needed: 1 });
         }
-        let mode = direct_if_possible(fd.as_fd())
-            .map_err(|errno| DeviceError::of(path, "set it up", errno))?;
-        Ok(Self { fd, path: path.to_owned(), len_blocks, mode })
+        Ok(Self { fd, path: path.to_owned(), len_blocks })
+    }
+
+    /// A pool that was just opened.
+    fn opened(fd: OwnedFd, path: &Path) -> Result<Self, DeviceError> {
+        let pool = Self::from_fd(fd, path)?;
+        direct_if_possible(pool.as_fd()).map_err(|errno| pool.failed("set it up", errno))?;
+        Ok(pool)
+    }
+
+    /// Anything as a pool of so many blocks.
+    #[cfg(test)]
+    pub(crate) fn of_descriptor(fd: OwnedFd, len_blocks: u64) -> Self {
+        Self { fd, path: PathBuf::new(), len_blocks }
     }
 
     /// Another descriptor of the same open pool (and of its lock).
     pub fn try_clone(&self) -> Result<Self, DeviceError> {
         let io = |source| DeviceError::Io { path: self.path.clone(), doing: "share it", source };
         let fd = self.fd.try_clone().map_err(io)?;
-        Ok(Self { fd, path: self.path.clone(), len_blocks: self.len_blocks, mode: self.mode })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
+        Ok(Self { fd, path: self.path.clone(), len_blocks: self.len_blocks })
     }
 
     /// Whole blocks of the device.
     pub fn len_blocks(&self) -> u64 {
         self.len_blocks
-    }
-
-    /// An error that names the remedy if the pool has fewer than `needed` blocks.
-    pub fn require_blocks(&self, needed: u64) -> Result<(), DeviceError> {
-        if self.len_blocks >= needed {
-            return Ok(());
-        }
-        Err(DeviceError::TooShort { path: self.path.clone(), blocks: self.len_blocks, needed })
-    }
-
-    pub fn mode(&self) -> IoMode {
-        self.mode
-    }
-
-    pub fn read_block(
-        &self,
-        block: BlockNo,
-        into: &mut [u8; BLOCK_SIZE],
-    ) -> Result<(), DeviceError> {
-        self.read_blocks(block, into)
-    }
-
-    pub fn write_block(&self, block: BlockNo, from: &[u8; BLOCK_SIZE]) -> Result<(), DeviceError> {
-        self.write_blocks(block, from)
     }
 
     /// Fills `into`, a whole number of blocks, from blocks `block..`. Waits.
@@ -171,15 +141,27 @@ impl PoolFile {
         retry_on_intr(|| fdatasync(&self.fd)).map_err(|errno| self.failed("flush it", errno))
     }
 
-    fn open_with(path: &Path, claim: OFlags) -> Result<Self, DeviceError> {
+    /// A block device is claimed by opening it, so one has to know before. What was opened is looked at
+    /// again: the path may lead elsewhere by then, and waiting for the other end of a FIFO is not wanted.
+    fn open_and_claim(path: &Path, access: OFlags) -> Result<Self, DeviceError> {
         let failed = |errno| DeviceError::of(path, "open it", errno);
-        // Looked at first, as opening a FIFO would wait for its other end.
         let kind = FileType::from_raw_mode(stat(path).map_err(failed)?.st_mode);
-        if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+        let claim = match kind {
+            FileType::RegularFile => OFlags::empty(),
+            FileType::BlockDevice => OFlags::EXCL,
+            _ => return Err(DeviceError::WrongKind(path.to_owned())),
+        };
+        let flags = access | claim | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = open(path, flags, Mode::empty()).map_err(failed)?;
+        if FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode) != kind {
             return Err(DeviceError::WrongKind(path.to_owned()));
         }
-        let fd = open(path, OFlags::RDWR | OFlags::CLOEXEC | claim, Mode::empty());
-        Self::from_fd(fd.map_err(failed)?, path)
+        // It would make io_uring give up where it should wait.
+        fcntl_setfl(&fd, fcntl_getfl(&fd).map_err(failed)? - OFlags::NONBLOCK).map_err(failed)?;
+        if kind == FileType::RegularFile {
+            lock(&fd, path)?;
+        }
+        Self::opened(fd, path)
     }
 
     fn check_range(&self, block: BlockNo, bytes: usize) -> Result<(), DeviceError> {
@@ -234,20 +216,16 @@ fn len_bytes(fd: BorrowedFd<'_>, path: &Path) -> Result<u64, DeviceError> {
 }
 
 /// Switches direct I/O on if it takes blocks of ours from frames of ours.
-fn direct_if_possible(fd: BorrowedFd<'_>) -> Result<IoMode, Errno> {
+fn direct_if_possible(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = fcntl_getfl(fd)?;
     if declared_unfit(fd) || fcntl_setfl(fd, flags | OFlags::DIRECT).is_err() {
-        fcntl_setfl(fd, flags - OFlags::DIRECT)?;
-        return Ok(IoMode::Buffered);
+        return fcntl_setfl(fd, flags - OFlags::DIRECT);
     }
     // What is declared is not always so, and old kernels declare nothing: try.
     let mut probe = [Aligned([0; BLOCK_SIZE])];
     match retry_on_intr(|| pread(fd, &mut *bounce_bytes(&mut probe), 0)) {
-        Err(Errno::INVAL) => {
-            fcntl_setfl(fd, flags - OFlags::DIRECT)?;
-            Ok(IoMode::Buffered)
-        }
-        _ => Ok(IoMode::Direct),
+        Err(Errno::INVAL) => fcntl_setfl(fd, flags - OFlags::DIRECT),
+        _ => Ok(()),
     }
 }
 

@@ -56,7 +56,7 @@ pub struct Uring {
 impl Uring {
     /// [`DeviceError::NoUring`] if the machine or container does not allow it.
     pub fn new(pool: PoolFile) -> Result<Self, DeviceError> {
-        let ring = build().map_err(DeviceError::NoUring)?;
+        let ring = build().map_err(refused)?;
         Ok(Self {
             ring,
             pool,
@@ -183,6 +183,14 @@ fn passing(error: io::Error) -> Result<(), DeviceError> {
     }
 }
 
+/// Whether io_uring is forbidden here, or only failed.
+fn refused(error: io::Error) -> DeviceError {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => DeviceError::NoUring(error),
+        _ => DeviceError::Queue(error),
+    }
+}
+
 fn build() -> io::Result<IoUring> {
     let cooperative = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(ENTRIES);
     match cooperative {
@@ -268,5 +276,43 @@ impl Drop for Uring {
                 std::process::abort();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use warren_base::limits::BLOCK_SIZE;
+
+    #[test]
+    fn only_a_ring_that_is_forbidden_is_done_without() {
+        let of = |errno| refused(io::Error::from_raw_os_error(errno));
+        for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
+            assert!(matches!(of(errno), DeviceError::NoUring(_)));
+        }
+        for errno in [libc::EMFILE, libc::ENOMEM, libc::EINVAL] {
+            assert!(matches!(of(errno), DeviceError::Queue(_)));
+        }
+    }
+
+    /// The device is a pipe, so that its one read is with the kernel until we write.
+    #[test]
+    fn a_dropped_ring_waits_for_who_is_writing_to_frames() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let mut device = Uring::new(PoolFile::of_descriptor(read, 1)).unwrap();
+        let mut frame = vec![0; BLOCK_SIZE];
+        // SAFETY: the frame lives and is left alone until the device is dropped.
+        unsafe { device.submit_read(1, BlockNo(0), &[frame.as_mut_ptr()]) };
+        device.poll(&mut Vec::new()).unwrap();
+        assert_eq!(device.flying, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                assert_eq!(rustix::io::write(&write, &[7; BLOCK_SIZE]), Ok(BLOCK_SIZE));
+            });
+            drop(device);
+            assert!(frame.iter().all(|byte| *byte == 7), "dropped before the read was done");
+        });
     }
 }

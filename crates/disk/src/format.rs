@@ -9,6 +9,7 @@
 use crate::inode::{Inode, Part};
 use crate::key::Key;
 use crate::layout::{Layout, ROOT_SLOT_SIZE};
+use crate::log::{LOG_BLOCKS_MIN, LogTable};
 use crate::region::RegionMap;
 use crate::root_slot::RootSlot;
 use crate::superblock::{LABEL_MAX, Superblock, Uuid};
@@ -31,6 +32,8 @@ const FIRST_GENERATION: u64 = 1;
 pub struct FormatOptions {
     pub size_bytes: u64,
     pub shards: u16,
+    /// Bytes of the region of the op logs; [`log_suggested`] if in doubt.
+    pub log_bytes: u64,
     pub uuid: Uuid,
     /// Seed of the name hashes, from a good source of randomness.
     pub secret: u64,
@@ -54,6 +57,8 @@ pub enum FormatError {
     LabelTooLong(usize),
     #[error("{size} bytes are more than a pool can have")]
     TooLarge { size: u64 },
+    #[error("the op logs need {LOG_MIN} to {max} bytes on this device, not {size}")]
+    BadLog { size: u64, max: u64 },
 }
 
 /// The number of shards that suits a device: the usual one, or fewer so that each has chunks to use.
@@ -61,6 +66,16 @@ pub fn shards_suggested(size_bytes: u64) -> u16 {
     let chunks = size_bytes / BLOCK_SIZE as u64 / CHUNK_BLOCKS;
     let fitting = u16::try_from(chunks / 8).unwrap_or(u16::MAX).max(1);
     fitting.min(SHARDS_DEFAULT)
+}
+
+/// Bytes of the smallest region of op logs: their table, and the log of one cell.
+pub const LOG_MIN: u64 = (2 + LOG_BLOCKS_MIN) * BLOCK_SIZE as u64;
+/// Bytes of the region of op logs that a large device gets.
+const LOG_USUAL: u64 = 64 << 20;
+
+/// The bytes of op logs that suit a device: an eighth, up to the usual.
+pub fn log_suggested(size_bytes: u64) -> u64 {
+    (size_bytes / 8).clamp(LOG_MIN, LOG_USUAL)
 }
 
 /// The blocks of a new pool, the superblocks last. Blocks that are not named may hold anything.
@@ -82,6 +97,9 @@ pub fn image(options: &FormatOptions) -> Result<Vec<BlockWrite>, FormatError> {
     writes.extend(region.write_out(FIRST_GENERATION));
     writes.extend(zeros(layout.region_page(1, 0), layout.region_pages()));
     writes.extend(root_slots(options, &layout, root, height));
+    let table = LogTable { generation: FIRST_GENERATION, incarnation: 0, starts: Vec::new() };
+    writes.push((layout.log_table(0), table.encode()));
+    writes.extend(zeros(layout.log_table(1), 1));
     writes.extend([0, 1].map(|copy| (layout.superblock(copy), superblock.encode())));
     Ok(writes)
 }
@@ -95,7 +113,12 @@ fn layout_of(options: &FormatOptions) -> Result<Layout, FormatError> {
     } else if options.label.len() > LABEL_MAX {
         return Err(FormatError::LabelTooLong(options.label.len()));
     }
-    let layout = Layout::new(size / BLOCK_SIZE as u64, shards, 0);
+    let log_max = size / 4;
+    if !(LOG_MIN..=log_max).contains(&options.log_bytes) {
+        return Err(FormatError::BadLog { size: options.log_bytes, max: log_max });
+    }
+    let log_blocks = options.log_bytes / BLOCK_SIZE as u64;
+    let layout = Layout::new(size / BLOCK_SIZE as u64, shards, log_blocks);
     let layout = layout.ok_or(FormatError::TooLarge { size })?;
     let needed = layout.reserved_chunks() + u64::from(shards);
     if layout.chunks() < needed {
@@ -179,6 +202,7 @@ mod tests {
         FormatOptions {
             size_bytes: 256 << 20,
             shards: 256,
+            log_bytes: log_suggested(256 << 20),
             uuid: [7; 16],
             secret: 8,
             now: Timestamp(9),
@@ -230,7 +254,9 @@ mod tests {
         assert_eq!(refused(&|o| o.size_bytes = size), FormatError::TooSmall { size });
         assert_eq!(refused(&|o| o.shards = 0), FormatError::BadShards(0));
         assert_eq!(refused(&|o| o.label = "x".repeat(65)), FormatError::LabelTooLong(65));
-        let many = refused(&|o| o.size_bytes = SIZE_MIN);
+        let (size, max) = (LOG_MIN - 1, 64 << 20);
+        assert_eq!(refused(&|o| o.log_bytes = size), FormatError::BadLog { size, max });
+        let many = refused(&|o| (o.size_bytes, o.log_bytes) = (SIZE_MIN, LOG_MIN));
         assert!(matches!(many, FormatError::TooManyShards { shards: 256, .. }), "{many}");
     }
 
@@ -238,7 +264,9 @@ mod tests {
     fn suggested_shards_always_fit() {
         for size_bytes in [SIZE_MIN, 64 << 20, 1 << 30, 1 << 40] {
             let shards = shards_suggested(size_bytes);
-            assert!(layout_of(&FormatOptions { size_bytes, shards, ..options() }).is_ok());
+            let log_bytes = log_suggested(size_bytes);
+            let fitting = FormatOptions { size_bytes, shards, log_bytes, ..options() };
+            assert!(layout_of(&fitting).is_ok());
         }
         assert_eq!(shards_suggested(1 << 30), SHARDS_DEFAULT);
     }

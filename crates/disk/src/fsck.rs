@@ -1,6 +1,6 @@
 //! `fsck`: checks everything that must hold of a pool that no fleet is using.
 //!
-//! Order: superblocks; region map; then for each shard its root slots and its tree, record by record
+//! Order: superblocks; whether the device is as long as they say; region map; then for each shard its root slots and its tree, record by record
 //! (`fsck/shard.rs`), collecting which blocks are referred to (`fsck/space.rs`) and which names lead to which
 //! inodes (`fsck/names.rs`); then what only the whole can show: space and names against each other.
 //!
@@ -20,7 +20,7 @@ pub use finding::{Finding, Severity};
 
 use crate::layout::ROOT_SLOT_SIZE;
 use crate::node::BlockPtr;
-use crate::region::RegionMap;
+use crate::region::{BadPage, RegionError, RegionMap};
 use crate::root_slot::{RootSlot, SlotState};
 use crate::superblock::{CopiesState, Superblock};
 use crate::tree::{Absent, Tree};
@@ -94,11 +94,17 @@ impl Report {
 
 type Read<'a> = &'a mut dyn FnMut(BlockNo, &mut [u8]) -> Result<(), ReadError>;
 
-/// Checks the pool whose blocks `read` reads.
-pub fn check(options: Options, read: Read<'_>, progress: &mut dyn FnMut(Progress)) -> Report {
+/// Checks the pool on a device of `device_blocks` blocks, which `read` reads.
+pub fn check(
+    options: Options,
+    device_blocks: u64,
+    read: Read<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Report {
     let mut reader = Reader { read, blocks_read: 0 };
     let mut report = Report::default();
     if let Some(superblock) = read_superblock(&mut reader, &mut report)
+        && is_whole(&superblock, device_blocks, &mut report)
         && let Some(region) = read_region(&superblock, &mut reader, &mut report)
     {
         let (space, names) = (Space::default(), Names::default());
@@ -156,6 +162,16 @@ fn read_superblock(reader: &mut Reader<'_>, report: &mut Report) -> Option<Super
     }
 }
 
+/// Nothing else is looked at on a device that is too short: what a forged superblock promises may be more
+/// than this machine could hold the map of.
+fn is_whole(superblock: &Superblock, has: u64, report: &mut Report) -> bool {
+    let needs = superblock.layout.total_blocks();
+    if needs > has {
+        report.add(Finding::TooShort { has, needs });
+    }
+    needs <= has
+}
+
 fn read_region(
     superblock: &Superblock,
     reader: &mut Reader<'_>,
@@ -172,8 +188,11 @@ fn read_region(
     });
     match RegionMap::load(superblock, [&copies[0], &copies[1]]) {
         Ok(region) => {
-            for block in region.bad_pages() {
-                report.add(Finding::RegionPage { block: *block });
+            for BadPage { block, in_doubt } in region.bad_pages().iter().copied() {
+                report.add(match in_doubt {
+                    true => Finding::Region(RegionError::InDoubt(block)),
+                    false => Finding::RegionPage { block },
+                });
             }
             Some(region)
         }

@@ -31,6 +31,7 @@ pub struct Inode {
     pub generation: u32,
     /// The directory that holds this directory; `Ino(0)` for everything that is no directory.
     pub parent: Ino,
+    /// None is known: zero.
     pub flags: u32,
 }
 
@@ -91,6 +92,8 @@ impl Inode {
             Err(ValueError("inode size"))
         } else if directory != (self.parent != Ino(0)) {
             Err(ValueError("inode parent"))
+        } else if self.flags != 0 {
+            Err(ValueError("inode flags"))
         } else {
             Ok(self)
         }

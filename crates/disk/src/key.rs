@@ -9,15 +9,17 @@
 //! neighbours, and so are the extents of a file and the entries of a directory.
 
 use crate::codec::{Put, Take};
-use warren_base::Ino;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use warren_base::{Ino, siphash_1_3};
 
 /// What a record is. The numbers are the format's, and their order is the order of records.
+///
+/// A byte on disk. In memory it is as wide as the other fields of a [`Key`]: a byte stored and then loaded
+/// with its padding would wait for the store, at every search.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
+#[repr(u64)]
 pub enum Kind {
     Inode = 1,
-    /// `sub` is the number of the directory's part.
+    /// `sub` is the number of the directory's part, of which there is one, 0.
     Part = 2,
     /// `sub` is the number of the piece of a symlink's target.
     Target = 3,
@@ -54,9 +56,9 @@ impl Kind {
         matches!(self, Self::Chunk | Self::Orphan)
     }
 
-    /// Whether every value of this kind takes the same number of bytes.
+    /// Whether a value of this kind can be changed where it is: all take the same number of bytes.
     pub const fn has_fixed_size(self) -> bool {
-        matches!(self, Self::Inode | Self::Part | Self::Chunk | Self::Orphan)
+        matches!(self, Self::Inode | Self::Part | Self::Chunk)
     }
 }
 
@@ -128,18 +130,22 @@ impl Key {
 
     /// Whether the key may be that of a record: a key of the shard under inode 0, or of an inode.
     pub(crate) fn is_legal(&self) -> bool {
-        self.kind.is_of_shard() == (self.ino == 0) && (self.kind != Kind::Inode || self.sub == 0)
+        let single = matches!(self.kind, Kind::Inode | Kind::Part);
+        self.kind.is_of_shard() == (self.ino == 0) && (!single || self.sub == 0)
     }
 }
 
 /// No name has a smaller hash: smaller cookies of a listing are left for `.` and `..`.
 pub const NAME_HASH_MIN: u64 = 16;
 
+/// The second half of the hash's key; the first is the pool's secret.
+const NAME_HASH_KEY: u64 = u64::from_le_bytes(*b"WarrName");
+
 /// The hash under which a name is kept, in 62 bits, since it is also the entry's cookie in a listing and
-/// `d_off` is signed. Keyed with the pool's secret, so that nobody who does not know
-/// it can make names collide.
+/// `d_off` is signed. So everybody sees hashes of names of his own: neither the secret nor another name
+/// of the same hash follows from them, as the hash is a keyed one.
 pub fn name_hash(secret: u64, name: &[u8]) -> u64 {
-    (xxh3_64_with_seed(name, secret) >> 2).max(NAME_HASH_MIN)
+    (siphash_1_3([secret, NAME_HASH_KEY], name) >> 2).max(NAME_HASH_MIN)
 }
 
 #[cfg(test)]
@@ -174,7 +180,25 @@ mod tests {
     }
 
     #[test]
+    fn a_shard_and_a_directory_have_one_record_of_a_kind() {
+        assert!(!Key { ino: 1, kind: Kind::Inode, sub: 1 }.is_legal());
+        assert!(!Key { ino: 1, kind: Kind::Part, sub: 7 }.is_legal());
+        assert!(!Key { ino: 1, kind: Kind::Chunk, sub: 1 }.is_legal());
+    }
+
+    #[test]
     fn the_secret_changes_the_hash() {
         assert_ne!(name_hash(1, b"name"), name_hash(2, b"name"));
+    }
+
+    /// The page and the code speak of the same hash.
+    #[test]
+    fn the_hash_is_the_one_of_the_page() {
+        let page = include_str!("../../../docs/disk-format.md");
+        let secret = 0x0123_4567_89ab_cdef;
+        for name in ["a", "file000001", "a name of more than sixteen bytes"] {
+            let line = format!("0x{:016x}  {name}", name_hash(secret, name.as_bytes()));
+            assert!(page.contains(&line), "{line}");
+        }
     }
 }

@@ -7,7 +7,7 @@
 //!               region map, copy 1
 //!               root slots, slot 0        512 bytes a shard, 8 a block
 //!               root slots, slot 1
-//!               op logs                   none in version 1
+//!               op logs                   two copies of their table, then one area a cell
 //!               chunks                    64 blocks each, up to the last whole one
 //! ```
 //!
@@ -126,7 +126,7 @@ impl Layout {
     }
 
     /// Whether the block lies in a chunk that a shard may own.
-    pub fn is_allocatable(&self, block: BlockNo) -> bool {
+    pub(crate) fn is_allocatable(&self, block: BlockNo) -> bool {
         (self.reserved_chunks()..self.chunks()).contains(&(block.0 / CHUNK_BLOCKS))
     }
 }

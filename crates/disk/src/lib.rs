@@ -15,6 +15,7 @@ pub mod fsck;
 mod inode;
 mod key;
 mod layout;
+mod log;
 mod node;
 mod region;
 mod root_slot;
@@ -27,8 +28,12 @@ use warren_base::BlockNo;
 pub use inode::{Inode, MODE_MASK, Part};
 pub use key::{Key, Kind, name_hash};
 pub use layout::{Layout, ROOT_SLOT_SIZE, SlotPlace};
-pub use node::{BlockPtr, HEIGHT_MAX, NODE_CAPACITY, NodeError, ROOT_HEIGHT_MAX, block_checksum};
-pub use region::{Owner, RegionError, RegionMap};
+pub use log::{
+    LOG_BLOCKS_MIN, LogArea, LogTable, LogTableError, RECORD_ALIGN, RECORD_HEADER, RECORD_MAX,
+    RawRecord, read_record, seal_record,
+};
+pub use node::{BlockPtr, NODE_CAPACITY, NodeError, ROOT_HEIGHT_MAX, block_checksum};
+pub use region::{BadPage, Owner, RegionError, RegionMap};
 pub use root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
 pub use superblock::{CopiesState, FORMAT_VERSION, LABEL_MAX, Superblock, SuperblockError, Uuid};
 pub use tree::{Absent, Tree};

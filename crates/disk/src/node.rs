@@ -28,9 +28,9 @@ pub(crate) const INTERNAL_RECORD: usize = Key::ENCODED_LEN + 12;
 /// Bytes of records that a node holds.
 pub const NODE_CAPACITY: usize = BLOCK_SIZE - HEADER_LEN;
 
-/// Levels of the tallest tree in memory, and of the tallest that a root slot may name. Every level
-/// multiplies the records by 70 or so, so honest trees stay far below both; the distance between them
-/// is what an image made to look tall may still grow.
+/// Levels of the tallest tree in memory, and of the tallest that a root slot may name. Our own splits
+/// leave nodes half full, so honest trees stay far below both; the distance between them is what an
+/// image made to look tall (a node may have a single record) may still grow.
 pub const HEIGHT_MAX: usize = 12;
 pub const ROOT_HEIGHT_MAX: u8 = 9;
 
@@ -69,6 +69,8 @@ pub enum NodeError {
     BadValue { key: Key, error: ValueError },
     #[error("keys are outside the range that the parent gives")]
     OutOfRange,
+    #[error("of checkpoint {0}, later than what names it")]
+    TooNew(u64),
 }
 
 /// A node as it was read. Not empty; keys ascend.

@@ -8,6 +8,10 @@
 //! Each page has two places and is written by turns to the one that does not count; the page that counts
 //! is the one with the highest generation that the superblock vouches for. Owners: 0xFFFF free, 0xFFFE
 //! reserved (the chunk overlaps what lies before the chunks), else the number of a shard.
+//!
+//! A page that can be read in one copy only is *in doubt* if the other may have been the newer: then the
+//! map is an old one, which takes chunks for free that have owners. A write that a power failure tore
+//! causes no doubt: what is left of it is the head of the old page, or that of one never committed.
 
 use crate::BlockWrite;
 use crate::codec::{Put, Take, crc_behind};
@@ -20,6 +24,8 @@ use warren_base::{BlockNo, ShardId};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WReg");
 const COVERED_FROM: usize = 8;
+/// What a device writes atomically.
+const SECTOR: usize = 512;
 const FREE: u16 = 0xFFFF;
 const RESERVED: u16 = 0xFFFE;
 
@@ -45,15 +51,26 @@ pub enum RegionError {
     Lost(u64),
     #[error("chunk {0} has an owner that it cannot have")]
     BadOwner(u64),
+    #[error("the page at block {0} of the region map is damaged and may have been the newer copy")]
+    InDoubt(BlockNo),
 }
 
-/// Why one copy of a page does not count.
+/// What one copy of a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PageState {
     NeverWritten,
     Committed(u64),
     Uncommitted,
-    Bad,
+    /// Damaged; the generation that its head still tells, unverified.
+    Bad(Option<u64>),
+}
+
+/// A copy of a page that could not be read although the other could.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadPage {
+    pub block: BlockNo,
+    /// It may have been the newer of the two.
+    pub in_doubt: bool,
 }
 
 /// The owners of all chunks.
@@ -66,8 +83,7 @@ pub struct RegionMap {
     /// Pages that differ from the copy that counts.
     dirty: BTreeSet<u64>,
     free: u64,
-    /// Copies that could not be read although the other could.
-    bad_pages: Vec<BlockNo>,
+    bad_pages: Vec<BadPage>,
 }
 
 impl RegionMap {
@@ -107,17 +123,20 @@ impl RegionMap {
         generation: u64,
     ) -> Result<(), RegionError> {
         let states = copies.map(|bytes| page_state(bytes, page, generation));
-        let copy = match states {
-            [PageState::Committed(a), PageState::Committed(b)] => usize::from(b > a),
-            [PageState::Committed(_), _] => 0,
-            [_, PageState::Committed(_)] => 1,
+        let (copy, counts) = match states {
+            [PageState::Committed(a), PageState::Committed(b)] if b > a => (1, b),
+            [PageState::Committed(a), _] => (0, a),
+            [_, PageState::Committed(b)] => (1, b),
             _ => return Err(RegionError::Lost(page)),
         };
-        if states[1 - copy] == PageState::Bad {
-            self.bad_pages.push(self.layout.region_page(1 - copy, page));
+        if let PageState::Bad(told) = states[1 - copy] {
+            let block = self.layout.region_page(1 - copy, page);
+            // No page is newer than the last checkpoint.
+            let newer = counts + 1..=generation;
+            let in_doubt = told.map_or(!newer.is_empty(), |told| newer.contains(&told));
+            self.bad_pages.push(BadPage { block, in_doubt });
         }
         self.copies[page as usize] = copy as u8;
-        let first = page * OWNERS_PER_PAGE;
         let mut take = Take::new(&copies[copy][REGION_HEADER..]);
         for chunk in self.chunks_of(page) {
             let owner = take.u16().ok_or(RegionError::Lost(page))?;
@@ -126,7 +145,6 @@ impl RegionMap {
             }
             self.owners[chunk as usize] = owner;
         }
-        debug_assert!(first < self.layout.chunks());
         Ok(())
     }
 
@@ -182,13 +200,9 @@ impl RegionMap {
         self.dirty.insert(chunk / OWNERS_PER_PAGE);
     }
 
-    /// Pages that the next checkpoint has to write.
-    pub fn dirty_pages(&self) -> usize {
-        self.dirty.len()
-    }
-
-    /// Copies of pages that were unreadable when the map was loaded, though not needed.
-    pub fn bad_pages(&self) -> &[BlockNo] {
+    /// Copies of pages that could not be read when the map was loaded. Whoever is going to write looks
+    /// whether one is in doubt.
+    pub fn bad_pages(&self) -> &[BadPage] {
         &self.bad_pages
     }
 
@@ -224,17 +238,23 @@ impl RegionMap {
 }
 
 fn page_state(bytes: &[u8], page: u64, superblock_generation: u64) -> PageState {
-    if bytes.iter().all(|byte| *byte == 0) {
+    if bytes.len() != BLOCK_SIZE {
+        return PageState::Bad(None);
+    } else if bytes.iter().all(|byte| *byte == 0) {
         return PageState::NeverWritten;
+    } else if bytes[..SECTOR].iter().all(|byte| *byte == 0) {
+        // The first write of the page was torn, and its head never came.
+        return PageState::Bad(Some(0));
     }
     let mut take = Take::new(bytes);
     let header = (take.u32(), take.u32(), take.u64(), take.u32());
-    let (Some(magic), Some(crc), Some(generation), Some(number)) = header else {
-        return PageState::Bad;
+    let (Some(MAGIC), Some(crc), Some(generation), Some(number)) = header else {
+        return PageState::Bad(None);
     };
-    let intact = bytes.len() == BLOCK_SIZE && crc == crc_behind(bytes, COVERED_FROM);
-    if magic != MAGIC || !intact || u64::from(number) != page {
-        PageState::Bad
+    if u64::from(number) != page {
+        PageState::Bad(None)
+    } else if crc != crc_behind(bytes, COVERED_FROM) {
+        PageState::Bad(Some(generation))
     } else if generation > superblock_generation {
         PageState::Uncommitted
     } else {
@@ -274,14 +294,14 @@ mod tests {
     fn each_checkpoint_keeps_the_one_before() {
         let layout = superblock(1).layout;
         let (mut map, mut copies) = (RegionMap::new(layout), Copies::new(&layout));
-        assert_eq!(map.dirty_pages(), 9);
+        assert_eq!(map.dirty.len(), 9);
         copies.write(&layout, map.write_out(1));
         assert_eq!(copies.load(1), Ok(map.clone()));
         let before = map.clone();
         map.claim(5000, ShardId(7));
         map.claim(5001, ShardId(8));
         map.release(5000);
-        assert_eq!((map.dirty_pages(), map.free_chunks()), (1, before.free_chunks() - 1));
+        assert_eq!((map.dirty.len(), map.free_chunks()), (1, before.free_chunks() - 1));
         copies.write(&layout, map.write_out(2));
         assert_eq!(copies.load(1), Ok(before), "checkpoint 2 was not committed");
         let loaded = copies.load(2).unwrap();
@@ -299,13 +319,69 @@ mod tests {
         map.claim(5000, ShardId(7));
         copies.write(&layout, map.write_out(2));
         copies.0[0][2 * BLOCK_SIZE + 100] ^= 1;
-        assert_eq!(copies.load(2).unwrap().bad_pages(), [layout.region_page(0, 2)]);
+        let bad = |copy, in_doubt| [BadPage { block: layout.region_page(copy, 2), in_doubt }];
+        assert_eq!(copies.load(2).unwrap().bad_pages(), bad(0, false), "the older copy is");
         copies.0[1][2 * BLOCK_SIZE + 100] ^= 1;
         assert_eq!(copies.load(2), Err(RegionError::Lost(2)));
         map.owners[5000] = 256;
         map.dirty.insert(2);
         copies.write(&layout, map.write_out(2));
         assert_eq!(copies.load(2), Err(RegionError::BadOwner(5000)));
+    }
+
+    /// Page 2 of the map, of checkpoints 1 and 3, its newer copy changed at `at`; as of checkpoint `now`.
+    fn bad_pages(now: u64, spoil: impl FnOnce(&mut [u8])) -> Vec<BadPage> {
+        let layout = superblock(1).layout;
+        let (mut map, mut copies) = (RegionMap::new(layout), Copies::new(&layout));
+        copies.write(&layout, map.write_out(1));
+        map.claim(5000, ShardId(7));
+        copies.write(&layout, map.write_out(3));
+        spoil(&mut copies.0[1][2 * BLOCK_SIZE..3 * BLOCK_SIZE]);
+        let map = copies.load(now).unwrap();
+        let seen = if map.bad_pages().is_empty() { Owner::Shard(ShardId(7)) } else { Owner::Free };
+        assert_eq!(map.owner(5000), Some(seen));
+        map.bad_pages().to_vec()
+    }
+
+    #[test]
+    fn a_bad_copy_that_may_be_the_newer_one_is_in_doubt() {
+        let block = superblock(1).layout.region_page(1, 2);
+        assert_eq!(bad_pages(3, |_| {}), []);
+        let in_doubt = [BadPage { block, in_doubt: true }];
+        assert_eq!(bad_pages(3, |page| page[100] ^= 1), in_doubt, "rot");
+        assert_eq!(bad_pages(9, |page| page[4] ^= 1), in_doubt, "a rotten checksum");
+        assert_eq!(bad_pages(3, |page| page[0] ^= 1), in_doubt, "a rotten head");
+        assert_eq!(bad_pages(3, |page| page.fill(0xee)), in_doubt, "unreadable");
+        assert_eq!(bad_pages(3, |page| page[16] ^= 1), in_doubt, "another page");
+    }
+
+    #[test]
+    fn a_torn_copy_is_not_in_doubt() {
+        let block = superblock(1).layout.region_page(1, 2);
+        let torn = [BadPage { block, in_doubt: false }];
+        assert_eq!(bad_pages(2, |page| page[4000] ^= 1), torn, "checkpoint 3 was not committed");
+        assert_eq!(bad_pages(2, |page| page[..SECTOR].fill(0)), torn, "nor had its head come");
+        let old_head = |page: &mut [u8]| page[8..16].copy_from_slice(&0_u64.to_le_bytes());
+        assert_eq!(bad_pages(3, old_head), torn, "the head is that of an older one");
+    }
+
+    #[test]
+    fn beside_a_page_of_the_last_checkpoint_nothing_is_in_doubt() {
+        let layout = superblock(1).layout;
+        let (mut map, mut copies) = (RegionMap::new(layout), Copies::new(&layout));
+        copies.write(&layout, map.write_out(1));
+        map.claim(5000, ShardId(7));
+        copies.write(&layout, map.write_out(3));
+        copies.0[0][2 * BLOCK_SIZE..3 * BLOCK_SIZE].fill(0xee);
+        let in_doubt = |now| copies.load(now).unwrap().bad_pages()[0].in_doubt;
+        assert!(!in_doubt(3));
+        assert!(in_doubt(4), "checkpoint 4 may have written it");
+    }
+
+    #[test]
+    fn nothing_at_all_is_no_page() {
+        let superblock = superblock(1);
+        assert_eq!(RegionMap::load(&superblock, [&[], &[]]), Err(RegionError::Lost(0)));
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct RootSlot {
     pub height: u8,
     /// The sequence number of the next inode, at least 1.
     pub next_sequence: u64,
-    /// Up to where of which log the tree includes changes. Zero in version 1, which has no logs.
+    /// Up to where of which log the tree includes changes.
     pub log: u64,
     pub lsn: Lsn,
     pub inodes: u64,
@@ -62,6 +62,8 @@ pub enum RootSlotError {
     Nonsense(&'static str),
     #[error("neither root slot can be used")]
     Lost,
+    #[error("a root slot is damaged and may have been the newer one")]
+    InDoubt,
 }
 
 /// What one of the two slots is.
@@ -83,8 +85,8 @@ pub struct ChosenRoot {
     pub root: Option<RootSlot>,
     /// The slot that the next checkpoint writes.
     pub spare: usize,
-    /// What lies there now. If it is `Bad`, it may have been the newer one: whoever opens the shard for
-    /// writing should first have the pool checked.
+    /// What lies there now. If it is `Bad`, it may have been the newer one (a slot is written atomically, so
+    /// no crash makes one bad): then the shard is not opened for writing.
     pub spare_state: SlotState,
 }
 
@@ -156,6 +158,8 @@ impl RootSlot {
             Err(RootSlotError::Nonsense("height"))
         } else if !sequences.contains(&self.next_sequence) {
             Err(RootSlotError::Nonsense("next sequence"))
+        } else if self.log != 0 || self.lsn != Lsn(0) {
+            Err(RootSlotError::Nonsense("log"))
         } else {
             Ok(self)
         }
@@ -185,7 +189,7 @@ impl RootSlot {
     }
 
     fn state(bytes: &[u8], superblock: &Superblock, shard: ShardId) -> SlotState {
-        if bytes.iter().all(|byte| *byte == 0) {
+        if bytes.len() == ROOT_SLOT_SIZE && bytes.iter().all(|byte| *byte == 0) {
             return SlotState::NeverWritten;
         }
         match Self::decode(bytes) {
@@ -261,5 +265,6 @@ mod tests {
         assert_eq!(choose(&foreign, &never), Err(RootSlotError::Lost));
         let other = RootSlot { shard: ShardId(4), ..slot(9) }.encode();
         assert_eq!(choose(&other, &never), Err(RootSlotError::Lost));
+        assert_eq!(choose(&[], &[]), Err(RootSlotError::Lost), "nothing was read");
     }
 }

@@ -15,7 +15,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Timestamp};
 
 /// The version of the format that this crate reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Bytes of a pool's label.
 pub const LABEL_MAX: usize = 64;
@@ -45,7 +45,7 @@ pub struct Superblock {
     pub created: Timestamp,
     /// At most [`LABEL_MAX`] bytes.
     pub label: String,
-    /// Unmounted in order: nothing to replay, no orphans.
+    /// Unmounted in order: nothing to replay. There may be orphans, left to the next start.
     pub clean: bool,
 }
 
@@ -150,6 +150,8 @@ impl Superblock {
         };
         if flags & !FLAG_CLEAN != 0 {
             return nonsense("flags");
+        } else if layout.logs_max() == 0 {
+            return nonsense("size of the logs");
         } else if generation == 0 {
             return nonsense("generation");
         }
@@ -197,6 +199,7 @@ impl Superblock {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::log::LOG_BLOCKS_MIN;
     use warren_base::Rng;
 
     pub(crate) fn superblock(generation: u64) -> Superblock {
@@ -204,7 +207,7 @@ pub(crate) mod tests {
             uuid: *b"0123456789abcdef",
             secret: 42,
             generation,
-            layout: Layout::new(1 << 20, 256, 0).unwrap(),
+            layout: Layout::new(1 << 20, 256, 2 + LOG_BLOCKS_MIN).unwrap(),
             created: Timestamp(1),
             label: "größe".to_owned(),
             clean: true,
@@ -234,9 +237,12 @@ pub(crate) mod tests {
         let mut rotten = superblock(7).encode();
         rotten[4000] = 1;
         assert_eq!(Superblock::decode(&rotten), Err(SuperblockError::BadChecksum));
-        assert_eq!(tampered(12, 2), Err(SuperblockError::UnknownVersion(2)));
+        assert_eq!(tampered(12, 9), Err(SuperblockError::UnknownVersion(9)));
         assert!(matches!(tampered(56, 1), Err(SuperblockError::Nonsense(_))), "region map");
         assert!(matches!(tampered(113, 0xff), Err(SuperblockError::Nonsense(_))), "shards");
+        let no_logs = Layout::new(1 << 20, 256, 64).unwrap();
+        let no_logs = Superblock { layout: no_logs, ..superblock(7) }.encode();
+        assert!(matches!(Superblock::decode(&no_logs), Err(SuperblockError::Nonsense(_))));
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! only then may the blocks of [`Tree::take_displaced`] be used again.
 
 mod change;
+mod memo;
 mod memory;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ mod writeback;
 use crate::key::Key;
 use crate::node::{BlockPtr, HEIGHT_MAX, INTERNAL_RECORD};
 use crate::value::{RECORD_OVERHEAD, Value};
+use memo::Memo;
 use std::ops::{ControlFlow, Index, IndexMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
@@ -49,6 +51,7 @@ pub struct Tree {
     hollow: bool,
     /// Where eviction goes on.
     hand: usize,
+    memo: Memo,
 }
 
 impl Tree {
@@ -68,30 +71,40 @@ impl Tree {
             displaced: Vec::new(),
             hollow: false,
             hand: 0,
+            memo: Memo::default(),
         }
-    }
-
-    pub fn shard(&self) -> ShardId {
-        self.shard
-    }
-
-    /// Levels of the tree, 0 if it is empty.
-    pub fn height(&self) -> u8 {
-        self.height
     }
 
     /// The value of `key`.
     pub fn get(&self, key: &Key) -> Result<Option<&Value>, Absent> {
+        let spot = self.locate(key)?.filter(|spot| spot.is_found());
+        Ok(spot.map(|spot| &self.nodes[spot.leaf()].values()[spot.at()]))
+    }
+
+    /// Where `key` is or would be; `None` in an empty tree.
+    #[inline(always)]
+    fn locate(&self, key: &Key) -> Result<Option<Spot>, Absent> {
+        if let Some(spot) = self.memo.recall(key, &self.nodes) {
+            self.nodes[spot.leaf()].touch();
+            return Ok(Some(spot));
+        }
+        self.search(key)
+    }
+
+    fn search(&self, key: &Key) -> Result<Option<Spot>, Absent> {
         let Some(mut child) = self.root else {
             return Ok(None);
         };
         loop {
-            let node = &self.nodes[child.resident()?];
+            let id = child.resident()?;
+            let node = &self.nodes[id];
             match &node.body {
                 Body::Internal(children) => child = children[node.child_index(key)],
-                Body::Leaf(values) => {
+                Body::Leaf(_) => {
                     node.touch();
-                    return Ok(node.find(key).ok().map(|at| &values[at]));
+                    let spot = Spot::of(id, node.find(key));
+                    self.memo.note(key, spot);
+                    return Ok(Some(spot));
                 }
             }
         }
@@ -129,9 +142,15 @@ impl Tree {
         to: Key,
         mut visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
     ) -> Result<(), Absent> {
-        if let Some(root) = self.root {
-            let _ = self.range_below(root, &from, &to, &mut visit)?;
+        let Some(root) = self.root else { return Ok(()) };
+        // Mostly what is asked for lies in one leaf, and often that leaf was found lately.
+        if let Some(spot) = self.memo.recall(&from, &self.nodes)
+            && self.nodes[spot.leaf()].keys.last().is_some_and(|last| *last > to)
+        {
+            let _ = self.nodes[spot.leaf()].show(spot.at(), &to, &mut visit);
+            return Ok(());
         }
+        let _ = self.range_below(root, &from, &to, &mut visit)?;
         Ok(())
     }
 
@@ -144,14 +163,10 @@ impl Tree {
     ) -> Result<ControlFlow<()>, Absent> {
         let node = &self.nodes[child.resident()?];
         match &node.body {
-            Body::Leaf(values) => {
-                node.touch();
-                let first = node.find(from).unwrap_or_else(|at| at);
-                for (key, value) in node.keys[first..].iter().zip(&values[first..]) {
-                    if key > to || visit(key, value).is_break() {
-                        return Ok(ControlFlow::Break(()));
-                    }
-                }
+            Body::Leaf(_) => {
+                let found = node.find(from);
+                self.memo.note(from, Spot::of(child.resident()?, found));
+                return Ok(node.show(found.unwrap_or_else(|at| at), to, visit));
             }
             Body::Internal(children) => {
                 let first = node.child_index(from);
@@ -196,6 +211,39 @@ impl Tree {
 /// A node's index in the slab.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct NodeId(u32);
+
+/// A place in a leaf: that of a record, or where it would be. In one word, so that it is passed in a
+/// register and kept in an atomic.
+///
+/// ```text
+///   63     32  31     30      0
+///   | leaf  |found | index    |
+/// ```
+#[derive(Clone, Copy, Debug)]
+struct Spot(u64);
+
+const SPOT_FOUND: u64 = 1 << 31;
+
+impl Spot {
+    #[inline]
+    fn of(leaf: NodeId, found: Result<usize, usize>) -> Self {
+        let flag = if found.is_ok() { SPOT_FOUND } else { 0 };
+        let (Ok(at) | Err(at)) = found;
+        Self(u64::from(leaf.0) << 32 | flag | at as u64)
+    }
+
+    fn leaf(self) -> NodeId {
+        NodeId((self.0 >> 32) as u32)
+    }
+
+    fn at(self) -> usize {
+        (self.0 & (SPOT_FOUND - 1)) as usize
+    }
+
+    fn is_found(self) -> bool {
+        self.0 & SPOT_FOUND != 0
+    }
+}
 
 /// A child as its parent knows it. Flat, so that it takes 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -263,6 +311,23 @@ impl Node {
         if !self.touched.load(Ordering::Relaxed) {
             self.touched.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Shows `visit` the records of a leaf from `at` on, up to `to`, until it breaks.
+    fn show<'a>(
+        &'a self,
+        at: usize,
+        to: &Key,
+        visit: &mut impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.touch();
+        for (key, value) in self.keys[at..].iter().zip(&self.values()[at..]) {
+            if key > to {
+                return ControlFlow::Break(());
+            }
+            visit(key, value)?;
+        }
+        ControlFlow::Continue(())
     }
 
     fn values(&self) -> &[Value] {
@@ -345,6 +410,10 @@ impl Slab {
     fn take(&mut self, id: NodeId) -> Node {
         self.free.push(id);
         self.nodes[id.0 as usize].take().expect("the node is in memory")
+    }
+
+    fn get(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(id.0 as usize)?.as_ref()
     }
 
     fn len(&self) -> usize {

@@ -70,6 +70,13 @@ pub struct Dentry {
     pub kind: FileKind,
 }
 
+impl Dentry {
+    /// Bytes that an entry of this name takes in its bucket.
+    pub const fn encoded_len_of(name: &[u8]) -> usize {
+        DENTRY_OVERHEAD + name.len()
+    }
+}
+
 /// A run of blocks of a file: `checksums.len()` blocks of the device from `start` on, each with the
 /// crc32c of its 4096 bytes. At least one block and at most [`EXTENT_BLOCKS_MAX`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -120,7 +127,7 @@ impl Value {
             Self::Xattrs(bucket) => {
                 bucket.iter().map(|x| XATTR_OVERHEAD + x.name.len() + x.value.len()).sum()
             }
-            Self::Entries(bucket) => bucket.iter().map(|d| DENTRY_OVERHEAD + d.name.len()).sum(),
+            Self::Entries(bucket) => bucket.iter().map(|d| Dentry::encoded_len_of(&d.name)).sum(),
             Self::Extent(extent) => 8 + 4 * extent.checksums.len(),
             Self::Chunk(_) => 8,
             Self::Orphan => 0,
@@ -266,7 +273,7 @@ mod tests {
             btime: Timestamp(10),
             generation: 11,
             parent: Ino(0),
-            flags: 12,
+            flags: 0,
         }
     }
 
@@ -314,6 +321,8 @@ mod tests {
         assert!(round_trip(Key::entry(ino, 1), twice).is_err());
         let wild = Inode { mode: 0o10000, ..inode() };
         assert!(round_trip(Key::inode(ino), Value::Inode(Box::new(wild))).is_err());
+        let flagged = Inode { flags: 1, ..inode() };
+        assert!(round_trip(Key::inode(ino), Value::Inode(Box::new(flagged))).is_err());
         let lost = Inode { kind: FileKind::Directory, ..inode() };
         assert!(round_trip(Key::inode(ino), Value::Inode(Box::new(lost))).is_err());
         let extent = Value::Extent(Box::new(Extent { start: BlockNo(9), checksums: Box::new([]) }));

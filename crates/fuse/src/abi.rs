@@ -80,6 +80,8 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// The request and the reply have `flags2`.
     pub const INIT_EXT: u64 = 1 << 30;
+    /// The kernel knows `NOTIFY_RESEND`.
+    pub const HAS_RESEND: u64 = 1 << 39;
 }
 
 /// `fuse_setattr_in.valid`.
@@ -108,7 +110,12 @@ pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub const LK_FLOCK: u32 = 1 << 0;
 
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Everything that was read and not answered is to be read again.
+pub const NOTIFY_RESEND: i32 = 7;
 pub const NOTIFY_INC_EPOCH: i32 = 8;
+
+/// Among the bits of a `unique`: the request may have been read before.
+pub const UNIQUE_RESEND: u64 = 1 << 63;
 
 /// Among `open`'s flags when the kernel opens a file to execute it (`__FMODE_EXEC`).
 pub const FMODE_EXEC: u32 = 0x20;

@@ -3,7 +3,12 @@
 //! [`DevFuse`] is `/dev/fuse`. It never blocks in `read(2)`: its descriptor is non-blocking, so that
 //! a reader can spin on it, and whoever waits does so in `poll(2)`, together with the event that ends
 //! the wait. The front lets one thread at a time wait, so a request wakes one thread.
+//!
+//! **Memory that the kernel copies from and to is resident.** A process that is killed while the kernel
+//! copies a message faults no page in any more: the copy fails, and the kernel gives the caller EIO
+//! instead of keeping the request for the next front.
 
+use std::hint::black_box;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +50,25 @@ pub trait Channel: Send + Sync {
 
     /// From now on the channel is closed for readers. Replies still get through.
     fn stop(&self);
+}
+
+/// What the kernel is sure to map at least that much of at once.
+const PAGE: usize = 4096;
+
+/// Makes memory that [`Channel::read`] will be given resident. It changes nothing in it.
+pub fn make_resident(memory: &mut [u8]) {
+    for byte in memory.iter_mut().step_by(PAGE) {
+        *byte = black_box(*byte);
+    }
+    if let Some(last) = memory.last_mut() {
+        *last = black_box(*last);
+    }
+}
+
+fn touch(memory: &[u8]) {
+    for byte in memory.iter().step_by(PAGE).chain(memory.last()) {
+        black_box(*byte);
+    }
 }
 
 /// An open and mounted `/dev/fuse`.
@@ -106,7 +130,10 @@ impl Channel for DevFuse {
 
     fn reply(&self, unique: u64, answer: Result<&[u8], Errno>) {
         let (error, body) = match answer {
-            Ok(body) => (0, body),
+            Ok(body) => {
+                touch(body);
+                (0, body)
+            }
             Err(errno) => (-errno.raw(), &[][..]),
         };
         if let Err(Os::INVAL) = self.write(error, unique, body)

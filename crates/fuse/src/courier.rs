@@ -19,12 +19,22 @@ pub trait Courier: Send {
     fn payload_in(&self) -> &[u8];
 
     fn number(&self) -> SlotNo;
+
+    /// The number of the last request that was sent from this slot.
+    fn last_seq(&self) -> u32;
+
+    /// The answer to that request, also if a dead predecessor sent it, waited for if need be. `None`
+    /// if there was none or it did not get out. If all went to one `cell`, an earlier one counts.
+    fn last_answer(&mut self, cell: Option<CellId>) -> Option<Answer>;
 }
 
 /// A connection to the fleet: the office that couriers come from.
 pub trait Post: Send + Sync {
     /// A courier on a slot of its own. EAGAIN when all slots are taken.
     fn courier(&self) -> Result<Box<dyn Courier>, Errno>;
+
+    /// A courier on this slot. EAGAIN when it is taken.
+    fn courier_at(&self, slot: SlotNo) -> Result<Box<dyn Courier>, Errno>;
 
     /// How many couriers there can be at a time.
     fn slots(&self) -> usize;

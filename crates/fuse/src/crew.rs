@@ -16,7 +16,13 @@
 //! baton = 0            held by somebody
 //! baton = n > 0        it lies, laid down at turn n
 //! ```
+//!
+//! **After a dead predecessor** every slot that it was using gets a thread of its own at once. That
+//! waits for the answer that is under way, completes the ledger's record, serves the request of the kernel's
+//! that the record is about, if it is still unanswered, and then lives as any other. None of this holds up
+//! the recalls or the other requests, on which the answer may depend.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -27,13 +33,16 @@ use std::{io, thread};
 use warren_base::{Errno, Ino, SlotNo};
 use warren_proto::Request;
 
-use crate::abi::opcode;
-use crate::channel::{Channel, Received};
+use crate::abi::{UNIQUE_RESEND, opcode};
+use crate::channel::{Channel, Received, make_resident};
 use crate::courier::{Courier, Post};
 use crate::front::{Deferred, Front, FrontOptions, Outcome};
+use crate::interrupt::Waiting;
+use crate::ledger::Ledger;
 use crate::message::{HEAD, Head, Header, Operation};
-use crate::recall::{drop_pages, serve_recalls};
+use crate::recall::{Lane, drop_pages, serve_recalls};
 use crate::reply::Body;
+use crate::resent::{Ahead, Message, collect};
 
 /// How long a reader looks for the next message before it waits in the kernel. Longer spins take
 /// more from the program and the cell on a busy machine than they save (design 3).
@@ -100,8 +109,19 @@ struct Yard {
 enum Errand {
     /// Get this lock, sooner or later.
     Lock(Deferred),
-    /// Have the kernel drop the pages of this inode.
-    DropPages(Ino),
+    /// Have the kernel drop the pages of this inode; where the ledger says so.
+    DropPages(Ino, Option<usize>),
+    /// Nobody waits for this, which a predecessor asked in that slot.
+    Cancel(SlotNo, u32),
+}
+
+/// What a dead predecessor left in the slots, and what of it is unanswered.
+#[derive(Default)]
+struct Estate {
+    /// Requests of the kernel's, by the slots through which they have changed something.
+    begun: BTreeMap<SlotNo, Message>,
+    /// Slots whose last call may not be answered yet, and its number.
+    in_flight: BTreeMap<SlotNo, u32>,
 }
 
 /// What a serving thread works with.
@@ -113,21 +133,27 @@ struct Desk {
 }
 
 impl Crew {
-    /// Starts serving. It takes a slot for each cell and one more, and at least two to serve with.
+    /// Starts serving, where a predecessor with the same ledger and connection stopped. It takes a slot
+    /// or two for each cell and one more, and at least two to serve with.
     pub fn start(
         fleet: Arc<dyn Post>,
         channel: Arc<dyn Channel>,
+        ledger: Arc<Ledger>,
         options: FrontOptions,
     ) -> io::Result<Self> {
-        let cells = fleet.cells();
-        let threads_max = fleet.slots().saturating_sub(cells.len() + ERRAND_SLOTS);
+        let lanes = recall_lanes(&*fleet);
+        let own_slots = lanes.len() + ERRAND_SLOTS;
+        let threads_max = fleet.slots().saturating_sub(own_slots);
         if threads_max < 2 {
             return Err(io::Error::other("the connection has too few slots to serve a mount"));
         }
         let waiters_max = threads_max.saturating_sub(SLOTS_FOR_THE_REST).max(1);
+        let (mut estate, ahead) = Estate::take_stock(&*fleet, &*channel, &ledger);
+        let channel: Arc<dyn Channel> = Arc::new(Ahead::new(channel, ahead));
         let (errands, arrivals) = std::sync::mpsc::channel();
+        let waiters_max = waiters_max.min(threads_max - 1);
         let shared = Arc::new(Shared {
-            front: Front::new(Arc::clone(&fleet), options, waiters_max.min(threads_max - 1)),
+            front: Front::new(Arc::clone(&fleet), ledger, options, waiters_max),
             channel,
             baton: AtomicU64::new(0),
             turns: AtomicU64::new(0),
@@ -142,22 +168,26 @@ impl Crew {
             threads_max,
         });
         let mut crew = Self { shared, service: Vec::new(), recall_slots: Vec::new() };
-        for cell in cells {
-            let mut courier = fleet.courier().map_err(no_slot)?;
-            crew.recall_slots.push(courier.number());
-            crew.serve_with(format!("recall {}", cell.0), move |shared| {
-                serve_recalls(&mut *courier, cell, &shared.channel, &shared.closed);
+        for (number, lane) in (0..).map(SlotNo).zip(lanes) {
+            // Always the same slot, so that it can be gone on with.
+            let mut courier = fleet.courier_at(number).map_err(no_slot)?;
+            crew.recall_slots.push(number);
+            let name = format!("{} {}", if lane.pages { "pages" } else { "recall" }, lane.cell.0);
+            crew.serve_with(name, move |shared| {
+                serve_recalls(&mut *courier, lane, &shared.channel, &shared.closed);
             })?;
         }
-        let mut courier = fleet.courier().map_err(no_slot)?;
+        let errand_slot = SlotNo(crew.recall_slots.len() as u16);
+        let mut courier = fleet.courier_at(errand_slot).map_err(no_slot)?;
+        let begun = estate.begun.remove(&errand_slot);
         crew.serve_with("errands".into(), move |shared| {
-            shared.run_errands(&mut *courier, &arrivals);
+            let locks = shared.go_on_with_errands(&mut *courier, begun);
+            shared.run_errands(&mut *courier, &arrivals, locks);
         })?;
         crew.serve_with("sentinel".into(), |shared| shared.watch())?;
         crew.shared.sentinel.get_or_init(|| crew.service[crew.service.len() - 1].thread().clone());
-        let mut yard = crew.shared.yard();
-        crew.shared.hire(&mut yard)?;
-        drop(yard);
+        estate.in_flight.retain(|slot, _| usize::from(slot.0) >= own_slots);
+        crew.shared.enter_upon(estate)?;
         Ok(crew)
     }
 
@@ -219,18 +249,134 @@ impl Crew {
     }
 }
 
+/// A lane for pages and one for the rest, unless that takes too many slots: without lanes for pages
+/// all comes on the others.
+fn recall_lanes(fleet: &dyn Post) -> Vec<Lane> {
+    let cells = fleet.cells();
+    let both = if fleet.slots() >= 4 * cells.len() { &[false, true][..] } else { &[false] };
+    both.iter().flat_map(|&pages| cells.iter().map(move |&cell| Lane { cell, pages })).collect()
+}
+
 fn no_slot(errno: Errno) -> io::Error {
     io::Error::other(format!("no slot for the mount: {errno}"))
 }
 
+impl Estate {
+    /// Also returns what was read and has changed nothing yet.
+    fn take_stock(
+        fleet: &dyn Post,
+        channel: &dyn Channel,
+        ledger: &Ledger,
+    ) -> (Self, Vec<Message>) {
+        let mut estate = Self::default();
+        let mut ahead = Vec::new();
+        for message in collect(channel) {
+            let resent = message.header().map_or(0, |header| header.unique);
+            let begun = if resent & UNIQUE_RESEND == 0 { None } else { ledger.slot_of(resent) };
+            match begun {
+                Some(slot) => drop(estate.begun.insert(slot, message)),
+                None => ahead.push(message),
+            }
+        }
+        let slots = (0..fleet.slots() as u16).map(SlotNo);
+        estate.in_flight =
+            slots.filter_map(|slot| fleet.in_flight(slot).map(|seq| (slot, seq))).collect();
+        (estate, ahead)
+    }
+}
+
 impl Shared {
+    /// Gives every slot that is in use a thread, then has somebody read.
+    fn enter_upon(self: &Arc<Self>, estate: Estate) -> io::Result<()> {
+        let Estate { mut begun, in_flight } = estate;
+        let slots: BTreeSet<SlotNo> = begun.keys().chain(in_flight.keys()).copied().collect();
+        for slot in slots {
+            let message = begun.remove(&slot);
+            match (&message, in_flight.get(&slot)) {
+                // Before anybody reads the interrupt of it.
+                (Some(message), _) => self.expect_interrupts(message, slot),
+                (None, Some(&seq)) => drop(self.leave(Errand::Cancel(slot, seq))),
+                (None, None) => {}
+            }
+            let courier = self.front.fleet.courier_at(slot).map_err(no_slot)?;
+            let mut yard = self.yard();
+            self.hire_for(&mut yard, courier, move |shared, mut desk| {
+                shared.go_on(&mut desk, message);
+                let reads = shared.pick_up();
+                shared.work(desk, reads);
+            })?;
+        }
+        for (place, ino) in self.front.ledger.owed() {
+            self.leave(Errand::DropPages(ino, Some(place)));
+        }
+        let mut yard = self.yard();
+        if self.hire(&mut yard).is_err() {
+            // All slots are in use: whoever is done first reads.
+            drop(yard);
+            self.lay_down();
+        }
+        Ok(())
+    }
+
+    fn expect_interrupts(&self, message: &Message, slot: SlotNo) {
+        let Some(header) = message.header() else { return };
+        if header.opcode == opcode::SETLKW {
+            // Nothing can be early yet.
+            let _ = self.front.interrupts.begin(header.unique, Waiting::InSlot(slot));
+        }
+    }
+
+    /// Goes on where the thread that had this slot was killed.
+    fn go_on(&self, desk: &mut Desk, message: Option<Message>) {
+        let last = desk.courier.last_answer(None);
+        let Some(message) = message else { return };
+        let record = self.front.ledger.record(desk.courier.number());
+        record.settle(desk.courier.last_seq(), last.as_ref());
+        message.put(&mut desk.head, desk.courier.payload_out());
+        let Some(header) = message.header() else { return };
+        self.front.interrupts.end(header.unique);
+        let operation = desk.decode(&header);
+        self.answer(desk, header, operation);
+    }
+
+    /// The same for the thread that runs errands: returns the lock that it was trying to get.
+    fn go_on_with_errands(
+        &self,
+        courier: &mut dyn Courier,
+        message: Option<Message>,
+    ) -> Vec<Deferred> {
+        let last = courier.last_answer(None);
+        let record = self.front.ledger.record(courier.number());
+        record.settle(courier.last_seq(), last.as_ref());
+        let Some((message, header)) = message.and_then(|m| m.header().map(|header| (m, header)))
+        else {
+            return Vec::new();
+        };
+        if let Some(answer) = record.replay(header.unique, &mut 0) {
+            self.channel.reply(header.unique, answer.as_ref().map(|_| &[][..]).map_err(|e| *e));
+            return Vec::new();
+        }
+        let mut head = [0; HEAD];
+        message.put(&mut head, courier.payload_out());
+        let operation = decode(&head, &header, &mut Vec::new(), courier.payload_out());
+        let lock = operation.ok().and_then(|operation| Deferred::of(&header, &operation));
+        // An interrupt that came before ends it.
+        let begin =
+            |_: &Deferred| self.front.interrupts.begin(header.unique, Waiting::Deferred).is_ok();
+        let Some(lock) = lock.filter(begin) else {
+            self.channel.reply(header.unique, Err(Errno::EINTR));
+            return Vec::new();
+        };
+        vec![lock]
+    }
+
     fn yard(&self) -> MutexGuard<'_, Yard> {
         self.yard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of a serving thread. It starts as the reader.
-    fn work(self: &Arc<Self>, mut desk: Desk) {
-        let mut reads = true;
+    /// The life of a serving thread, which may start as the reader.
+    fn work(self: &Arc<Self>, mut desk: Desk, mut reads: bool) {
+        make_resident(desk.courier.payload_out());
         loop {
             let (received, waited) = if reads {
                 self.await_message(&mut desk)
@@ -315,9 +461,11 @@ impl Shared {
                 self.channel.reply(unique, read);
             }
             Ok(Outcome::Misplaced) => {
+                // Owed before the reply, because after it nobody would know.
+                let place = self.front.ledger.owe(header.ino);
                 self.channel.reply(unique, Ok(desk.body.as_bytes()));
                 // At the end of the mount the pages go anyway.
-                self.leave(Errand::DropPages(header.ino));
+                self.leave(Errand::DropPages(header.ino, place));
             }
             Ok(Outcome::Deferred(lock)) => {
                 if !self.leave(Errand::Lock(lock)) {
@@ -349,11 +497,20 @@ impl Shared {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let courier = self.front.fleet.courier().map_err(no_slot)?;
+        self.hire_for(yard, courier, |shared, desk| shared.work(desk, true))
+    }
+
+    fn hire_for(
+        self: &Arc<Self>,
+        yard: &mut Yard,
+        courier: Box<dyn Courier>,
+        life: impl FnOnce(&Arc<Self>, Desk) + Send + 'static,
+    ) -> io::Result<()> {
         let desk = Desk { courier, head: [0; HEAD], body: Body::default(), message: Vec::new() };
         let shared = Arc::clone(self);
         let name = format!("fuse {}", yard.running);
         let builder = thread::Builder::new().name(name).stack_size(STACK);
-        yard.threads.push(builder.spawn(move || shared.work(desk))?);
+        yard.threads.push(builder.spawn(move || life(&shared, desk))?);
         yard.running += 1;
         Ok(())
     }
@@ -437,8 +594,12 @@ impl Shared {
     }
 
     /// Runs errands until closed. Deferred locks are tried in the order in which they came.
-    fn run_errands(&self, courier: &mut dyn Courier, arrivals: &Receiver<Errand>) {
-        let mut locks: Vec<Deferred> = Vec::new();
+    fn run_errands(
+        &self,
+        courier: &mut dyn Courier,
+        arrivals: &Receiver<Errand>,
+        mut locks: Vec<Deferred>,
+    ) {
         loop {
             let arrived = if locks.is_empty() {
                 arrivals.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -447,7 +608,16 @@ impl Shared {
             };
             match arrived {
                 Ok(Errand::Lock(lock)) => locks.push(lock),
-                Ok(Errand::DropPages(ino)) => drop_pages(&*self.channel, ino),
+                Ok(Errand::DropPages(ino, place)) => {
+                    drop_pages(&*self.channel, ino);
+                    if let Some(place) = place {
+                        self.front.ledger.paid(place);
+                    }
+                }
+                Ok(Errand::Cancel(slot, seq)) => {
+                    // What does not wait for a lock ends by itself.
+                    let _ = courier.call((0, 0), &Request::Cancel { slot, seq }, 0);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -469,17 +639,26 @@ impl Desk {
 
     /// The operation of the message that was read.
     fn decode(&mut self, header: &Header) -> Result<Operation, Errno> {
-        let beyond = header.len.saturating_sub(HEAD);
-        let in_head = &self.head[crate::abi::IN_HEADER..header.len.min(HEAD)];
-        if header.opcode == opcode::WRITE || beyond == 0 {
-            return Operation::decode(header.opcode, in_head, beyond);
-        }
-        self.message.clear();
-        self.message.extend_from_slice(in_head);
-        let rest = self.courier.payload_out().get(..beyond).ok_or(Errno::EPROTO)?;
-        self.message.extend_from_slice(rest);
-        Operation::decode(header.opcode, &self.message, 0)
+        decode(&self.head, header, &mut self.message, self.courier.payload_out())
     }
+}
+
+/// The operation in a message's two pieces. `message` is memory to put them together in.
+fn decode(
+    head: &Head,
+    header: &Header,
+    message: &mut Vec<u8>,
+    payload: &[u8],
+) -> Result<Operation, Errno> {
+    let beyond = header.len.saturating_sub(HEAD);
+    let in_head = &head[crate::abi::IN_HEADER..header.len.min(HEAD)];
+    if header.opcode == opcode::WRITE || beyond == 0 {
+        return Operation::decode(header.opcode, in_head, beyond);
+    }
+    message.clear();
+    message.extend_from_slice(in_head);
+    message.extend_from_slice(payload.get(..beyond).ok_or(Errno::EPROTO)?);
+    Operation::decode(header.opcode, message, 0)
 }
 
 #[cfg(test)]

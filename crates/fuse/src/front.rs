@@ -2,7 +2,8 @@
 //!
 //! The front keeps no file-system state. A node number is the inode number, a file handle the number
 //! of the open-file object, so the kernel itself remembers everything. What is kept here serves
-//! locks only: which requests wait for one ([`Interrupts`]) and who may hold one ([`HeldLocks`]).
+//! locks: which requests wait for one ([`Interrupts`]) and who may hold one ([`HeldLocks`]), and
+//! what a successor must know ([`Ledger`]).
 //!
 //! Whatever a reply lets the kernel cache is leased: `validity` of a lease, else zero. Leases are
 //! recalled through `recall.rs`.
@@ -24,6 +25,7 @@ use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Reply, Request};
 use crate::courier::{Courier, Post};
 use crate::held::HeldLocks;
 use crate::interrupt::Interrupts;
+use crate::ledger::{Ledger, has_effect};
 use crate::message::{Header, Operation};
 use crate::reply::{Body, validity};
 
@@ -65,6 +67,7 @@ pub enum Outcome {
 pub struct Front {
     pub(crate) fleet: Arc<dyn Post>,
     pub(crate) interrupts: Interrupts,
+    pub(crate) ledger: Arc<Ledger>,
     options: FrontOptions,
     held: HeldLocks,
     /// The kernel can drop all names at once, so it may keep some.
@@ -76,13 +79,20 @@ pub struct Front {
 
 impl Front {
     /// At most `lock_waiters_max` requests occupy a thread and a slot to wait for a lock.
-    pub fn new(fleet: Arc<dyn Post>, options: FrontOptions, lock_waiters_max: usize) -> Self {
+    pub fn new(
+        fleet: Arc<dyn Post>,
+        ledger: Arc<Ledger>,
+        options: FrontOptions,
+        lock_waiters_max: usize,
+    ) -> Self {
+        let drops_names = ledger.agreed().is_some_and(|agreed| agreed.drops_names);
         Self {
             fleet,
             interrupts: Interrupts::default(),
             options,
-            held: HeldLocks::default(),
-            names_cached: AtomicBool::new(false),
+            held: HeldLocks::new(Arc::clone(&ledger)),
+            ledger,
+            names_cached: AtomicBool::new(drops_names),
             lock_waiters: AtomicUsize::new(0),
             lock_waiters_max,
         }
@@ -96,7 +106,7 @@ impl Front {
         header: Header,
         operation: Operation,
     ) -> Result<Outcome, Errno> {
-        Call { front: self, courier, body, header }.serve(operation)
+        Call { front: self, courier, body, header, steps: 0 }.serve(operation)
     }
 }
 
@@ -106,6 +116,8 @@ struct Call<'a> {
     courier: &'a mut dyn Courier,
     body: &'a mut Body,
     header: Header,
+    /// Where the ledger's record of the steps that were taken goes on.
+    steps: usize,
 }
 
 /// What handlers of requests return; the reply is in the body.
@@ -164,7 +176,24 @@ impl Call<'_> {
     }
 
     fn call(&mut self, request: &Request) -> Answer {
-        self.courier.call(self.header.identity(), request, 0)
+        self.send(request, 0)
+    }
+
+    /// Every request to a cell goes through here. A step that a dead predecessor has taken for this
+    /// very request of the kernel's is not taken again.
+    fn send(&mut self, request: &Request, payload_len: usize) -> Answer {
+        let identity = self.header.identity();
+        if !has_effect(request) {
+            return self.courier.call(identity, request, payload_len);
+        }
+        let record = self.front.ledger.record(self.courier.number());
+        if let Some(answer) = record.replay(self.header.unique, &mut self.steps) {
+            return answer;
+        }
+        record.attempt(self.header.unique, self.courier.last_seq());
+        let answer = self.courier.call(identity, request, payload_len);
+        self.steps = record.conclude(&answer);
+        answer
     }
 
     /// A request that succeeds without a result.

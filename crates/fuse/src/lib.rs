@@ -5,7 +5,8 @@
 //!        <---notices--- recall  <------------------- AwaitRecall <--------------------------
 //! ```
 //!
-//! The loop is our own, over the kernel's ABI (design 13.1). [`serve_mount`] is the whole of it.
+//! The loop is our own, over the kernel's ABI (design 13.1). [`keep_mount`] is the whole of it: a
+//! custodian that holds everything, and a front that may die under it (decision 0007).
 
 #![deny(unsafe_code)]
 
@@ -13,15 +14,20 @@ mod abi;
 mod channel;
 mod courier;
 mod crew;
+mod custodian;
 mod front;
 mod held;
 mod interrupt;
+mod ledger;
 mod message;
 mod mount;
+mod process;
 mod recall;
 mod reply;
+mod resent;
 mod runtime;
 mod serve;
+mod signals;
 #[cfg(test)]
 mod testing;
 mod watchdog;
@@ -29,8 +35,11 @@ mod watchdog;
 pub use channel::{Channel, DevFuse, Received};
 pub use courier::{Courier, Post};
 pub use crew::Crew;
+pub use custodian::keep_mount;
 pub use front::{FrontOptions, PageCaching};
+pub use ledger::Ledger;
 pub use message::{HEAD, Head};
 pub use mount::{Mount, MountError, MountOptions};
-pub use serve::{MountedFront, ServeOptions, mount, serve_mount};
+pub use process::dispatch;
+pub use serve::{MountedFront, ServeOptions, mount};
 pub use watchdog::Watchdog;

@@ -112,8 +112,17 @@ impl Mount {
         }
     }
 
+    /// What another process mounted.
+    pub(crate) fn of_another(dir: &Path, by_fusermount: bool) -> Self {
+        Self { dir: dir.into(), by_fusermount }
+    }
+
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    pub(crate) fn is_by_fusermount(&self) -> bool {
+        self.by_fusermount
     }
 
     /// Unmounts; if the mount is in use it is detached, and goes when the last use ends. Says

@@ -1,6 +1,7 @@
 //! Recalled leases: the kernel drops its copies, then the cell hears that it did.
 //!
-//! A thread for each cell keeps one `AwaitRecall` pending there. What it tells the kernel must not
+//! A thread for each cell keeps one `AwaitRecall` pending there, and another one for pages, which
+//! does not hold up the first. What they tell the kernel must not
 //! wait for a request of which the cell's change is waiting for us:
 //!
 //! | lease | notice | why it cannot wait in a circle |
@@ -28,16 +29,28 @@ use crate::courier::Courier;
 /// Before a cell that could not be asked is asked again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Serves the recalls of `cell` until told to stop. To stop it at once, cancel its request.
+/// What a thread listens to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lane {
+    pub cell: CellId,
+    /// The recalls of pages, which can take long, rather than all others.
+    pub pages: bool,
+}
+
+/// Serves the recalls of a lane until told to stop. To stop it at once, cancel its request.
 pub fn serve_recalls(
     courier: &mut dyn Courier,
-    cell: CellId,
+    Lane { cell, pages }: Lane,
     channel: &Arc<dyn Channel>,
     stop: &AtomicBool,
 ) {
     let mut acknowledged = 0;
+    // What a dead predecessor had been told, it may not have done; it is not told again.
+    let mut earlier = courier.last_answer(Some(cell));
     while !stop.load(Ordering::Acquire) {
-        match courier.call_cell(cell, &Request::AwaitRecall { acknowledged }) {
+        let request = Request::AwaitRecall { pages, acknowledged };
+        let told = earlier.take().unwrap_or_else(|| courier.call_cell(cell, &request));
+        match told {
             Ok(Reply::Recall { number, keys }) => {
                 drop_copies(&**channel, &keys);
                 acknowledged = number;

@@ -28,11 +28,24 @@ impl Courier for Slot {
     fn number(&self) -> SlotNo {
         Self::number(self)
     }
+
+    fn last_seq(&self) -> u32 {
+        Self::last_seq(self)
+    }
+
+    fn last_answer(&mut self, cell: Option<CellId>) -> Option<Answer> {
+        Self::last_answer(self, cell)
+    }
 }
 
 impl Post for Connection {
     fn courier(&self) -> Result<Box<dyn Courier>, Errno> {
         let slot = self.slot().ok_or(Errno::EAGAIN)?;
+        Ok(Box::new(slot))
+    }
+
+    fn courier_at(&self, slot: SlotNo) -> Result<Box<dyn Courier>, Errno> {
+        let slot = self.slot_at(slot).ok_or(Errno::EAGAIN)?;
         Ok(Box::new(slot))
     }
 

@@ -1,17 +1,16 @@
-//! A mount from its beginning to its end.
+//! A mount that is served by this very process, and ends with it. A mount that is to outlive the
+//! process that serves it has a [`crate::custodian`].
 
-use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::channel::DevFuse;
 use crate::courier::Post;
 use crate::crew::Crew;
 use crate::front::FrontOptions;
+use crate::ledger::Ledger;
 use crate::mount::{Mount, MountError, MountOptions};
 
 /// What a mount is made with.
@@ -22,7 +21,7 @@ pub struct ServeOptions {
 }
 
 /// After detaching a mount that was in use, before its users are cut off.
-const DETACH_GRACE: Duration = Duration::from_millis(200);
+pub const DETACH_GRACE: Duration = Duration::from_millis(200);
 
 /// A mount that is being served.
 pub struct MountedFront {
@@ -37,8 +36,10 @@ pub fn mount(
     options: &ServeOptions,
 ) -> Result<MountedFront, MountError> {
     let (mount, device) = Mount::new(dir, &options.mount)?;
-    let started = DevFuse::new(device)
-        .and_then(|channel| Crew::start(fleet, Arc::new(channel), options.front));
+    let started = Ledger::create().map_err(io::Error::other).and_then(|ledger| {
+        let channel = DevFuse::new(device)?;
+        Crew::start(fleet, Arc::new(channel), Arc::new(ledger), options.front)
+    });
     match started {
         Ok(crew) => Ok(MountedFront { mount, crew }),
         Err(error) => {
@@ -70,81 +71,4 @@ impl MountedFront {
         self.crew.stop();
         gone.map(|_| ())
     }
-}
-
-/// Mounts on `dir`, writes a byte to `ready`, and serves until the mount is unmounted or a signal
-/// (SIGTERM, SIGINT, SIGHUP) asks for the end. To be called while the process has one thread only.
-pub fn serve_mount(
-    fleet: Arc<dyn Post>,
-    dir: &Path,
-    options: &ServeOptions,
-    ready: Option<OwnedFd>,
-) -> Result<(), MountError> {
-    let failed = |error| MountError::Serve(dir.into(), error);
-    // Before there are threads, so that they inherit the mask.
-    let signals = signal_descriptor().map_err(failed)?;
-    let front = mount(fleet, dir, options)?;
-    if let Some(ready) = ready {
-        // Whoever waited may be gone by now, which is no reason to fail.
-        let _ = std::fs::File::from(ready).write_all(b"\n");
-    }
-    let closed = eventfd(0, EventfdFlags::CLOEXEC).map_err(|os| failed(os.into()))?;
-    let signalled = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            front.crew.wait_closed();
-            // It cannot fail short of 2^64 closes.
-            let _ = rustix::io::write(&closed, &1_u64.to_ne_bytes());
-        });
-        let signalled = wait_either(&signals, &closed);
-        if signalled {
-            // Unmounting from here makes the crew close by itself, if nothing is in use.
-            let gone = front.mount.unmount();
-            if !matches!(gone, Ok(true)) {
-                std::thread::sleep(DETACH_GRACE);
-            }
-            front.crew.close();
-            return gone.map(|_| ());
-        }
-        Ok(())
-    });
-    front.crew.stop();
-    signalled.map_err(failed)
-}
-
-/// Whether `signals` became readable, rather than `closed`.
-fn wait_either(signals: &OwnedFd, closed: &OwnedFd) -> bool {
-    loop {
-        let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(closed, PollFlags::IN)];
-        if poll(&mut fds, None).is_ok() {
-            if !fds[1].revents().is_empty() {
-                return false;
-            }
-            if !fds[0].revents().is_empty() {
-                return true;
-            }
-        }
-    }
-}
-
-/// Blocks the signals that end a mount and returns a descriptor that becomes readable by them.
-#[expect(unsafe_code, reason = "no safe binding of signalfd and the signal mask")]
-fn signal_descriptor() -> io::Result<OwnedFd> {
-    // SAFETY: the set is initialised by sigemptyset before it is used, and all pointers are to it.
-    let fd = unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            libc::sigaddset(&raw mut set, signal);
-        }
-        let error = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
-        }
-        libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
-    };
-    if fd.as_raw_fd() < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just made and is nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,7 +1,7 @@
 //! A kernel and a fleet for tests. Into the kernel messages go by hand, its replies and notices are
 //! kept. The fleet answers by a function.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -128,6 +128,8 @@ pub struct Scripted {
     script: Arc<Script>,
     slots: u16,
     taken: Arc<AtomicU16>,
+    /// Slots whose request is being answered.
+    busy: Arc<Mutex<BTreeSet<SlotNo>>>,
 }
 
 impl Scripted {
@@ -135,7 +137,7 @@ impl Scripted {
         slots: u16,
         script: impl Fn(SlotNo, &Request) -> Answer + Send + Sync + 'static,
     ) -> Self {
-        Self { script: Arc::new(script), slots, taken: Arc::default() }
+        Self { script: Arc::new(script), slots, taken: Arc::default(), busy: Arc::default() }
     }
 }
 
@@ -150,8 +152,14 @@ impl Post for Scripted {
         Ok(Box::new(ScriptedCourier {
             fleet,
             number: SlotNo(number),
+            calls: 0,
             payload: vec![0; PAYLOAD_MAX],
         }))
+    }
+
+    fn courier_at(&self, _: SlotNo) -> Result<Box<dyn Courier>, Errno> {
+        // It has no cells, so all slots are asked for in their order.
+        self.courier()
     }
 
     fn slots(&self) -> usize {
@@ -162,20 +170,25 @@ impl Post for Scripted {
         Vec::new()
     }
 
-    fn in_flight(&self, _: SlotNo) -> Option<u32> {
-        Some(1)
+    fn in_flight(&self, slot: SlotNo) -> Option<u32> {
+        self.busy.lock().unwrap().contains(&slot).then_some(1)
     }
 }
 
 struct ScriptedCourier {
     fleet: Scripted,
     number: SlotNo,
+    calls: u32,
     payload: Vec<u8>,
 }
 
 impl Courier for ScriptedCourier {
     fn call(&mut self, _: (u32, u32), request: &Request, _: usize) -> Answer {
-        (self.fleet.script)(self.number, request)
+        self.calls += 1;
+        self.fleet.busy.lock().unwrap().insert(self.number);
+        let answer = (self.fleet.script)(self.number, request);
+        self.fleet.busy.lock().unwrap().remove(&self.number);
+        answer
     }
 
     fn call_cell(&mut self, _: CellId, request: &Request) -> Answer {
@@ -192,5 +205,13 @@ impl Courier for ScriptedCourier {
 
     fn number(&self) -> SlotNo {
         self.number
+    }
+
+    fn last_seq(&self) -> u32 {
+        self.calls
+    }
+
+    fn last_answer(&mut self, _: Option<CellId>) -> Option<Answer> {
+        None
     }
 }

@@ -17,8 +17,8 @@ use warren_base::Timestamp;
 use warren_base::limits::BLOCK_SIZE;
 use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, image};
-use warren_fuse::{FrontOptions, MountOptions, ServeOptions, Watchdog, serve_mount};
-use warren_runtime::{ConnectOptions, Connection, Fleet, Lifetime, dispatch, start_fleet};
+use warren_fuse::{FrontOptions, MountOptions, ServeOptions, Watchdog, keep_mount};
+use warren_runtime::{Admission, ConnectOptions, Fleet, Lifetime, dispatch, start_fleet};
 
 const POOL_BYTES: u64 = 256 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ const SCRIPTS: &[&str] = &[
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(code) = dispatch(&args) {
+    if let Some(code) = dispatch(&args).or_else(|| warren_fuse::dispatch(&args)) {
         return code;
     }
     if let [role, pool, dir] = args.as_slice()
@@ -93,6 +93,7 @@ impl Scratch {
         let options = FormatOptions {
             size_bytes: POOL_BYTES,
             shards: 16,
+            log_bytes: warren_disk::format::log_suggested(POOL_BYTES),
             uuid: [7; 16],
             secret: 1,
             now: Timestamp(0),
@@ -121,17 +122,17 @@ fn fleet(scratch: &Scratch, cells: u16) -> Fleet {
     start_fleet(&serve, Lifetime::WithStarter).expect("a fleet")
 }
 
-fn front(pool: &Path) -> (Arc<Connection>, ServeOptions) {
+fn front(pool: &Path) -> (Admission, ServeOptions) {
     let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
-    let connection = Connection::connect(pool, &connect).expect("a connection");
+    let admission = Admission::ask(pool, &connect).expect("an admission");
     let mount = MountOptions::new("pool");
-    (Arc::new(connection), ServeOptions { mount, front: FrontOptions::default() })
+    (admission, ServeOptions { mount, front: FrontOptions::default() })
 }
 
 fn mount_until_told(pool: &Path, dir: &Path) -> ExitCode {
-    let (connection, options) = front(pool);
+    let (admission, options) = front(pool);
     let ready = std::io::stdout().as_fd().try_clone_to_owned().expect("standard output");
-    match serve_mount(connection, dir, &options, Some(ready)) {
+    match keep_mount(admission, dir, &options, Some(ready)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -169,7 +170,8 @@ fn a_mount_ends_by_signal_and_by_umount(scratch: &Scratch) {
 
 fn run_scripts(scratch: &Scratch, cells: u16) {
     let fleet = fleet(scratch, cells);
-    let (connection, options) = front(&scratch.pool);
+    let (admission, options) = front(&scratch.pool);
+    let connection = Arc::new(admission.open().expect("a connection"));
     let front = warren_fuse::mount(connection, &scratch.mount, &options).expect("mount");
     let watchdog = Watchdog::abort_after(front.dir(), LIMIT).expect("watchdog");
     let mut failed = Vec::new();

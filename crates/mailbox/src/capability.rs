@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use warren_base::{Full, Rng};
+use warren_base::{Full, Rng, siphash_2_4};
 use warren_proto::Wire;
 
 use crate::CAPABILITIES_MAX;
@@ -40,45 +40,11 @@ impl Mint {
     pub fn draw(&mut self) -> Capability {
         loop {
             self.drawn += 1;
-            let number = siphash_2_4(self.key, self.drawn);
+            let number = siphash_2_4(self.key, &self.drawn.to_le_bytes());
             if number != 0 {
                 return Capability(number);
             }
         }
-    }
-}
-
-/// SipHash-2-4 (Aumasson and Bernstein, 2012) of the eight bytes of `word`.
-fn siphash_2_4(key: [u64; 2], word: u64) -> u64 {
-    let mut v = [
-        key[0] ^ 0x736f_6d65_7073_6575,
-        key[1] ^ 0x646f_7261_6e64_6f6d,
-        key[0] ^ 0x6c79_6765_6e65_7261,
-        key[1] ^ 0x7465_6462_7974_6573,
-    ];
-    // The last word of a message is its length, here always eight, in the top byte.
-    for block in [word, 8 << 56] {
-        v[3] ^= block;
-        sip_rounds(&mut v, 2);
-        v[0] ^= block;
-    }
-    v[2] ^= 0xff;
-    sip_rounds(&mut v, 4);
-    v[0] ^ v[1] ^ v[2] ^ v[3]
-}
-
-fn sip_rounds(v: &mut [u64; 4], rounds: usize) {
-    for _ in 0..rounds {
-        v[0] = v[0].wrapping_add(v[1]);
-        v[1] = v[1].rotate_left(13) ^ v[0];
-        v[0] = v[0].rotate_left(32);
-        v[2] = v[2].wrapping_add(v[3]);
-        v[3] = v[3].rotate_left(16) ^ v[2];
-        v[0] = v[0].wrapping_add(v[3]);
-        v[3] = v[3].rotate_left(21) ^ v[0];
-        v[2] = v[2].wrapping_add(v[1]);
-        v[1] = v[1].rotate_left(17) ^ v[2];
-        v[2] = v[2].rotate_left(32);
     }
 }
 
@@ -150,19 +116,6 @@ impl CapabilityList {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    #[allow(deprecated)] // The standard library's SipHash-2-4 is deprecated for its name only.
-    fn the_keyed_hash_is_siphash() {
-        use std::hash::{Hasher, SipHasher};
-        let mut rng = Rng::new(11);
-        for _ in 0..100 {
-            let (key, word) = ([rng.next_u64(), rng.next_u64()], rng.next_u64());
-            let mut reference = SipHasher::new_with_keys(key[0], key[1]);
-            reference.write(&word.to_le_bytes());
-            assert_eq!(siphash_2_4(key, word), reference.finish());
-        }
-    }
 
     #[test]
     fn draws_differ_and_do_not_follow_from_the_generator() {

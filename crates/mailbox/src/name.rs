@@ -49,17 +49,6 @@ impl Name {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-
-    /// The parts between the slashes, outermost first.
-    pub fn parts(&self) -> impl Iterator<Item = &str> {
-        self.0.split('/').skip(1)
-    }
-
-    /// Whether this name is `ancestor` or lies below it in the hierarchy.
-    pub fn is_under(&self, ancestor: &Self) -> bool {
-        let rest = self.0.strip_prefix(&*ancestor.0);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    }
 }
 
 fn check_part(part: &str) -> Result<(), BadName> {
@@ -145,15 +134,5 @@ mod tests {
         for bad in [&b"\x00"[..], b"\x02/", b"\x02/A", b"\x02/\xff", b"\x03/a/"] {
             assert!(Name::from_bytes(bad).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn hierarchy_goes_by_parts_not_by_letters() {
-        let name = |text: &str| Name::new(text).unwrap();
-        assert!(name("/cell/3/inbox").is_under(&name("/cell/3")));
-        assert!(name("/cell/3").is_under(&name("/cell/3")));
-        assert!(!name("/cell/31").is_under(&name("/cell/3")));
-        assert!(!name("/cell").is_under(&name("/cell/3")));
-        assert_eq!(name("/cell/3/inbox").parts().collect::<Vec<_>>(), ["cell", "3", "inbox"]);
     }
 }

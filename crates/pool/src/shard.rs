@@ -187,8 +187,8 @@ impl<T: Clone> Pool<T> {
 
     /// About how many elements the pool has. Never exact while others use it.
     pub fn size(&self) -> u64 {
-        let elsewhere: u64 = self.peers.values().map(|peer| peer.estimate).sum();
-        self.local_size() + elsewhere
+        let estimates = self.peers.values().map(|peer| peer.estimate);
+        estimates.fold(self.local_size(), u64::saturating_add)
     }
 
     /// Elements in this shard.
@@ -313,7 +313,7 @@ impl<T: Clone> Pool<T> {
     pub(crate) fn transfer(&mut self, to: CellId, search: SearchNo, elements: Vec<T>) {
         let peer = self.peers.get_mut(&to).expect("elements go to known shards");
         peer.unacked.push_back(elements.clone());
-        peer.estimate += elements.len() as u64;
+        peer.estimate = peer.estimate.saturating_add(elements.len() as u64);
         let left = self.local_size();
         self.send(to, PoolMessage::Transfer { search, elements, left });
     }
@@ -329,8 +329,10 @@ impl<T: Clone> Pool<T> {
             self.answered(from);
         }
         self.estimate(from, left);
-        // Whoever sent this will find our goodbye before an answer, and keep its elements.
-        if self.phase == Phase::Departing {
+        // Whoever sends to one that departs will find its goodbye before an answer, and keep its elements.
+        // To one that joins nobody sends, nor does anybody before it is ready.
+        let takes = matches!(self.phase, Phase::Member | Phase::Leaving);
+        if !takes || self.peers.get(&from).is_none_or(|peer| !peer.ready) {
             return;
         }
         self.accept(elements);
@@ -343,11 +345,11 @@ impl<T: Clone> Pool<T> {
     }
 
     fn on_taken(&mut self, from: CellId, size: u64) {
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.unacked.pop_front();
+        let taken = self.peers.get_mut(&from).and_then(|peer| peer.unacked.pop_front());
+        if taken.is_some() {
+            self.estimate(from, size);
+            self.settle_moving();
         }
-        self.estimate(from, size);
-        self.settle_moving();
     }
 
     fn estimate(&mut self, of: CellId, size: u64) {

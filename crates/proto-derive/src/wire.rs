@@ -6,8 +6,6 @@ use syn::{
     Data, DataEnum, DeriveInput, Error, Fields, Generics, Ident, Index, Member, Result, parse_quote,
 };
 
-use crate::case::snake;
-
 /// Tags are one byte and start at 1.
 const VARIANTS_MAX: usize = u8::MAX as usize;
 
@@ -82,9 +80,7 @@ fn expand_enum(input: &DeriveInput, body: &DataEnum) -> Result<TokenStream> {
     if body.variants.is_empty() || body.variants.len() > VARIANTS_MAX {
         return Err(Error::new_spanned(&input.ident, "an enum on the wire has 1 to 255 variants"));
     }
-    let wire = implement(input, encode_enum(body), decode_enum(&input.ident, body));
-    let name = name_of_variant(input, body);
-    Ok(quote! { #wire #name })
+    Ok(implement(input, encode_enum(body), decode_enum(&input.ident, body)))
 }
 
 fn encode_enum(body: &DataEnum) -> TokenStream {
@@ -115,27 +111,6 @@ fn decode_enum(ident: &Ident, body: &DataEnum) -> TokenStream {
             tag => ::core::result::Result::Err(
                 ::warren_proto::Malformed::tag(stringify!(#ident), tag)
             ),
-        }
-    }
-}
-
-fn name_of_variant(input: &DeriveInput, body: &DataEnum) -> TokenStream {
-    let ident = &input.ident;
-    let visibility = &input.vis;
-    let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
-    let arms = body.variants.iter().map(|variant| {
-        let variant_ident = &variant.ident;
-        let name = snake(variant_ident);
-        quote! { Self::#variant_ident { .. } => #name, }
-    });
-    quote! {
-        #[automatically_derived]
-        impl #impl_generics #ident #type_generics #where_clause {
-            /// The variant's name in snake_case, for counters and logs.
-            #[allow(dead_code)]
-            #visibility const fn name(&self) -> &'static str {
-                match self { #( #arms )* }
-            }
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The macros against a copy of the trait they name. `warren-proto` depends on this crate, so the
+//! The macro against a copy of the trait that it names. `warren-proto` depends on this crate, so the
 //! test stands in for it under the same name.
 
 extern crate self as warren_proto;
 
-use warren_proto_derive::{Rpc, Wire};
+use warren_proto_derive::Wire;
 
 pub trait Wire: Sized {
     fn encode(&self, out: &mut Vec<u8>);
@@ -88,65 +88,4 @@ fn unknown_tags_and_short_input_are_errors() {
     assert_eq!(decoded::<Shape<u8>>(&[4]), Err(Malformed::Tag("Shape", 4)));
     assert_eq!(decoded::<Shape<u8>>(&[2, 7]), Err(Malformed::Short));
     assert_eq!(decoded::<Named>(&[1]), Err(Malformed::Short));
-}
-
-#[test]
-fn variants_have_names_for_counters() {
-    const UNIT: &str = Shape::<u8>::Unit.name();
-    assert_eq!(UNIT, "unit");
-    assert_eq!(Shape::TwoFields(1, 1u8).name(), "two_fields");
-}
-
-#[derive(Debug, PartialEq, Eq, Wire, Rpc)]
-enum Request {
-    /// Adds two numbers.
-    #[reply(u8)]
-    Add { left: u8, cx: u8 },
-    #[reply(Named)]
-    Move(u8),
-    #[reply(Nothing)]
-    Ping,
-}
-
-struct Server {
-    served: Vec<&'static str>,
-}
-
-impl RequestHandler for Server {
-    type Context = u8;
-    type Answer<R: Wire> = Result<R, u8>;
-    type Outcome = Vec<u8>;
-
-    fn answer<R: Wire>(&mut self, _: &mut u8, answer: Result<R, u8>) -> Vec<u8> {
-        answer.map_or_else(|code| vec![0xee, code], |reply| bytes_of(&reply))
-    }
-    fn add(&mut self, context: &mut u8, left: u8, right: u8) -> Result<u8, u8> {
-        self.served.push("add");
-        left.checked_add(right).ok_or(*context)
-    }
-    fn r#move(&mut self, _: &mut u8, by: u8) -> Result<Named, u8> {
-        self.served.push("move");
-        Ok(Named { first: by, second: by })
-    }
-    fn ping(&mut self, _: &mut u8) -> Result<Nothing, u8> {
-        self.served.push("ping");
-        Ok(Nothing)
-    }
-}
-
-/// What a transport does: the request as bytes one way, the reply as bytes back.
-fn exchange<R: Wire>(server: &mut Server, call: RequestCall<R>) -> Result<R, Malformed> {
-    let request: Request = decoded(&bytes_of(&call.request))?;
-    let reply = request.dispatch(server, &mut 5);
-    RequestCall::<R>::decode_reply(&mut Reader(&reply))
-}
-
-#[test]
-fn stubs_meet_across_the_wire() {
-    let mut server = Server { served: Vec::new() };
-    assert_eq!(exchange(&mut server, Request::call_add(2, 3)), Ok(5));
-    assert_eq!(exchange(&mut server, Request::call_move(4)), Ok(Named { first: 4, second: 4 }));
-    assert_eq!(exchange(&mut server, Request::call_ping()), Ok(Nothing));
-    assert_eq!(server.served, ["add", "move", "ping"]);
-    assert_eq!(Request::Add { left: 255, cx: 1 }.dispatch(&mut server, &mut 5), [0xee, 5]);
 }

@@ -3,7 +3,7 @@
 //! Descriptors that belong to a message (a client's segments) travel beside it; the driver pairs
 //! them. Order holds in each direction.
 
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, MapVersion, ShardId};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Lsn, MapVersion, ShardId};
 
 use crate::{Credentials, Wire};
 
@@ -22,6 +22,12 @@ pub enum Order {
     Switched { number: u64 },
     /// Checkpoint `number` did not happen.
     Failed { number: u64, errno: Errno },
+    /// Recovery: where the log of each cell ends, as far as is known. Cut your own accordingly.
+    Cut { ends: Vec<Lsn> },
+    /// Recovery: replay your log up to its cut.
+    Replay,
+    /// Recovery: chunks that logs have claimed since the last checkpoint, of all cells.
+    Claimed { chunks: Vec<u64> },
     /// After the last checkpoint: answer what waits and end.
     Stop,
 }
@@ -35,6 +41,8 @@ pub struct Written {
     pub claimed: Vec<(u64, ShardId)>,
     /// Chunks that are nobody's any more.
     pub released: Vec<u64>,
+    /// From where the cell's log is to be replayed after this checkpoint.
+    pub log_start: Lsn,
 }
 
 /// Where a shard's tree is, and what else its root slot holds.
@@ -79,7 +87,17 @@ pub enum Report {
         number: u64,
         result: Result<Written, Errno>,
     },
-    /// A shard cannot be opened: what the device holds of it cannot be read.
+    /// Recovery: the log ends here, or is cut here.
+    LogEnd {
+        cell: CellId,
+        lsn: Lsn,
+    },
+    /// Recovery: the log is replayed, and claimed these chunks.
+    Replayed {
+        cell: CellId,
+        chunks: Vec<u64>,
+    },
+    /// A shard cannot be served: what the device holds of it cannot be read or cannot be true.
     Broken {
         cell: CellId,
         shard: ShardId,

@@ -15,6 +15,7 @@ pub mod control;
 mod lock;
 mod name;
 mod peer;
+mod record;
 mod reply;
 mod request;
 pub mod slot;
@@ -25,6 +26,7 @@ pub use change::Change;
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};
 pub use peer::{Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
+pub use record::{Attributes, Cause, Cover, Executed, InlinePage, Run, Step};
 pub use reply::{Answer, DirEntry, Entry, Lease, LeaseKey, Opened, Reply, StatFs};
 pub use request::{
     AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,

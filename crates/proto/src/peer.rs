@@ -1,7 +1,7 @@
 //! What cells say to each other: transactions over several cells, by two-phase locking and
 //! two-phase commit.
 
-use warren_base::{ClientId, Errno, Ino, ShardId, TxnId};
+use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
 
 use crate::{Attr, Change, FileKind, FileName, Wire};
 
@@ -97,6 +97,13 @@ pub enum PeerRequest {
     Count { ask: u64 },
     /// The transaction did not happen (or starts again): release the locks.
     Abort { txn: TxnId },
+    /// Make the log durable up to here: what the asker must make durable rests on it.
+    Harden { lsn: Lsn },
+    /// After a recovery: the transaction happened. Make the changes unless they are made already.
+    Again { txn: TxnId, changes: Vec<Change> },
+    /// After a recovery: every transaction was named that the sender decided and that may not be known
+    /// everywhere. Those of before that were not named did not happen. `answer`: say the same.
+    AllSaid { answer: bool },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -121,6 +128,11 @@ pub enum PeerReply {
     Counted {
         ask: u64,
         count: Count,
+    },
+    /// The log is durable up to `lsn`; what it rests on there in other logs is not known to be.
+    Hardened {
+        lsn: Lsn,
+        result: Result<Vec<(CellId, Lsn)>, Errno>,
     },
 }
 

@@ -108,3 +108,22 @@ pub enum Reply {
     /// Nothing was executed: look at shard map `version` (or newer) and ask the owner.
     Moved(MapVersion),
 }
+
+impl Reply {
+    /// The reply as a later cell may give it: a lease ends with the cell that granted it.
+    pub fn without_leases(&self) -> Self {
+        let mut reply = self.clone();
+        match &mut reply {
+            Self::Entry(entry) | Self::Created { entry, .. } => {
+                entry.lease = None;
+                entry.attr = entry.attr.map(|(attr, _)| (attr, None));
+            }
+            Self::Attr { lease, .. } => *lease = None,
+            _ => {}
+        }
+        if let Self::Created { opened: Some(opened), .. } | Self::Opened(opened) = &mut reply {
+            opened.keep_pages = false;
+        }
+        reply
+    }
+}

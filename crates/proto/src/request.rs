@@ -220,9 +220,12 @@ pub enum Request {
         slot: SlotNo,
         seq: u32,
     },
-    /// Waits for leases to be recalled; `acknowledged` is the number of the last recall that took
-    /// effect (design 13.1: leases held for a cache that cannot read a word).
+    /// Waits for leases to be recalled; `acknowledged` is the number of the last such recall that took
+    /// effect (design 13.1: leases held for a cache that cannot read a word). With `pages`, for those of
+    /// pages, which come on a lane of their own: dropping them waits for reads and writes that may
+    /// wait for a recall on the other. A client that never listens there gets all on the other.
     AwaitRecall {
+        pages: bool,
         acknowledged: u64,
     },
 }
@@ -230,6 +233,14 @@ pub enum Request {
 impl Request {
     /// The shard whose cell executes the request; `None` if any cell can.
     pub const fn shard(&self) -> Option<ShardId> {
+        match self.inode() {
+            Some(ino) => Some(ino.shard()),
+            None => None,
+        }
+    }
+
+    /// The inode that the request is routed by.
+    pub const fn inode(&self) -> Option<Ino> {
         let ino = match self {
             Self::Null
             | Self::Sync
@@ -260,7 +271,16 @@ impl Request {
             | Self::Write { handle, .. }
             | Self::Seek { handle, .. } => handle.ino,
         };
-        Some(ino.shard())
+        Some(ino)
+    }
+
+    /// An inode that the request names beside the one that it is routed by.
+    pub const fn other_inode(&self) -> Option<Ino> {
+        match self {
+            Self::Link { ino, .. } => Some(*ino),
+            Self::Rename { from, .. } => Some(*from),
+            _ => None,
+        }
     }
 }
 

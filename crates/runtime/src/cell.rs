@@ -15,13 +15,13 @@ mod spin;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Epoch, Instant, ShardId};
-use warren_cell::{Cell, CellConfig, Clock, Effect, Event, SlotRef};
-use warren_disk::RootSlot;
+use warren_base::limits::{BLOCK_SIZE, BODY_MAX};
+use warren_base::{Epoch, Errno, Instant, Lsn, ShardId};
+use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Recovery};
+use warren_disk::{LogArea, RootSlot};
 use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Request, Wire};
+use warren_proto::{Answer, Request, Wire};
 use warren_shm::{Counter, Frames, Lane, ReplyHeader, VitalsWriter, map_writable};
 
 use crate::clock::{self, Clocks};
@@ -31,7 +31,7 @@ use crate::link::{Link, Outbox, Packet, Received, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, PeerDoor, START_DESCRIPTORS, ToCell};
 use crate::process;
 use disk::Disk;
-use intake::{Completion, Intake, Work};
+use intake::{ClientWork, Completion, Intake, Work};
 use memory::SharedMemory;
 use peers::Peers;
 use spin::Spin;
@@ -69,9 +69,11 @@ struct CellLoop {
     body: Vec<u8>,
     stopped: bool,
     clocks: Clocks,
+    /// Since when the time is not yet counted as busy.
+    busy_since: Instant,
 }
 
-/// The role `__cell N`.
+/// The role `cell N`.
 pub(crate) fn main(number: u16) -> Result<(), FleetError> {
     let mut link = process::begin(&format!("warren-cell-{number}"), true)?;
     let last_words = link.share().map_err(system("share the cell's link"))?;
@@ -113,7 +115,8 @@ impl CellLoop {
         [device, _map, frames, bell, vitals]: [OwnedFd; START_DESCRIPTORS],
     ) -> Result<Self, FleetError> {
         let vitals = VitalsWriter::new(map_writable(vitals.as_fd())?, start.id, start.epoch)?;
-        let frames = adopt_frames(frames, start.frames)?;
+        let log = LogArea { start: start.log_start, blocks: start.log_blocks };
+        let frames = adopt_frames(frames, CellConfig::frames_total(start.frames, log))?;
         let disk = Disk::open(device, &path_of(&start.pool), bell)?;
         let mut peers = Peers::new(start.id, start.epoch, start.cells);
         for _ in 1..start.cells {
@@ -124,7 +127,8 @@ impl CellLoop {
         let (id, epoch, capability) = (start.id, start.epoch, start.supervisor);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let mut effects = Vec::new();
-        let core = Cell::new(config(start)?, clock::both(), &mut effects);
+        let now = clock::both();
+        let core = Cell::new(config(start)?, now, &mut effects);
         let mut cell = Self {
             core,
             memory: SharedMemory::new(frames, id, epoch),
@@ -142,6 +146,7 @@ impl CellLoop {
             body: Vec::new(),
             stopped: false,
             clocks: Clocks::default(),
+            busy_since: now.monotonic,
         };
         cell.vitals.set_spinners(1);
         cell.carry_out(effects)?;
@@ -150,7 +155,6 @@ impl CellLoop {
 
     fn run(&mut self) -> Result<(), FleetError> {
         let mut clock = self.clocks.look();
-        let mut busy_since = clock.monotonic;
         let mut idle_since = None;
         while !self.stopped {
             let worked = self.turn(clock)?;
@@ -165,16 +169,21 @@ impl CellLoop {
                 std::hint::spin_loop();
                 continue;
             }
-            self.vitals.add(Counter::BusyNs, (now - busy_since).as_nanos() as u64);
+            self.count_busy(now);
             self.park(now)?;
             clock = self.clocks.look();
-            busy_since = clock.monotonic;
-            let slept = busy_since - now;
+            self.busy_since = clock.monotonic;
+            let slept = clock.monotonic - now;
             self.spin.slept(slept);
             self.vitals.add(Counter::ParkedNs, slept.as_nanos() as u64);
             idle_since = None;
         }
         self.say_goodbye()
+    }
+
+    fn count_busy(&mut self, now: Instant) {
+        self.vitals.add(Counter::BusyNs, (now - self.busy_since).as_nanos() as u64);
+        self.busy_since = now;
     }
 
     /// Whether it is time to sleep after so much spinning.
@@ -200,6 +209,7 @@ impl CellLoop {
         if now.monotonic >= self.next_look_at_orders {
             self.next_look_at_orders = now.monotonic + ORDERS_EVERY;
             worked |= self.take_orders(now)?;
+            self.count_busy(now.monotonic);
             self.show_gauges();
         }
         worked |= self.peers.flush()?;
@@ -253,7 +263,7 @@ impl CellLoop {
 
     fn perform(&mut self, now: Clock, work: Work) -> Result<(), FleetError> {
         let event = match work {
-            Next::Client(from) => return self.serve(now, from),
+            Next::Client(work) => return self.serve(now, work),
             Next::Reply(Completion::Peer { from, message }) | Next::Peer((from, message)) => {
                 self.vitals.add(Counter::PeerMessages, 1);
                 Event::Peer { from, message }
@@ -266,7 +276,8 @@ impl CellLoop {
     }
 
     /// Takes the slot's request and has it executed.
-    fn serve(&mut self, now: Clock, from: SlotRef) -> Result<(), FleetError> {
+    fn serve(&mut self, now: Clock, work: ClientWork) -> Result<(), FleetError> {
+        let ClientWork { from, must_end_tasks } = work;
         // A request before it may have ended the client's admission.
         let Some(taken) = self.memory.take(from, &mut self.body) else { return Ok(()) };
         self.vitals.add(Counter::Requests, 1);
@@ -278,8 +289,10 @@ impl CellLoop {
             }
         };
         match Request::from_bytes(&self.body) {
-            Ok(request) => self.apply(now, Event::Request { from, header, request }),
-            Err(_) => {
+            Ok(request) if !must_end_tasks || intake::ends_tasks(&request) => {
+                self.apply(now, Event::Request { from, header, request })
+            }
+            _ => {
                 self.memory.refuse(from, header.seq);
                 Ok(())
             }
@@ -308,10 +321,7 @@ impl CellLoop {
         let outcome = match self.turn(clock) {
             Ok(false) => {
                 let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
-                // A peer with a full inbox does not ring when it has room again.
-                let limit =
-                    if self.peers.is_backed_up() { Duration::from_micros(100) } else { limit };
-                self.disk.sleep(limit)
+                self.disk.sleep(limit.min(self.retry_after()))
             }
             outcome => outcome.map(drop),
         };
@@ -319,6 +329,17 @@ impl CellLoop {
         self.vitals.unpark();
         self.next_look_at_orders = Instant(0);
         outcome
+    }
+
+    /// Who has room again, a peer in its inbox or the supervisor in its socket, does not ring.
+    fn retry_after(&self) -> Duration {
+        if self.peers.is_backed_up() {
+            Duration::from_micros(100)
+        } else if self.supervisor.is_backed_up() {
+            Duration::from_millis(1)
+        } else {
+            Duration::MAX
+        }
     }
 
     fn apply(&mut self, now: Clock, event: Event) -> Result<(), FleetError> {
@@ -339,14 +360,7 @@ impl CellLoop {
     fn carry_out_one(&mut self, effect: Effect) -> Result<(), FleetError> {
         match effect {
             Effect::Reply { to, seq, answer, payload_len } => {
-                self.body.clear();
-                let errno = match answer {
-                    Ok(reply) => {
-                        reply.encode(&mut self.body);
-                        None
-                    }
-                    Err(errno) => Some(errno),
-                };
+                let errno = encode(&answer, &mut self.body).err();
                 let header = ReplyHeader { errno, payload_len };
                 self.memory.reply(to, seq, header, &self.body);
             }
@@ -360,6 +374,7 @@ impl CellLoop {
                 self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
                 self.disk.write(io, block, &frames, self.memory.frames());
             }
+            Effect::Flush { io } => self.disk.flush(io),
             Effect::Wake(at) => self.wake = Some(at),
         }
         Ok(())
@@ -420,6 +435,18 @@ impl CellLoop {
     }
 }
 
+/// The answer as it goes into a slot, in `body` or as an errno. What does not fit is one too: its
+/// length may come from a damaged image.
+fn encode(answer: &Answer, body: &mut Vec<u8>) -> Result<(), Errno> {
+    body.clear();
+    answer.as_ref().map_err(|&errno| errno)?.encode(body);
+    if body.len() > BODY_MAX {
+        body.clear();
+        return Err(Errno::EIO);
+    }
+    Ok(())
+}
+
 /// The frames that the supervisor made for this cell.
 #[allow(unsafe_code)]
 fn adopt_frames(fd: OwnedFd, count: u32) -> Result<Frames, FleetError> {
@@ -444,16 +471,43 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
     Ok(CellConfig {
         id: start.id,
         epoch: start.epoch,
+        cells: start.cells,
         map: start.map,
         map_version: start.map_version,
         secret: start.secret,
         roots,
-        free_chunks: start.free_chunks,
+        owned_chunks: (start.owned_chunks.iter())
+            .map(|(shard, runs)| (ShardId(*shard), runs.chunks().collect()))
+            .collect(),
+        free_chunks: start.free_chunks.chunks().collect(),
+        reserved_chunks: start.reserved_chunks,
         total_blocks: start.total_blocks,
         frames: start.frames,
+        log: LogConfig {
+            area: LogArea { start: start.log_start, blocks: start.log_blocks },
+            incarnation: start.incarnation,
+            start: Lsn(0),
+            recovery: Recovery::None,
+        },
         generation: start.generation,
         plant: None,
     })
 }
 
 const _: () = assert!(BLOCK_SIZE == 4096, "frames and blocks are one size");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_proto::Reply;
+
+    #[test]
+    fn an_answer_that_fits_no_slot_is_an_errno() {
+        let mut body = Vec::new();
+        let names = |count| Ok(Reply::XattrNames(vec![vec![b'x'; 255].into(); count]));
+        assert_eq!(encode(&names(31), &mut body), Ok(()));
+        assert_eq!(Reply::from_bytes(&body).ok(), names(31).ok());
+        assert_eq!((encode(&names(33), &mut body), body.len()), (Err(Errno::EIO), 0));
+        assert_eq!(encode(&Err(Errno::ENOENT), &mut body), Err(Errno::ENOENT));
+    }
+}

@@ -7,23 +7,23 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use warren_base::limits::{CELLS_MAX, SLOTS_MAX};
+use warren_base::limits::SLOTS_MAX;
 use warren_base::{CellId, ClientId, Errno, SlotNo};
 use warren_shm::{
-    ClientWriter, ReplyReader, ShardMap, ShardMapReader, VitalsReader, WakeFd, map_read_only,
-    map_writable,
+    ClientWriter, Load, ReplyReader, ShardMap, ShardMapError, ShardMapReader, Store, VitalsReader,
+    WakeFd, WriteMap, map_read_only, map_writable,
 };
 
-use crate::door;
+use crate::admission::Admission;
 use crate::error::FleetError;
-use crate::link::Link;
-use crate::message::{DOOR_VERSION, DoorReply, DoorRequest, welcome_descriptors};
+use crate::message::FLIGHTS_LEN;
 use crate::slot::Slot;
 
 /// How a client wants to be admitted.
@@ -56,8 +56,8 @@ pub(crate) struct Shared {
     pub requests: ClientWriter,
     pub cells: Vec<CellDoor>,
     map: ShardMapReader,
-    /// The request in flight in every slot: see [`InFlight`].
-    in_flight: Vec<AtomicU64>,
+    /// The last call of every slot, an [`InFlight`] each. A successor of this process finds it here.
+    flights: WriteMap,
     /// Slots that nobody has taken, as bits.
     free: Mutex<u64>,
     socket: OwnedFd,
@@ -71,7 +71,8 @@ pub struct Connection {
     pool: PathBuf,
 }
 
-/// A request on its way, packed into a word: sequence number, cell, and whether there is one.
+/// A call of a slot, packed into a word: sequence number, cell, whether there is one, and whether it
+/// is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InFlight {
     pub cell: CellId,
@@ -80,37 +81,39 @@ pub struct InFlight {
 
 impl InFlight {
     const PRESENT: u64 = 1 << 16;
+    const WAITS: u64 = 1 << 17;
 
-    fn pack(this: Option<Self>) -> u64 {
-        this.map_or(0, |it| u64::from(it.seq) << 32 | Self::PRESENT | u64::from(it.cell.0))
+    fn pack(self, waits: bool) -> u64 {
+        let waits = if waits { Self::WAITS } else { 0 };
+        u64::from(self.seq) << 32 | waits | Self::PRESENT | u64::from(self.cell.0)
     }
 
-    fn unpack(word: u64) -> Option<Self> {
-        (word & Self::PRESENT != 0)
-            .then_some(Self { cell: CellId(word as u16), seq: (word >> 32) as u32 })
+    fn unpack(word: u64) -> Option<(Self, bool)> {
+        let call = Self { cell: CellId(word as u16), seq: (word >> 32) as u32 };
+        (word & Self::PRESENT != 0).then_some((call, word & Self::WAITS != 0))
     }
 }
 
 impl Connection {
     /// Asks the fleet that serves the pool for admission.
     pub fn connect(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
-        let mut link = door::knock(pool)?;
-        let request = DoorRequest::Enter {
-            version: DOOR_VERSION,
-            front: options.front,
-            slots: options.slots,
-        };
-        let (reply, fds) = door::ask(&mut link, &request)?;
-        let DoorReply::Welcome { client, slots, cells, shards } = reply else {
-            return Err(FleetError::Refused(Errno::EPROTO));
-        };
-        let shared = Shared::open(link, client, (slots, cells, shards), fds)?;
-        Ok(Self { shared: Arc::new(shared), pool: pool.to_path_buf() })
+        Admission::ask(pool, options)?.open()
+    }
+
+    pub(crate) fn open(admission: Admission) -> Result<Self, FleetError> {
+        let pool = admission.pool();
+        Ok(Self { shared: Arc::new(Shared::open(admission)?), pool })
+    }
+
+    /// This slot, if nobody has taken it.
+    pub fn slot_at(&self, number: SlotNo) -> Option<Slot> {
+        self.shared.take_slot(Some(number))?;
+        Some(Slot::new(Arc::clone(&self.shared), number))
     }
 
     /// A slot that nobody uses; `None` if all are taken. Dropping it gives it back.
     pub fn slot(&self) -> Option<Slot> {
-        let number = self.shared.take_slot()?;
+        let number = self.shared.take_slot(None)?;
         Some(Slot::new(Arc::clone(&self.shared), number))
     }
 
@@ -157,20 +160,11 @@ impl fmt::Debug for Connection {
 }
 
 impl Shared {
-    fn open(
-        link: Link,
-        client: ClientId,
-        (slots, cells, shards): (u16, u16, u16),
-        fds: Vec<OwnedFd>,
-    ) -> Result<Self, FleetError> {
-        let nonsense = || FleetError::Refused(Errno::EPROTO);
-        let (slots, cells) = (usize::from(slots), usize::from(cells));
-        let in_range = (1..=SLOTS_MAX).contains(&slots) && (1..=CELLS_MAX).contains(&cells);
-        if !in_range || fds.len() != welcome_descriptors(cells) {
-            return Err(nonsense());
-        }
-        let mut fds = fds.into_iter();
-        let mut next = || fds.next().ok_or_else(nonsense);
+    fn open(admission: Admission) -> Result<Self, FleetError> {
+        let Admission { terms, socket, flights, segments } = admission;
+        let (slots, cells) = (usize::from(terms.slots), usize::from(terms.cells));
+        let mut fds = segments.into_iter();
+        let mut next = || fds.next().ok_or(FleetError::Refused(Errno::EPROTO));
         let requests = ClientWriter::new(map_writable(next()?.as_fd())?, slots)?;
         let map = ShardMapReader::new(map_read_only(next()?.as_fd())?)?;
         let mut doors = Vec::with_capacity(cells);
@@ -181,27 +175,30 @@ impl Shared {
                 bell: WakeFd::from_fd(next()?),
             });
         }
+        let flights = map_writable(flights.as_fd())?;
+        if flights.size() < FLIGHTS_LEN {
+            return Err(FleetError::Refused(Errno::EPROTO));
+        }
         Ok(Self {
-            client,
-            shards,
+            client: terms.client,
+            shards: terms.shards,
             requests,
             cells: doors,
             map,
-            in_flight: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            flights,
             free: Mutex::new(u64::MAX >> (u64::BITS as usize - slots)),
-            socket: link.into_fd(),
+            socket,
             dead: AtomicBool::new(false),
         })
     }
 
-    fn take_slot(&self) -> Option<SlotNo> {
+    /// The wanted slot, or the lowest, if it is free.
+    fn take_slot(&self, wanted: Option<SlotNo>) -> Option<SlotNo> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let lowest = free.trailing_zeros();
-        if lowest == u64::BITS {
-            return None;
-        }
-        *free &= *free - 1;
-        Some(SlotNo(lowest as u16))
+        let number = wanted.map_or(free.trailing_zeros(), |slot| u32::from(slot.0));
+        let bit = 1_u64.checked_shl(number).filter(|bit| *free & bit != 0)?;
+        *free &= !bit;
+        Some(SlotNo(number as u16))
     }
 
     pub fn give_back(&self, slot: SlotNo) {
@@ -209,19 +206,37 @@ impl Shared {
     }
 
     pub fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
-        InFlight::unpack(self.in_flight.get(usize::from(slot.0))?.load(Ordering::SeqCst))
+        let (call, waits) = InFlight::unpack(self.flights.load64(self.flight(slot)?, SeqCst))?;
+        waits.then_some(call)
     }
 
-    pub fn set_in_flight(&self, slot: SlotNo, request: Option<InFlight>) {
-        self.in_flight[usize::from(slot.0)].store(InFlight::pack(request), Ordering::SeqCst);
+    /// The slot's last call, whether or not it was answered; `None` if there was none yet.
+    pub fn last_call(&self, slot: SlotNo) -> Option<InFlight> {
+        InFlight::unpack(self.flights.load64(self.flight(slot)?, SeqCst)).map(|(call, _)| call)
     }
 
-    /// The shard map if it is newer than `than` (`None`: in any case).
+    /// The slot makes this call, or has made it.
+    pub fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
+        let at = self.flight(slot).expect("a slot of ours");
+        self.flights.store64(at, call.pack(waits), SeqCst);
+    }
+
+    fn flight(&self, slot: SlotNo) -> Option<usize> {
+        let slot = usize::from(slot.0);
+        (slot < self.requests.slots()).then_some(slot * size_of::<u64>())
+    }
+
+    /// The shard map if it is newer than `than` and can be read now. One that is being written for
+    /// long leaves the old one in force: who goes by that is told `Moved`.
     pub fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
         if self.map.version() == than.version {
             return Ok(None);
         }
-        self.map.read().map(Some).map_err(|_| Errno::EIO)
+        match self.map.read() {
+            Ok(map) => Ok(Some(map)),
+            Err(ShardMapError::Busy) if !than.owners.is_empty() => Ok(None),
+            Err(_) => Err(Errno::EIO),
+        }
     }
 
     pub fn is_alive(&self) -> bool {
@@ -250,11 +265,11 @@ mod tests {
     #[test]
     fn a_request_in_flight_survives_its_word() {
         for seq in [0, 1, u32::MAX] {
-            for cell in [0, 63, u16::MAX] {
-                let request = Some(InFlight { cell: CellId(cell), seq });
-                assert_eq!(InFlight::unpack(InFlight::pack(request)), request);
+            for (cell, waits) in [(0, true), (63, false), (u16::MAX, true)] {
+                let call = InFlight { cell: CellId(cell), seq };
+                assert_eq!(InFlight::unpack(call.pack(waits)), Some((call, waits)));
             }
         }
-        assert_eq!(InFlight::unpack(InFlight::pack(None)), None);
+        assert_eq!(InFlight::unpack(0), None);
     }
 }

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno as OsError;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warren_base::Errno;
 use warren_proto::Wire;
+use warren_supervisor::{STOP_MAX, STOP_WAIT};
 
 use crate::error::{FleetError, system};
 use crate::identity;
@@ -20,8 +23,13 @@ use crate::status::FleetStatus;
 /// How long a fleet may take to answer at its door.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a fleet may take for its last checkpoint.
+/// How long a fleet may take for its last checkpoint: longer than it gives its cells.
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+
+const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());
+
+/// Bytes of a status at most: more than a fleet with all cells and clients it can have.
+const STATUS_MAX: usize = 4 << 20;
 
 /// A connected socket to the fleet that serves the pool.
 pub(crate) fn knock(pool: &Path) -> Result<Link, FleetError> {
@@ -42,13 +50,16 @@ fn open(door: &Path, owner: Option<u32>) -> Result<Option<Link>, FleetError> {
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system(doing))?;
-    if retry(|| connect(&socket, &address)).is_err() {
-        return Ok(None);
+    // Whoever listens may not accept.
+    set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_TIMEOUT)).map_err(system(doing))?;
+    match retry(|| connect(&socket, &address)) {
+        Ok(()) => {}
+        Err(OsError::AGAIN) => return Err(FleetError::NotReady(ANSWER_TIMEOUT.as_secs())),
+        Err(_) => return Ok(None),
     }
     let listener = identity::of_peer(&socket).map_err(system(doing))?.uid;
     let believed = listener == 0 || listener == place::uid() || Some(listener) == owner;
-    let trust =
-        if listener == 0 || listener == place::uid() { Trust::Fleet } else { Trust::Stranger };
+    let trust = if listener == 0 || listener == place::uid() { Trust::Fleet } else { Trust::Host };
     Ok(believed.then(|| Link::new(socket, trust)))
 }
 
@@ -98,12 +109,21 @@ pub fn status(pool: &Path) -> Result<FleetStatus, FleetError> {
 }
 
 fn ask_status(link: &mut Link) -> Result<FleetStatus, FleetError> {
-    match ask(link, &DoorRequest::Status { version: DOOR_VERSION })? {
-        (DoorReply::Status { json }, _) => {
-            serde_json::from_slice(&json).map_err(|_| FleetError::Refused(Errno::EPROTO))
+    let nonsense = || FleetError::Refused(Errno::EPROTO);
+    let mut reply = ask(link, &DoorRequest::Status { version: DOOR_VERSION })?.0;
+    let mut whole = Vec::new();
+    while let DoorReply::Status { json, more } = reply {
+        whole.extend_from_slice(&json);
+        if !more {
+            return serde_json::from_slice(&whole).map_err(|_| nonsense());
         }
-        _ => Err(FleetError::Refused(Errno::EPROTO)),
+        if whole.len() > STATUS_MAX {
+            break;
+        }
+        let packet = await_packet(link, ANSWER_TIMEOUT)?;
+        reply = DoorReply::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
     }
+    Err(nonsense())
 }
 
 /// What every fleet that this process can reach says about itself.
@@ -139,16 +159,59 @@ pub fn stop(pool: &Path) -> Result<(), FleetError> {
     outcome
 }
 
-/// Until the fleet hangs up: what went wrong with its last checkpoint, if it did.
+/// What the fleet says of its end. One that hangs up without a word did not get there.
 fn last_word(link: &mut Link) -> Result<(), FleetError> {
     if !is_readable(link, STOP_TIMEOUT)? {
         return Err(FleetError::NotReady(STOP_TIMEOUT.as_secs()));
     }
     match link.receive(Wait::No).map_err(system("hear from the fleet"))? {
-        Received::Nothing | Received::Closed => Ok(()),
+        Received::Nothing | Received::Closed => Err(FleetError::Died("the fleet".into())),
         Received::Packet(packet) => match DoorReply::from_bytes(&packet.bytes) {
+            Ok(DoorReply::Stopped) => Ok(()),
             Ok(DoorReply::Failed { kind, line }) => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::message::STATUS_PART_MAX;
+
+    /// What a command hears of a fleet that says this and hangs up.
+    fn heard(said: Option<DoorReply>) -> Result<(), FleetError> {
+        let (mut ours, theirs) = Link::pair().expect("pair");
+        if let Some(said) = said {
+            theirs.send(&said.to_bytes(), &[], Wait::Yes).expect("send");
+        }
+        drop(theirs);
+        last_word(&mut ours)
+    }
+
+    #[test]
+    fn a_fleet_that_ends_without_a_word_has_not_stopped() {
+        assert!(heard(Some(DoorReply::Stopped)).is_ok());
+        let failed = DoorReply::Failed { kind: ErrorKind::Other, line: (*b"no space").into() };
+        let failed = heard(Some(failed));
+        assert!(matches!(failed, Err(FleetError::Reported { line, .. }) if line == "no space"));
+        assert!(matches!(heard(None), Err(FleetError::Died(_))));
+    }
+
+    #[test]
+    fn a_long_status_comes_in_parts() {
+        let status = FleetStatus { pool: "/pool".repeat(9000), ..FleetStatus::default() };
+        let json = serde_json::to_vec(&status).expect("json");
+        let (ours, theirs) = Link::pair().expect("pair");
+        // A host's bodies are not read from memfds.
+        let mut ours = Link::new(ours.into_fd(), Trust::Host);
+        let parts: Vec<&[u8]> = json.chunks(STATUS_PART_MAX).collect();
+        for (n, part) in parts.iter().enumerate() {
+            let reply = DoorReply::Status { json: (*part).into(), more: n + 1 < parts.len() };
+            theirs.send(&reply.to_bytes(), &[], Wait::Yes).expect("send");
+        }
+        assert!(parts.len() > 2);
+        assert_eq!(ask_status(&mut ours).ok(), Some(status));
     }
 }

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use warren_base::Errno;
+use warren_base::{CellId, Errno};
 use warren_device::DeviceError;
 use warren_proto::Wire;
 
@@ -41,6 +41,11 @@ pub enum FleetError {
     PoolIo { pool: PathBuf, doing: &'static str, errno: Errno },
     #[error("{}: no fleet serves it; start one with `warren serve`", .0.display())]
     NoFleet(PathBuf),
+    #[error(
+        "{}: its logs have room for {most} cells, not {cells}; choose fewer --cells",
+        .pool.display()
+    )]
+    TooManyCells { pool: PathBuf, cells: u16, most: usize },
     #[error("{0} cells: a fleet has 1 to 64; choose another --cells")]
     CellCount(u16),
     #[error("the fleet refused: {0}; see `warren status`")]
@@ -51,6 +56,8 @@ pub enum FleetError {
     Version { ours: u32, theirs: u32 },
     #[error("{0} ended unexpectedly; the pool is consistent, start the fleet again")]
     Died(String),
+    #[error("what cell {0} sends makes no sense; start the fleet again")]
+    FaultyPeer(CellId),
     #[error("{0}; start the fleet again")]
     Ended(warren_supervisor::Failure),
     #[error("a bug in Warren: {0}; the pool is as of its last checkpoint")]

@@ -75,6 +75,25 @@ fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     }
 }
 
+/// Whoever connects to this listener from now on can send it no descriptors (`SO_PASSRIGHTS`). False
+/// if the kernel is too old for that.
+pub fn refuse_descriptors(listener: impl AsFd) -> bool {
+    /// Of every architecture; Linux 6.16.
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let no: libc::c_int = 0;
+    // SAFETY: the pointer and length describe `no`, which outlives the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            listener.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const no).cast(),
+            size_of_val(&no) as libc::socklen_t,
+        )
+    };
+    rc == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

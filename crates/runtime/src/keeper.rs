@@ -12,10 +12,11 @@ use std::process::Child;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::Timespec;
 use warren_proto::Wire;
 
 use crate::error::{FleetError, errno_of, system};
-use crate::link::{Link, Outbox, Packet, Received, Wait, retry};
+use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FleetPlan, FromKeeper, OsBytes, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, role_args, spawn};
 
@@ -41,7 +42,7 @@ struct Keeper<'a> {
 }
 
 /// Runs a fleet to its end. `on_ready` is told the number of cells when clients may come; the fleet
-/// stops on SIGTERM, on SIGINT, and when `starter` hangs up.
+/// stops on SIGTERM, SIGINT and SIGHUP, and when `starter` hangs up.
 pub(crate) fn keep(
     plan: FleetPlan,
     starter: Option<&Link>,
@@ -130,17 +131,17 @@ impl<'a> Keeper<'a> {
     }
 
     fn wait(&mut self, stop: &UnixStream, starter: Option<&Link>) -> Result<Awake, FleetError> {
-        let mut link_events = PollFlags::IN;
-        link_events.set(PollFlags::OUT, self.link.is_backed_up());
         let mut fds = vec![
             PollFd::new(stop, PollFlags::IN),
             PollFd::new(&self.supervisor.pidfd, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.link.link.as_fd(), link_events),
+            PollFd::from_borrowed_fd(self.link.link.as_fd(), self.link.poll_flags()),
         ];
         let tokens: Vec<u32> = self.wards.keys().copied().collect();
         fds.extend(self.wards.values().map(|ward| PollFd::new(&ward.pidfd, PollFlags::IN)));
         fds.extend(starter.map(|link| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::empty())));
-        retry(|| poll(&mut fds, None)).map_err(system("wait for processes"))?;
+        let limit = self.link.is_short().then_some(SHORTAGE_PAUSE);
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for processes"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
         let first_ward = 3;
         Ok(Awake {

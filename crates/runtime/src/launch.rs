@@ -127,7 +127,10 @@ impl Fleet {
         let stopped = door::stop(&self.pool);
         // Also reaps the keeper; if it could not be asked, it is told by the hang-up.
         match stopped {
-            Ok(()) => self.keeper.wait().map(drop).map_err(system("wait for the keeper")),
+            Ok(()) => match self.keeper.wait().map_err(system("wait for the keeper"))? {
+                status if status.success() => Ok(()),
+                _ => Err(FleetError::Died("the keeper".into())),
+            },
             Err(error) => {
                 self.end();
                 Err(error)

@@ -5,7 +5,7 @@
 //! keeper      parent of all, holds descriptors, no logic
 //! supervisor  drives `warren_supervisor`; the door, the fleet's memory, the pool's metadata
 //! cell        drives `warren_cell`; one event loop a process
-//! connection  a client's admission        slot  one request on its way
+//! admission   a place in a fleet           connection  its use      slot  one request on its way
 //! link        packets with descriptors    message  what is in them
 //! place       where a pool's door is      door  asking there
 //! ```
@@ -15,6 +15,7 @@
 
 #![deny(unsafe_code)]
 
+mod admission;
 mod bell;
 mod cell;
 mod clock;
@@ -24,15 +25,17 @@ mod error;
 mod identity;
 mod keeper;
 mod launch;
-mod link;
+pub mod link;
 mod message;
 mod notice;
 mod place;
-mod process;
+pub mod process;
+mod recovery;
 mod slot;
 mod status;
 mod supervisor;
 
+pub use admission::Admission;
 pub use connection::{ConnectOptions, Connection, InFlight};
 pub use door::{is_served, status};
 pub use error::{ErrorKind, FleetError};

@@ -3,14 +3,17 @@
 //!
 //! A packet is taken whole or not at all. What is too long for the socket travels in a memfd beside
 //! it; only between processes of the fleet, because reading a descriptor that a stranger chose could
-//! block for ever.
+//! block for ever. So could closing it (a file of FUSE is flushed first): from a stranger none is
+//! taken at all.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::cmsg_space;
+use rustix::event::PollFlags;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno as OsError;
 use rustix::net::{
@@ -21,9 +24,9 @@ use rustix::net::{
 use warren_base::limits::CELLS_MAX;
 
 /// Bytes of a packet that travel in the socket itself.
-const INLINE_MAX: usize = 32 * 1024;
+pub const INLINE_MAX: usize = 32 * 1024;
 
-/// Bytes of a packet at all: the free chunks of a 4 TiB pool, eight bytes each.
+/// Bytes of a packet at all: the free chunks of a cell, at worst every second one of 4 TiB.
 const PACKET_MAX: usize = 128 << 20;
 
 /// Descriptors of a packet: three a cell, a few of the fleet's, and one for a long body.
@@ -33,6 +36,9 @@ pub const DESCRIPTORS_MAX: usize = 3 * CELLS_MAX + 8;
 const QUEUE_MAX: usize = 64 * 1024;
 
 const _: () = assert!(DESCRIPTORS_MAX <= 253, "SCM_MAX_FD of Linux");
+
+/// When to try again what could not be sent for want of descriptors or memory.
+pub const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
 const TAG_INLINE: u8 = 0;
 const TAG_MEMFD: u8 = 1;
@@ -66,7 +72,9 @@ pub enum Wait {
 pub enum Trust {
     /// A process of the same fleet.
     Fleet,
-    /// Anybody: no descriptor of theirs is read from.
+    /// Somebody else's fleet, which this process asks: its descriptors are taken, none is read from.
+    Host,
+    /// Anybody: no descriptor of theirs is taken.
     Stranger,
 }
 
@@ -142,7 +150,8 @@ impl Link {
         flags.set(RecvFlags::DONTWAIT, wait == Wait::No);
         self.buffer.resize(INLINE_MAX + 1, 0);
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let takes = if self.trust == Trust::Stranger { 0 } else { space.len() };
+        let mut control = RecvAncillaryBuffer::new(&mut space[..takes]);
         let (socket, buffer) = (&self.socket, &mut self.buffer);
         let mut take =
             || retry(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
@@ -169,7 +178,9 @@ impl Link {
         if message.bytes == 0 {
             return Ok(Received::Closed);
         }
-        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        let mut cut = ReturnFlags::TRUNC;
+        cut.set(ReturnFlags::CTRUNC, self.trust != Trust::Stranger);
+        if message.flags.intersects(cut) {
             return Err(OsError::MSGSIZE);
         }
         open(&self.buffer[..message.bytes], self.trust, fds)
@@ -233,11 +244,12 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, OsError>) -> Result<T
 pub struct Outbox {
     pub link: Link,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    is_short: bool,
 }
 
 impl Outbox {
     pub fn new(link: Link) -> Self {
-        Self { link, waiting: VecDeque::new() }
+        Self { link, waiting: VecDeque::new(), is_short: false }
     }
 
     /// Sends now or later, in order. An error means that the receiver is dead or as good as.
@@ -253,19 +265,40 @@ impl Outbox {
     pub fn flush(&mut self) -> Result<(), OsError> {
         while let Some((bytes, fds)) = self.waiting.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            match self.link.send(bytes, &borrowed, Wait::No) {
+            let sent = self.link.send(bytes, &borrowed, Wait::No);
+            self.is_short = sent.is_err_and(is_shortage);
+            match sent {
                 Ok(()) => drop(self.waiting.pop_front()),
-                Err(OsError::AGAIN) => return Ok(()),
+                Err(error) if error == OsError::AGAIN || self.is_short => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Whether something waits: then poll for writing too.
+    /// Whether something waits.
     pub fn is_backed_up(&self) -> bool {
         !self.waiting.is_empty()
     }
+
+    /// Whether it waits not for the receiver but for descriptors or memory: flush again after
+    /// [`SHORTAGE_PAUSE`], a poll does not tell.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// What to poll the link for.
+    pub fn poll_flags(&self) -> PollFlags {
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, self.is_backed_up() && !self.is_short);
+        flags
+    }
+}
+
+/// Whether a send failed for a want that passes, of which the receiver knows nothing.
+fn is_shortage(error: OsError) -> bool {
+    use OsError as E;
+    matches!(error, E::MFILE | E::NFILE | E::NOMEM | E::NOBUFS | E::TOOMANYREFS)
 }
 
 #[cfg(test)]
@@ -310,6 +343,22 @@ mod tests {
         let mut b = Link::new(b.into_fd(), Trust::Stranger);
         a.send(&vec![0; INLINE_MAX + 1], &[], Wait::Yes).expect("send");
         assert_eq!(b.receive(Wait::Yes).err(), Some(OsError::PROTO));
+    }
+
+    #[test]
+    fn a_strangers_descriptors_are_not_taken() {
+        let (a, b) = Link::pair().expect("pair");
+        let mut b = Link::new(b.into_fd(), Trust::Stranger);
+        let (reader, writer) = rustix::pipe::pipe().expect("pipe");
+        a.send(b"hello", &[writer.as_fd()], Wait::Yes).expect("send");
+        drop(writer);
+        let got = packet(&mut b);
+        assert_eq!((got.bytes.as_slice(), got.fds.len()), (&b"hello"[..], 0));
+        // Nobody holds the writing end any more.
+        assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
+        let mut host = Link::new(b.into_fd(), Trust::Host);
+        a.send(b"hello", &[reader.as_fd()], Wait::Yes).expect("send");
+        assert_eq!(packet(&mut host).fds.len(), 1);
     }
 
     #[test]

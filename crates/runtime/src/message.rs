@@ -7,7 +7,7 @@
 //! client -> supervisor   DoorRequest     supervisor -> client   DoorReply
 //! ```
 
-use warren_base::{CellId, ClientId, Epoch, MapVersion};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, MapVersion};
 use warren_mailbox::Capability;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
@@ -15,7 +15,7 @@ use warren_proto::control::{Order, Report};
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 2;
+pub const DOOR_VERSION: u32 = 3;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -109,12 +109,35 @@ pub struct CellStart {
     pub secret: u64,
     /// Root slots of the cell's shards as the device holds them; empty bytes if never written.
     pub roots: Vec<(u16, Box<[u8]>)>,
-    pub free_chunks: Vec<u64>,
+    /// The chunks of those of its shards that have any.
+    pub owned_chunks: Vec<(u16, Runs)>,
+    pub free_chunks: Runs,
+    pub reserved_chunks: u64,
     pub total_blocks: u64,
+    /// Of the buffer cache; the op log's image and the cache's table are behind them.
     pub frames: u32,
+    pub log_start: BlockNo,
+    pub log_blocks: u64,
+    pub incarnation: u64,
     pub generation: u64,
     /// Its reports are sent under this one.
     pub supervisor: Capability,
+}
+
+/// Chunks as runs of neighbours: the first of each, and how many. A large pool is mostly free.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct Runs(Vec<(u64, u64)>);
+
+impl Runs {
+    /// `chunks` ascend.
+    pub fn of(chunks: &[u64]) -> Self {
+        let runs = chunks.chunk_by(|a, b| a + 1 == *b);
+        Self(runs.map(|run| (run[0], run.len() as u64)).collect())
+    }
+
+    pub fn chunks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().flat_map(|&(first, count)| first..first + count)
+    }
 }
 
 /// Descriptors beside a [`CellStart`].
@@ -193,9 +216,11 @@ pub enum DoorReply {
         cells: u16,
         shards: u16,
     },
-    /// JSON of a `FleetStatus`.
+    /// A part of the JSON of a `FleetStatus`, and whether more follow. In parts, because a visitor
+    /// need not trust the fleet with a memfd.
     Status {
         json: Box<[u8]>,
+        more: bool,
     },
     /// The fleet is stopping; its keeper is the last to go.
     Stopping {
@@ -206,7 +231,17 @@ pub enum DoorReply {
         kind: ErrorKind,
         line: Box<[u8]>,
     },
+    /// After `Stopping`: all is on the device.
+    Stopped,
 }
+
+/// Bytes of JSON in one [`DoorReply::Status`].
+pub const STATUS_PART_MAX: usize = 16 * 1024;
+
+const _: () = assert!(STATUS_PART_MAX + 64 <= crate::link::INLINE_MAX);
+
+/// Bytes of a client's own memory of where the last call of every slot went.
+pub const FLIGHTS_LEN: usize = 4096;
 
 /// Descriptors beside a `Welcome`.
 pub const fn welcome_descriptors(cells: usize) -> usize {
@@ -214,6 +249,23 @@ pub const fn welcome_descriptors(cells: usize) -> usize {
 }
 
 const _: () = {
-    use warren_base::limits::CELLS_MAX;
+    use warren_base::limits::{CELLS_MAX, SLOTS_MAX};
+    assert!(FLIGHTS_LEN >= SLOTS_MAX * 8);
     assert!(welcome_descriptors(CELLS_MAX) <= crate::link::DESCRIPTORS_MAX);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_hold_their_chunks_and_nothing_else() {
+        for chunks in [&[][..], &[0], &[3, 4, 5], &[1, 2, 7, 9, 10, 11]] {
+            let runs = Runs::from_bytes(&Runs::of(chunks).to_bytes()).expect("its own bytes");
+            assert_eq!(runs.chunks().collect::<Vec<_>>(), chunks);
+        }
+        // However large a pool, what is free of it in one piece is one run.
+        let free: Vec<u64> = (0..1 << 16).collect();
+        assert_eq!(Runs::of(&free).to_bytes().len(), 4 + 16);
+    }
+}

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! root                 /run/warren/DEV-INO.sock
-//! else                 $XDG_RUNTIME_DIR/warren/DEV-INO.sock
+//! else                 $XDG_RUNTIME_DIR/warren/DEV-INO.sock (of another user: /run/user/UID/warren)
 //! else                 /tmp/warren-UID/DEV-INO.sock
 //! ```
 //!
 //! DEV-INO are the device and inode number of the pool file, or the number of the block device, so
 //! that every path to a pool leads to the same door. Directories are 0755, sockets 0666: who may do
-//! what is decided by whom the kernel says is there.
+//! what is decided by whom the kernel says is there. A directory that belongs to another user than
+//! its place is for is not looked into: its owner could make whoever knocks there wait.
 
 use std::ffi::OsString;
 use std::fs;
@@ -52,7 +53,7 @@ impl PoolId {
     pub fn doors(self) -> Vec<PathBuf> {
         let mut uids = vec![uid(), self.owner, 0];
         uids.dedup();
-        let mut doors: Vec<PathBuf> = uids.iter().flat_map(|&u| directories(u)).collect();
+        let mut doors: Vec<PathBuf> = uids.into_iter().flat_map(owned_directories).collect();
         doors.iter_mut().for_each(|door| door.push(self.file_name()));
         doors
     }
@@ -75,7 +76,7 @@ pub fn all_doors() -> Vec<PathBuf> {
     let mut uids = vec![uid(), 0];
     uids.dedup();
     let mut doors = Vec::new();
-    for directory in uids.iter().flat_map(|&u| directories(u)) {
+    for directory in uids.into_iter().flat_map(owned_directories) {
         let Ok(entries) = fs::read_dir(&directory) else { continue };
         let sockets = entries.filter_map(Result::ok).map(|entry| entry.path());
         doors.extend(sockets.filter(|path| path.extension().is_some_and(|e| e == "sock")));
@@ -102,6 +103,15 @@ fn directories(of: u32) -> Vec<PathBuf> {
     }
     places.push(PathBuf::from(format!("/tmp/warren-{of}")));
     places
+}
+
+/// Those that are there and the user's own.
+fn owned_directories(of: u32) -> impl Iterator<Item = PathBuf> {
+    directories(of).into_iter().filter(move |path| is_owned(path, of))
+}
+
+fn is_owned(path: &Path, by: u32) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == by)
 }
 
 fn is_absolute(path: &OsString) -> bool {
@@ -139,6 +149,17 @@ mod tests {
         assert_eq!(PoolId::of(&pool).expect("id"), PoolId::of(&link).expect("id"));
         assert!(matches!(PoolId::of(&directory), Err(FleetError::NotAFile(_))));
         assert!(matches!(PoolId::of(&directory.join("no")), Err(FleetError::NoSuchPool(_))));
+        fs::remove_dir_all(&directory).expect("cleanup");
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_not_looked_into() {
+        let directory = std::env::temp_dir().join(format!("warren-own-{}", std::process::id()));
+        fs::create_dir(&directory).expect("directory");
+        assert!(is_owned(&directory, uid()) && !is_owned(&directory, uid() + 1));
+        let link = directory.join("link");
+        std::os::unix::fs::symlink(&directory, &link).expect("link");
+        assert!(!is_owned(&link, uid()), "a link may lead anywhere");
         fs::remove_dir_all(&directory).expect("cleanup");
     }
 

@@ -25,8 +25,16 @@ const SPIN_MIN: Duration = Duration::from_micros(1);
 /// Calls between two tries whether the longest spin is worth it again.
 const TRY_LONG_SPIN_EVERY: u32 = 32;
 
-/// How often a sleeping call looks whether the fleet is still there.
+/// When a sleeping call first looks whether the fleet is still there. It waits twice as long each
+/// time, so that a call that waits for hours costs next to nothing.
 const LOOK_AT_FLEET: Duration = Duration::from_millis(100);
+
+/// The longest that a sleeping call does not notice that the fleet is gone.
+const LOOK_AT_FLEET_MAX: Duration = Duration::from_millis(1600);
+
+/// When an inherited slot's bell is rung again if there is no answer: see [`Slot::inherited`]. It waits
+/// twice as long each time, beyond the second in which a cell looks in any case.
+const RING_AGAIN: Duration = Duration::from_millis(2);
 
 /// How often a call follows a shard that moves before the map or the cells must be wrong.
 const MOVES_MAX: u32 = 100;
@@ -39,6 +47,10 @@ pub struct Slot {
     shared: Arc<Shared>,
     number: SlotNo,
     seq: u32,
+    /// Others have used the slot, perhaps a process that was killed before or after it rang the bell. A
+    /// bell rings by changing: if there was a change that the cell has not looked at yet, ours undoes it. So
+    /// it is rung until the cell must have seen a change; one too many does no harm but to the next.
+    inherited: bool,
     map: ShardMap,
     last_cell: Option<CellId>,
     /// Where the next request that any cell can serve goes.
@@ -55,12 +67,13 @@ pub struct Slot {
 impl Slot {
     pub(crate) fn new(shared: Arc<Shared>, number: SlotNo) -> Self {
         let seq = shared.requests.last_seq(number);
-        let one_core = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
+        let one_core = is_single_core();
         Self {
             any_cell: number.0 % shared.cells.len() as u16,
             shared,
             number,
             seq,
+            inherited: seq != 0,
             map: ShardMap::default(),
             last_cell: None,
             calls: 0,
@@ -132,6 +145,7 @@ impl Slot {
         if usize::from(cell.0) >= self.shared.cells.len() {
             return Err(Errno::ENXIO);
         }
+        self.shared.requests.prepare(cell, self.number);
         self.seq = self.seq.wrapping_add(1);
         self.body.clear();
         request.encode(&mut self.body);
@@ -142,10 +156,38 @@ impl Slot {
             gid: identity.1,
             payload_len: payload_len as u32,
         };
-        self.shared.set_in_flight(self.number, Some(InFlight { cell, seq: self.seq }));
+        let call = InFlight { cell, seq: self.seq };
+        self.shared.set_flight(self.number, call, true);
         let answer = self.exchange(cell, &header);
-        self.shared.set_in_flight(self.number, None);
+        self.shared.set_flight(self.number, call, false);
         answer
+    }
+
+    /// The number of the last request that this slot sent.
+    pub fn last_seq(&self) -> u32 {
+        self.seq
+    }
+
+    /// Waits for the answer to the last request that this slot sent, be it a dead predecessor's, and
+    /// returns it (again). `None` if there was no request, or it never got out. A slot that always
+    /// asks one cell names it: then it has an answer also if a later request did not get out.
+    pub fn last_answer(&mut self, cell: Option<CellId>) -> Option<Answer> {
+        let last = self.shared.last_call(self.number)?;
+        let posted = InFlight { cell: cell.unwrap_or(last.cell), seq: self.seq };
+        if self.seq == 0 || cell.is_none() && last.seq != self.seq {
+            return None;
+        }
+        if usize::from(posted.cell.0) >= self.shared.cells.len() {
+            return None;
+        }
+        let door = &self.shared.cells[usize::from(posted.cell.0)];
+        // Perhaps it was killed before it could.
+        self.shared.requests.ring(posted.cell, self.number);
+        let slept = door.bell.wake_if_parked(&door.vitals);
+        let waited = self.wait(posted.cell, posted.seq, slept);
+        let answer = waited.and_then(|_| self.take(posted));
+        self.shared.set_flight(self.number, posted, false);
+        Some(answer)
     }
 
     fn exchange(&mut self, cell: CellId, header: &RequestHeader) -> Answer {
@@ -158,10 +200,15 @@ impl Slot {
         if !slept {
             self.adapt(answered_in_spin);
         }
-        let door = &self.shared.cells[usize::from(cell.0)];
-        let header = door.replies.take(self.number, header.seq, &mut self.body);
+        self.take(InFlight { cell, seq: header.seq })
+    }
+
+    /// The answer to a call, which is there.
+    fn take(&mut self, call: InFlight) -> Answer {
+        let door = &self.shared.cells[usize::from(call.cell.0)];
+        let header = door.replies.take(self.number, call.seq, &mut self.body);
         let header = header.map_err(|_| Errno::EPROTO)?.ok_or(Errno::EIO)?;
-        self.last_cell = Some(cell);
+        self.last_cell = Some(call.cell);
         self.payload_len = header.payload_len as usize;
         match header.errno {
             Some(errno) => Err(errno),
@@ -177,8 +224,9 @@ impl Slot {
         if !cell_slept && replies.spin(self.number, seq, self.spin) {
             return Ok(true);
         }
+        let mut pause = if self.inherited { RING_AGAIN } else { LOOK_AT_FLEET };
         loop {
-            let deadline = Some(Instant::now() + LOOK_AT_FLEET);
+            let deadline = Some(Instant::now() + pause);
             let outcome =
                 replies.wait(&shared.requests, self.number, seq, Duration::ZERO, deadline);
             if outcome == WaitOutcome::Answered {
@@ -188,6 +236,12 @@ impl Slot {
             if !shared.is_alive() && !replies.answered(self.number, seq) {
                 return Err(Errno::EIO);
             }
+            if self.inherited && pause < LOOK_AT_FLEET_MAX {
+                shared.requests.ring(cell, self.number);
+                let door = &shared.cells[usize::from(cell.0)];
+                door.bell.wake_if_parked(&door.vitals);
+            }
+            pause = (2 * pause).min(LOOK_AT_FLEET_MAX);
         }
     }
 
@@ -251,6 +305,12 @@ impl Slot {
         // `&mut self`. `payload_len` was checked against the lane when the reply was taken.
         unsafe { std::slice::from_raw_parts(raw, self.payload_len) }
     }
+}
+
+/// Whether the machine has a single core. Not how many this thread may use: its cell may run on another.
+fn is_single_core() -> bool {
+    // SAFETY: it only asks for a number.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) == 1 }
 }
 
 impl Drop for Slot {

@@ -4,6 +4,7 @@
 //! Order at the end: every cell's process is gone, the pool is unlocked, the door is removed, whoever
 //! asked for the end is told, the keeper is told. It never waits for a peer; only for the disk.
 
+mod descriptors;
 mod mailboxes;
 mod memory;
 mod picture;
@@ -11,12 +12,13 @@ mod pool;
 mod start;
 mod visitors;
 
+pub(crate) use pool::{OpenPool, owners, shares_of_free};
+
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::Timespec;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant};
 use warren_proto::Wire;
@@ -25,12 +27,13 @@ use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
 use crate::clock;
 use crate::error::{FleetError, system};
-use crate::link::{Outbox, Packet, Received, Wait, retry};
-use crate::message::{DoorReply, FleetPlan, FromCell, FromKeeper, ToCell, ToKeeper};
+use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
+use crate::message::{
+    DoorReply, FleetPlan, FromCell, FromKeeper, STATUS_PART_MAX, ToCell, ToKeeper,
+};
 use crate::process;
 use mailboxes::{Address, Mailboxes};
-use memory::{ClientSegments, FleetMemory};
-use pool::OpenPool;
+use memory::{FleetMemory, Outfit};
 use visitors::{Asked, Visitors};
 
 /// How long the processes of cells that said `Stopped` may take to be gone.
@@ -52,15 +55,11 @@ struct CellPost {
     exited: bool,
 }
 
-/// What is made for a client before the core hears of it, so that a lack of it is a refusal.
-struct Outfit {
-    slots: u16,
-    segments: ClientSegments,
-}
-
-/// A client that not all cells know yet.
+/// A client that not all cells know yet. What it gets is made before the core hears of it, so that a
+/// lack of it is a refusal.
 struct Arrival {
     connection: ConnectionNo,
+    slots: u16,
     outfit: Outfit,
 }
 
@@ -75,8 +74,8 @@ struct Shell<'a> {
     total_blocks: u64,
     cells: Vec<CellPost>,
     visitors: Visitors,
-    /// What applicants will get.
-    applying: BTreeMap<ConnectionNo, Outfit>,
+    /// Who applied and was not answered yet.
+    applying: BTreeMap<ConnectionNo, Arrival>,
     arrivals: BTreeMap<ClientId, Arrival>,
     effects: Vec<Effect>,
     /// Events that effects gave rise to.
@@ -88,7 +87,7 @@ struct Shell<'a> {
     first_failure: Option<(CellId, FleetError)>,
 }
 
-/// The role `__supervisor`.
+/// The role `supervisor`.
 pub(crate) fn main() -> Result<(), FleetError> {
     let mut link = process::begin("warren-super", true)?;
     let plan = match link.receive(Wait::Yes).map_err(system("hear from the keeper"))? {
@@ -98,7 +97,7 @@ pub(crate) fn main() -> Result<(), FleetError> {
         },
         _ => return Err(keeper_died()),
     };
-    raise_descriptor_limit();
+    descriptors::raise_limit();
     let mut keeper = Outbox::new(link);
     let ended = process::guarded(|| start::open(&mut keeper, plan).and_then(Shell::serve));
     let last_word = match &ended {
@@ -115,12 +114,6 @@ pub(crate) fn main() -> Result<(), FleetError> {
 
 fn keeper_died() -> FleetError {
     FleetError::Died("the keeper".into())
-}
-
-/// Cells in pairs and clients take descriptors; a low limit stays where it is, with its errors.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Who woke the supervisor.
@@ -140,13 +133,16 @@ impl Shell<'_> {
             Ok(()) => self.await_exits().and_then(|()| self.outcome()),
             Err(error) => Err(error),
         };
-        let last_word = outcome.as_ref().err().map(|error| {
-            let (kind, line) = error.report();
-            DoorReply::Failed { kind, line }
-        });
+        let last_word = match &outcome {
+            Ok(()) => DoorReply::Stopped,
+            Err(error) => {
+                let (kind, line) = error.report();
+                DoorReply::Failed { kind, line }
+            }
+        };
         // Unlocked before anybody hears of the end, so that the next fleet can start at once.
         drop(self.pool);
-        self.visitors.close(last_word.as_ref());
+        self.visitors.close(&last_word);
         outcome
     }
 
@@ -168,6 +164,7 @@ impl Shell<'_> {
                 self.hear_keeper()?;
             }
             for cell in awake.cells {
+                // Whoever says more is heard in the next turn.
                 self.hear_cell(cell)?;
             }
             if awake.door {
@@ -185,35 +182,36 @@ impl Shell<'_> {
     }
 
     fn wait(&self) -> Result<Awake, FleetError> {
-        let flags = |backed_up| {
-            if backed_up { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
-        };
+        let door = if self.visitors.is_deaf() { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = vec![
-            PollFd::from_borrowed_fd(self.keeper.link.as_fd(), flags(self.keeper.is_backed_up())),
-            PollFd::from_borrowed_fd(self.visitors.listener(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.keeper.link.as_fd(), self.keeper.poll_flags()),
+            PollFd::from_borrowed_fd(self.visitors.listener(), door),
         ];
-        let first_cell = fds.len();
         let cells: Vec<u16> = self.living().collect();
-        for &cell in &cells {
-            let link = &self.cells[usize::from(cell)].link;
-            fds.push(PollFd::from_borrowed_fd(link.link.as_fd(), flags(link.is_backed_up())));
-        }
-        let first_visitor = fds.len();
-        let mut visitors = Vec::new();
-        for (number, fd, backed_up) in self.visitors.connections() {
-            visitors.push(number);
-            fds.push(PollFd::from_borrowed_fd(fd, flags(backed_up)));
-        }
-        let limit = self.wake.map(|at| at - clock::monotonic());
+        let cell_link = |&cell: &u16| &self.cells[usize::from(cell)].link;
+        let (numbers, visitors): (Vec<_>, Vec<_>) = self.visitors.connections().unzip();
+        let links: Vec<&Outbox> = cells.iter().map(cell_link).chain(visitors).collect();
+        fds.extend(
+            links.iter().map(|link| PollFd::from_borrowed_fd(link.link.as_fd(), link.poll_flags())),
+        );
+        // What no poll tells.
+        let is_short = self.keeper.is_short() || links.iter().any(|link| link.is_short());
+        let pause = (is_short || self.visitors.is_deaf()).then_some(SHORTAGE_PAUSE);
+        let wake = self.wake.map(|at| at - clock::monotonic());
+        let limit = wake.into_iter().chain(pause).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
-        let pick = |first: usize, count| (0..count).filter(move |&n| woke(first + n));
+        let first = fds.len() - links.len();
+        let heard = |n: &usize| woke(first + n) || links[*n].is_short();
         Ok(Awake {
-            keeper: woke(0),
-            door: woke(1),
-            cells: pick(first_cell, cells.len()).map(|n| cells[n]).collect(),
-            visitors: pick(first_visitor, visitors.len()).map(|n| visitors[n]).collect(),
+            keeper: woke(0) || self.keeper.is_short(),
+            door: woke(1) || self.visitors.is_deaf(),
+            cells: (0..cells.len()).filter(heard).map(|n| cells[n]).collect(),
+            visitors: (cells.len()..links.len())
+                .filter(heard)
+                .map(|n| numbers[n - cells.len()])
+                .collect(),
         })
     }
 
@@ -238,7 +236,7 @@ impl Shell<'_> {
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), FleetError> {
         match effect {
-            Effect::Send { to, order } => self.send(to, order)?,
+            Effect::Send { to, order } => self.send(to, order),
             Effect::Write { io, block, bytes } => {
                 let result = self.pool.write(block, &bytes);
                 self.pending.push_back(Event::IoDone { io, result });
@@ -250,7 +248,7 @@ impl Shell<'_> {
             Effect::Wake(at) => self.wake = Some(at),
             Effect::FleetReady => self.ready()?,
             Effect::NewClient { connection, client } => self.new_client(connection, client),
-            Effect::AdmitClient { client } => self.welcome(client)?,
+            Effect::AdmitClient { client } => self.welcome(client),
             Effect::RefuseClient { connection, errno } => {
                 self.applying.remove(&connection);
                 self.visitors.refuse(connection, errno);
@@ -270,16 +268,13 @@ impl Shell<'_> {
         self.keeper.send(ready.to_bytes(), Vec::new()).map_err(|_| keeper_died())
     }
 
-    fn send(&mut self, to: CellId, order: Order) -> Result<(), FleetError> {
-        let fds = match &order {
-            Order::Admit { client, .. } => match self.arrivals.get(client) {
-                Some(arrival) => arrival.outfit.segments.for_cell(to)?,
-                None => return Ok(()),
-            },
-            _ => Vec::new(),
-        };
+    fn send(&mut self, to: CellId, order: Order) {
+        let mut fds = Vec::new();
+        if let Order::Admit { client, .. } = &order {
+            let Some(arrival) = self.arrivals.get_mut(client) else { return };
+            fds = std::mem::take(&mut arrival.outfit.cells[usize::from(to.0)]);
+        }
         self.tell_cell(to, &ToCell::Order(order), fds);
-        Ok(())
     }
 
     fn tell_cell(&mut self, to: CellId, message: &ToCell, fds: Vec<OwnedFd>) {
@@ -290,39 +285,42 @@ impl Shell<'_> {
     }
 
     fn new_client(&mut self, connection: ConnectionNo, client: ClientId) {
-        let Some(outfit) = self.applying.remove(&connection) else { return };
-        self.arrivals.insert(client, Arrival { connection, outfit });
+        let Some(arrival) = self.applying.remove(&connection) else { return };
+        self.arrivals.insert(client, arrival);
         if !self.visitors.enter(connection, client) {
             // It has not waited.
             self.pending.push_back(Event::Hangup { client });
         }
     }
 
-    fn welcome(&mut self, client: ClientId) -> Result<(), FleetError> {
-        let Some(Arrival { connection, outfit }) = self.arrivals.remove(&client) else {
-            return Ok(());
+    fn welcome(&mut self, client: ClientId) {
+        let Some(Arrival { connection, slots, outfit }) = self.arrivals.remove(&client) else {
+            return;
         };
-        let Outfit { slots, segments } = outfit;
-        let fds = self.memory.for_client(&segments)?;
         let (cells, shards) = (self.plan.cells, self.shards);
-        self.visitors.tell(connection, &DoorReply::Welcome { client, slots, cells, shards }, fds);
-        Ok(())
+        let welcome = DoorReply::Welcome { client, slots, cells, shards };
+        self.visitors.tell(connection, &welcome, outfit.client);
     }
 
     fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
         match self.visitors.hear(connection) {
             Some(Asked::Enter(applicant)) => {
                 let slots = applicant.slots;
-                let Ok(segments) = self.memory.outfit(connection.0, slots) else {
+                let Some(outfit) = self.outfit(connection, slots) else {
                     self.visitors.refuse(connection, Errno::ENFILE);
                     return Ok(());
                 };
-                self.applying.insert(connection, Outfit { slots, segments });
+                self.applying.insert(connection, Arrival { connection, slots, outfit });
                 self.apply(Event::Connect { connection, applicant })
             }
             Some(Asked::Status) => {
                 let json = self.picture();
-                self.visitors.tell(connection, &DoorReply::Status { json }, Vec::new());
+                let mut parts = json.chunks(STATUS_PART_MAX).peekable();
+                while let Some(part) = parts.next() {
+                    let more = parts.peek().is_some();
+                    let part = DoorReply::Status { json: part.into(), more };
+                    self.visitors.tell(connection, &part, Vec::new());
+                }
                 Ok(())
             }
             Some(Asked::Stop) => {
@@ -336,22 +334,37 @@ impl Shell<'_> {
         }
     }
 
-    fn hear_cell(&mut self, number: u16) -> Result<(), FleetError> {
+    /// What a client of so many slots gets, unless descriptors are scarce.
+    fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<Outfit> {
+        let outfit = self.memory.outfit(connection.0, slots).ok()?;
+        let is_scarce = outfit.fds().any(descriptors::is_of_reserve);
+        (!is_scarce).then_some(outfit)
+    }
+
+    /// Hears a bounded amount; says whether there may be more.
+    fn hear_cell(&mut self, number: u16) -> Result<bool, FleetError> {
         for _ in 0..PACKETS_A_TURN {
             let cell = &mut self.cells[usize::from(number)];
             // What a cell said before it hung up is heard, whether or not it still listens.
             let _ = cell.link.flush();
             match cell.link.link.receive(Wait::No) {
                 Ok(Received::Packet(packet)) => self.hear_report(CellId(number), &packet)?,
-                Ok(Received::Nothing) => return Ok(()),
+                Ok(Received::Nothing) => return Ok(false),
                 // The exit notice follows; until then there is nothing to hear.
-                Ok(Received::Closed) | Err(_) => {
+                Ok(Received::Closed) => {
                     cell.alive = false;
-                    return Ok(());
+                    return Ok(false);
+                }
+                // Something of it is lost, perhaps what everybody waits for.
+                Err(_) => {
+                    cell.alive = false;
+                    let cell = CellId(number);
+                    self.apply(Event::CellExited { cell, epoch: FIRST_EPOCH })?;
+                    return Ok(false);
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn hear_report(&mut self, from: CellId, packet: &Packet) -> Result<(), FleetError> {
@@ -407,9 +420,7 @@ impl Shell<'_> {
         cell.exited = true;
         let number = token as u16;
         // What it said before it ended comes first.
-        if cell.alive {
-            self.hear_cell(number)?;
-        }
+        while self.cells[usize::from(number)].alive && self.hear_cell(number)? {}
         self.cells[token as usize].alive = false;
         for (address, capability) in self.mailboxes.leave(CellId(number)) {
             if let Address::Cell(to) = address {

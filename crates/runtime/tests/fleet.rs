@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use warren_base::limits::BLOCK_SIZE;
+use rustix::process::{Resource, Rlimit};
+use warren_base::limits::{BLOCK_SIZE, BODY_MAX, XATTR_NAME_MAX};
 use warren_base::{CellId, Errno, Ino, Timestamp};
 use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, image};
 use warren_proto::{
     AccessMode, CreateFlags, Entry, FileName, Handle, LockFlavour, LockOwner, LockSpec, LockType,
-    NewInode, Position, RenameFlags, Reply, Request,
+    NewInode, Position, RenameFlags, Reply, Request, XattrMode, XattrName,
 };
 use warren_runtime::{
     ConnectOptions, Connection, ErrorKind, FleetError, Lifetime, ServeOptions, Slot, dispatch,
@@ -25,6 +26,8 @@ const POOL_BYTES: u64 = 64 << 20;
 const ROOT: (u32, u32) = (0, 0);
 /// The role of a process that starts a fleet and is killed.
 const STARTER: &str = "starter";
+/// The role of a client that makes directories until it is killed.
+const MAKER: &str = "maker";
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
@@ -36,18 +39,27 @@ fn main() -> ExitCode {
     {
         return start_and_wait(Path::new(pool));
     }
+    if let [role, pool] = args.as_slice()
+        && role == MAKER
+    {
+        make_for_ever(Path::new(pool));
+    }
     let filter = args.iter().filter_map(|arg| arg.to_str()).find(|arg| !arg.starts_with('-'));
     let tests: &[(&str, fn())] = &[
         ("requests_of_many_threads_are_answered", requests_of_many_threads_are_answered),
         ("any_number_of_cells_serves_a_pool", any_number_of_cells_serves_a_pool),
         ("files_survive_another_number_of_cells", files_survive_another_number_of_cells),
         ("many_clients_work_at_once", many_clients_work_at_once),
+        ("a_list_of_attributes_fits_its_answer", a_list_of_attributes_fits_its_answer),
         ("a_pool_has_one_fleet", a_pool_has_one_fleet),
         ("bad_pools_are_named", bad_pools_are_named),
         ("status_shows_cells_and_clients", status_shows_cells_and_clients),
         ("a_dead_cell_ends_the_fleet_and_its_calls", a_dead_cell_ends_the_fleet_and_its_calls),
         ("a_fleet_ends_with_its_starter", a_fleet_ends_with_its_starter),
+        ("a_client_may_die_in_the_middle_of_a_change", a_client_may_die_in_the_middle_of_a_change),
         ("a_crowd_that_waits_holds_up_only_itself", a_crowd_that_waits_holds_up_only_itself),
+        ("a_want_of_descriptors_refuses_and_passes", a_want_of_descriptors_refuses_and_passes),
+        ("forged_requests_are_refused", forged_requests_are_refused),
         ("an_idle_fleet_sleeps", an_idle_fleet_sleeps),
     ];
     let mut passed = 0;
@@ -94,6 +106,7 @@ impl Scratch {
         let options = FormatOptions {
             size_bytes: POOL_BYTES,
             shards: 16,
+            log_bytes: warren_disk::format::log_suggested(POOL_BYTES),
             uuid: [7; 16],
             secret: 1,
             now: Timestamp(0),
@@ -224,6 +237,12 @@ impl Files {
         }
     }
 
+    fn make(&mut self, name: &str) {
+        let (new, flags) = (NewInode::directory(0o700), CreateFlags::EXCLUSIVE);
+        let (dir, name, access) = (Ino::ROOT, name_of(name), AccessMode::empty());
+        self.call(&Request::Create { dir, name, new, flags, access });
+    }
+
     fn lookup(&mut self, dir: Ino, name: &str) -> Ino {
         match self.call(&Request::Lookup { dir, name: name_of(name) }) {
             Reply::Entry(entry) => entry.ino,
@@ -256,6 +275,50 @@ impl Files {
 
 fn name_of(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
+}
+
+/// Requests that no library of ours makes, each to every cell: inodes that are nowhere, a request for
+/// another cell's shard, another file's handle, an open of what cannot be opened. All are refused, and
+/// the cells go on.
+fn forged_requests_are_refused() {
+    let scratch = Scratch::formatted("forged");
+    let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    let [a, b] = ["a", "b"].map(|name| files.create(Ino::ROOT, name, NewInode::regular(0o600)).ino);
+    let handle = files.open(a);
+    let (nowhere, nothing) = (Ino::new(warren_base::ShardId(50_153), 7), Ino(0));
+    let (dir, name) = (Ino::ROOT, name_of("c"));
+    let rename = |from| {
+        let (from_name, name, flags) = (name.clone(), name.clone(), RenameFlags::empty());
+        Request::Rename { from, from_name, dir, name, flags }
+    };
+    let link = |ino| Request::Link { ino, dir, name: name.clone() };
+    let (flags, access) = (CreateFlags::OPEN, AccessMode::READ);
+    let mut forged = vec![link(nowhere), link(nothing), rename(nowhere), rename(nothing)];
+    for kind in [NewInode::directory(0o700), NewInode::symlink(b"x")] {
+        forged.push(Request::Create { dir, name: name.clone(), new: kind, flags, access });
+    }
+    for ino in [nowhere, nothing] {
+        forged.push(Request::GetAttr { ino });
+        forged.push(Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096 });
+        forged.push(Request::Lookup { dir: ino, name: name.clone() });
+        forged.push(Request::Close { handle: Handle { ino, ..handle } });
+    }
+    let set = warren_proto::SetAttr { size: Some(0), ..Default::default() };
+    forged.push(Request::SetAttr { ino: b, handle: Some(handle), set });
+    for cell in (0..3).map(CellId) {
+        for request in &forged {
+            match files.slot.call_cell(cell, ROOT, request, 0) {
+                Err(Errno::ESTALE | Errno::EBADF | Errno::EINVAL) | Ok(Reply::Moved(_)) => {}
+                other => panic!("{request:?} at cell {cell}: {other:?}"),
+            }
+        }
+        let list = Request::ReadDir { dir, cookie: 0, bytes_max: 4096 };
+        let listed = files.slot.call_cell(cell, ROOT, &list, 0);
+        assert!(matches!(listed, Ok(Reply::Listing { .. } | Reply::Moved(_))), "{listed:?}");
+    }
+    assert_eq!(files.lookup(Ino::ROOT, "b"), b);
+    fleet.stop().expect("stop");
 }
 
 /// What stands in file `n`: longer than a payload lane for some, unaligned for most.
@@ -346,6 +409,38 @@ fn many_clients_work_at_once() {
     names.sort();
     names.dedup();
     assert_eq!(names.len() as u32, CLIENTS * (EACH - EACH.div_ceil(3)));
+    fleet.stop().expect("stop");
+}
+
+fn a_list_of_attributes_fits_its_answer() {
+    let scratch = Scratch::formatted("xattr");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let mut slot = connection.slot().expect("slot");
+    let name = |n: u32| {
+        let name = format!("user.{n:0width$}", width = XATTR_NAME_MAX - 5);
+        XattrName::new(name.as_bytes()).expect("a legal name")
+    };
+    let set = |slot: &mut Slot, name, mode| {
+        let value = Box::default();
+        slot.call(ROOT, &Request::SetXattr { ino: Ino::ROOT, name, value, mode }, 0)
+    };
+    let set_all = (0..).find_map(|n| match set(&mut slot, name(n), XattrMode::Any) {
+        Ok(Reply::Done) => None,
+        other => Some((n, other)),
+    });
+    let (count, end) = set_all.expect("an end");
+    assert_eq!(end, Err(Errno::ENOSPC));
+    assert!(count as usize >= BODY_MAX / (XATTR_NAME_MAX + 8), "{count} attributes");
+    // One that is there can be replaced.
+    assert_eq!(set(&mut slot, name(0), XattrMode::Replace), Ok(Reply::Done));
+    match slot.call(ROOT, &Request::ListXattr { ino: Ino::ROOT }, 0) {
+        Ok(Reply::XattrNames(names)) => assert_eq!(names.len(), count as usize),
+        other => panic!("{other:?}"),
+    }
+    let remove = Request::RemoveXattr { ino: Ino::ROOT, name: name(0) };
+    assert_eq!(slot.call(ROOT, &remove, 0), Ok(Reply::Done));
+    assert_eq!(set(&mut slot, name(count), XattrMode::Any), Ok(Reply::Done));
     fleet.stop().expect("stop");
 }
 
@@ -472,6 +567,49 @@ fn start_and_wait(pool: &Path) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Whose transactions over two cells go on without it.
+fn a_client_may_die_in_the_middle_of_a_change() {
+    const ROUNDS: u64 = 12;
+    let scratch = Scratch::formatted("maker");
+    let fleet = start_fleet(&scratch.options(4), Lifetime::WithStarter).expect("start");
+    for round in 0..ROUNDS {
+        let mut maker = Command::new("/proc/self/exe")
+            .arg(MAKER)
+            .arg(&scratch.pool)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start a maker");
+        let mut line = String::new();
+        BufReader::new(maker.stdout.take().expect("stdout")).read_line(&mut line).expect("line");
+        std::thread::sleep(Duration::from_millis(3 * round));
+        maker.kill().expect("kill");
+        maker.wait().expect("wait");
+        let connection = connect(&scratch.pool);
+        Files::of(&connection).make(&format!("after {round}"));
+    }
+    fleet.stop().expect("stop");
+}
+
+fn make_for_ever(pool: &Path) -> ! {
+    let connection = connect(pool);
+    let makers: Vec<_> = std::iter::from_fn(|| connection.slot()).take(8).collect();
+    println!("making");
+    std::thread::scope(|scope| {
+        for slot in makers {
+            scope.spawn(move || {
+                let mut files = Files { slot };
+                let id = (std::process::id(), files.slot.number().0);
+                let mut n = 0_u64;
+                loop {
+                    files.make(&format!("{id:?} {n}"));
+                    n += 1;
+                }
+            });
+        }
+    });
+    unreachable!("it is killed");
+}
+
 /// More requests than tasks may live wait for a lock. Others are served, and so is the unlock.
 fn a_crowd_that_waits_holds_up_only_itself() {
     const CLIENTS: u64 = 17;
@@ -510,6 +648,46 @@ fn a_crowd_that_waits_holds_up_only_itself() {
     for thread in crowd {
         thread.join().expect("an answer");
     }
+    fleet.stop().expect("stop");
+}
+
+/// Clients are refused before the supervisor runs out; if it does all the same, it waits asleep.
+fn a_want_of_descriptors_refuses_and_passes() {
+    let scratch = Scratch::formatted("wants");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let supervisor = door::status(&scratch.pool).expect("status").supervisor_pid;
+    let pid = rustix::process::Pid::from_raw(supervisor as i32);
+    let all = rustix::process::getrlimit(Resource::Nofile);
+    let allow = |current| {
+        let limit = Rlimit { current, ..all };
+        rustix::process::prlimit(pid, Resource::Nofile, limit).expect("set the limit");
+    };
+    allow(Some(192));
+    let options = ConnectOptions { front: false, slots: 1 };
+    let mut clients = Vec::new();
+    let refusal = loop {
+        match Connection::connect(&scratch.pool, &options) {
+            Ok(client) => clients.push(client),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refusal, FleetError::Refused(Errno::ENFILE)), "{refusal}");
+    assert!(clients.len() > 8, "{} clients", clients.len());
+    // What is left is for who looks after the fleet, and for the cells.
+    let clients_seen = || door::status(&scratch.pool).expect("status").clients.len();
+    assert_eq!(clients_seen(), clients.len());
+    Files::of(&clients[0]).make("among many");
+    drop(clients);
+    allow(Some(8));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| door::status(&scratch.pool));
+        let before = cpu_ticks(supervisor);
+        std::thread::sleep(Duration::from_secs(1));
+        let used = cpu_ticks(supervisor) - before;
+        assert!(used <= 10, "it took {used} ticks of 10 ms in a second to wait");
+        allow(all.current);
+        waiting.join().expect("a thread").expect("status after all");
+    });
     fleet.stop().expect("stop");
 }
 

@@ -22,6 +22,9 @@ use crate::map::{ReadMap, WriteMap};
 use crate::memory::{Load, Store};
 use crate::segment::{SegmentError, SegmentKind, check, stamp};
 
+/// Bytes of a payload that are fetched ahead: about as many lines as a core can have on their way.
+pub(crate) const PREFETCH_MAX: usize = 4096;
+
 fn line(slot: SlotNo, slots: usize) -> usize {
     assert!(usize::from(slot.0) < slots, "{slot:?} of {slots}");
     LINES + usize::from(slot.0) * LINE
@@ -75,6 +78,13 @@ impl<W: Store> ClientWriter<W> {
         self.memory.copy_in(payload(slot, offset, bytes.len()), bytes);
     }
 
+    /// Says that a post to `cell` comes next: two cache lines that others have looked at begin to come
+    /// back, both at a time.
+    pub fn prepare(&self, cell: CellId, slot: SlotNo) {
+        self.memory.prefetch_own(line(slot, self.slots));
+        self.memory.prefetch_own(doorbell(cell));
+    }
+
     /// Publishes a request. `header.seq` differs from the slot's last one (it grows by one). The
     /// cell knows only when its bell is rung.
     pub fn post(&self, slot: SlotNo, header: &RequestHeader, body: &[u8]) {
@@ -110,6 +120,13 @@ impl ClientWriter {
     }
 }
 
+/// A request that cannot be read: its number is what it is answered with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unreadable {
+    pub seq: u32,
+    pub why: Malformed,
+}
+
 /// The cell's side. Nothing in the segment is believed.
 pub struct ClientReader<R = ReadMap> {
     memory: R,
@@ -134,7 +151,11 @@ impl<R: Load> ClientReader<R> {
         let bell = self.memory.load64(doorbell(cell), Acquire);
         let changed = bell ^ *last_seen;
         *last_seen = bell;
-        changed & (u64::MAX >> (u64::BITS as usize - self.slots))
+        let rung = changed & (u64::MAX >> (u64::BITS as usize - self.slots));
+        if rung != 0 {
+            self.memory.prefetch(line(SlotNo(rung.trailing_zeros() as u16), self.slots), LINE);
+        }
+        rung
     }
 
     /// The slot's request, its body copied to `body`; `None` if it is still the one numbered
@@ -144,13 +165,14 @@ impl<R: Load> ClientReader<R> {
         slot: SlotNo,
         last_seq: u32,
         body: &mut Vec<u8>,
-    ) -> Result<Option<RequestHeader>, Malformed> {
+    ) -> Result<Option<RequestHeader>, Unreadable> {
         let line = line(slot, self.slots);
         let memory = &self.memory;
         let seq = memory.load32(line + SEQ, Acquire);
         if seq == last_seq {
             return Ok(None);
         }
+        let unreadable = |why| Err(Unreadable { seq, why: Malformed::new(why) });
         let header = RequestHeader {
             seq,
             map_version: MapVersion(memory.load32(line + MAP_VERSION, Relaxed)),
@@ -159,24 +181,21 @@ impl<R: Load> ClientReader<R> {
             payload_len: memory.load32(line + PAYLOAD_LEN, Relaxed),
         };
         if header.payload_len as usize > PAYLOAD_MAX {
-            return Err(Malformed::new("payload longer than its lane"));
+            return unreadable("payload longer than its lane");
         }
+        // It comes while the request is looked at.
+        let soon = (header.payload_len as usize).min(PREFETCH_MAX);
+        memory.prefetch(payload(slot, 0, soon), soon);
         // The upper half of the word is zero, so it is part of the check.
         let body_len = memory.load32(line + BODY_LEN, Relaxed) as usize;
         if body_len > BODY_MAX {
-            return Err(Malformed::new("body longer than its lane"));
+            return unreadable("body longer than its lane");
         }
         body.clear();
         body.resize(body_len, 0);
         let body_at = if body_len <= INLINE_MAX { line + INLINE } else { area(slot) };
         memory.copy_out(body_at, body);
         Ok(Some(header))
-    }
-
-    /// The number that stands in the slot now: what a malformed request is answered with, and what
-    /// a cell remembers of it.
-    pub fn seq(&self, slot: SlotNo) -> u32 {
-        self.memory.load32(line(slot, self.slots) + SEQ, Acquire)
     }
 
     /// Copies `offset..` of the slot's payload lane. The client may be changing it: use the copy.
@@ -257,7 +276,8 @@ mod tests {
         let mut body = Vec::new();
         for bad in [BODY_MAX as u32 + 1, 1 << 16, u32::MAX] {
             raw.store32(LINES + BODY_LEN, bad, Relaxed);
-            assert!(reader.take(SlotNo(0), 0, &mut body).is_err());
+            let refused = reader.take(SlotNo(0), 0, &mut body).expect_err("a bad length");
+            assert_eq!(refused.seq, 1);
         }
         raw.store32(LINES + BODY_LEN, 4, Relaxed);
         raw.store32(LINES + PAYLOAD_LEN, PAYLOAD_MAX as u32 + 1, Relaxed);

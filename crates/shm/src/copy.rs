@@ -8,6 +8,9 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use warren_proto::slot::LINE;
+
 /// Up to here the start-up of a string instruction costs more than it saves.
 const WORDS_MAX: usize = 256;
 
@@ -51,6 +54,38 @@ pub(crate) unsafe fn zero_shared(into: *mut u8, len: usize) {
         // SAFETY: `done + n <= len`, so the range lies in what the caller promised.
         unsafe { to_shared(&ZEROS[..n], into.add(done)) };
         done += n;
+    }
+}
+
+/// Fetches `len` bytes at `from` into this core's cache.
+#[inline]
+pub(crate) fn prefetch(from: *const u8, len: usize) {
+    let _hint = (from, len);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in (0..len).step_by(LINE) {
+        // SAFETY: a prefetch changes nothing and never faults, wherever it points.
+        unsafe {
+            std::arch::asm!(
+                "prefetcht0 [{}]",
+                in(reg) from.wrapping_add(line),
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+    }
+}
+
+/// Fetches the line at `at` into this core's cache, away from all others.
+#[inline]
+pub(crate) fn prefetch_own(at: *mut u8) {
+    let _hint = at;
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw [{}]",
+            in(reg) at,
+            options(nostack, preserves_flags, readonly),
+        );
     }
 }
 

@@ -35,7 +35,7 @@ mod wake;
 #[cfg(test)]
 mod model;
 
-pub use client::{ClientReader, ClientWriter};
+pub use client::{ClientReader, ClientWriter, Unreadable};
 pub use frames::Frames;
 pub use map::{ReadMap, WriteMap};
 pub use memory::{Load, Store, Waited};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::thread::futex;
 
-use crate::copy::{from_shared, to_shared, zero_shared};
+use crate::copy::{from_shared, prefetch, prefetch_own, to_shared, zero_shared};
 use crate::memory::{Load, Store, Waited};
 
 /// A mapping. Its bytes are shared with other processes.
@@ -133,6 +133,11 @@ macro_rules! load {
                 unsafe { from_shared(self.0.at(at, into.len()), into) }
             }
 
+            #[inline]
+            fn prefetch(&self, at: usize, len: usize) {
+                prefetch(self.0.at(at, len), len);
+            }
+
             fn wait32(&self, at: usize, expected: u32, timeout: Option<Duration>) -> Waited {
                 wait(self.0.word32(at), expected, timeout)
             }
@@ -161,6 +166,11 @@ impl Store for WriteMap {
     #[inline]
     fn store64(&self, at: usize, value: u64, order: Ordering) {
         self.0.word64(at).store(value, order);
+    }
+
+    #[inline]
+    fn prefetch_own(&self, at: usize) {
+        prefetch_own(self.0.at(at, 1));
     }
 
     #[inline]

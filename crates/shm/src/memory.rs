@@ -30,6 +30,10 @@ pub trait Load {
     /// simply the wrong bytes.
     fn copy_out(&self, at: usize, into: &mut [u8]);
 
+    /// Fetches bytes that will be copied out soon, while something else is done. A hint: it does nothing
+    /// that can be told but by a clock.
+    fn prefetch(&self, _at: usize, _len: usize) {}
+
     /// Sleeps while the word holds `expected`, at most `timeout`.
     fn wait32(&self, at: usize, expected: u32, timeout: Option<Duration>) -> Waited;
 
@@ -45,6 +49,9 @@ pub trait Store: Load {
     fn store32(&self, at: usize, value: u32, order: Ordering);
 
     fn store64(&self, at: usize, value: u64, order: Ordering);
+
+    /// Fetches the line at `at` to be stored to soon. A hint, as [`Load::prefetch`].
+    fn prefetch_own(&self, _at: usize) {}
 
     /// Flips the bits of `mask`, atomically among the threads of the one writing process.
     fn xor64(&self, at: usize, mask: u64, order: Ordering);

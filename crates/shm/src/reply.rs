@@ -16,7 +16,7 @@ use warren_proto::Malformed;
 use warren_proto::slot::reply::{BODY_LEN, ERRNO, INLINE, INLINE_MAX, PAYLOAD_LEN, SEQ};
 use warren_proto::slot::{AREA, LINE, LINES, REPLY_AREAS, WORDS, cell_segment_len};
 
-use crate::client::{ClientReader, ClientWriter};
+use crate::client::{ClientReader, ClientWriter, PREFETCH_MAX};
 use crate::map::{ReadMap, WriteMap};
 use crate::memory::{Load, Store, Waited};
 use crate::segment::{SegmentError, SegmentKind, check, header, stamp};
@@ -195,6 +195,9 @@ impl<R: Load> ReplyReader<R> {
         if payload_len as usize > PAYLOAD_MAX || body_len > BODY_MAX {
             return Err(Malformed::new("reply longer than its lane"));
         }
+        // It comes while the answer is parsed.
+        let soon = (payload_len as usize).min(PREFETCH_MAX);
+        memory.prefetch(payload(slot, 0, soon), soon);
         body.clear();
         body.resize(body_len, 0);
         let body_at = if body_len <= INLINE_MAX { line + INLINE } else { area(slot) };

@@ -28,7 +28,7 @@ const SHARDS: usize = SEQUENCE + 8;
 const CELLS: usize = SEQUENCE + 12;
 const EPOCHS: usize = SEQUENCE + 64;
 const OWNERS: usize = 8192;
-/// A map is written in a few microseconds, so this many tries are tens of milliseconds of bad luck.
+/// Some fifty microseconds. A map is written in a few, unless its writer loses its core meanwhile.
 const TRIES_MAX: u32 = 1000;
 
 /// Bytes of a shard map segment.
@@ -56,7 +56,7 @@ impl ShardMap {
 /// Why the map could not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ShardMapError {
-    #[error("the shard map is being written for too long: wait for a new supervisor")]
+    #[error("the shard map is being written for too long: go on with the old one and try again")]
     Busy,
     #[error("the shard map is corrupt")]
     Corrupt,

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use bitflags::bitflags;
-use warren_base::{ClientId, Timestamp};
+use warren_base::{ClientId, ShardId, Timestamp};
 use warren_proto::{Answer, Credentials, Request};
 
 bitflags! {
@@ -21,6 +21,8 @@ bitflags! {
         const IO = 2;
         /// The call was cancelled: EINTR.
         const CANCELLED = 4;
+        /// The answer is a copy whose access time may be old: reads do not wait until it is gone.
+        const OLD_ATIME = 8;
     }
 }
 
@@ -28,8 +30,14 @@ bitflags! {
 #[derive(Clone, Debug)]
 pub enum Action {
     Request(Request),
-    /// The client of the process is gone: its opens are closed and its locks released.
-    Expel,
+    /// Attributes of what a path leads to, answered from copies alone: all of the way at one instant.
+    Stat {
+        path: Rc<[u8]>,
+        follow_last: bool,
+    },
+    /// The client of the process is gone: the cell of these shards closes what it had open there and
+    /// releases its locks.
+    Expel(Rc<[ShardId]>),
     /// The fleet stopped and started again: no opens, no locks, no unlinked files.
     Restart,
 }

@@ -4,6 +4,7 @@
 //! * [`model`]: a file system in memory, written for obviousness; says whether an outcome is legal.
 //! * [`history`] and [`linear`]: what clients saw, and whether one order of all calls explains it.
 //! * [`world`]: cells, supervisor, clients, links, disk, driven by one seed.
+//! * [`crash`]: a fleet, its power cut at any moment, and what has to be there afterwards.
 //! * [`swarm`]: the mix that a seed draws.
 //! * [`run`] and [`run_many`]: what the command line and the tests call.
 //!
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod crash;
 mod fixed;
 pub mod history;
 pub mod linear;

@@ -130,7 +130,8 @@ impl<'a> Search<'a> {
         let count = history.iter().map(|op| op.process + 1).max().unwrap_or(0);
         let mut processes = vec![Vec::new(); count];
         for (at, operation) in history.iter().enumerate() {
-            if operation.outcome.is_some() || !matches!(operation.action, Action::Request(_)) {
+            let is_of_harness = matches!(operation.action, Action::Expel(_) | Action::Restart);
+            if operation.outcome.is_some() || is_of_harness {
                 processes[operation.process].push(at);
             }
         }
@@ -234,6 +235,7 @@ pub fn describe(operation: &Operation) -> String {
     let mut line = format!("p{} {} ", operation.process, operation.client);
     match &operation.action {
         Action::Request(request) => line.push_str(&format!("{request:?}")),
+        Action::Stat { path, .. } => line.push_str(&format!("Stat {}", path.escape_ascii())),
         action => line.push_str(&format!("{action:?}")),
     }
     if !operation.payload.is_empty() {

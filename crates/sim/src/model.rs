@@ -17,11 +17,12 @@ mod names;
 mod rename;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use warren_base::{ClientId, Errno, Ino, Timestamp};
+use warren_base::{ClientId, Errno, Ino, ShardId, Timestamp};
 use warren_proto::{Attr, CreateFlags, Credentials, Entry, FileKind, Reply, Request};
 
 pub use inode::{Body, Inode, Name, Open, TimeBound};
@@ -110,9 +111,9 @@ impl State {
     pub fn step(&self, operation: &Operation, rules: &Rules) -> Result<State, Refusal> {
         let mut next = self.clone();
         match &operation.action {
-            Action::Expel => next.expel(operation.client),
+            Action::Expel(shards) => next.expel(operation.client, shards),
             Action::Restart => next.restart(),
-            Action::Request(request) => {
+            Action::Request(_) | Action::Stat { .. } => {
                 let outcome = operation.outcome.as_ref().expect("only what returned is stepped");
                 let step = Step {
                     client: operation.client,
@@ -123,12 +124,21 @@ impl State {
                     outcome,
                     rules,
                 };
-                if !step.is_excused() && !next.is_refused_as_stale(request, &step) {
-                    next.request(request, &step)?;
-                }
+                next.call(&operation.action, &step)?;
             }
         }
         Ok(next)
+    }
+
+    fn call(&mut self, action: &Action, step: &Step<'_>) -> Legal {
+        match action {
+            _ if step.is_excused() => Ok(()),
+            Action::Stat { path, follow_last } => self.stat_path(step, path, *follow_last),
+            Action::Request(request) if !self.is_refused_as_stale(request, step) => {
+                self.request(request, step)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn request(&mut self, request: &Request, step: &Step<'_>) -> Legal {
@@ -214,17 +224,18 @@ impl State {
     }
 
     /// Sees attributes that the system gave out.
-    fn observe_attr(&mut self, ino: Ino, attr: &Attr) -> Legal {
+    fn observe_attr(&mut self, step: &Step<'_>, ino: Ino, attr: &Attr) -> Legal {
         let Some(inode) = self.get(ino) else {
             return Err(Refusal::Differs("attributes of an inode that is gone"));
         };
         inode.attr_differs(ino, attr).map_or(Ok(()), |what| Err(Refusal::Differs(what)))?;
-        self.change(ino, |inode| inode.observe_times(attr))
+        let old_atime = step.excuses.contains(Excuses::OLD_ATIME);
+        self.change(ino, |inode| inode.observe_times(attr, old_atime))
             .map_or(Ok(()), |what| Err(Refusal::Differs(what)))
     }
 
     /// Sees where the system says a name leads.
-    fn observe_entry(&mut self, expected: Ino, entry: &Entry) -> Legal {
+    fn observe_entry(&mut self, step: &Step<'_>, expected: Ino, entry: &Entry) -> Legal {
         let inode = self.get(expected).expect("an entry leads to an inode that is there");
         if entry.ino != expected {
             return Err(Refusal::Differs("the name leads elsewhere"));
@@ -232,23 +243,24 @@ impl State {
         if entry.kind != inode.kind {
             return Err(Refusal::Differs("the entry's kind"));
         }
-        entry.attr.map_or(Ok(()), |(attr, _)| self.observe_attr(expected, &attr))
+        entry.attr.map_or(Ok(()), |(attr, _)| self.observe_attr(step, expected, &attr))
     }
 
-    fn expel(&mut self, client: ClientId) {
-        self.release_all(|open| open == client);
+    fn expel(&mut self, client: ClientId, shards: &[ShardId]) {
+        self.release_all(|ino| shards.contains(&ino.shard()), |open| open == client);
     }
 
     fn restart(&mut self) {
-        self.release_all(|_| true);
+        self.release_all(|_| true, |_| true);
     }
 
-    fn release_all(&mut self, whose: impl Fn(ClientId) -> bool) {
+    fn release_all(&mut self, of: impl Fn(Ino) -> bool, whose: impl Fn(ClientId) -> bool) {
         let touched = |inode: &Inode| {
             inode.opens.values().any(|open| whose(open.client))
                 || inode.locks.iter().any(|held| whose(held.holder.client))
         };
-        let inodes: Vec<Ino> = self.inodes().filter(|(_, i)| touched(i)).map(|(i, _)| i).collect();
+        let inodes = self.inodes().filter(|(ino, inode)| of(*ino) && touched(inode));
+        let inodes: Vec<Ino> = inodes.map(|(ino, _)| ino).collect();
         for ino in inodes {
             self.change(ino, |inode| {
                 inode.opens.retain(|_, open| !whose(open.client));

@@ -1,6 +1,7 @@
 //! Running seeds: one, or very many.
 
 use std::fmt;
+use std::panic::RefUnwindSafe;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -81,33 +82,38 @@ impl std::error::Error for Failure {}
 
 /// Runs one seed. The same seed always does the same.
 pub fn run(options: Options) -> Result<Summary, Failure> {
-    match attempt(options, false) {
+    let Options { seed, steps: calls, cells, plant } = options;
+    twice(seed, &|verbose| attempt(Plan { seed, calls: calls.max(1), cells, plant, verbose }))
+}
+
+/// Runs `attempt`, and if it fails once more: text costs time, so only a run that fails writes any.
+pub(crate) fn twice(
+    seed: u64,
+    attempt: &(dyn Fn(bool) -> Result<Summary, Broken> + RefUnwindSafe),
+) -> Result<Summary, Failure> {
+    // A panic of what is simulated is a finding like any other, with its seed.
+    let attempt = |verbose| {
+        std::panic::catch_unwind(|| attempt(verbose)).unwrap_or_else(|panic| {
+            let text = (panic.downcast_ref::<String>().map(String::as_str))
+                .or_else(|| panic.downcast_ref::<&str>().copied());
+            let rule = format!("panic: {}", text.unwrap_or("without a message"));
+            Err(Broken { rule, lines: Vec::new() })
+        })
+    };
+    match attempt(false) {
         Ok(summary) => Ok(summary),
-        // Text costs time, so only a run that fails writes any: it is run once more.
-        Err(first) => match attempt(options, true) {
-            Err(broken) => {
-                let events = broken.lines;
-                Err(Failure { seed: options.seed, rule: broken.rule, events })
-            }
+        Err(first) => match attempt(true) {
+            Err(broken) => Err(Failure { seed, rule: broken.rule, events: broken.lines }),
             Ok(_) => {
                 let rule = format!("the second run of the seed passes; the first: {}", first.rule);
-                Err(Failure { seed: options.seed, rule, events: Vec::new() })
+                Err(Failure { seed, rule, events: Vec::new() })
             }
         },
     }
 }
 
-fn attempt(options: Options, verbose: bool) -> Result<Summary, Broken> {
-    let Options { seed, steps: calls, cells, plant } = options;
-    let plan = Plan { seed, calls: calls.max(1), cells, plant, verbose };
-    let run = || World::run(plan);
-    // A panic of what is simulated is a finding like any other, with its seed.
-    let result = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
-        let text = (panic.downcast_ref::<String>().map(String::as_str))
-            .or_else(|| panic.downcast_ref::<&str>().copied());
-        let rule = format!("panic: {}", text.unwrap_or("without a message"));
-        Err(Broken { rule, lines: Vec::new() })
-    })?;
+fn attempt(plan: Plan) -> Result<Summary, Broken> {
+    let result = World::run(plan)?;
     Ok(Summary {
         runs: 1,
         hash: result.hash,
@@ -126,6 +132,18 @@ pub fn run_many(
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Summary, Failure> {
+    let run = |seed| run(Options { seed, ..options });
+    many(options.seed, count, threads, progress, &run)
+}
+
+/// The same for any world.
+pub(crate) fn many(
+    first: u64,
+    count: u64,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+    run: &(dyn Fn(u64) -> Result<Summary, Failure> + Sync),
+) -> Result<Summary, Failure> {
     let (next, done, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let total = Mutex::new(Summary::default());
     let failure: Mutex<Option<Failure>> = Mutex::new(None);
@@ -135,7 +153,7 @@ pub fn run_many(
             if at >= count {
                 return;
             }
-            match run(Options { seed: options.seed.wrapping_add(at), ..options }) {
+            match run(first.wrapping_add(at)) {
                 Ok(summary) => total.lock().expect("no thread panics").add(&summary),
                 Err(found) => {
                     stop.store(true, Ordering::Relaxed);

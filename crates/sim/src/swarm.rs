@@ -38,9 +38,13 @@ pub enum Kind {
     Fsync,
     Sync,
     StatFs,
+    StatPath,
+    OpenPath,
+    ChangePath,
+    RenamePath,
 }
 
-const KINDS: [(Kind, u64); 32] = [
+const KINDS: [(Kind, u64); 36] = [
     (Kind::Lookup, 12),
     (Kind::GetAttr, 12),
     (Kind::CreateFile, 8),
@@ -73,6 +77,10 @@ const KINDS: [(Kind, u64); 32] = [
     (Kind::Fsync, 1),
     (Kind::Sync, 1),
     (Kind::StatFs, 1),
+    (Kind::StatPath, 8),
+    (Kind::OpenPath, 2),
+    (Kind::ChangePath, 4),
+    (Kind::RenamePath, 3),
 ];
 
 /// What one seed draws.
@@ -87,6 +95,8 @@ pub struct Swarm {
     pub slots: u16,
     /// Names that calls choose from: few names make calls meet.
     pub names: u64,
+    /// Files that most calls choose from.
+    pub hot_files: usize,
     /// Frames of a cell's cache.
     pub frames: u32,
     /// Free chunks for all cells together; few run out.
@@ -103,6 +113,19 @@ pub struct Swarm {
     /// The slowest message and I/O, in nanoseconds.
     pub message_delay: u64,
     pub io_delay: u64,
+    /// Clients whose copies are in a kernel, and chances in 1,000 that one acknowledges late.
+    pub fronts: usize,
+    pub late_recall: u64,
+    /// Only the first client changes data.
+    pub one_writer: bool,
+    /// Chances in 10,000: that a client goes before a call, that a message between cells is damaged.
+    pub hangups: u64,
+    pub damage: u64,
+    /// Chances in 1,000: that a block comes wrong from the device, that a write or a flush of the
+    /// supervisor fails.
+    pub rot: u64,
+    pub supervisor_error: u64,
+    pub flush_error: u64,
     kinds: Vec<Kind>,
 }
 
@@ -113,13 +136,17 @@ impl Swarm {
         // As many shards as cells put most directories on another cell than their parents.
         let shards = if rng.chance(1, 2) { cells } else { cells * (1 + rng.below(6) as u16) };
         let chunks = rng.chance(1, 5).then(|| u64::from(shards) + rng.below(4));
+        let clients = 1 + rng.below(6) as usize;
+        let fronts =
+            if rng.chance(1, 2) { rng.below(clients.min(3) as u64 + 1) as usize } else { 0 };
         Self {
             cells,
             cells_later: 1 + rng.below(8) as u16,
             shards,
-            clients: 1 + rng.below(6) as usize,
+            clients,
             slots: *rng.pick(&[1, 1, 2, 4]),
             names: *rng.pick(&[2, 3, 5, 8, 20]),
+            hot_files: *rng.pick(&[2, 4, 12, 12]),
             frames: *rng.pick(&[40, 64, 96, 1024]),
             chunks,
             plain_users: rng.chance(1, 2),
@@ -130,6 +157,14 @@ impl Swarm {
             nested: *rng.pick(&[0, 200, 600, 900]),
             message_delay: *rng.pick(&[100, 1000, 20_000]),
             io_delay: *rng.pick(&[1000, 50_000, 500_000]),
+            fronts,
+            late_recall: *rng.pick(&[0, 20, 200, 800]),
+            one_writer: fronts > 1 && rng.chance(1, 2),
+            hangups: *rng.pick(&[0, 0, 20, 100]),
+            damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 5]),
+            rot: *rng.pick(&[0, 0, 0, 10]),
+            supervisor_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 10, 50]),
+            flush_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 50]),
             kinds: draw_kinds(rng),
         }
     }
@@ -142,8 +177,10 @@ impl Swarm {
 /// Each kind is left out, as likely as usual, or three times as likely; creating is never left out.
 fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
     let mut kinds = vec![Kind::CreateFile, Kind::Mkdir];
+    let data = if rng.chance(1, 8) { 10 } else { 1 };
     for (kind, weight) in KINDS {
-        let times = *rng.pick(&[0, 1, 1, 1, 3]);
+        let of_data = matches!(kind, Kind::Open | Kind::Read | Kind::Write);
+        let times = *rng.pick(&[0, 1, 1, 1, 3]) * if of_data { data } else { 1 };
         kinds.extend(std::iter::repeat_n(kind, (weight * times) as usize));
     }
     kinds

@@ -7,14 +7,18 @@
 //!      -> the history of both lives must be linearizable
 //! ```
 
+mod admission;
 mod audit;
 mod clients;
+mod device;
 mod disk;
 mod fleet;
-mod lanes;
+mod front;
+mod kernel;
+pub(crate) mod lanes;
 mod program;
-mod queue;
-mod trace;
+pub(crate) mod queue;
+pub(crate) mod trace;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,7 +28,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Ino, Instant, MapVersion, Rng, Timestamp};
 use warren_cell::{PeerMessage, Plant};
 use warren_client::Op;
-use warren_disk::format::{FormatOptions, image};
+use warren_disk::format::{FormatOptions, image, log_suggested};
 use warren_disk::fsck;
 use warren_proto::{Credentials, Request, SetAttr};
 use warren_supervisor::Event as Heard;
@@ -124,7 +128,18 @@ pub struct World {
     /// The superblock names a new checkpoint since this was last looked at.
     switched: bool,
     io_failed: bool,
+    /// A write or flush of the supervisor failed.
+    supervisor_failed: bool,
+    /// Something acknowledged may not be on the device: a flush failed, or a cell is dead.
+    lost: bool,
     healed_at: u64,
+    /// Where in the order of events the last checkpoint was done, and a flush failed.
+    switched_at: u64,
+    flush_failed_at: Option<u64>,
+    /// Where in the order of events the event under way began.
+    event_began: u64,
+    /// Numbers of processes given out. The first is the restart's.
+    processes: usize,
     calls_left: u64,
     /// The first call of all, which lets others than root in.
     opening: Option<Op>,
@@ -155,6 +170,7 @@ impl World {
         let options = FormatOptions {
             size_bytes: POOL_BYTES,
             shards: swarm.shards,
+            log_bytes: log_suggested(POOL_BYTES),
             uuid: [7; 16],
             secret: rng.next_u64(),
             now: EPOCH,
@@ -187,7 +203,13 @@ impl World {
             admitted: false,
             switched: false,
             io_failed: false,
+            supervisor_failed: false,
+            lost: false,
             healed_at: u64::MAX,
+            switched_at: 0,
+            flush_failed_at: None,
+            event_began: 0,
+            processes: 1,
             calls_left: plan.calls,
             opening: Some(Op::Ino(open_up)),
             audit: None,
@@ -209,7 +231,8 @@ impl World {
         self.fsck("after the stop")?;
         self.restart();
         self.live()?;
-        let looked_at = self.check_history()?;
+        // After a loss the pool is as of its last checkpoint, and nobody knows yet what that must hold.
+        let looked_at = if self.lost { 0 } else { self.check_history()? };
         self.fsck("after the second stop")?;
         Ok(looked_at)
     }
@@ -230,27 +253,11 @@ impl World {
         format!("{so_far}{explanation}")
     }
 
-    fn invite_clients(&mut self) {
-        for number in 0..self.swarm.clients {
-            let uid = if self.swarm.plain_users { number as u32 % 3 } else { 0 };
-            // Two users who share a group, beside root.
-            let credentials = match uid {
-                0 => Credentials::default(),
-                uid => Credentials {
-                    uid: 999 + uid,
-                    gid: 999 + uid,
-                    groups: vec![1000],
-                    checked_by_kernel: false,
-                },
-            };
-            let near = CellId(self.rng.below(u64::from(self.swarm.cells)) as u16);
-            let (slots, map) = (self.swarm.slots, &self.map);
-            self.clients.push(Client::new(credentials, slots, map, MapVersion(1), near));
-        }
-    }
-
     /// One client, who looks at everything.
     fn restart(&mut self) {
+        if self.lost {
+            self.count("a fleet started after a loss");
+        }
         let (at, returned) = (self.place(), self.place());
         self.history.push(Operation {
             process: 0,
@@ -265,7 +272,6 @@ impl World {
             excuses: Excuses::default(),
             outcome: None,
         });
-        self.queue.clear();
         self.cells.clear();
         self.links.clear();
         self.clients.clear();
@@ -274,7 +280,9 @@ impl World {
         self.last_return = self.now;
         self.start_fleet(self.swarm.cells_later);
         let credentials = Credentials::default();
-        self.clients.push(Client::new(credentials, 1, &self.map, MapVersion(1), CellId(0)));
+        let mut client = Client::new(credentials, 1, &self.map, MapVersion(1), CellId(0));
+        client.process = self.new_processes(2);
+        self.clients.push(client);
         self.audit = Some(Audit::new());
     }
 
@@ -306,6 +314,12 @@ impl World {
                 return Err(format!("the run does not end; {}", self.under_way()));
             }
         }
+        // A fleet that was lost ends while answers are on their way: what they tell has happened.
+        while let Some((_, happening)) = self.queue.next() {
+            if let Happening::Reply { to, seq, hint, answer, .. } = happening {
+                self.would_answer(to, seq, hint, answer);
+            }
+        }
         Ok(())
     }
 
@@ -316,14 +330,14 @@ impl World {
 
     fn heal(&mut self) {
         self.phase = Phase::Heal;
-        self.heal_disk();
+        self.heal_device();
         self.healed_at = self.places;
         self.last_return = self.now;
     }
 
     fn under_way(&self) -> String {
         let mut text = format!("phase {:?}; under way:", self.phase);
-        for client in &self.clients {
+        for client in self.clients.iter().filter(|client| !client.is_gone) {
             for slot in &client.slots {
                 if let Some(request) = slot.under_way() {
                     text.push_str(&format!("\n    {} {request:?}", client.id));
@@ -341,7 +355,8 @@ impl World {
             Ok(())
         };
         let options = fsck::Options { contents: true };
-        let report = fsck::check(options, &mut read, &mut |_| {});
+        let blocks = POOL_BYTES / BLOCK_SIZE as u64;
+        let report = fsck::check(options, blocks, &mut read, &mut |_| {});
         // The second superblock copy is brought up to date while cells already go on.
         let counts = |finding: &&fsck::Finding| {
             finding.severity() == fsck::Severity::Damage
@@ -395,8 +410,13 @@ impl World {
     fn excuses(&self, invoked: u64) -> Excuses {
         let mut excuses = Excuses::default();
         excuses.set(Excuses::NO_SPACE, self.swarm.chunks.is_some() && self.lives == 1);
-        excuses.set(Excuses::IO, self.io_failed && invoked < self.healed_at);
+        excuses.set(Excuses::IO, self.io_failed && (invoked < self.healed_at || self.is_broken()));
         excuses
+    }
+
+    /// Whether the supervisor records nothing any more: whoever syncs is told so to the end.
+    fn is_broken(&self) -> bool {
+        self.lost || self.supervisor_failed
     }
 
     fn count(&mut self, what: &'static str) {
@@ -428,6 +448,8 @@ fn summary(happening: &Happening) -> [u64; 4] {
         Happening::CellIo { cell: of, io } => [7, cell(*of), io.0, 0],
         Happening::SupervisorIo { io } => [8, io.0, 0, 0],
         Happening::Tick { cell: of, .. } => [9, cell(*of), 0, 0],
+        Happening::DropCopies { client, listener } => [11, *listener as u64, *client as u64, 0],
+        Happening::Hangup { client } => [12, *client as u64, 0, 0],
         Happening::SupervisorTick { .. } => [10, 0, 0, 0],
     }
 }

@@ -4,7 +4,7 @@ use warren_cell::Plant;
 use warren_sim::{Options, run, run_many};
 
 /// Few enough for every build; `warren sim` runs as many as one likes.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 200;
 
 /// A planted bug must be found within this many seeds.
 const CONTROL_SEEDS: u64 = 1000;
@@ -21,11 +21,27 @@ fn seeds_pass_and_reach_the_rare_branches() {
     };
     let rare = [
         "a client acted between two stores of a cell",
+        "a client hung up that held files or locks",
+        "a client hung up with a request under way",
+        "a fleet started after a loss",
+        "a flush failed",
+        "a front hung up while it was recalled",
+        "a front used copies while others were recalled",
         "a full directory kept",
         "a full inbox",
+        "a kernel knew a name",
+        "a kernel knew attributes",
+        "a kernel knew pages",
+        "a last checkpoint failed",
+        "a late acknowledgement",
         "a lease cleared while its holder was in a call",
+        "a path walked over copies",
+        "a recall of pages waits for a read or write of them",
         "a stale inode refused",
         "a stall",
+        "a sync was told of a failure",
+        "a write failed",
+        "a write of the supervisor failed",
         "answered from copies",
         "block read by a cell",
         "ENOSPC answered",
@@ -92,4 +108,29 @@ fn a_stamp_used_twice_is_found() {
 #[test]
 fn a_change_known_before_its_words_are_cleared_is_found() {
     is_found(Plant::RevokeAfterCommit);
+}
+
+#[test]
+fn a_change_that_waits_for_no_recall_is_found() {
+    is_found(Plant::SkipRecall);
+}
+
+#[test]
+fn a_grant_of_what_is_being_recalled_is_found() {
+    is_found(Plant::GrantDuringRecall);
+}
+
+#[test]
+fn a_write_that_waits_for_its_own_recall_is_found() {
+    is_found(Plant::WaitForOwnRecall);
+}
+
+#[test]
+fn locks_of_the_dead_are_found() {
+    is_found(Plant::KeepLocks);
+}
+
+#[test]
+fn a_sync_told_of_a_failed_checkpoint_as_done_is_found() {
+    is_found(Plant::IgnoreFailure);
 }

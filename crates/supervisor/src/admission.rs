@@ -21,6 +21,9 @@ use crate::set::CellSet;
 /// bounds what a flood of connections costs; a process that runs out can still use the mount.
 pub const ADMISSIONS_MAX: usize = 1024;
 
+/// Of these, what only fronts may take: a crowd of clients must not keep a mount out.
+pub(crate) const ADMISSIONS_OF_FRONTS: usize = 32;
+
 /// How far a client is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClientState {
@@ -55,7 +58,8 @@ impl Admission {
         if slots == 0 || slots > SLOTS_MAX || applicant.credentials.groups.len() > GROUPS_MAX {
             return Err(Errno::EINVAL);
         }
-        if self.clients.len() >= ADMISSIONS_MAX {
+        let reserved = if applicant.front { 0 } else { ADMISSIONS_OF_FRONTS };
+        if self.clients.len() + reserved >= ADMISSIONS_MAX {
             return Err(Errno::ENFILE);
         }
         self.last = self.last.checked_add(1).ok_or(Errno::ENFILE)?;
@@ -113,6 +117,11 @@ impl Admission {
             }
             _ => false,
         }
+    }
+
+    /// A cell that has not said of some client what it was asked for.
+    pub fn waits_for(&self) -> Option<CellId> {
+        self.clients.values().find_map(|known| known.waiting.iter().next())
     }
 
     pub fn is_empty(&self) -> bool {

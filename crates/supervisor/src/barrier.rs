@@ -42,8 +42,22 @@ impl Barrier {
         self.number
     }
 
+    /// The number of a commit that no cell takes part in.
+    pub const fn skip(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
     pub const fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle)
+    }
+
+    /// A cell whose answer the attempt cannot go on without.
+    pub fn waits_for(&self) -> Option<CellId> {
+        match &self.phase {
+            Phase::Draining { waiting } | Phase::Writing { waiting, .. } => waiting.iter().next(),
+            Phase::Idle | Phase::Recording => None,
+        }
     }
 
     /// Begins an attempt, which also serves all who wanted one until now.

@@ -113,6 +113,8 @@ pub enum Failure {
     BrokenShard { shard: ShardId, errno: Errno },
     /// A cell has opened its shards by another shard map than the supervisor's.
     WrongMap { cell: CellId },
+    /// The superblock could not be told that the pool is in use.
+    Opening { errno: Errno },
     /// The last checkpoint did not happen; the one before is on the device.
     LastCheckpoint { errno: Errno },
     /// The last checkpoint is on the device, but the copy of its superblock may not be.
@@ -128,9 +130,10 @@ impl fmt::Display for Failure {
                 write!(f, "cell {cell} (epoch {epoch}) ended unexpectedly")
             }
             Self::BrokenShard { shard, errno } => {
-                write!(f, "shard {shard} cannot be opened: {errno}; run fsck")
+                write!(f, "shard {shard} cannot be served: {errno}; run fsck")
             }
             Self::WrongMap { cell } => write!(f, "cell {cell} runs by another shard map"),
+            Self::Opening { errno } => write!(f, "the superblock cannot be written: {errno}"),
             Self::LastCheckpoint { errno } => write!(
                 f,
                 "the last checkpoint failed: {errno}; the pool is as of the checkpoint before"

@@ -16,8 +16,8 @@ use std::fmt;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, CellId, Errno, Ino, Lsn, ShardId};
 use warren_disk::{
-    BlockPtr, BlockWrite, ChosenRoot, Owner, ROOT_HEIGHT_MAX, ROOT_SLOT_SIZE, RegionError,
-    RegionMap, RootSlot, RootSlotError, SlotState, Superblock,
+    BlockPtr, BlockWrite, ChosenRoot, LogTable, LogTableError, Owner, ROOT_HEIGHT_MAX,
+    ROOT_SLOT_SIZE, RegionError, RegionMap, RootSlot, RootSlotError, SlotState, Superblock,
 };
 use warren_proto::control::{ShardRoot, Written};
 
@@ -29,6 +29,7 @@ const PAGE_GENERATION: usize = 8;
 pub enum LedgerError {
     Region(RegionError),
     Root(ShardId, RootSlotError),
+    Logs(LogTableError),
     /// The device is shorter than the superblock says.
     TooShort,
 }
@@ -37,6 +38,7 @@ impl fmt::Display for LedgerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Region(error) => error.fmt(f),
+            Self::Logs(error) => error.fmt(f),
             Self::Root(shard, error) => write!(f, "shard {shard}: {error}"),
             Self::TooShort => f.write_str("the device ends before the pool does"),
         }
@@ -57,6 +59,9 @@ pub struct Ledger {
     superblock: Superblock,
     regions: RegionMap,
     shards: Vec<ShardRecord>,
+    logs: LogTable,
+    /// The copy of the log table that does not count.
+    logs_spare: usize,
     /// The blocks of root slots as they were last written or read: a block holds the slots of eight
     /// shards, and nobody else writes it.
     root_blocks: BTreeMap<BlockNo, Box<[u8]>>,
@@ -70,6 +75,8 @@ pub struct Ledger {
 pub(crate) struct Attempt {
     superblock: Superblock,
     regions: Option<RegionMap>,
+    logs: LogTable,
+    logs_place: BlockNo,
     shards: BTreeMap<ShardId, ShardRecord>,
     chunks: BTreeSet<u64>,
     root_blocks: BTreeMap<BlockNo, Box<[u8]>>,
@@ -77,19 +84,24 @@ pub(crate) struct Attempt {
 }
 
 impl Ledger {
-    /// From what was read of the device: both copies of the region map, and both arrays of root
-    /// slots (`2 * roots_blocks` blocks).
+    /// From what was read of the device: both copies of the region map, both arrays of root slots
+    /// (`2 * roots_blocks` blocks), and both copies of the log table.
     pub fn load(
         superblock: Superblock,
         regions: [&[u8]; 2],
         root_slots: &[u8],
+        log_tables: [&[u8]; 2],
     ) -> Result<Self, LedgerError> {
         let layout = superblock.layout;
         if root_slots.len() as u64 != 2 * layout.roots_blocks() * BLOCK_SIZE as u64 {
             return Err(LedgerError::TooShort);
         }
+        let (logs, logs_spare) =
+            LogTable::choose(log_tables, superblock.generation).map_err(LedgerError::Logs)?;
         let mut ledger = Self {
-            regions: RegionMap::load(&superblock, regions).map_err(LedgerError::Region)?,
+            logs,
+            logs_spare,
+            regions: load_regions(&superblock, regions).map_err(LedgerError::Region)?,
             shards: Vec::with_capacity(usize::from(layout.shards())),
             root_blocks: (root_slots.chunks(BLOCK_SIZE).enumerate())
                 .map(|(n, bytes)| (layout.roots_start().offset(n as u64), bytes.into()))
@@ -99,7 +111,8 @@ impl Ledger {
             superblock,
         };
         ledger.load_shards()?;
-        if has_uncommitted_page(regions, ledger.superblock.generation) {
+        let torn = !ledger.regions.bad_pages().is_empty();
+        if torn || has_uncommitted_page(regions, ledger.superblock.generation) {
             // Rare (killed within milliseconds), so all pages rather than the right ones.
             ledger.stale_chunks = (layout.reserved_chunks()..layout.chunks()).collect();
         }
@@ -117,8 +130,15 @@ impl Ledger {
                 .map_err(|error| LedgerError::Root(shard, error))?;
             let ChosenRoot { root, spare, spare_state } = chosen;
             self.shards.push(ShardRecord { root, spare });
-            if matches!(spare_state, SlotState::Uncommitted(_)) {
-                self.stale_shards.insert(shard);
+            match spare_state {
+                SlotState::Uncommitted(_) => drop(self.stale_shards.insert(shard)),
+                // No slot is newer than the last checkpoint.
+                SlotState::Bad(_)
+                    if root.is_none_or(|root| root.generation < self.superblock.generation) =>
+                {
+                    return Err(LedgerError::Root(shard, RootSlotError::InDoubt));
+                }
+                _ => {}
             }
         }
         Ok(())
@@ -130,6 +150,23 @@ impl Ledger {
 
     pub const fn regions(&self) -> &RegionMap {
         &self.regions
+    }
+
+    /// The op logs, and from where each is to be replayed. They hold nothing that counts if the pool
+    /// is clean.
+    pub const fn logs(&self) -> &LogTable {
+        &self.logs
+    }
+
+    /// The chunks of every shard that has any, in order.
+    pub fn chunks_of_shards(&self) -> BTreeMap<ShardId, Vec<u64>> {
+        let mut chunks: BTreeMap<_, Vec<u64>> = BTreeMap::new();
+        for (chunk, owner) in self.regions.iter() {
+            if let Owner::Shard(shard) = owner {
+                chunks.entry(shard).or_default().push(chunk);
+            }
+        }
+        chunks
     }
 
     /// The root slot that counts; `None` if the shard was never used.
@@ -147,19 +184,15 @@ impl Ledger {
         owners: &[CellId],
     ) -> Result<Option<Attempt>, Errno> {
         assert!(number > self.superblock.generation);
-        let unchanged = written.iter().all(|(_, part)| *part == Written::default());
+        let starts = self.log_starts(written)?;
+        let is_empty = |(_, part): &(_, Written)| {
+            part.roots.is_empty() && part.claimed.is_empty() && part.released.is_empty()
+        };
+        let unchanged = written.iter().all(is_empty) && starts == self.logs.starts;
         if unchanged && (!clean || self.superblock.clean) {
             return Ok(None);
         }
-        let superblock = Superblock { generation: number, clean, ..self.superblock.clone() };
-        let mut attempt = Attempt {
-            superblock,
-            regions: None,
-            shards: BTreeMap::new(),
-            chunks: BTreeSet::new(),
-            root_blocks: BTreeMap::new(),
-            region_pages: Vec::new(),
-        };
+        let mut attempt = self.blank(number, clean, LogTable { starts, ..self.logs.clone() });
         self.add_chunks(&mut attempt, written, owners)?;
         for (cell, part) in written {
             for root in &part.roots {
@@ -171,6 +204,44 @@ impl Ledger {
         }
         self.add_stale_shards(&mut attempt);
         Ok(Some(attempt))
+    }
+
+    /// The opening of a pool by a fleet of so many cells: from now on it is not clean, and the logs are
+    /// new and empty.
+    pub(crate) fn opening(&self, number: u64, cells: usize) -> Attempt {
+        let logs = LogTable { generation: 0, incarnation: number, starts: vec![Lsn(0); cells] };
+        let mut attempt = self.blank(number, false, logs);
+        // Its superblock would vouch for what lies in wait as any other does.
+        self.add_chunks(&mut attempt, &[], &[]).expect("nothing is claimed or released");
+        self.add_stale_shards(&mut attempt);
+        attempt
+    }
+
+    fn blank(&self, number: u64, clean: bool, logs: LogTable) -> Attempt {
+        let layout = self.superblock.layout;
+        Attempt {
+            superblock: Superblock { generation: number, clean, ..self.superblock.clone() },
+            regions: None,
+            logs: LogTable { generation: number, ..logs },
+            logs_place: layout.log_table(self.logs_spare),
+            shards: BTreeMap::new(),
+            chunks: BTreeSet::new(),
+            root_blocks: BTreeMap::new(),
+            region_pages: Vec::new(),
+        }
+    }
+
+    /// From where each log counts after the checkpoint.
+    fn log_starts(&self, written: &[(CellId, Written)]) -> Result<Vec<Lsn>, Errno> {
+        let mut starts = self.logs.starts.clone();
+        for (cell, part) in written {
+            let start = starts.get_mut(usize::from(cell.0)).ok_or(Errno::EPROTO)?;
+            if part.log_start < *start {
+                return Err(Errno::EPROTO);
+            }
+            *start = part.log_start;
+        }
+        Ok(starts)
     }
 
     /// Claims before releases: a chunk has one owner in the whole of a checkpoint.
@@ -273,6 +344,8 @@ impl Ledger {
     /// The attempt is durable: it is the state from now on.
     pub(crate) fn commit(&mut self, attempt: Attempt) {
         self.superblock = attempt.superblock;
+        self.logs = attempt.logs;
+        self.logs_spare = 1 - self.logs_spare;
         if let Some(regions) = attempt.regions {
             self.regions = regions;
             self.stale_chunks.clear();
@@ -295,11 +368,21 @@ impl Attempt {
     /// What must be durable before the superblock is written.
     pub fn writes(&self) -> Vec<BlockWrite> {
         let roots = self.root_blocks.iter().map(|(block, bytes)| (*block, bytes.clone()));
-        self.region_pages.iter().cloned().chain(roots).collect()
+        let logs = (self.logs_place, self.logs.encode());
+        self.region_pages.iter().cloned().chain(roots).chain([logs]).collect()
     }
 
     pub const fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+}
+
+/// The map, unless it may be one of the past: in that, chunks are free that have owners.
+fn load_regions(superblock: &Superblock, copies: [&[u8]; 2]) -> Result<RegionMap, RegionError> {
+    let regions = RegionMap::load(superblock, copies)?;
+    match regions.bad_pages().iter().find(|page| page.in_doubt) {
+        Some(page) => Err(RegionError::InDoubt(page.block)),
+        None => Ok(regions),
     }
 }
 
@@ -335,3 +418,7 @@ fn has_uncommitted_page(copies: [&[u8]; 2], committed: u64) -> bool {
         generation.is_some_and(|generation| generation > committed)
     })
 }
+
+#[cfg(test)]
+#[path = "ledger/tests.rs"]
+mod tests;

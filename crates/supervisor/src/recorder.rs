@@ -90,6 +90,17 @@ impl Recorder {
         let Some(attempt) = self.ledger.attempt(number, clean, written, owners)? else {
             return Ok(Begun::NothingChanged);
         };
+        self.start(attempt, effects);
+        Ok(Begun::Writing)
+    }
+
+    /// Records that a fleet of so many cells has opened the pool.
+    pub fn open(&mut self, number: u64, cells: usize, effects: &mut Vec<Effect>) {
+        assert!(matches!(self.step, Step::Idle));
+        self.start(self.ledger.opening(number, cells), effects);
+    }
+
+    fn start(&mut self, attempt: Attempt, effects: &mut Vec<Effect>) {
         let mut pending = BTreeSet::new();
         for (block, bytes) in attempt.writes() {
             let io = self.io();
@@ -97,9 +108,6 @@ impl Recorder {
             effects.push(Effect::Write { io, block, bytes });
         }
         self.step = Step::Writes { attempt, pending, failed: None };
-        // Without root slots or pages (only the clean mark changed) nothing will be done later.
-        self.advance(effects);
-        Ok(Begun::Writing)
     }
 
     /// Writes the superblock to this copy, which is behind or damaged, or was not the one that

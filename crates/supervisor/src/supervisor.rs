@@ -1,7 +1,7 @@
 //! The supervisor itself: events in, effects out.
 //!
 //! ```text
-//! starting -> serving -> expelling -> last checkpoint -> closing -> ended
+//! starting -> opening -> serving -> expelling -> last checkpoint -> closing -> ended
 //!     |          |           |              |               ^
 //!     +----------+-----------+--------------+---------------+  a cell is lost; stop while starting
 //! ```
@@ -9,8 +9,8 @@
 //! A stop first expels all clients, so that nothing is acknowledged after the last checkpoint and
 //! unlinked open files are gone by then: only so may the superblock say "clean".
 //!
-//! A cell that is lost ends the fleet: there are no successors in this version. What is durable is
-//! the last checkpoint.
+//! A cell that is lost ends the fleet: there are no successors in this version. What was
+//! synced is in the last checkpoint and the logs, which the next start replays.
 
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
 use crate::fleet::{CellState, Fleet};
 use crate::ledger::Ledger;
 use crate::recorder::{Begun, Progress, Recorder};
+use crate::recovery::{Next, Recovery};
 use crate::status::{CellStatus, ClientStatus, Status};
 
 /// Between the end of a checkpoint and the start of the next that nobody asked for: what a power
@@ -34,6 +35,10 @@ pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a cell may take to end when it has nothing left to write.
 pub const STOP_WAIT: Duration = Duration::from_secs(2);
 
+/// How long clients may take to go and cells to write the last checkpoint, before one of them is
+/// said to hang. A command that waits for the end of a fleet waits longer.
+pub const STOP_MAX: Duration = Duration::from_secs(100);
+
 /// What a supervisor is started with.
 pub struct Config {
     /// Epoch of each cell, indexed by its number.
@@ -42,6 +47,9 @@ pub struct Config {
     /// Owner of every shard, indexed by its number.
     pub owners: Vec<CellId>,
     pub ledger: Ledger,
+    /// The pool was not left in order: replay its logs, write a checkpoint and end. The cells are as many
+    /// as its logs.
+    pub recover: bool,
     /// How the two superblocks stood when the pool was opened.
     pub copies: CopiesState,
 }
@@ -49,8 +57,10 @@ pub struct Config {
 /// How far the fleet is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// Cells open their shards.
+    /// Cells open their shards, and recover if need be.
     Starting,
+    /// The superblock is being told that the pool is in use.
+    Opening,
     Serving,
     /// A stop was asked for; clients go.
     Expelling,
@@ -58,10 +68,9 @@ pub enum Stage {
     LastCheckpoint {
         started: bool,
     },
-    /// Cells end.
+    /// Cells end. The time that they have begins when the last flush is done.
     Closing {
-        until: Instant,
-        sealed: bool,
+        until: Option<Instant>,
     },
     Ended,
 }
@@ -74,13 +83,18 @@ pub struct Supervisor {
     barrier: Barrier,
     recorder: Recorder,
     stage: Stage,
+    recovery: Option<Recovery>,
     /// A superblock copy to bring up to date before anything else.
     behind: Option<usize>,
     next_checkpoint: Instant,
     last_checkpoint: Option<Timestamp>,
     checkpoints: u64,
     checkpoints_failed: u64,
+    /// When the cells must be done with all that a stop asks of them.
+    stop_by: Option<Instant>,
     failure: Option<Failure>,
+    /// A stop was asked for before the pool was open.
+    stop_wanted: bool,
 }
 
 /// The time of an event, and where its effects go.
@@ -92,12 +106,15 @@ struct Turn<'a> {
 
 impl Supervisor {
     pub fn new(config: Config) -> Self {
-        let Config { epochs, map_version, owners, ledger, copies } = config;
+        let Config { epochs, map_version, owners, ledger, recover, copies } = config;
         assert!((1..=CELLS_MAX).contains(&epochs.len()));
         assert_eq!(owners.len(), usize::from(ledger.superblock().layout.shards()));
         assert!(owners.iter().all(|owner| usize::from(owner.0) < epochs.len()));
+        let fleet = Fleet::new(&epochs);
+        let recovery = recover.then(|| Recovery::new(fleet.all()));
         Self {
-            fleet: Fleet::new(&epochs),
+            fleet,
+            recovery,
             map_version,
             owners,
             admission: Admission::default(),
@@ -112,7 +129,9 @@ impl Supervisor {
             last_checkpoint: None,
             checkpoints: 0,
             checkpoints_failed: 0,
+            stop_by: None,
             failure: None,
+            stop_wanted: false,
         }
     }
 
@@ -159,7 +178,7 @@ impl Supervisor {
                 let progress = self.recorder.io_done(io, result, turn.effects);
                 self.progress(progress, &mut turn);
             }
-            Event::Tick => {}
+            Event::Tick => self.tick(&mut turn),
         }
         self.advance(&mut turn);
     }
@@ -177,6 +196,15 @@ impl Supervisor {
             }
             Report::Written { number, result, .. } => {
                 self.written(from, number, result, turn);
+            }
+            Report::LogEnd { lsn, .. } => {
+                let all = self.fleet.all();
+                let next = self.recovery.as_mut().and_then(|r| r.log_end(from, lsn, all));
+                self.recover(next, turn);
+            }
+            Report::Replayed { chunks, .. } => {
+                let next = self.recovery.as_mut().and_then(|r| r.replayed(from, chunks));
+                self.recover(next, turn);
             }
             Report::Broken { shard, errno, .. } => {
                 self.fail(Failure::BrokenShard { shard, errno }, turn);
@@ -199,16 +227,40 @@ impl Supervisor {
             return self.fail(Failure::WrongMap { cell: from }, turn);
         }
         self.fleet.set(from, CellState::Ready);
-        if self.fleet.are_all_ready() {
-            self.stage = Stage::Serving;
-            turn.effects.push(Effect::FleetReady);
-            self.set_timer(turn);
+        if !self.fleet.are_all_ready() {
+            return;
         }
+        if self.recovery.is_some() {
+            // Nobody was admitted: what is left to do is the checkpoint that the clean mark comes with.
+            self.stage = Stage::LastCheckpoint { started: false };
+            return;
+        }
+        self.stage = Stage::Opening;
+        let number = self.barrier.skip();
+        let cells = self.fleet.all().iter().count();
+        self.recorder.open(number, cells, turn.effects);
+    }
+
+    /// The pool is marked as in use: whatever is logged from now on counts.
+    fn opened(&mut self, turn: &mut Turn<'_>) {
+        self.stage = Stage::Serving;
+        turn.effects.push(Effect::FleetReady);
+        self.set_timer(turn);
+    }
+
+    fn recover(&mut self, next: Option<Next>, turn: &mut Turn<'_>) {
+        let order = match next {
+            None => return,
+            Some(Next::Cut(ends)) => Order::Cut { ends },
+            Some(Next::Replay) => Order::Replay,
+            Some(Next::Claimed(chunks)) => Order::Claimed { chunks },
+        };
+        send(self.fleet.all(), &order, turn.effects);
     }
 
     fn connect(&mut self, connection: ConnectionNo, applicant: Applicant, turn: &mut Turn<'_>) {
         let result = match self.stage {
-            Stage::Starting => Err(Errno::EAGAIN),
+            Stage::Starting | Stage::Opening => Err(Errno::EAGAIN),
             Stage::Serving => {
                 let cells = self.fleet.all();
                 self.admission.connect(cells, connection, applicant, turn.effects)
@@ -237,8 +289,12 @@ impl Supervisor {
     fn stop(&mut self, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Starting => self.close(turn),
+            Stage::Opening => self.stop_wanted = true,
             Stage::Serving => {
                 self.stage = Stage::Expelling;
+                let stop_by = turn.now + STOP_MAX;
+                self.stop_by = Some(stop_by);
+                turn.effects.push(Effect::Wake(stop_by));
                 self.admission.expel_all(self.fleet.all(), turn.effects);
             }
             _ => {}
@@ -255,10 +311,8 @@ impl Supervisor {
     }
 
     fn close(&mut self, turn: &mut Turn<'_>) {
-        let until = turn.now + STOP_WAIT;
-        self.stage = Stage::Closing { until, sealed: false };
+        self.stage = Stage::Closing { until: None };
         send(self.fleet.living(), &Order::Stop, turn.effects);
-        turn.effects.push(Effect::Wake(until));
         let progress = self.recorder.seal(turn.effects);
         self.progress(progress, turn);
     }
@@ -266,6 +320,10 @@ impl Supervisor {
     /// Whatever has become possible or due.
     fn advance(&mut self, turn: &mut Turn<'_>) {
         match self.stage {
+            Stage::Serving if std::mem::take(&mut self.stop_wanted) => {
+                self.stop(turn);
+                self.advance(turn);
+            }
             Stage::Serving | Stage::Expelling if self.barrier.is_idle() => {
                 let is_due = self.stage == Stage::Serving && turn.now >= self.next_checkpoint;
                 if self.barrier.wanted || (is_due && self.recorder.broken().is_none()) {
@@ -282,21 +340,34 @@ impl Supervisor {
                 self.stage = Stage::LastCheckpoint { started: true };
                 self.drain(turn);
             }
-            Stage::Closing { until, sealed } => self.finish(until, sealed, turn),
+            Stage::Closing { until: Some(_) } if self.fleet.living().is_empty() => self.end(turn),
             _ => {}
         }
     }
 
-    fn finish(&mut self, until: Instant, sealed: bool, turn: &mut Turn<'_>) {
-        let living = self.fleet.living();
-        let is_late = turn.now >= until;
-        if let (true, Some(cell)) = (is_late, living.iter().next()) {
-            self.failure = self.failure.or(Some(Failure::CellHangs { cell }));
+    /// Judges who is late: only here, because a driver has heard everybody before a tick.
+    fn tick(&mut self, turn: &mut Turn<'_>) {
+        let stop_by = match self.stage {
+            Stage::Expelling | Stage::LastCheckpoint { .. } => self.stop_by,
+            Stage::Closing { until } => until,
+            _ => None,
+        };
+        let Some(stop_by) = stop_by else { return };
+        if turn.now < stop_by {
+            turn.effects.push(Effect::Wake(stop_by));
+        } else if matches!(self.stage, Stage::Closing { .. }) {
+            let hangs = self.fleet.living().iter().next();
+            let failure = hangs.map(|cell| Failure::CellHangs { cell });
+            self.failure = self.failure.or(failure);
+            self.end(turn);
+        } else if let Some(cell) = self.barrier.waits_for().or(self.admission.waits_for()) {
+            self.fail(Failure::CellHangs { cell }, turn);
         }
-        if sealed && (living.is_empty() || is_late) {
-            self.stage = Stage::Ended;
-            turn.effects.push(Effect::Exit(self.failure.map_or(Ok(()), Err)));
-        }
+    }
+
+    fn end(&mut self, turn: &mut Turn<'_>) {
+        self.stage = Stage::Ended;
+        turn.effects.push(Effect::Exit(self.failure.map_or(Ok(()), Err)));
     }
 
     fn drain(&mut self, turn: &mut Turn<'_>) {
@@ -335,16 +406,21 @@ impl Supervisor {
     fn progress(&mut self, progress: Progress, turn: &mut Turn<'_>) {
         match progress {
             Progress::Pending => {}
+            Progress::Committed if self.stage == Stage::Opening => self.opened(turn),
+            Progress::Failed(errno) if self.stage == Stage::Opening => {
+                self.fail(Failure::Opening { errno }, turn);
+            }
             Progress::Committed => self.checkpoint_done(turn),
             Progress::Failed(errno) => self.checkpoint_failed(errno, turn),
-            Progress::Sealed(result) => self.sealed(result),
+            Progress::Sealed(result) => self.sealed(result, turn),
         }
     }
 
-    fn sealed(&mut self, result: Result<(), Errno>) {
-        if let Stage::Closing { sealed, .. } = &mut self.stage {
-            *sealed = true;
-        }
+    fn sealed(&mut self, result: Result<(), Errno>, turn: &mut Turn<'_>) {
+        // Not before: a driver that flushes hears nobody meanwhile.
+        let until = turn.now + STOP_WAIT;
+        self.stage = Stage::Closing { until: Some(until) };
+        turn.effects.push(Effect::Wake(until));
         if let Err(errno) = result {
             self.failure = self.failure.or(Some(Failure::LastFlush { errno }));
         }
@@ -378,7 +454,8 @@ impl Supervisor {
 
     fn set_timer(&mut self, turn: &mut Turn<'_>) {
         self.next_checkpoint = turn.now + CHECKPOINT_INTERVAL;
-        turn.effects.push(Effect::Wake(self.next_checkpoint));
+        let wake = self.stop_by.map_or(self.next_checkpoint, |by| by.min(self.next_checkpoint));
+        turn.effects.push(Effect::Wake(wake));
     }
 
     pub fn status(&self) -> Status {

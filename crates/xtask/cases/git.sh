@@ -8,7 +8,13 @@ export GIT_CONFIG_COUNT=3 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
 export GIT_CONFIG_KEY_1=init.defaultBranch GIT_CONFIG_VALUE_1=main
 export GIT_CONFIG_KEY_2=gc.auto GIT_CONFIG_VALUE_2=0
 mkdir project
-git -C "$REPO" ls-files -z | (cd "$REPO" && tar cf - --null --verbatim-files-from --ignore-failed-read -T - 2>/dev/null) | tar xf - -C project
+# Both runs get the same files, whoever edits the repository meanwhile.
+sources="$PLACE/sources.tar"
+if [ ! -e "$sources" ]; then
+  (cd "$REPO" && git ls-files -z |
+    tar cf - --null --verbatim-files-from --ignore-failed-read -T - 2> /dev/null) > "$sources"
+fi
+tar xf "$sources" -C project
 cd project
 git init -q .
 git add -A

@@ -12,16 +12,19 @@
 //! behind. Every command inside has a limit of its own, after which the FUSE connections are aborted
 //! and its process group is killed ([`process`]).
 
+mod attacked;
 mod fleet;
+mod hardship;
 mod lifecycle;
 mod process;
 mod refusals;
 mod script;
+mod suites;
 mod tree;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
@@ -52,6 +55,8 @@ pub struct Options {
     pub keep: bool,
     /// Run the scripts against the reference itself: a test of the scripts.
     pub rehearse: bool,
+    /// Of everything that is drawn; a new one in every run if it is not given.
+    pub seed: Option<u64>,
 }
 
 impl Options {
@@ -65,6 +70,7 @@ impl Options {
                 "--keep" => options.keep = true,
                 "--rehearse" => options.rehearse = true,
                 "--only" => options.only = Some(value()?.clone()),
+                "--seed" => options.seed = Some(value()?.parse().context("--seed")?),
                 "--cells" => options.cells = Some(value()?.parse().context("--cells")?),
                 other => bail!("unknown option {other:?} of e2e"),
             }
@@ -78,6 +84,9 @@ impl Options {
             flags.iter().filter(|(set, _)| *set).map(|(_, flag)| (*flag).to_owned()).collect();
         if let Some(only) = &self.only {
             arguments.extend(["--only".to_owned(), only.clone()]);
+        }
+        if let Some(seed) = self.seed {
+            arguments.extend(["--seed".to_owned(), seed.to_string()]);
         }
         if let Some(cells) = self.cells {
             arguments.extend(["--cells".to_owned(), cells.to_string()]);
@@ -112,14 +121,22 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     if !test::release_binary(root).is_file() && !options.rehearse && !test::build_release(root)? {
         bail!("the release build failed");
     }
-    packages::install_missing();
+    packages::install_missing(options.full);
+    if options.full {
+        suites::install(root);
+    }
     let own = std::env::current_exe().context("cannot name this program")?;
+    let seed = options.seed.map_or_else(fresh_seed, Ok)?;
+    println!("e2e: --seed {seed}");
+    let options = Options { seed: Some(seed), ..options.clone() };
     let mut inner = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"])
         .arg("--mount-proc")
         .arg(own)
         .arg(INSIDE)
         .args(options.arguments())
+        // Closed by our end, however it comes: see `end_with_parent`.
+        .stdin(Stdio::piped())
         .spawn()
         .context("cannot run unshare")?;
     let deadline = Instant::now() + options.limit();
@@ -136,6 +153,20 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     }
 }
 
+/// Runs at the same time get different ones: their directories are named by them.
+fn fresh_seed() -> Result<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+    Ok(since.as_millis() as u64)
+}
+
+/// Ends this process, and with it all of its namespace, when the outer one is gone.
+fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _closed = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(1);
+    });
+}
+
 /// Everything a case may use.
 pub struct Ground {
     pub root: PathBuf,
@@ -148,7 +179,9 @@ pub struct Ground {
 
 impl Ground {
     fn prepare(root: &Path, options: &Options) -> Result<Self> {
-        let place = std::env::temp_dir().join(format!("warren-e2e-{}", std::process::id()));
+        let seed = options.seed.map_or_else(fresh_seed, Ok)?;
+        // Short: the address of a socket in a mount has 108 bytes.
+        let place = std::env::temp_dir().join(format!("we2e-{:06x}", seed & 0xff_ffff));
         if place.exists() {
             std::fs::remove_dir_all(&place).context("cannot clear the working directory")?;
         }
@@ -169,8 +202,7 @@ impl Ground {
             warren: test::release_binary(root),
             place,
             options: options.clone(),
-            seed: u64::from(std::process::id()) * 1_000
-                + Instant::now().elapsed().as_nanos() as u64 % 1_000,
+            seed,
         })
     }
 
@@ -232,6 +264,7 @@ impl Tally {
 
 /// All cases, inside the namespaces.
 pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
+    end_with_parent();
     let ground = Ground::prepare(root, options)?;
     let scripts = script::load(&root.join("crates/xtask/cases"))?;
     let mut tally = Tally::default();
@@ -242,6 +275,9 @@ pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
         for cells in options.cells() {
             script::run_all(&ground, &scripts, cells, &mut tally);
             lifecycle::run(&ground, cells, &mut tally);
+            hardship::run(&ground, cells, &mut tally);
+            suites::run(&ground, cells, &mut tally);
+            attacked::run(&ground, cells, &mut tally);
         }
     }
     let passed = tally.finish();

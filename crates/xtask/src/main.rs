@@ -4,6 +4,7 @@
 //! it, one line a step, and ends with a status other than zero if any step failed.
 
 mod e2e;
+mod hostile;
 mod packages;
 mod test;
 mod tidy;
@@ -18,7 +19,7 @@ usage: cargo xtask TASK [OPTION...]
 
   test [--full] [--no-mounts]     everything: tidy, format, clippy, unit tests, simulation, end to end
   tidy                            the rules of the house that no compiler checks
-  e2e [--full] [--cells N] [--only NAME] [--keep]
+  e2e [--full] [--cells N] [--only NAME] [--seed N] [--keep]
                                   real programs on a real mount (root and FUSE needed)
   sim [--full]                    the simulator with fresh seeds
 
@@ -48,6 +49,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         "sim" => test::simulate(&root, test::Options::parse(options)?.full),
         "e2e" => e2e::run(&root, &e2e::Options::parse(options)?),
         e2e::INSIDE => e2e::run_inside(&root, &e2e::Options::parse(options)?),
+        hostile::TASK => hostile::run(options),
         "--help" | "-h" | "help" => {
             println!("{USAGE}");
             Ok(true)

@@ -22,10 +22,14 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
 ];
 
+/// What only long runs use.
+const PROGRAMS_FULL: &[(&str, &str)] = &[("stress-ng", "stress-ng")];
+
 /// Installs what is missing, if it may.
-pub fn install_missing() {
+pub fn install_missing(full: bool) {
     let mut missing: BTreeSet<&str> = PROGRAMS
         .iter()
+        .chain(PROGRAMS_FULL.iter().filter(|_| full))
         .filter(|(program, _)| !present(program))
         .map(|&(_, package)| package)
         .collect();

@@ -36,7 +36,7 @@ impl Options {
 
 /// Runs everything; true if all of it passed.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
-    packages::install_missing();
+    packages::install_missing(options.full);
     let mut steps = Steps::default();
     steps.run("tidy", || tidy::run(root));
     steps.run("format", || cargo(root, ["fmt", "--all", "--check"]));
@@ -64,8 +64,14 @@ pub fn simulate(root: &Path, full: bool) -> Result<bool> {
     }
     let first = fresh_seed()?;
     let count = if full { SEEDS_FULL } else { SEEDS };
-    println!("warren sim --seed {first} --seeds {count}");
-    command(root, &warren, ["sim", "--seed", &first.to_string(), "--seeds", &count.to_string()])
+    let (seed, seeds) = (first.to_string(), count.to_string());
+    println!("warren sim --seed {seed} --seeds {seeds}");
+    if !command(root, &warren, ["sim", "--seed", &seed, "--seeds", &seeds])? {
+        return Ok(false);
+    }
+    // About four power cuts a seed.
+    println!("warren sim --crash --seed {seed} --seeds {seeds}");
+    command(root, &warren, ["sim", "--crash", "--seed", &seed, "--seeds", &seeds])
 }
 
 pub fn build_release(root: &Path) -> Result<bool> {
@@ -76,7 +82,7 @@ pub fn release_binary(root: &Path) -> PathBuf {
     target_directory(root).join("release/warren")
 }
 
-fn target_directory(root: &Path) -> PathBuf {
+pub fn target_directory(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
@@ -86,7 +92,7 @@ fn fresh_seed() -> Result<u64> {
     Ok(since.as_secs() * SEEDS_FULL)
 }
 
-fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(root: &Path, arguments: I) -> Result<bool> {
+pub fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(root: &Path, arguments: I) -> Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     command(root, Path::new(&cargo), arguments)
 }

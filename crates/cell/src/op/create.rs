@@ -24,6 +24,9 @@ pub(super) fn create(
     let parent = view.directory(dir, LockMode::IntentWrite)?;
     permission::check(view.who, &parent.attr, EXECUTE)?;
     let open = flags.contains(CreateFlags::OPEN).then_some(access);
+    if open.is_some() && new.kind != FileKind::Regular {
+        return Err(Errno::EINVAL.into());
+    }
     if let Some((ino, kind)) = view.name(dir, name, LockMode::Write)? {
         return found(view, (dir, name), (ino, kind), flags, open);
     }

@@ -9,23 +9,23 @@ fn blocks_written_are_read_back() {
     pool.write_blocks(BlockNo(20), &written).unwrap();
     pool.flush().unwrap();
     let mut read = vec![0; written.len()];
-    PoolFile::open(scratch.path()).unwrap().read_blocks(BlockNo(20), &mut read).unwrap();
+    drop(pool);
+    let pool = PoolFile::open_to_check(scratch.path()).unwrap();
+    pool.read_blocks(BlockNo(20), &mut read).unwrap();
     assert_eq!(read, written);
     let mut block = [1; BLOCK_SIZE];
-    pool.read_block(BlockNo(199), &mut block).unwrap();
+    pool.read_blocks(BlockNo(199), &mut block).unwrap();
     assert_eq!(block, [0; BLOCK_SIZE]);
-    pool.write_block(BlockNo(199), &[9; BLOCK_SIZE]).unwrap();
-    pool.read_block(BlockNo(199), &mut block).unwrap();
-    assert_eq!(block, [9; BLOCK_SIZE]);
+    assert!(pool.write_blocks(BlockNo(199), &[9; BLOCK_SIZE]).is_err(), "it is there to be read");
 }
 
 #[test]
 fn nothing_is_written_beyond_the_end() {
     let scratch = ScratchPath::new();
     let pool = PoolFile::create(scratch.path(), 4).unwrap();
-    assert!(pool.write_block(BlockNo(4), &[1; BLOCK_SIZE]).is_err());
+    assert!(pool.write_blocks(BlockNo(4), &[1; BLOCK_SIZE]).is_err());
     assert!(pool.write_blocks(BlockNo(3), &[1; 2 * BLOCK_SIZE]).is_err());
-    assert!(pool.read_block(BlockNo(u64::MAX), &mut [0; BLOCK_SIZE]).is_err());
+    assert!(pool.read_blocks(BlockNo(u64::MAX), &mut [0; BLOCK_SIZE]).is_err());
     assert_eq!(std::fs::metadata(scratch.path()).unwrap().len(), 4 * BLOCK_SIZE as u64);
 }
 
@@ -35,7 +35,8 @@ fn two_fleets_never_have_one_pool() {
     let first = PoolFile::create(scratch.path(), 4).unwrap();
     let busy = PoolFile::open_exclusive(scratch.path()).unwrap_err();
     assert!(matches!(busy, DeviceError::Busy(_)), "{busy}");
-    assert!(PoolFile::open(scratch.path()).is_ok(), "its own cells may");
+    let busy = PoolFile::open_to_check(scratch.path()).unwrap_err();
+    assert!(matches!(busy, DeviceError::Busy(_)), "{busy}");
     let duplicate = first.try_clone().unwrap();
     drop(first);
     assert!(PoolFile::open_exclusive(scratch.path()).is_err(), "a cell still has it");
@@ -47,16 +48,16 @@ fn two_fleets_never_have_one_pool() {
 fn errors_name_the_pool_and_a_remedy() {
     let scratch = ScratchPath::new();
     let text = |e: DeviceError| e.to_string();
-    let missing = text(PoolFile::open(scratch.path()).unwrap_err());
+    let missing = text(PoolFile::open_exclusive(scratch.path()).unwrap_err());
     assert!(missing.contains("not found") && missing.contains("mkfs"), "{missing}");
     std::fs::write(scratch.path(), b"short").unwrap();
-    let short = text(PoolFile::open(scratch.path()).unwrap_err());
+    let short = text(PoolFile::open_exclusive(scratch.path()).unwrap_err());
     assert!(short.contains("too short"), "{short}");
     let exists = text(PoolFile::create(scratch.path(), 4).unwrap_err());
     assert!(exists.contains("exists already"), "{exists}");
-    let wrong = PoolFile::open(Path::new("/dev/null")).unwrap_err();
+    let wrong = PoolFile::open_exclusive(Path::new("/dev/null")).unwrap_err();
     assert!(matches!(wrong, DeviceError::WrongKind(_)));
-    assert!(matches!(PoolFile::open(Path::new("/proc")), Err(DeviceError::WrongKind(_))));
+    assert!(matches!(PoolFile::open_exclusive(Path::new("/proc")), Err(DeviceError::WrongKind(_))));
     for message in [missing, short, exists, text(wrong)] {
         assert!(!message.contains('\n') && message.starts_with("pool /"), "{message}");
     }
@@ -71,12 +72,17 @@ fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
 }
 
 #[test]
-fn too_few_blocks_are_named() {
+fn a_cell_that_starts_leaves_the_mode_of_all_as_it_is() {
     let scratch = ScratchPath::new();
     let pool = PoolFile::create(scratch.path(), 4).unwrap();
-    assert!(pool.require_blocks(4).is_ok());
-    let short = pool.require_blocks(5).unwrap_err().to_string();
-    assert!(short.contains("has 4 blocks, needs 5"), "{short}");
+    let flags = fcntl_getfl(&pool).unwrap();
+    assert!(!flags.contains(OFlags::NONBLOCK));
+    for mode in [flags - OFlags::DIRECT, flags] {
+        fcntl_setfl(&pool, mode).unwrap();
+        let fd = pool.try_clone().unwrap().fd;
+        let cell = PoolFile::from_fd(fd, scratch.path()).unwrap();
+        assert_eq!(fcntl_getfl(&cell).unwrap(), mode);
+    }
 }
 
 /// On a block device of which everything may be lost, named by the environment.
@@ -87,14 +93,16 @@ fn a_block_device_is_claimed_and_used_directly() {
         return;
     };
     let pool = PoolFile::open_exclusive(&path).unwrap();
-    assert_eq!(pool.mode(), IoMode::Direct);
+    assert!(fcntl_getfl(&pool).unwrap().contains(OFlags::DIRECT));
     assert!(pool.len_blocks() > 1);
     assert!(matches!(PoolFile::open_exclusive(&path), Err(DeviceError::Busy(_))));
     let last = BlockNo(pool.len_blocks() - 1);
-    pool.write_block(last, &[7; BLOCK_SIZE]).unwrap();
+    pool.write_blocks(last, &[7; BLOCK_SIZE]).unwrap();
     pool.flush().unwrap();
     let mut block = [0; BLOCK_SIZE];
-    PoolFile::open(&path).unwrap().read_block(last, &mut block).unwrap();
+    drop(pool);
+    let pool = PoolFile::open_exclusive(&path).unwrap();
+    pool.read_blocks(last, &mut block).unwrap();
     assert_eq!(block, [7; BLOCK_SIZE]);
-    assert!(pool.write_block(last.offset(1), &[7; BLOCK_SIZE]).is_err());
+    assert!(pool.write_blocks(last.offset(1), &[7; BLOCK_SIZE]).is_err());
 }

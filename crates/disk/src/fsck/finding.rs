@@ -29,6 +29,8 @@ pub enum Finding {
     SuperblockCopy { copy: usize, error: SuperblockError },
     #[error("superblock copy {copy}: is of an earlier checkpoint than the other")]
     SuperblockBehind { copy: usize },
+    #[error("the pool has {needs} blocks, but the device only {has}: its end is cut off")]
+    TooShort { has: u64, needs: u64 },
     #[error("region map: {0}")]
     Region(RegionError),
     #[error("region map: the page at block {block} is damaged, its other copy counts")]

@@ -43,10 +43,12 @@ struct File {
     doubtful: bool,
 }
 
-/// The keys that a node may have.
+/// What a node may be, and the keys that it may have.
 #[derive(Clone, Copy)]
 struct Bounds {
     level: u8,
+    /// Of what names the node.
+    generation: u64,
     lower: Key,
     upper: Option<Key>,
 }
@@ -63,7 +65,8 @@ impl Checker<'_> {
             complete: true,
         };
         if let Some(root) = slot.root {
-            let bounds = Bounds { level: slot.height - 1, lower: Key::MIN, upper: None };
+            let (level, generation) = (slot.height - 1, slot.generation);
+            let bounds = Bounds { level, generation, lower: Key::MIN, upper: None };
             self.walk_node(&mut walk, root, bounds);
         }
         self.finish_file(&mut walk);
@@ -101,7 +104,7 @@ impl Checker<'_> {
         match node::decode(ptr, walk.shard, &bytes).and_then(|node| bounds.checked(node)) {
             Ok(node) => {
                 self.report.nodes += 1;
-                self.walk_records(walk, &node.keys, &node.body, bounds);
+                self.walk_records(walk, &node, bounds);
             }
             Err(error) => {
                 self.report.add(Finding::Node { shard: walk.shard, block: ptr.block, error });
@@ -110,8 +113,9 @@ impl Checker<'_> {
         }
     }
 
-    fn walk_records(&mut self, walk: &mut Walk, keys: &[Key], body: &DecodedBody, bounds: Bounds) {
-        match body {
+    fn walk_records(&mut self, walk: &mut Walk, node: &node::Decoded, bounds: Bounds) {
+        let (keys, generation) = (&node.keys, node.generation);
+        match &node.body {
             DecodedBody::Leaf(values) => {
                 for (key, value) in keys.iter().zip(values) {
                     self.visit(walk, key, value);
@@ -120,7 +124,8 @@ impl Checker<'_> {
             DecodedBody::Internal(children) => {
                 for (at, child) in children.iter().enumerate() {
                     let upper = keys.get(at + 1).copied().or(bounds.upper);
-                    let below = Bounds { level: bounds.level - 1, lower: keys[at], upper };
+                    let level = bounds.level - 1;
+                    let below = Bounds { level, generation, lower: keys[at], upper };
                     self.walk_node(walk, *child, below);
                 }
             }
@@ -346,6 +351,8 @@ impl Bounds {
         let last = node.keys[node.keys.len() - 1];
         if node.level != self.level {
             Err(NodeError::WrongLevel(node.level))
+        } else if node.generation > self.generation {
+            Err(NodeError::TooNew(node.generation))
         } else if node.keys[0] < self.lower || self.upper.is_some_and(|upper| last >= upper) {
             Err(NodeError::OutOfRange)
         } else {

@@ -3,7 +3,7 @@
 
 use super::{Finding, Options, ReadError, Report, check};
 use crate::format::{FormatOptions, image};
-use crate::region::RegionMap;
+use crate::region::{RegionError, RegionMap};
 use crate::{
     BlockPtr, Dentry, Extent, FileKind, Inode, Key, NodeError, Part, RootSlot, Superblock, Tree,
     Value, Xattr, block_checksum, name_hash,
@@ -13,6 +13,7 @@ use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, Ino, Lsn, Rng, ShardId, Timestamp};
 
 const SECRET: u64 = 99;
+const DEVICE_BLOCKS: u64 = (64 << 20) / BLOCK_SIZE as u64;
 const FILE: Ino = Ino(2);
 const LINK: Ino = Ino(3);
 const DIR: Ino = Ino(1 << 48 | 1);
@@ -137,8 +138,9 @@ impl Draft {
     /// `/dir/inner`, `/file` and `/file2` (one inode, three blocks with a hole), `/link`.
     fn new() -> Self {
         let options = FormatOptions {
-            size_bytes: 64 << 20,
+            size_bytes: DEVICE_BLOCKS * BLOCK_SIZE as u64,
             shards: 4,
+            log_bytes: crate::format::LOG_MIN,
             uuid: [1; 16],
             secret: SECRET,
             now: Timestamp(1),
@@ -215,7 +217,7 @@ impl Draft {
             into.copy_from_slice(bytes);
             Ok(())
         };
-        check(Options { contents: true }, &mut read, &mut |_| {})
+        check(Options { contents: true }, DEVICE_BLOCKS, &mut read, &mut |_| {})
     }
 }
 
@@ -517,6 +519,62 @@ fn one_superblock_is_enough_and_none_is_not() {
 }
 
 #[test]
+fn a_device_that_is_too_short_is_found_before_anything_else() {
+    let has = DEVICE_BLOCKS;
+    // Two to the fifty blocks: their map alone would be 32 TiB.
+    for needs in [has + 1, 1 << 50] {
+        let found = spoiled(|draft| {
+            draft.superblock.layout =
+                crate::Layout::new(needs, 4, 2 + crate::LOG_BLOCKS_MIN).unwrap();
+            for copy in 0..2 {
+                draft.blocks.insert(BlockNo(copy), draft.superblock.encode());
+            }
+        });
+        assert_eq!(found, [Finding::TooShort { has, needs }]);
+    }
+}
+
+#[test]
+fn rot_of_what_may_be_the_newer_copy_is_told_from_rot_of_the_older() {
+    let block = |draft: &Draft| draft.superblock.layout.region_page(1, 0);
+    let newer = |draft: &mut Draft| {
+        draft.superblock.generation = 2;
+        draft.region.claim(30, ShardId(1));
+        draft.region.release(30);
+        let writes = draft.region.write_out(2);
+        draft.blocks.extend(writes);
+        for copy in 0..2 {
+            draft.blocks.insert(BlockNo(copy), draft.superblock.encode());
+        }
+    };
+    assert_eq!(spoiled(newer), []);
+    let mut at = BlockNo(0);
+    let found = spoiled(|draft| {
+        newer(draft);
+        at = block(draft);
+        draft.blocks.get_mut(&at).unwrap()[2000] ^= 1;
+    });
+    assert_eq!(found, [Finding::Region(RegionError::InDoubt(at))]);
+    let found = spoiled(|draft| {
+        newer(draft);
+        at = draft.superblock.layout.region_page(0, 0);
+        draft.blocks.get_mut(&at).unwrap()[2000] ^= 1;
+    });
+    assert_eq!(found, [Finding::RegionPage { block: at }]);
+}
+
+#[test]
+fn a_node_later_than_its_root_is_found() {
+    let mut block = BlockNo(0);
+    let found = spoiled(|draft| {
+        block = draft.roots[0].block;
+        forge_root(draft, 0, &[(8, 2)]);
+    });
+    let error = NodeError::TooNew(2);
+    assert_eq!(found, [Finding::Node { shard: ShardId(0), block, error }]);
+}
+
+#[test]
 fn damage_to_any_block_never_goes_unnoticed() {
     let mut draft = Draft::new();
     draft.write();
@@ -536,46 +594,104 @@ fn damage_to_any_block_never_goes_unnoticed() {
 
 #[test]
 fn findings_fit_one_line_and_name_the_place() {
-    let found = planted(|draft| {
-        draft.shards[0].entry(Ino::ROOT, "a\nb", Ino(77), FileKind::Regular);
-    });
-    for finding in found {
+    let plants: [fn(&mut Draft); 5] = [
+        |draft| draft.shards[0].entry(Ino::ROOT, "a\nb", Ino(77), FileKind::Regular),
+        |draft| {
+            draft.shards[1].records.remove(&Key::part(DIR, 0));
+        },
+        |draft| draft.shards[0].used |= 1 << 40,
+        |draft| draft.shards[0].change(FILE, |inode| (inode.size, inode.blocks) = (1, 1)),
+        |draft| draft.shards[1].change(DIR, |inode| inode.parent = FILE),
+    ];
+    let mut lines = std::collections::BTreeSet::new();
+    for finding in plants.into_iter().flat_map(planted) {
         let line = finding.to_string();
         assert!(!line.contains('\n') && line.contains(|c: char| c.is_ascii_digit()), "{line}");
+        lines.insert(line);
     }
+    assert!(lines.len() >= 8, "{lines:?}");
 }
 
-/// A node of one leaf and the slot above it, changed with all checksums made right again.
-fn forge(draft: &mut Draft, changes: &[(usize, u8)]) {
+/// Makes the checksum of a structure that covers the bytes from `covered` on right again.
+fn seal(bytes: &mut [u8], covered: usize) -> [u8; 4] {
+    let crc = crc32c::crc32c(&bytes[covered..]).to_le_bytes();
+    bytes[covered - 4..covered].copy_from_slice(&crc);
+    crc
+}
+
+fn bend(bytes: &mut [u8], changes: &[(usize, u8)]) {
+    changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+}
+
+/// The root node of a draft's shard and the slot above it, changed with all checksums made right again.
+fn forge_root(draft: &mut Draft, shard: usize, changes: &[(usize, u8)]) {
     let layout = draft.superblock.layout;
-    let (root, place) = (draft.roots[0], layout.root_slot(ShardId(0), 0));
+    let (root, place) = (draft.roots[shard], layout.root_slot(ShardId(shard as u16), 0));
     let node = draft.blocks.get_mut(&root.block).unwrap();
-    for (at, byte) in changes {
-        node[*at] = *byte;
-    }
-    let crc = crc32c::crc32c(&node[8..]).to_le_bytes();
-    node[4..8].copy_from_slice(&crc);
+    bend(node, changes);
+    let crc = seal(node, 8);
     let slot = &mut draft.blocks.get_mut(&place.block).unwrap()[place.offset..][..512];
     slot[36..40].copy_from_slice(&crc);
-    let crc = crc32c::crc32c(&slot[8..]).to_le_bytes();
-    slot[4..8].copy_from_slice(&crc);
+    seal(slot, 8);
+}
+
+/// Whether many pools, each changed a little by `forge` with right checksums, were found damaged; checking
+/// none of them may panic. `forge` is given places in `0..len` to change, and what to.
+fn damaged_of_forged(len: u64, forge: impl Fn(&mut Draft, &[(usize, u8)])) -> usize {
+    let mut draft = Draft::new();
+    for n in 0..400 {
+        let ino = Ino(1 << 48 | (100 + n));
+        draft.shards[1].inode(ino, FileKind::Fifo, 0, Ino(0));
+        draft.shards[1].records.insert(Key::orphan(ino), Value::Orphan);
+    }
+    draft.write();
+    assert!(draft.check().is_sound() && draft.check().nodes > 5, "a tree of two levels");
+    let sound = draft.blocks.clone();
+    let mut rng = Rng::new(11);
+    let damaged = (0..1000).filter(|_| {
+        let changes: Vec<_> = (0..1 + rng.below(3))
+            .map(|_| (rng.below(len) as usize, rng.next_u64() as u8))
+            .collect();
+        forge(&mut draft, &changes);
+        let damaged = !draft.check().is_sound();
+        draft.blocks.clone_from(&sound);
+        damaged
+    });
+    damaged.count()
 }
 
 #[test]
 fn a_forged_image_never_causes_a_panic() {
-    let mut draft = Draft::new();
-    draft.write();
-    let sound = draft.blocks.clone();
-    let mut rng = Rng::new(11);
-    let mut damaged = 0;
-    for _ in 0..3000 {
-        let changes: Vec<_> = (0..1 + rng.below(3))
-            .map(|_| (8 + rng.below(900) as usize, rng.next_u64() as u8))
-            .collect();
-        forge(&mut draft, &changes);
-        damaged += usize::from(!draft.check().is_sound());
-        draft.blocks.clone_from(&sound);
-    }
-    // Most bytes matter; the others are times, owners and modes, which may be anything.
-    assert!(damaged > 1500, "{damaged}");
+    let behind = |from: usize| {
+        move |changes: &[(usize, u8)]| -> Vec<(usize, u8)> {
+            changes.iter().map(|(at, byte)| (from + at, *byte)).collect()
+        }
+    };
+    let (node, superblock) = (behind(8), behind(12));
+    // Most bytes of a leaf matter; the others are times, owners and modes, which may be anything.
+    let leaf = damaged_of_forged(900, |draft, changes| forge_root(draft, 0, &node(changes)));
+    assert!(leaf > 500, "{leaf}");
+    let internal = damaged_of_forged(300, |draft, changes| forge_root(draft, 1, &node(changes)));
+    assert!(internal > 500, "{internal}");
+    let superblocks = damaged_of_forged(172, |draft, changes| {
+        for copy in [BlockNo(0), BlockNo(1)] {
+            let block = draft.blocks.get_mut(&copy).unwrap();
+            bend(block, &superblock(changes));
+            seal(block, 12);
+        }
+    });
+    assert!(superblocks > 400, "{superblocks}");
+    let slots = damaged_of_forged(80, |draft, changes| {
+        let place = draft.superblock.layout.root_slot(ShardId(1), 0);
+        let slot = &mut draft.blocks.get_mut(&place.block).unwrap()[place.offset..][..512];
+        bend(slot, &node(changes));
+        seal(slot, 8);
+    });
+    assert!(slots > 700, "{slots}");
+    let map = damaged_of_forged(100, |draft, changes| {
+        let page = draft.blocks.get_mut(&draft.superblock.layout.region_page(0, 0)).unwrap();
+        bend(page, &node(changes));
+        seal(page, 8);
+    });
+    assert!(map > 400, "{map}");
 }

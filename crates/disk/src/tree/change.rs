@@ -1,7 +1,7 @@
 //! Insert, remove, and the shape that follows: nodes that outgrow a block split, empty leaves vanish,
 //! small nodes join a neighbour if it is in memory. Nothing here needs a node beside the path.
 
-use super::{Absent, Body, Child, Node, NodeId, Path, Tree};
+use super::{Absent, Body, Child, Node, NodeId, Path, Spot, Tree};
 use crate::key::Key;
 use crate::node::{HEIGHT_MAX, INTERNAL_RECORD, NODE_CAPACITY};
 use crate::value::{RECORD_OVERHEAD, VALUE_MAX, Value};
@@ -22,11 +22,19 @@ impl Tree {
             self.height = 1;
             self.dirty += 1;
         }
+        if let Some(spot) = self.locate_dirty(&key) {
+            let leaf = &mut self.nodes[spot.leaf()];
+            if leaf.size_with(spot, &value) <= NODE_CAPACITY {
+                return Ok(leaf.put(spot, key, value));
+            }
+        }
         let path = self.path(&key)?;
         self.soil_path(&path);
         self.lower_bounds(&path, &key);
         let leaf = &mut self.nodes[path.leaf()];
-        let (old, appended) = leaf.put(key, value);
+        let spot = Spot::of(path.leaf(), leaf.find(&key));
+        let old = leaf.put(spot, key, value);
+        let appended = spot.at() + 1 == leaf.keys.len();
         if leaf.size > NODE_CAPACITY {
             self.split_up(&path, appended);
         }
@@ -35,14 +43,16 @@ impl Tree {
 
     /// Takes the record of `key` out and returns its value.
     pub fn remove(&mut self, key: &Key) -> Result<Option<Value>, Absent> {
-        let Some((path, at)) = self.path_to(key)? else {
+        let Some(spot) = self.locate(key)?.filter(|spot| spot.is_found()) else {
             return Ok(None);
         };
+        let leaf = &mut self.nodes[spot.leaf()];
+        if leaf.place.is_none() && leaf.size - leaf.record_len(spot.at()) >= SMALL {
+            return Ok(Some(leaf.take_out(spot.at())));
+        }
+        let path = self.path(key)?;
         self.soil_path(&path);
-        let leaf = &mut self.nodes[path.leaf()];
-        leaf.size -= leaf.record_len(at);
-        leaf.keys.remove(at);
-        let old = leaf.values_mut().remove(at);
+        let old = self.nodes[path.leaf()].take_out(spot.at());
         self.shrink_up(&path);
         Ok(Some(old))
     }
@@ -52,11 +62,14 @@ impl Tree {
     /// keeps count of bytes. The value must keep its variant.
     pub fn get_mut(&mut self, key: &Key) -> Result<Option<&mut Value>, Absent> {
         assert!(key.kind.has_fixed_size());
-        let Some((path, at)) = self.path_to(key)? else {
+        let Some(spot) = self.locate(key)?.filter(|spot| spot.is_found()) else {
             return Ok(None);
         };
-        self.soil_path(&path);
-        Ok(Some(&mut self.nodes[path.leaf()].values_mut()[at]))
+        if self.nodes[spot.leaf()].place.is_some() {
+            let path = self.path(key)?;
+            self.soil_path(&path);
+        }
+        Ok(Some(&mut self.nodes[spot.leaf()].values_mut()[spot.at()]))
     }
 
     /// Makes the way to the leaf where `key` is or would be dirty, so that it stays in memory until it
@@ -69,14 +82,13 @@ impl Tree {
         Ok(())
     }
 
-    /// The way to the record of `key` and its index in the leaf, if it exists.
-    fn path_to(&self, key: &Key) -> Result<Option<(Path, usize)>, Absent> {
-        if self.root.is_none() {
-            return Ok(None);
-        }
-        let path = self.path(key)?;
-        let found = self.nodes[path.leaf()].find(key).ok();
-        Ok(found.map(|at| (path, at)))
+    /// Where `key` is or would be, if that can be told without a search and the leaf is dirty, and so are
+    /// the nodes above it.
+    fn locate_dirty(&self, key: &Key) -> Option<Spot> {
+        let spot = self.memo.recall(key, &self.nodes)?;
+        let leaf = &self.nodes[spot.leaf()];
+        leaf.touch();
+        leaf.place.is_none().then_some(spot)
     }
 
     fn soil_path(&mut self, path: &Path) {
@@ -226,22 +238,28 @@ impl Tree {
 }
 
 impl Node {
-    /// Puts a record into a leaf; returns the old value and whether the record is the last one.
-    fn put(&mut self, key: Key, value: Value) -> (Option<Value>, bool) {
-        let len = value.encoded_len();
-        let found = self.find(&key);
-        let (Ok(at) | Err(at)) = found;
-        let old = if found.is_ok() {
-            self.size -= self.values()[at].encoded_len();
-            Some(std::mem::replace(&mut self.values_mut()[at], value))
-        } else {
-            self.size += RECORD_OVERHEAD;
-            self.keys.insert(at, key);
-            self.values_mut().insert(at, value);
-            None
-        };
-        self.size += len;
-        (old, at + 1 == self.keys.len())
+    /// Bytes of the leaf's records once `value` stands at `spot`.
+    fn size_with(&self, spot: Spot, value: &Value) -> usize {
+        let old = if spot.is_found() { self.record_len(spot.at()) } else { 0 };
+        self.size - old + RECORD_OVERHEAD + value.encoded_len()
+    }
+
+    /// Puts a record into a leaf; returns the old value.
+    fn put(&mut self, spot: Spot, key: Key, value: Value) -> Option<Value> {
+        self.size = self.size_with(spot, &value);
+        if spot.is_found() {
+            return Some(std::mem::replace(&mut self.values_mut()[spot.at()], value));
+        }
+        self.keys.insert(spot.at(), key);
+        self.values_mut().insert(spot.at(), value);
+        None
+    }
+
+    /// Takes record `at` out of a leaf.
+    fn take_out(&mut self, at: usize) -> Value {
+        self.size -= self.record_len(at);
+        self.keys.remove(at);
+        self.values_mut().remove(at)
     }
 
     fn adopt(&mut self, at: usize, first: Key, child: Child) {

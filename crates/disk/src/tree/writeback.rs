@@ -118,11 +118,11 @@ impl Tree {
             return place;
         }
         let children = match &self.nodes[id].body {
-            Body::Internal(children) => children.clone(),
-            Body::Leaf(_) => Vec::new(),
+            Body::Internal(children) => children.len(),
+            Body::Leaf(_) => 0,
         };
         let pointers: Vec<_> =
-            children.into_iter().map(|child| self.write_below(child, walk)).collect();
+            (0..children).map(|at| self.write_below(self.nodes[id].children()[at], walk)).collect();
         let block = *walk.places.next().expect("a place for every dirty node");
         let (bytes, checksum) = self.encode(id, walk.generation, block, pointers);
         let place = BlockPtr { block, checksum };

@@ -9,9 +9,14 @@ fn statfs(unique: u64) -> Vec<u8> {
     message(opcode::STATFS, unique, 1, &[])
 }
 
+fn start(fleet: Scripted, channel: &Arc<FakeChannel>) -> io::Result<Crew> {
+    let ledger = Arc::new(Ledger::create().unwrap());
+    Crew::start(Arc::new(fleet), channel.clone(), ledger, FrontOptions::default())
+}
+
 fn crew(fleet: Scripted) -> (Arc<FakeChannel>, Crew) {
     let channel = Arc::new(FakeChannel::default());
-    let crew = Crew::start(Arc::new(fleet), channel.clone(), FrontOptions::default()).unwrap();
+    let crew = start(fleet, &channel).unwrap();
     (channel, crew)
 }
 
@@ -104,5 +109,65 @@ fn the_end_comes_even_if_a_request_waits_for_ever() {
 fn a_connection_with_too_few_slots_is_refused() {
     let fleet = Scripted::new(2, |_, _| Err(Errno::EIO));
     let channel = Arc::new(FakeChannel::default());
-    assert!(Crew::start(Arc::new(fleet), channel, FrontOptions::default()).is_err());
+    assert!(start(fleet, &channel).is_err());
+}
+
+/// A `WRITE` of five bytes.
+fn write(unique: u64) -> Vec<u8> {
+    let mut fields = [0; 40];
+    fields[16..20].copy_from_slice(&5_u32.to_ne_bytes());
+    message(opcode::WRITE, unique, 5, &[&fields, b"hello"])
+}
+
+/// A fleet that takes every write, and counts them.
+fn writing() -> (Scripted, Arc<AtomicU32>) {
+    let writes = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&writes);
+    let fleet = Scripted::new(6, move |_, request| match request {
+        Request::Write { .. } => {
+            let size = u64::from(counted.fetch_add(1, Ordering::SeqCst));
+            Ok(Reply::Written { len: 5, size })
+        }
+        _ => Err(Errno::EIO),
+    });
+    (fleet, writes)
+}
+
+#[test]
+fn what_a_dead_front_has_executed_is_answered_and_not_executed_again() {
+    let ledger = Arc::new(Ledger::create().unwrap());
+    // The first slot that serves.
+    let record = ledger.record(SlotNo(1));
+    record.attempt(10, 0);
+    record.conclude(&Ok(Reply::Written { len: 3, size: 3 }));
+    let (fleet, writes) = writing();
+    let channel = Arc::new(FakeChannel::default());
+    for unique in [10 | UNIQUE_RESEND, 12 | UNIQUE_RESEND, 14] {
+        channel.send(write(unique));
+    }
+    let crew =
+        Crew::start(Arc::new(fleet), channel.clone(), ledger, FrontOptions::default()).unwrap();
+    let len = |unique| channel.reply_to(unique).unwrap()[0];
+    assert_eq!(channel.notices()[0].0, crate::abi::NOTIFY_RESEND);
+    assert_eq!(len(10 | UNIQUE_RESEND), 3, "as it was answered");
+    assert_eq!(len(12 | UNIQUE_RESEND), 5, "nobody had begun with it");
+    assert_eq!(len(14), 5);
+    assert_eq!(writes.load(Ordering::SeqCst), 2);
+    crew.stop();
+}
+
+#[test]
+fn what_a_dead_front_had_only_meant_to_do_is_done() {
+    let ledger = Arc::new(Ledger::create().unwrap());
+    let record = ledger.record(SlotNo(1));
+    record.attempt(10, 0);
+    let (fleet, writes) = writing();
+    let channel = Arc::new(FakeChannel::default());
+    // Attempted, but it never got out: the slot's last number is still what it was.
+    channel.send(write(10 | UNIQUE_RESEND));
+    let crew =
+        Crew::start(Arc::new(fleet), channel.clone(), ledger, FrontOptions::default()).unwrap();
+    assert_eq!(channel.reply_to(10 | UNIQUE_RESEND).unwrap()[0], 5);
+    assert_eq!(writes.load(Ordering::SeqCst), 1);
+    crew.stop();
 }

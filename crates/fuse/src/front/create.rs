@@ -3,7 +3,8 @@
 use warren_base::limits::SYMLINK_MAX;
 use warren_base::{Errno, Ino};
 use warren_proto::{
-    AccessMode, CreateFlags, Entry, FileKind, FileName, NewInode, Opened, Reply, Request,
+    AccessMode, Attr, CreateFlags, Entry, FileKind, FileName, Handle, NewInode, Opened, Reply,
+    Request, SetAttr,
 };
 
 use super::{Call, Served, unexpected};
@@ -53,26 +54,71 @@ impl Call<'_> {
     }
 
     /// `open` with `O_CREAT`, of a name that the kernel believes does not exist.
-    ///
-    /// The kernel takes what this opens for new and checks no permission on it, and neither does the
-    /// cell for a front. So a name that came into being meanwhile, through another mount, is never
-    /// opened here: ESTALE has the kernel look it up anew and open it as any existing file.
     pub(super) fn create(&mut self, create: Create) -> Served {
         let new = NewInode::regular(permissions(create.mode));
         let asked = create.flags.create_flags();
         let flags = asked | CreateFlags::EXCLUSIVE;
-        let made = self.new_inode(create.name, new, flags, create.flags.access());
-        let (mut entry, opened) = match made {
+        let made = self.new_inode(create.name.clone(), new.clone(), flags, create.flags.access());
+        let (entry, opened) = match made {
             Err(Errno::EEXIST) if !asked.contains(CreateFlags::EXCLUSIVE) => {
-                return Err(Errno::ESTALE);
+                self.open_made_elsewhere(create, new)?
             }
             made => made?,
         };
-        let opened = opened.ok_or(Errno::EIO)?;
+        self.put_created(entry, &opened.ok_or(Errno::EIO)?)
+    }
+
+    fn put_created(&mut self, mut entry: Entry, opened: &Opened) -> Served {
         entry.attr = entry.attr.or(Some((opened.attr, None)));
         self.put_entry(&entry)?;
         self.body.open(opened.handle.open, opened.keep_pages);
         Ok(())
+    }
+
+    /// The name came into being meanwhile, through another mount.
+    ///
+    /// The kernel takes what this opens for new and checks no permission on it, and neither does the
+    /// cell for a front. So it is opened here only if it is a file of the caller's own whose mode
+    /// grants the access; for anything else ESTALE has the kernel look the name up anew, once, and
+    /// open it as any existing file.
+    fn open_made_elsewhere(
+        &mut self,
+        create: Create,
+        new: NewInode,
+    ) -> Result<(Entry, Option<Opened>), Errno> {
+        let access = create.flags.access() - AccessMode::TRUNCATE;
+        let flags = CreateFlags::OPEN;
+        let request =
+            Request::Create { dir: self.header.ino, name: create.name, new, flags, access };
+        let (mut entry, mut opened) = match self.call(&request)? {
+            Reply::Created { entry, opened: Some(opened) } => (entry, opened),
+            // It lies on another cell.
+            Reply::Entry(entry) => match self.call(&Request::Open { ino: entry.ino, access })? {
+                Reply::Opened(opened) => (entry, opened),
+                other => return Err(unexpected(&other)),
+            },
+            other => return Err(unexpected(&other)),
+        };
+        let mut finished = may_open(&opened.attr, self.header.uid, access);
+        if finished.is_ok() && create.flags.access().contains(AccessMode::TRUNCATE) {
+            let emptied = self.empty(opened.handle, create.flags.kill_privileges);
+            finished = emptied.map(|attr| (entry.attr, opened.attr) = (None, attr));
+            opened.keep_pages = false;
+        }
+        if let Err(errno) = finished {
+            let _ = self.call(&Request::Close { handle: opened.handle });
+            return Err(errno);
+        }
+        Ok((entry, Some(opened)))
+    }
+
+    fn empty(&mut self, handle: Handle, kill_privileges: bool) -> Result<Attr, Errno> {
+        let set = SetAttr { size: Some(0), kill_privileges, ..SetAttr::default() };
+        match self.call(&Request::SetAttr { ino: handle.ino, handle: Some(handle), set })? {
+            Reply::Attr { attr, .. } => Ok(attr),
+            Reply::Done => self.attr_of(handle.ino).map(|(attr, _)| attr),
+            other => Err(unexpected(&other)),
+        }
     }
 
     pub(super) fn link(&mut self, ino: Ino, name: FileName) -> Served {
@@ -83,4 +129,12 @@ impl Call<'_> {
             other => Err(unexpected(&other)),
         }
     }
+}
+
+/// Whether the owner's bits let `uid`, who must be the owner, open the file; else ESTALE.
+fn may_open(attr: &Attr, uid: u32, access: AccessMode) -> Served {
+    let needed = |mode: AccessMode, bit: u16| if access.contains(mode) { bit } else { 0 };
+    let bits = needed(AccessMode::READ, 0o400) | needed(AccessMode::WRITE, 0o200);
+    let granted = attr.kind == FileKind::Regular && attr.uid == uid && attr.mode & bits == bits;
+    if granted { Ok(()) } else { Err(Errno::ESTALE) }
 }

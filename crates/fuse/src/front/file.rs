@@ -9,6 +9,7 @@ use warren_proto::{
 
 use super::{Call, Outcome, PageCaching, Served, unexpected};
 use crate::abi;
+use crate::held::Releasing;
 use crate::message::{OpenFlags, Write};
 
 impl OpenFlags {
@@ -65,7 +66,7 @@ impl Call<'_> {
         let position = if write.append { Position::End } else { Position::At(write.offset) };
         let handle = self.handle(write.open);
         let request = Request::Write { handle, position, kill_privileges: write.kill_privileges };
-        match self.courier.call(self.header.identity(), &request, write.len)? {
+        match self.send(&request, write.len)? {
             Reply::Written { len, size } if len as usize <= write.len => {
                 self.body.count(len);
                 let leased = self.front.options.page_caching == PageCaching::Leased;
@@ -79,23 +80,30 @@ impl Call<'_> {
 
     /// A descriptor is closed. What was written is at the cell already; record locks go.
     pub(super) fn flush(&mut self, owner: LockOwner) -> Served {
+        let releasing = self.front.held.flush(self.header.ino, owner);
+        self.release_locks(&releasing)
+    }
+
+    fn release_locks(&mut self, releasing: &[Releasing]) -> Served {
         let ino = self.header.ino;
-        if self.front.held.flush(ino, owner) {
-            self.done(Request::ReleaseLocks { ino, owner })?;
+        let mut served = Ok(());
+        for owner in releasing.iter().map(|releasing| releasing.owner) {
+            served = served.and(self.done(Request::ReleaseLocks { ino, owner }));
         }
-        Ok(())
+        self.front.held.forget(releasing);
+        served
     }
 
     pub(super) fn release(&mut self, open: u64, flock: Option<LockOwner>) -> Served {
         let ino = self.header.ino;
-        for owner in self.front.held.release(ino, open) {
-            self.done(Request::ReleaseLocks { ino, owner })?;
-        }
+        let releasing = self.front.held.release(ino, open);
+        let mut served = self.release_locks(&releasing);
         if let Some(owner) = flock {
             let (flavour, lock) = (LockFlavour::Flock, LockType::Unlock);
             let spec = LockSpec { flavour, owner, lock, range: ByteRange::ALL, pid: 0 };
-            self.done(Request::Lock { ino, spec, wait: false })?;
+            served = served.and(self.done(Request::Lock { ino, spec, wait: false }));
         }
-        self.done(Request::Close { handle: self.handle(open) })
+        // Whatever failed before: nobody will close it again.
+        served.and(self.done(Request::Close { handle: self.handle(open) }))
     }
 }

@@ -7,6 +7,7 @@ use warren_base::limits::PAYLOAD_MAX;
 
 use super::{Call, PageCaching, Served};
 use crate::abi::{self, init};
+use crate::ledger::Agreed;
 use crate::reply::Terms;
 
 /// Requests of the kernel's own (read-ahead, write-back) at a time: most slots, but not all.
@@ -24,7 +25,10 @@ impl Call<'_> {
         if major != abi::MAJOR || minor < abi::MINOR_MIN {
             return Err(Errno::EPROTO);
         }
-        self.front.names_cached.store(minor >= abi::MINOR_EPOCH, Ordering::Release);
+        let drops_names = minor >= abi::MINOR_EPOCH;
+        self.front.names_cached.store(drops_names, Ordering::Release);
+        let resends = flags & init::HAS_RESEND != 0;
+        self.front.ledger.agree(Agreed { drops_names, resends });
         let page_caching = match self.front.options.page_caching {
             PageCaching::Revalidated => init::AUTO_INVAL_DATA,
             PageCaching::Leased => init::EXPLICIT_INVAL_DATA,
@@ -41,6 +45,7 @@ impl Call<'_> {
             | init::CACHE_SYMLINKS
             | init::HANDLE_KILLPRIV_V2
             | init::INIT_EXT
+            | init::HAS_RESEND
             | page_caching;
         self.body.init(&Terms {
             flags: wanted & flags,

@@ -13,6 +13,7 @@ use warren_proto::{LockFlavour, LockSpec, LockType, Reply, Request};
 use super::{Call, Front, Outcome, Served, unexpected};
 use crate::courier::Courier;
 use crate::interrupt::Waiting;
+use crate::message::{Header, Operation};
 
 /// Between a `Cancel` and looking whether it took effect.
 const CANCEL_PAUSE: Duration = Duration::from_millis(1);
@@ -34,20 +35,46 @@ impl Front {
             return Some(Err(Errno::EINTR));
         }
         let request = Request::Lock { ino: lock.ino, spec: lock.spec, wait: false };
-        self.note_lock(lock.ino, lock.open, &lock.spec);
-        let answer = courier.call(lock.identity, &request, 0);
+        let record = self.ledger.record(courier.number());
+        let noted = self.note_lock(lock.ino, lock.open, &lock.spec);
+        let answer = noted.and_then(|()| {
+            record.attempt(lock.unique, courier.last_seq());
+            let answer = courier.call(lock.identity, &request, 0);
+            record.conclude(&answer);
+            answer
+        });
         if answer == Err(Errno::EAGAIN) {
             return None;
         }
-        self.note_lock(lock.ino, lock.open, &lock.spec);
+        if answer.is_ok() {
+            self.note_again(lock.ino, lock.open, &lock.spec);
+        }
         self.interrupts.end(lock.unique);
         Some(answer.map(|_| ()))
     }
 
-    fn note_lock(&self, ino: Ino, open: u64, spec: &LockSpec) {
+    /// An owner counts as a holder before it is one, so that a close meanwhile releases.
+    fn note_lock(&self, ino: Ino, open: u64, spec: &LockSpec) -> Result<(), Errno> {
         if spec.flavour == LockFlavour::Record && spec.lock != LockType::Unlock {
-            self.held.note(ino, spec.owner, open);
+            self.held.note(ino, spec.owner, open)?;
         }
+        Ok(())
+    }
+
+    /// And again after, because a close meanwhile forgot it. It had a place before; that there is none
+    /// now takes a close and tens of thousands of other holders in between, and then the lock stays
+    /// until the mount ends.
+    fn note_again(&self, ino: Ino, open: u64, spec: &LockSpec) {
+        let _ = self.note_lock(ino, open, spec);
+    }
+}
+
+impl Deferred {
+    /// The lock that `operation` waits for, if it is one.
+    pub fn of(header: &Header, operation: &Operation) -> Option<Self> {
+        let Operation::Lock { open, spec, wait: true } = *operation else { return None };
+        let (unique, identity, ino) = (header.unique, header.identity(), header.ino);
+        Some(Self { unique, identity, ino, open, spec })
     }
 }
 
@@ -64,13 +91,11 @@ impl Call<'_> {
         self.lock(open, spec, false)
     }
 
-    /// An owner counts as a holder before it is one (so that a close meanwhile releases), and again
-    /// after (a close meanwhile forgot it).
     fn lock(&mut self, open: u64, spec: LockSpec, wait: bool) -> Served {
         let ino = self.header.ino;
-        self.front.note_lock(ino, open, &spec);
+        self.front.note_lock(ino, open, &spec)?;
         self.done(Request::Lock { ino, spec, wait })?;
-        self.front.note_lock(ino, open, &spec);
+        self.front.note_again(ino, open, &spec);
         Ok(())
     }
 
@@ -84,6 +109,8 @@ impl Call<'_> {
         if front.lock_waiters.fetch_add(1, Ordering::Relaxed) >= front.lock_waiters_max {
             front.lock_waiters.fetch_sub(1, Ordering::Relaxed);
             front.interrupts.begin(unique, Waiting::Deferred)?;
+            // From now on the record is with whoever tries again.
+            front.ledger.record(self.courier.number()).clear();
             let (identity, ino) = (self.header.identity(), self.header.ino);
             return Ok(Outcome::Deferred(Deferred { unique, identity, ino, open, spec }));
         }

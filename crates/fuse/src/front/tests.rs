@@ -38,6 +38,7 @@ struct Bench {
     front: Front,
     courier: Box<dyn Courier>,
     body: Body,
+    unique: u64,
 }
 
 impl Bench {
@@ -45,13 +46,21 @@ impl Bench {
         let script = Mutex::new(script);
         let fleet = Arc::new(Scripted::new(1, move |_, request| script.lock().unwrap()(request)));
         let courier = fleet.courier().unwrap();
-        Self { front: Front::new(fleet, options, 1), courier, body: Body::default() }
+        let ledger = Arc::new(Ledger::create().unwrap());
+        Self {
+            front: Front::new(fleet, ledger, options, 1),
+            courier,
+            body: Body::default(),
+            unique: 0,
+        }
     }
 
     fn serve(&mut self, operation: Operation) -> Result<Outcome, Errno> {
         self.body.clear();
+        self.unique += 2;
+        let unique = self.unique;
         let header =
-            Header { len: 0, opcode: opcode::LOOKUP, unique: 2, ino: Ino::ROOT, uid: 0, gid: 0 };
+            Header { len: 0, opcode: opcode::LOOKUP, unique, ino: Ino::ROOT, uid: 0, gid: 0 };
         self.front.serve(&mut *self.courier, &mut self.body, header, operation)
     }
 
@@ -260,19 +269,62 @@ fn capabilities_are_denied_without_a_cell() {
     assert_eq!(get(b"user.x"), Err(Errno::EIO), "that one was asked for");
 }
 
-#[test]
-fn what_another_mount_made_meanwhile_is_looked_up_and_not_opened_unchecked() {
-    let mut bench = Bench::new(FrontOptions::default(), |request| match request {
+/// `open` with these flags, by root, of a name that another mount has just made for such a file: the
+/// result, and whether it was cut, and whether it is closed again.
+fn open_made_elsewhere(theirs: Attr, flags: i32) -> (Result<Outcome, Errno>, bool, bool) {
+    let seen = Arc::new(Mutex::new((false, false)));
+    let noted = Arc::clone(&seen);
+    let handle = Handle { ino: theirs.ino, open: 9 };
+    let mut bench = Bench::new(FrontOptions::default(), move |request| match request {
         Request::Create { flags, .. } if flags.contains(CreateFlags::EXCLUSIVE) => {
             Err(Errno::EEXIST)
         }
-        other => panic!("would open what exists: {other:?}"),
+        Request::Create { access, .. } => {
+            assert!(!access.contains(AccessMode::TRUNCATE), "before it is known whose it is");
+            let entry = Entry { ino: theirs.ino, kind: theirs.kind, lease: None, attr: None };
+            let opened = Some(Opened { handle, attr: theirs, keep_pages: true });
+            Ok(Reply::Created { entry, opened })
+        }
+        Request::SetAttr { set, .. } => {
+            assert_eq!(set.size, Some(0));
+            noted.lock().unwrap().0 = true;
+            Ok(Reply::Attr { attr: theirs, lease: None })
+        }
+        Request::Close { .. } => {
+            noted.lock().unwrap().1 = true;
+            Ok(Reply::Done)
+        }
+        other => panic!("not asked for: {other:?}"),
     });
-    let mut open = |flags: i32| {
-        let flags = OpenFlags { flags: flags.cast_unsigned(), kill_privileges: false };
-        let name = FileName::new(b"theirs").unwrap();
-        bench.serve(Operation::Create(Create { name, mode: 0o100_600, flags }))
-    };
-    assert_eq!(open(libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC), Err(Errno::ESTALE));
-    assert_eq!(open(libc::O_CREAT | libc::O_EXCL | libc::O_RDWR), Err(Errno::EEXIST));
+    let flags = OpenFlags { flags: flags.cast_unsigned(), kill_privileges: false };
+    let name = FileName::new(b"theirs").unwrap();
+    let served = bench.serve(Operation::Create(Create { name, mode: 0o100_600, flags }));
+    let (cut, closed) = *seen.lock().unwrap();
+    (served, cut, closed)
+}
+
+#[test]
+fn what_another_mount_made_meanwhile_is_opened_if_it_is_the_callers_own() {
+    let create = libc::O_CREAT | libc::O_RDWR;
+    let own = attr(Ino(5));
+    assert_eq!(open_made_elsewhere(own, create), (Ok(Outcome::Body), false, false));
+    let cut = open_made_elsewhere(own, create | libc::O_TRUNC);
+    assert_eq!(cut, (Ok(Outcome::Body), true, false));
+    let exclusive = open_made_elsewhere(own, create | libc::O_EXCL);
+    assert_eq!(exclusive, (Err(Errno::EEXIST), false, false));
+}
+
+#[test]
+fn what_another_mount_made_meanwhile_is_not_opened_unchecked() {
+    let create = libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC;
+    let own = attr(Ino(5));
+    for theirs in [
+        Attr { uid: 7, mode: 0o666, ..own },
+        Attr { mode: 0o400, ..own },
+        Attr { kind: FileKind::Symlink, ..own },
+        Attr { kind: FileKind::Fifo, ..own },
+    ] {
+        let refused = open_made_elsewhere(theirs, create);
+        assert_eq!(refused, (Err(Errno::ESTALE), false, true), "{theirs:?}");
+    }
 }

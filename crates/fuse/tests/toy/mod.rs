@@ -91,16 +91,29 @@ impl ToyFleet {
     }
 }
 
-impl Post for ToyFleet {
-    fn courier(&self) -> Result<Box<dyn Courier>, Errno> {
-        let number = self.0.free.lock().unwrap().pop().ok_or(Errno::EAGAIN)?;
-        Ok(Box::new(ToyCourier {
+impl ToyFleet {
+    fn courier_on(&self, number: u16) -> Box<dyn Courier> {
+        Box::new(ToyCourier {
             toy: Arc::clone(&self.0),
             number: SlotNo(number),
             seq: 0,
             out: vec![0; PAYLOAD_MAX],
             back: Vec::new(),
-        }))
+        })
+    }
+}
+
+impl Post for ToyFleet {
+    fn courier(&self) -> Result<Box<dyn Courier>, Errno> {
+        let number = self.0.free.lock().unwrap().pop().ok_or(Errno::EAGAIN)?;
+        Ok(self.courier_on(number))
+    }
+
+    fn courier_at(&self, slot: SlotNo) -> Result<Box<dyn Courier>, Errno> {
+        let mut free = self.0.free.lock().unwrap();
+        let place = free.iter().position(|&number| number == slot.0).ok_or(Errno::EAGAIN)?;
+        let number = free.remove(place);
+        Ok(self.courier_on(number))
     }
 
     fn slots(&self) -> usize {
@@ -132,7 +145,7 @@ impl Courier for ToyCourier {
         self.toy.requests.fetch_add(1, Ordering::Relaxed);
         let answer = match *request {
             Request::Lock { wait: true, .. } => self.wait_lock(request),
-            Request::AwaitRecall { acknowledged } => self.await_recall(acknowledged),
+            Request::AwaitRecall { acknowledged, .. } => self.await_recall(acknowledged),
             Request::Cancel { slot, seq } => {
                 self.toy.lock().cancelled.insert((slot, seq));
                 self.toy.changed.notify_all();
@@ -165,6 +178,14 @@ impl Courier for ToyCourier {
 
     fn number(&self) -> SlotNo {
         self.number
+    }
+
+    fn last_seq(&self) -> u32 {
+        self.seq
+    }
+
+    fn last_answer(&mut self, _: Option<CellId>) -> Option<Answer> {
+        None
     }
 }
 

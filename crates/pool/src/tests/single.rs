@@ -2,7 +2,7 @@
 
 use warren_base::CellId;
 
-use crate::{Algorithm, Effect, Get, NotMember, Pool, PoolMessage, Ticket, Tuning};
+use crate::{Algorithm, Effect, Get, NotMember, Pool, PoolMessage, SearchNo, Ticket, Tuning};
 
 const A: CellId = CellId(1);
 const B: CellId = CellId(2);
@@ -204,4 +204,59 @@ fn a_join_through_the_dead_fails() {
     b.peer_gone(A);
     let effects: Vec<_> = std::iter::from_fn(|| b.poll()).skip(1).collect();
     assert_eq!(effects, [Effect::JoinFailed { waiting: vec![ticket] }]);
+}
+
+/// What a peer says that it cannot say costs it nothing and us nothing.
+#[test]
+fn elements_come_only_from_members_and_to_members() {
+    let (algorithm, tuning) = (Algorithm::Bulk, Tuning::default());
+    let stray = || PoolMessage::Transfer { search: SearchNo::NONE, elements: vec![9], left: 0 };
+    let mut joining = Pool::join(B, A, algorithm, tuning);
+    joining.handle(A, stray());
+    assert_eq!(joining.local_size(), 0);
+    // The join fails, and no element is in the way.
+    joining.handle(A, PoolMessage::Goodbye);
+    let effects: Vec<_> = std::iter::from_fn(|| joining.poll()).collect();
+    assert!(effects.contains(&Effect::JoinFailed { waiting: vec![] }), "{effects:?}");
+
+    let mut member = Pool::create(A, algorithm, tuning);
+    member.handle(B, PoolMessage::Hello);
+    member.handle(B, stray());
+    assert_eq!(member.local_size(), 0, "the newcomer is not ready");
+    member.handle(C, stray());
+    assert_eq!(member.local_size(), 0, "and this one is unknown");
+    member.handle(B, PoolMessage::Ready { members: vec![] });
+    member.handle(B, stray());
+    assert_eq!(member.local_size(), 1);
+}
+
+#[test]
+fn taken_out_of_the_blue_changes_nothing() {
+    let (mut a, mut b, mut c) = trio(Algorithm::Centralized, Tuning::default());
+    b.add(7).unwrap();
+    assert!(b.is_moving());
+    b.handle(C, PoolMessage::Taken { size: u64::MAX });
+    assert!(b.is_moving());
+    assert_eq!(b.size(), 1);
+    settle(&mut [&mut a, &mut b, &mut c]);
+    assert!(!b.is_moving());
+}
+
+#[test]
+fn boundless_estimates_and_questions_are_bounded() {
+    let (mut a, mut b, mut c) = trio(Algorithm::Bulk, Tuning::default());
+    for peer in [B, C] {
+        a.handle(peer, PoolMessage::Estimate { size: u64::MAX });
+    }
+    assert_eq!(a.size(), u64::MAX);
+    a.add(1).unwrap();
+    a.handle(B, PoolMessage::Pull { search: SearchNo(7), want: 1 });
+    assert!(a.is_moving());
+    for search in 0..1000 {
+        a.handle(C, PoolMessage::Pull { search: SearchNo(search), want: 1 });
+        a.handle(C, PoolMessage::Check { search: SearchNo(search) });
+    }
+    assert_eq!(a.deferred.len(), 2);
+    settle(&mut [&mut a, &mut b, &mut c]);
+    assert!(a.deferred.is_empty());
 }

@@ -38,7 +38,10 @@ enum Direction {
 impl Disk {
     /// `pool` is for messages. The reading end of the cell's bell ends [`Self::sleep`].
     pub fn open(device: OwnedFd, pool: &Path, bell: OwnedFd) -> Result<Self, FleetError> {
-        let mut device = open_queue(PoolFile::from_fd(device, pool)?)?;
+        let (mut device, without_ring) = open_queue(PoolFile::from_fd(device, pool)?)?;
+        if let Some(why) = without_ring {
+            eprintln!("warren: {why}; until then a cell waits for each of its reads and writes");
+        }
         let wake = bell.try_clone().map_err(crate::error::system("share a bell"))?;
         device.set_wake(wake);
         Ok(Self {
@@ -56,6 +59,11 @@ impl Disk {
 
     pub fn write(&mut self, io: IoId, block: BlockNo, from: &[FrameNo], frames: &Frames) {
         self.submit(Direction::Write, io, block, from, frames);
+    }
+
+    /// Makes durable what was written before.
+    pub fn flush(&mut self, io: IoId) {
+        self.device.submit_flush(io.0);
     }
 
     fn submit(

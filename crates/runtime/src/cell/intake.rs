@@ -10,12 +10,16 @@
 //! even then, or a few clients could stop a cell for good: requests that end tasks (they give a lock
 //! back, cancel, acknowledge a recall), and those of a client that has no more in work than its
 //! share of the tasks. So a client is held up by others only beyond its share. No request that a
-//! peer or a client has sent is ever dropped here.
+//! peer or a client has sent is ever dropped here. What waited goes on in turn by client.
+//!
+//! A request is looked at where its client can still change it. So one that was let through by what
+//! it looked like is judged again when it has been taken, by its one copy.
 //!
 //! Invariant: a slot is in the queue or held aside, never both, at most once (its memory sees to
 //! that), so all slots of all clients bound both.
 
-use std::collections::VecDeque;
+mod held;
+
 use std::convert::Infallible;
 
 use warren_base::limits::{SLOTS_MAX, TASKS_MAX};
@@ -26,6 +30,7 @@ use warren_proto::{LockType, Request, Wire};
 use warren_supervisor::ADMISSIONS_MAX;
 
 use super::memory::SharedMemory;
+use held::Held;
 
 /// Requests a client may have in work however many tasks are live: one that waits for recalls, as
 /// a front always has at every cell, and one more.
@@ -49,14 +54,24 @@ pub enum Completion {
     Timer,
 }
 
+/// A slot whose request is to be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientWork {
+    pub from: SlotRef,
+    /// It goes first only because it looked like one that [`ends_tasks`]: anything else is refused.
+    pub must_end_tasks: bool,
+}
+
 /// There is no idle work yet.
-pub type Work = Next<Completion, (CellId, PeerMessage), SlotRef, Infallible>;
+pub type Work = Next<Completion, (CellId, PeerMessage), ClientWork, Infallible>;
 
 /// Everything that has come and waits to be done.
 pub struct Intake {
-    dispatch: Dispatch<Completion, (CellId, PeerMessage), SlotRef, Infallible>,
-    /// Looked at and left in their slots, oldest first.
-    held: VecDeque<SlotRef>,
+    dispatch: Dispatch<Completion, (CellId, PeerMessage), ClientWork, Infallible>,
+    /// Looked at and left in their slots.
+    held: Held,
+    /// [`SharedMemory::eased`] when nothing held might pass; until it grows nothing does.
+    stuck_since: Option<u64>,
     /// Where requests are looked at.
     body: Vec<u8>,
 }
@@ -64,7 +79,8 @@ pub struct Intake {
 impl Intake {
     pub fn new() -> Self {
         let limits = DispatchLimits { clients_queued: CLIENTS_QUEUED, ..DispatchLimits::default() };
-        Self { dispatch: Dispatch::new(limits), held: VecDeque::new(), body: Vec::new() }
+        let (held, stuck_since, body) = (Held::new(), None, Vec::new());
+        Self { dispatch: Dispatch::new(limits), held, stuck_since, body }
     }
 
     pub fn takes_completions(&self) -> bool {
@@ -86,8 +102,8 @@ impl Intake {
     }
 
     /// False if no more slots can be queued.
-    pub fn push_client(&mut self, slot: SlotRef) -> bool {
-        self.dispatch.push_client(slot).is_ok()
+    pub fn push_client(&mut self, from: SlotRef) -> bool {
+        self.dispatch.push_client(ClientWork { from, must_end_tasks: false }).is_ok()
     }
 
     /// Clients' requests that wait in their slots.
@@ -104,7 +120,7 @@ impl Intake {
         if self.dispatch.room(Origin::Client) == 0 {
             return self.next_under_pressure(memory);
         }
-        if !self.held.is_empty() {
+        if self.held.len() > 0 {
             self.release_held();
         }
         self.dispatch.take_next()
@@ -113,10 +129,9 @@ impl Intake {
     /// As many held requests as there is room for get behind what is queued.
     fn release_held(&mut self) {
         let places = CLIENTS_QUEUED - self.dispatch.clients_queued();
-        let room = self.dispatch.room(Origin::Client).min(places).min(self.held.len());
-        for slot in self.held.drain(..room) {
-            let pushed = self.dispatch.push_client(slot);
-            assert!(pushed.is_ok(), "there was room");
+        for _ in 0..self.dispatch.room(Origin::Client).min(places) {
+            let Some(from) = self.held.pop(|_| true) else { break };
+            assert!(self.push_client(from), "there was room");
         }
     }
 
@@ -127,31 +142,35 @@ impl Intake {
             return urgent;
         }
         let share = (TASKS_MAX / memory.clients().max(1)).max(SHARE_MIN);
-        let may_pass = |slot: &SlotRef| memory.in_work(slot.client) < share;
-        while let Some(slot) = self.dispatch.take_client_aside() {
-            if may_pass(&slot) || ends_tasks(slot, memory, &mut self.body) {
-                return Some(Work::Client(slot));
+        let may_pass = |client| memory.in_work(client) < share;
+        while let Some(ClientWork { from, .. }) = self.dispatch.take_client_aside() {
+            let may_pass = may_pass(from.client);
+            if may_pass || seems_to_end_tasks(from, memory, &mut self.body) {
+                return Some(Work::Client(ClientWork { from, must_end_tasks: !may_pass }));
             }
-            self.held.push_back(slot);
+            self.held.push(from);
         }
-        let passes = self.held.iter().position(may_pass)?;
-        self.held.remove(passes).map(Work::Client)
+        if self.stuck_since == Some(memory.eased()) {
+            return None;
+        }
+        let passes = self.held.pop(may_pass);
+        self.stuck_since = passes.is_none().then(|| memory.eased());
+        passes.map(|from| Work::Client(ClientWork { from, must_end_tasks: false }))
     }
 }
 
-/// Whether the slot's request is one that others may be waiting for.
-fn ends_tasks(slot: SlotRef, memory: &SharedMemory, body: &mut Vec<u8>) -> bool {
-    if !memory.peek(slot, body) {
-        // It is nothing or is refused: either takes no task.
-        return true;
-    }
-    match Request::from_bytes(body) {
-        Ok(Request::Lock { spec, .. }) => spec.lock == LockType::Unlock,
-        Ok(Request::ReleaseLocks { .. } | Request::Cancel { .. } | Request::AwaitRecall { .. }) => {
-            true
-        }
-        Ok(_) => false,
-        Err(_) => true,
+/// Whether the slot's request looks like one that others may be waiting for.
+fn seems_to_end_tasks(from: SlotRef, memory: &SharedMemory, body: &mut Vec<u8>) -> bool {
+    // What is nothing or is refused takes no task.
+    !memory.peek(from, body) || Request::from_bytes(body).map_or(true, |r| ends_tasks(&r))
+}
+
+/// Whether the request takes no task for long, but may end others'.
+pub fn ends_tasks(request: &Request) -> bool {
+    match request {
+        Request::Lock { spec, .. } => spec.lock == LockType::Unlock,
+        Request::ReleaseLocks { .. } | Request::Cancel { .. } | Request::AwaitRecall { .. } => true,
+        _ => false,
     }
 }
 

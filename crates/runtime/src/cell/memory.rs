@@ -60,11 +60,12 @@ pub struct SharedMemory {
     epoch: Epoch,
     frames: Frames,
     clients: BTreeMap<ClientId, ClientMemory>,
+    eased: u64,
 }
 
 impl SharedMemory {
     pub fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
-        Self { cell, epoch, frames, clients: BTreeMap::new() }
+        Self { cell, epoch, frames, clients: BTreeMap::new(), eased: 0 }
     }
 
     pub fn frames(&self) -> &Frames {
@@ -93,6 +94,12 @@ impl SharedMemory {
     /// Unmaps the client's segments.
     pub fn forget(&mut self, client: ClientId) {
         self.clients.remove(&client);
+        self.eased += 1;
+    }
+
+    /// Grows whenever a client may have less in work, or a larger share.
+    pub fn eased(&self) -> u64 {
+        self.eased
     }
 
     /// Offers each slot that has rung, once, until `queue` takes no more.
@@ -146,9 +153,9 @@ impl SharedMemory {
                 memory.in_work |= bit;
                 Some(Ok(header))
             }
-            Err(_) => {
-                *taken = memory.requests.seq(from.slot);
-                Some(Err(*taken))
+            Err(unreadable) => {
+                *taken = unreadable.seq;
+                Some(Err(unreadable.seq))
             }
         }
     }
@@ -157,6 +164,7 @@ impl SharedMemory {
         let memory = self.clients.get_mut(&to.client);
         let memory = memory.expect("the core names only clients that it has not forgotten");
         memory.in_work &= !(1 << to.slot.0);
+        self.eased += 1;
         memory.replies.reply(&memory.requests, to.slot, seq, header, body);
     }
 

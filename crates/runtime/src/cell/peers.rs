@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
 use warren_base::{CellId, Epoch};
-use warren_cell::PeerMessage;
+use warren_cell::{PeerBody, PeerMessage};
 use warren_mailbox::{Capability, CapabilityList, Uses};
 use warren_proto::Wire;
 use warren_shm::{
@@ -67,9 +67,9 @@ pub enum Received {
 
 /// The lane a message takes. Pool messages are requests: nobody waits for one to free something.
 fn lane_of(message: &PeerMessage) -> Lane {
-    match message {
-        PeerMessage::Reply(_) => Lane::Reply,
-        PeerMessage::Request(_) | PeerMessage::Pool(_) => Lane::Request,
+    match message.body {
+        PeerBody::Reply(_) => Lane::Reply,
+        PeerBody::Request(_) | PeerBody::Pool(_) => Lane::Request,
     }
 }
 
@@ -200,7 +200,7 @@ fn peer(peers: &mut [Option<Peer>], cell: CellId) -> Result<&mut Peer, FleetErro
 
 /// In this version a faulty peer ends the fleet.
 fn faulty(peer: CellId) -> FleetError {
-    FleetError::Died(format!("faulty {peer:?}"))
+    FleetError::FaultyPeer(peer)
 }
 
 #[cfg(test)]

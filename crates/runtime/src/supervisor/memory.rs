@@ -29,11 +29,12 @@ pub struct FleetMemory {
     pub cells: Vec<CellMemory>,
 }
 
-/// A client's part, on its way to the client and the cells.
-pub struct ClientSegments {
-    requests: Segment,
-    /// Of each cell its segment for the client.
-    replies: Vec<Segment>,
+/// A client's part, on its way: descriptors for each who gets some.
+pub struct Outfit {
+    /// Beside a `Welcome`.
+    pub client: Vec<OwnedFd>,
+    /// Beside an `Order::Admit` to each cell.
+    pub cells: Vec<Vec<OwnedFd>>,
 }
 
 fn copy(fd: impl AsFd) -> Result<OwnedFd, FleetError> {
@@ -80,27 +81,24 @@ impl FleetMemory {
         &self.cells[usize::from(cell.0)]
     }
 
-    /// Makes the memory of a new client, known by its connection.
-    pub fn outfit(&self, connection: u64, slots: u16) -> Result<ClientSegments, FleetError> {
+    /// Makes the memory of a new client, known by its connection, and all descriptors of it: what
+    /// cannot be had is refused before anybody hears of the client.
+    pub fn outfit(&self, connection: u64, slots: u16) -> Result<Outfit, FleetError> {
         let slots = usize::from(slots);
         let name = format!("warren-client-{connection}");
         let requests = Segment::create(&name, client_segment_len(slots))?;
         // Cells open it before the client has seen it.
         ClientWriter::new(requests.map().clone(), slots)?;
-        let replies = self.cells.iter().map(|_| Segment::create(&name, cell_segment_len(slots)));
-        let replies = replies.collect::<Result<_, _>>()?;
-        Ok(ClientSegments { requests, replies })
-    }
-
-    /// Beside a `Welcome`.
-    pub fn for_client(&self, segments: &ClientSegments) -> Result<Vec<OwnedFd>, FleetError> {
-        let mut fds = vec![copy(segments.requests.fd())?, self.map.read_only_fd()?];
-        for (replies, cell) in segments.replies.iter().zip(&self.cells) {
-            fds.push(replies.read_only_fd()?);
-            fds.push(cell.vitals_segment.read_only_fd()?);
-            fds.push(cell.bell.rope()?);
+        let mut client = vec![copy(requests.fd())?, self.map.read_only_fd()?];
+        let mut cells = Vec::with_capacity(self.cells.len());
+        for cell in &self.cells {
+            let replies = Segment::create(&name, cell_segment_len(slots))?;
+            client.push(replies.read_only_fd()?);
+            client.push(cell.vitals_segment.read_only_fd()?);
+            client.push(cell.bell.rope()?);
+            cells.push(vec![requests.read_only_fd()?, replies.into_parts().0]);
         }
-        Ok(fds)
+        Ok(Outfit { client, cells })
     }
 }
 
@@ -124,11 +122,9 @@ impl CellMemory {
     }
 }
 
-impl ClientSegments {
-    /// Beside an `Order::Admit`.
-    pub fn for_cell(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
-        let replies = &self.replies[usize::from(cell.0)];
-        Ok(vec![self.requests.read_only_fd()?, copy(replies.fd())?])
+impl Outfit {
+    pub fn fds(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.client.iter().chain(self.cells.iter().flatten())
     }
 }
 

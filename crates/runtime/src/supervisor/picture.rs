@@ -72,7 +72,7 @@ fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {
 
 fn stage_name(stage: Stage) -> &'static str {
     match stage {
-        Stage::Starting => "starting",
+        Stage::Starting | Stage::Opening => "starting",
         Stage::Serving => "serving",
         Stage::Expelling | Stage::LastCheckpoint { .. } | Stage::Closing { .. } => "stopping",
         Stage::Ended => "ended",

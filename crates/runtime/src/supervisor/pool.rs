@@ -11,6 +11,10 @@ use warren_disk::{CopiesState, Owner, Superblock, SuperblockError};
 use warren_supervisor::Ledger;
 
 use crate::error::{FleetError, system};
+use crate::message::Runs;
+
+/// What stands for a block that cannot be read: no magic, and not the zeros of a block never written.
+const UNREADABLE: u8 = 0xEE;
 
 /// A pool that this fleet has locked.
 pub struct OpenPool {
@@ -25,30 +29,36 @@ impl OpenPool {
             file => file?,
         };
         let pool = Self { file };
-        let (superblock, copies) = pool.superblock(path)?;
+        let (ledger, copies) = pool.load(path)?;
+        Ok((pool, ledger, copies))
+    }
+
+    /// Reads what the supervisor must know of the pool.
+    pub fn load(&self, path: &Path) -> Result<(Ledger, CopiesState), FleetError> {
+        let (superblock, copies) = self.superblock(path)?;
         let layout = superblock.layout;
-        let (has, needs) = (pool.file.len_blocks(), layout.total_blocks());
+        let (has, needs) = (self.file.len_blocks(), layout.total_blocks());
         if has < needs {
             return Err(FleetError::BadPool {
                 pool: path.to_path_buf(),
                 what: format!("truncated: has {has} of {needs} blocks; restore it from a copy"),
             });
         }
-        let regions =
-            [0, 1].map(|copy| pool.read(layout.region_page(copy, 0), layout.region_pages()));
-        let [first, second] = regions;
-        let (first, second) = (first?, second?);
-        let roots = pool.read(layout.roots_start(), 2 * layout.roots_blocks())?;
-        let ledger = Ledger::load(superblock, [&first, &second], &roots)
+        let pages = layout.region_pages();
+        let [first, second] = [0, 1].map(|copy| self.read(layout.region_page(copy, 0), pages));
+        let roots = self.read(layout.roots_start(), 2 * layout.roots_blocks());
+        let tables = [0, 1].map(|copy| self.read(layout.log_table(copy), 1));
+        let tables = [&tables[0][..], &tables[1]];
+        let ledger = Ledger::load(superblock, [&first, &second], &roots, tables)
             .map_err(|error| damaged(path, &error.to_string()))?;
-        Ok((pool, ledger, copies))
+        Ok((ledger, copies))
     }
 
     fn superblock(&self, path: &Path) -> Result<(Superblock, CopiesState), FleetError> {
         if self.file.len_blocks() < 2 {
             return Err(not_a_pool(path));
         }
-        let blocks = self.read(BlockNo(0), 2)?;
+        let blocks = self.read(BlockNo(0), 2);
         let (a, b) = blocks.split_at(BLOCK_SIZE);
         match Superblock::choose(a, b) {
             Ok(chosen) => Ok(chosen),
@@ -61,9 +71,25 @@ impl OpenPool {
         }
     }
 
-    fn read(&self, block: BlockNo, blocks: u64) -> Result<Vec<u8>, FleetError> {
+    /// Blocks of which there are two each. One that cannot be read is as one that is damaged: the other
+    /// may do.
+    fn read(&self, block: BlockNo, blocks: u64) -> Vec<u8> {
         let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
-        self.file.read_blocks(block, &mut bytes)?;
+        if self.file.read_blocks(block, &mut bytes).is_ok() {
+            return bytes;
+        }
+        for (at, bytes) in (0..).zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
+            if self.file.read_blocks(block.offset(at), bytes).is_err() {
+                bytes.fill(UNREADABLE);
+            }
+        }
+        bytes
+    }
+
+    /// Waits.
+    pub fn read_for_recovery(&self, block: BlockNo, blocks: u64) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
+        self.file.read_blocks(block, &mut bytes).map_err(|error| errno_of_device(&error))?;
         Ok(bytes)
     }
 
@@ -138,6 +164,13 @@ pub fn roots_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, B
             (shard, root.map(|root| root.encode()).unwrap_or_default())
         })
         .collect()
+}
+
+/// The chunks of the cell's shards, in runs.
+pub fn chunks_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, Runs)> {
+    let chunks = ledger.chunks_of_shards().into_iter();
+    let own = chunks.filter(|(shard, _)| owners[usize::from(shard.0)] == cell);
+    own.map(|(shard, chunks)| (shard.0, Runs::of(&chunks))).collect()
 }
 
 #[cfg(test)]

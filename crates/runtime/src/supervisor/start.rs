@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, MapVersion};
+use warren_cell::CellConfig;
 use warren_proto::Wire;
 use warren_shm::ShardMap;
 use warren_supervisor::{Config, Ledger, Supervisor};
@@ -18,9 +19,10 @@ use crate::error::{FleetError, system};
 use crate::keeper::pool_name;
 use crate::launch::path_of;
 use crate::link::{Link, Outbox};
-use crate::message::{CellStart, FleetPlan, PeerDoor, ToKeeper};
+use crate::message::{CellStart, FleetPlan, PeerDoor, Runs, ToKeeper};
 use crate::place::PoolId;
 use crate::process::{ROLE_CELL, role_args};
+use crate::recovery;
 
 /// The first version of the shard map.
 const FIRST_MAP: MapVersion = MapVersion(1);
@@ -33,8 +35,16 @@ const FRAMES_MAX: u64 = 1 << 28;
 
 pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, FleetError> {
     let path = path_of(&plan.pool);
-    let (pool, ledger, copies) = OpenPool::open(&path)?;
+    let (pool, mut ledger, mut copies) = OpenPool::open(&path)?;
+    if recovery::is_needed(&ledger) {
+        recovery::recover(&pool, ledger, copies)?;
+        (ledger, copies) = pool.load(&path)?;
+    }
     let layout = ledger.superblock().layout;
+    if usize::from(plan.cells) > layout.logs_max() {
+        let (pool, most) = (path, layout.logs_max());
+        return Err(FleetError::TooManyCells { pool, cells: plan.cells, most });
+    }
     let epochs = vec![FIRST_EPOCH; usize::from(plan.cells)];
     let map = ShardMap {
         version: FIRST_MAP,
@@ -49,7 +59,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
     let mut cells = starter.start_cells(&ledger, &map)?;
     starter.introduce(&mut cells)?;
     let owners = map.owners;
-    let config = Config { epochs, map_version: FIRST_MAP, owners, ledger, copies };
+    let config = Config { epochs, map_version: FIRST_MAP, owners, ledger, recover: false, copies };
     Ok(Shell {
         plan,
         keeper,
@@ -91,6 +101,8 @@ impl Starter<'_> {
         let shares = pool::shares_of_free(ledger, self.plan.cells);
         for (cell, free_chunks) in (0..).map(CellId).zip(shares) {
             let superblock = ledger.superblock();
+            let (log, logs) = (usize::from(cell.0), usize::from(self.plan.cells));
+            let area = superblock.layout.log_area(log, logs);
             let start = CellStart {
                 id: cell,
                 epoch: FIRST_EPOCH,
@@ -100,14 +112,20 @@ impl Starter<'_> {
                 map_version: map.version,
                 secret: superblock.secret,
                 roots: pool::roots_of(ledger, &map.owners, cell),
-                free_chunks,
+                owned_chunks: pool::chunks_of(ledger, &map.owners, cell),
+                free_chunks: Runs::of(&free_chunks),
+                reserved_chunks: superblock.layout.reserved_chunks(),
                 total_blocks: superblock.layout.total_blocks(),
                 frames: self.frames_of_a_cell(),
+                log_start: area.start,
+                log_blocks: area.blocks,
+                incarnation: superblock.generation + 1,
                 generation: superblock.generation,
                 supervisor: self.mailboxes.give(cell, &supervisor_name())?.capability,
             };
             let mut link = Outbox::new(self.spawn(cell)?);
-            let frames = self.make_frames(cell, start.frames)?;
+            let total = CellConfig::frames_total(start.frames, area);
+            let frames = self.make_frames(cell, total)?;
             let mut fds = vec![self.pool.share()?];
             fds.extend(self.memory.for_start(cell, frames)?);
             link.send(start.to_bytes(), fds).map_err(system("brief a cell"))?;

@@ -1,7 +1,8 @@
 //! Who is at the door: connections to the fleet's socket, from their first word to their hang-up.
 //!
-//! A visitor is anybody. It gets one answer to one request; if that was to enter, its connection
-//! stays open for as long as it is a client. What it sends beyond is read and dropped with it.
+//! A visitor is anybody. It gets one answer to one request, so what waits for it is bounded; if it
+//! asked to enter, its connection stays open for as long as it is a client. Whoever says more is hung
+//! up on.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use rustix::io::Errno as OsError;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
@@ -17,14 +19,18 @@ use warren_base::{ClientId, Errno};
 use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 
+use super::descriptors::is_of_reserve;
 use crate::error::{FleetError, system};
 use crate::identity::{self, Identity};
 use crate::link::{Link, Outbox, Received, Trust, Wait};
 use crate::message::{DOOR_VERSION, DoorReply, DoorRequest};
 use crate::place::{self, PoolId};
 
-/// Connections at a time, clients included. A flood beyond it waits in the socket's queue.
+/// Connections at a time, clients included. Who is one too many is hung up on.
 const VISITORS_MAX: usize = 4096;
+
+/// Of these, what only root and we may take: somebody must be able to look and to stop the fleet.
+const VISITORS_OF_PRIVILEGED: usize = 64;
 
 /// Connections at a time of one user who is neither root nor ours, so that none shuts others out.
 const VISITORS_OF_ONE_MAX: usize = 512;
@@ -44,8 +50,10 @@ struct Visitor {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
-    /// Has not spoken, or was answered.
+    /// Has not spoken.
     Passing,
+    /// Has its answer, or as much of it as it has taken; now it is to hang up.
+    Answered,
     /// Asked to enter and waits.
     Applying,
     Client(ClientId),
@@ -67,6 +75,8 @@ pub struct Visitors {
     path: PathBuf,
     next: u64,
     visitors: BTreeMap<ConnectionNo, Visitor>,
+    /// The last one who knocked could not be let in for want of descriptors or memory.
+    is_deaf: bool,
 }
 
 impl Visitors {
@@ -85,7 +95,11 @@ impl Visitors {
             .map_err(system(doing))?;
         let address = SocketAddrUnix::new(&path).map_err(system(doing))?;
         bind(&listener, &address).map_err(system(doing))?;
-        let door = Self { listener, path, next: 0, visitors: BTreeMap::new() };
+        // Descriptors in packets that nobody took are closed by us, and closing one may block. A kernel
+        // that is too old closes them all the same, but does not flush them.
+        let _ = identity::refuse_descriptors(&listener);
+        let (next, visitors, is_deaf) = (0, BTreeMap::new(), false);
+        let door = Self { listener, path, next, visitors, is_deaf };
         let everyone = fs::Permissions::from_mode(0o666);
         fs::set_permissions(&door.path, everyone).map_err(system(doing))?;
         Ok(door)
@@ -100,21 +114,27 @@ impl Visitors {
         self.listener.as_fd()
     }
 
-    /// Every connection, and whether it has something to be sent.
-    pub fn connections(&self) -> impl Iterator<Item = (ConnectionNo, BorrowedFd<'_>, bool)> {
-        self.visitors.iter().map(|(&number, visitor)| {
-            (number, visitor.link.link.as_fd(), visitor.link.is_backed_up())
-        })
+    /// Every connection.
+    pub fn connections(&self) -> impl Iterator<Item = (ConnectionNo, &Outbox)> {
+        self.visitors.iter().map(|(&number, visitor)| (number, &visitor.link))
+    }
+
+    /// Whether a poll of the listener is of no use: [`Self::accept`] is tried now and then instead.
+    pub fn is_deaf(&self) -> bool {
+        self.is_deaf
     }
 
     /// Lets in who waits.
     pub fn accept(&mut self) {
         for _ in 0..ACCEPTS_A_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = accept_with(&self.listener, flags) else { return };
+            let accepted = accept_with(&self.listener, flags);
+            self.is_deaf = accepted.as_ref().is_err_and(|&error| error != OsError::AGAIN);
+            let Ok(socket) = accepted else { return };
             // Who cannot be identified, or is one too many, is hung up on.
             let Ok(identity) = identity::of_peer(&socket) else { continue };
-            if !self.has_room_for(identity.uid) {
+            let is_scarce = is_of_reserve(&socket) && !is_privileged(identity.uid);
+            if is_scarce || !self.has_room_for(identity.uid) {
                 continue;
             }
             let link = Outbox::new(Link::new(socket, Trust::Stranger));
@@ -125,9 +145,12 @@ impl Visitors {
     }
 
     fn has_room_for(&self, uid: u32) -> bool {
+        if is_privileged(uid) {
+            return self.visitors.len() < VISITORS_MAX;
+        }
         let of_same = self.visitors.values().filter(|visitor| visitor.identity.uid == uid);
-        self.visitors.len() < VISITORS_MAX
-            && (is_privileged(uid) || of_same.count() < VISITORS_OF_ONE_MAX)
+        self.visitors.len() < VISITORS_MAX - VISITORS_OF_PRIVILEGED
+            && of_same.count() < VISITORS_OF_ONE_MAX
     }
 
     /// Hears one connection; says what the fleet must do.
@@ -165,7 +188,10 @@ impl Visitors {
             return self.refuse(number, Errno::EPROTO);
         }
         match request {
-            DoorRequest::Status { .. } => Some(Asked::Status),
+            DoorRequest::Status { .. } => {
+                visitor.standing = Standing::Answered;
+                Some(Asked::Status)
+            }
             DoorRequest::Stop { .. } if privileged => {
                 visitor.standing = Standing::Stopping;
                 Some(Asked::Stop)
@@ -188,7 +214,7 @@ impl Visitors {
             Vec::new(),
         );
         if let Some(visitor) = self.visitors.get_mut(&number) {
-            visitor.standing = Standing::Passing;
+            visitor.standing = Standing::Answered;
         }
         None
     }
@@ -214,7 +240,7 @@ impl Visitors {
     }
 
     /// Tells everyone who asked for the end how it went, and closes the door.
-    pub fn close(mut self, outcome: Option<&DoorReply>) {
+    pub fn close(mut self, outcome: &DoorReply) {
         // Nobody can find the door any more; a fleet that takes over makes its own.
         let _ = fs::remove_file(&self.path);
         let stopping: Vec<ConnectionNo> = self
@@ -223,9 +249,7 @@ impl Visitors {
             .filter(|(_, visitor)| visitor.standing == Standing::Stopping)
             .map(|(&number, _)| number)
             .collect();
-        if let Some(outcome) = outcome {
-            stopping.into_iter().for_each(|number| self.tell(number, outcome, Vec::new()));
-        }
+        stopping.into_iter().for_each(|number| self.tell(number, outcome, Vec::new()));
     }
 }
 
@@ -243,3 +267,6 @@ fn applicant(identity: &Identity, front: bool, slots: u16) -> Applicant {
     };
     Applicant { credentials, pid: identity.pid.unsigned_abs(), front, slots }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use crate::history::Window;
 impl State {
     pub(super) fn get_attr(&mut self, step: &Step<'_>, ino: Ino) -> Legal {
         match step.settle(self.alive(ino).map(|_| ()))? {
-            Some((_, Reply::Attr { attr, .. })) => self.observe_attr(ino, attr),
+            Some((_, Reply::Attr { attr, .. })) => self.observe_attr(step, ino, attr),
             Some(_) => Err(UNEXPECTED_REPLY),
             None => Ok(()),
         }
@@ -44,7 +44,7 @@ impl State {
             Some((_, reply)) => {
                 self.apply_attr(step, ino, set);
                 match reply {
-                    Reply::Attr { attr, .. } => self.observe_attr(ino, attr),
+                    Reply::Attr { attr, .. } => self.observe_attr(step, ino, attr),
                     reply => expect_done(reply),
                 }
             }

@@ -67,7 +67,7 @@ impl State {
         if before.is_some() {
             return Err(Refusal::Differs("a handle that was given out already"));
         }
-        self.observe_attr(ino, &opened.attr)
+        self.observe_attr(step, ino, &opened.attr)
     }
 
     /// `O_TRUNC`: times change even if the file was empty.

@@ -40,7 +40,7 @@ impl State {
             return Ok(());
         }
         match step.settle(must.and_then(|found| found.ok_or(Errno::ENOENT)))? {
-            Some((ino, Reply::Entry(entry))) => self.observe_entry(ino, entry),
+            Some((ino, Reply::Entry(entry))) => self.observe_entry(step, ino, entry),
             Some(_) => Err(UNEXPECTED_REPLY),
             None => Ok(()),
         }
@@ -88,10 +88,10 @@ impl State {
             && !self.inode(ino).is_directory();
         match (step.settle(must), &step.outcome.answer) {
             // What lies on another cell is the client's to open: nothing was asked of it yet.
-            (_, Ok(Reply::Entry(entry))) if may_be_named => self.observe_entry(ino, entry),
+            (_, Ok(Reply::Entry(entry))) if may_be_named => self.observe_entry(step, ino, entry),
             // A symbolic link is the client's to follow.
             (Err(Refusal::MustFail(Errno::ELOOP)), Ok(Reply::Created { entry, opened: None })) => {
-                self.observe_entry(ino, entry)
+                self.observe_entry(step, ino, entry)
             }
             (Ok(Some((_, Reply::Created { entry, opened }))), _) => {
                 if entry.ino != ino {
@@ -120,7 +120,7 @@ impl State {
         if opened.is_some() != wanted {
             return Err(Refusal::Differs("opened, or not, against the flags"));
         }
-        self.observe_entry(entry.ino, entry)?;
+        self.observe_entry(step, entry.ino, entry)?;
         opened.map_or(Ok(()), |opened| self.add_open(step, entry.ino, opened, access))
     }
 
@@ -160,7 +160,7 @@ impl State {
                 });
                 self.add_entry(dir, name, ino, step.window);
                 match reply {
-                    Reply::Entry(entry) => self.observe_entry(ino, entry),
+                    Reply::Entry(entry) => self.observe_entry(step, ino, entry),
                     reply => expect_done(reply),
                 }
             }

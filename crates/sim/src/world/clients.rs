@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
-use warren_client::{Cache, Call, Caller, Op, Send, ShardMap, Step};
+use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{Answer, Credentials, Reply, Request};
 
 use super::World;
+use super::fleet::Happening;
+use super::front::Front;
 use super::program::{Draw, Holdings};
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
 
@@ -77,6 +79,11 @@ impl Slot {
         }
     }
 
+    /// What the call under way writes.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
     /// What is under way, for a failure's report.
     pub fn under_way(&self) -> Option<&Request> {
         self.asked.as_ref().map(|asked| &asked.request)
@@ -87,6 +94,13 @@ pub struct Client {
     pub id: ClientId,
     pub credentials: Rc<Credentials>,
     pub slots: Vec<Slot>,
+    /// The first of its processes: two a slot (its requests, and its calls as wholes), and one for its
+    /// end.
+    pub process: usize,
+    /// Of a front.
+    pub front: Option<Front>,
+    /// Its connection is closed.
+    pub is_gone: bool,
     caller: Caller,
     cache: Cache,
     map: ShardMap,
@@ -105,6 +119,9 @@ impl Client {
             caller: Caller { credentials: Arc::new(credentials.clone()), near },
             credentials: Rc::new(credentials),
             slots: (0..slots).map(|_| Slot::new()).collect(),
+            process: 0,
+            front: None,
+            is_gone: false,
             cache: Cache::new(COPIES_MAX),
             map: ShardMap::new(version, map.to_vec()),
         }
@@ -129,7 +146,14 @@ impl World {
 
     /// Numbers of the slot's processes: its requests, and its calls as wholes.
     fn process(&self, at: At) -> usize {
-        (at.client * usize::from(self.swarm.slots) + at.slot) * 2 + self.lives * PROCESSES_A_LIFE
+        self.clients[at.client].process + at.slot * 2
+    }
+
+    /// Numbers that no process has had.
+    pub(super) fn new_processes(&mut self, count: usize) -> usize {
+        let first = self.processes;
+        self.processes += count;
+        first
     }
 
     /// The slot goes on: begins a call, or steps the one it is in.
@@ -147,6 +171,11 @@ impl World {
             return;
         };
         let (op_of_whole, invoked, from) = (op.clone(), self.place(), self.wall());
+        if let Some((answer, payload)) = self.ask_kernel(at, &op) {
+            let whole = Whole { op, invoked, from, asked: false, direct: false };
+            self.record_whole(at, &whole, Outcome { answer, payload: payload.into() });
+            return self.think(at);
+        }
         let whole = Whole { op: op_of_whole, invoked, from, asked: false, direct: false };
         let caller = self.clients[at.client].caller.clone();
         let slot = self.slot(at);
@@ -172,6 +201,14 @@ impl World {
         if let Some(first) = self.opening.take() {
             return Some((first, Vec::new()));
         }
+        if self.rng.chance(self.swarm.hangups, 10_000) {
+            let client = self.rng.below(self.clients.len() as u64) as usize;
+            let delay = self.rng.below(50_000);
+            self.plan(delay, Happening::Hangup { client });
+        }
+        if let Some(op) = self.wanted_again(at.client) {
+            return Some((op, Vec::new()));
+        }
         let now = self.wall();
         let client = &self.clients[at.client];
         let mut draw = Draw {
@@ -180,6 +217,8 @@ impl World {
             holdings: &client.slots[at.slot].holdings,
             slot: SlotNo(at.slot as u16),
             uid: client.credentials.uid,
+            front: client.front.is_some(),
+            may_write: !self.swarm.one_writer || at.client == 0,
             now,
             rng: &mut self.rng,
         };
@@ -237,6 +276,7 @@ impl World {
         slot.asked = Some(Asked { cell: send.cell, request: send.request.clone(), operation });
         let mut header = send.header;
         header.seq = slot.seq;
+        self.note_asked(at, &send.request);
         self.plan_request(send.cell, from, header, send.request);
     }
 
@@ -253,6 +293,9 @@ impl World {
             return self.fail(format!("{from} answers a client that does not exist"));
         };
         let at = At { client, slot: usize::from(to.slot.0) };
+        if at.slot >= self.clients[client].slots.len() {
+            return self.recalled(at, seq, answer);
+        }
         let slot = self.slot(at);
         let fits = slot.seq == seq && slot.asked.as_ref().is_some_and(|asked| asked.cell == from);
         if !fits {
@@ -260,11 +303,16 @@ impl World {
         }
         let Asked { request, mut operation, .. } = slot.asked.take().expect("it is asked");
         self.last_return = self.now;
+        let payload = match &answer {
+            Ok(Reply::Read { len }) => self.lanes.reply(from, to, *len as usize),
+            _ => Vec::new(),
+        };
+        self.note_answered(at, &answer, &payload);
+        self.check_sync(&operation, &answer);
+        if self.audit.is_some() && answer == Err(Errno::EIO) {
+            self.fail(format!("after a restart {request:?} is answered with EIO"));
+        }
         if !matches!(answer, Ok(Reply::Moved(_))) {
-            let payload = match &answer {
-                Ok(Reply::Read { len }) => self.lanes.reply(from, to, *len as usize),
-                _ => Vec::new(),
-            };
             operation.returned = self.place();
             operation.hint = hint;
             operation.window.to = self.wall();
@@ -273,7 +321,46 @@ impl World {
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
             self.history.push(operation);
         }
-        self.step_call(at, Some(answer));
+        if !self.clients[at.client].is_gone {
+            self.step_call(at, Some(answer));
+        }
+    }
+
+    /// Who is told that all is on the device has seen a checkpoint, and none after a failed flush.
+    fn check_sync(&mut self, operation: &Operation, answer: &Answer) {
+        // An `fsync` is the op log's: the crash campaign looks at what it promises.
+        if !matches!(operation.action, Action::Request(Request::Sync)) {
+            return;
+        }
+        match answer {
+            Ok(_) if self.switched_at < operation.invoked => {
+                self.fail("a sync is answered without a checkpoint".to_owned());
+            }
+            Ok(_) if self.flush_failed_at.is_some_and(|at| at < operation.invoked) => {
+                self.fail("a sync is answered though a flush had failed".to_owned());
+            }
+            Err(Errno::EIO) if self.supervisor_failed => self.count("a sync was told of a failure"),
+            _ => {}
+        }
+    }
+
+    /// An answer that nobody waits for any more.
+    pub(super) fn would_answer(&mut self, to: SlotRef, seq: u32, hint: u64, answer: Answer) {
+        let Some(client) = self.clients.iter_mut().find(|client| client.id == to.client) else {
+            return;
+        };
+        let Some(slot) = client.slots.get_mut(usize::from(to.slot.0)) else { return };
+        // What a read would have brought is in nobody's hands, and changes nothing.
+        let is_read = matches!(answer, Ok(Reply::Moved(_) | Reply::Read { .. }));
+        if let Some(Asked { mut operation, .. }) =
+            slot.asked.take_if(|_| slot.seq == seq && !is_read)
+        {
+            operation.hint = hint;
+            operation.window.to = self.wall();
+            operation.excuses = self.excuses(operation.invoked);
+            operation.outcome = Some(Outcome::of(answer));
+            self.history.push(operation);
+        }
     }
 
     /// Learns from an answer.
@@ -340,19 +427,33 @@ impl World {
         if copied && !whole.asked {
             self.count("answered from copies");
         }
-        if copied && !whole.direct {
-            self.record_whole(at, &whole, answer.clone());
+        let walked = matches!(whole.op, Op::At(_, PathOp::Stat)) && !whole.asked;
+        if walked {
+            self.count("a path walked over copies");
+        }
+        if (copied && !whole.direct) || walked {
+            self.record_whole(at, &whole, Outcome::of(answer.clone()));
         }
         if let Some(audit) = &mut self.audit {
             audit.see(&whole.op, &answer);
         }
+        self.think(at);
+    }
+
+    fn think(&mut self, at: At) {
         self.slot(at).state = SlotState::Thinking;
         let think = self.think_time();
         self.plan_step(at, think);
     }
 
-    fn record_whole(&mut self, at: At, whole: &Whole, answer: Answer) {
-        let Op::Ino(request) = &whole.op else { return };
+    fn record_whole(&mut self, at: At, whole: &Whole, outcome: Outcome) {
+        let action = match &whole.op {
+            Op::Ino(request) => Action::Request(request.clone()),
+            Op::At(path, _) => {
+                Action::Stat { path: Rc::from(&*path.bytes), follow_last: path.follow_last }
+            }
+            _ => return,
+        };
         let returned = self.place();
         self.last_return = self.now;
         let client = &self.clients[at.client];
@@ -360,16 +461,23 @@ impl World {
             process: self.process(at) + usize::from(whole.asked),
             client: client.id,
             credentials: client.credentials.clone(),
-            action: Action::Request(request.clone()),
+            action,
             payload: Rc::from([]),
             invoked: whole.invoked,
             returned,
             hint: whole.invoked.midpoint(returned),
             window: Window { from: whole.from, to: self.wall() },
-            excuses: self.excuses(whole.invoked),
-            outcome: Some(Outcome::of(answer)),
+            excuses: self.excuses(whole.invoked) | self.excuses_of_copies(at),
+            outcome: Some(outcome),
         };
         self.history.push(operation);
+    }
+
+    /// A read changes the access time, and waits for no front for that.
+    fn excuses_of_copies(&self, at: At) -> Excuses {
+        let mut excuses = Excuses::default();
+        excuses.set(Excuses::OLD_ATIME, self.clients[at.client].front.is_some());
+        excuses
     }
 
     /// Lets some clients act in the middle of what a cell does.
@@ -391,9 +499,6 @@ impl World {
         clients.any(|c| c.slots.iter().any(|slot| slot.state == SlotState::Stepping))
     }
 }
-
-/// Slots are numbered anew after a restart.
-const PROCESSES_A_LIFE: usize = 64;
 
 /// Time between two loads of a client, in nanoseconds.
 const STEP_NANOS: u64 = 200;

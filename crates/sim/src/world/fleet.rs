@@ -1,21 +1,22 @@
-//! The simulated fleet: cells and the supervisor, the links between them, and their I/O.
+//! The simulated fleet: cells and the supervisor, and the links between them.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, MapVersion, ShardId};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion, ShardId};
 use warren_cell::{
-    Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, Memory, PeerMessage, SlotRef,
+    Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerMessage,
+    Recovery, SlotRef,
 };
-use warren_disk::{BlockWrite, Owner, Superblock};
+use warren_disk::{Owner, Superblock};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Answer, Request, RequestHeader};
+use warren_proto::{Answer, Request, RequestHeader, Wire};
 use warren_supervisor::{
-    Applicant, Config, ConnectionNo, Effect as Said, Event as Heard, IoId as SupervisorIo, Ledger,
-    Supervisor,
+    Config, Effect as Said, Event as Heard, Failure, IoId as SupervisorIo, Ledger, Supervisor,
 };
 
 use super::clients::At;
+use super::device::{InFlight, SupervisorInFlight};
 use super::{Phase, World};
 
 /// Messages an inbox holds; what comes then waits at the sender.
@@ -27,16 +28,56 @@ const MAP_VERSION: MapVersion = MapVersion(1);
 /// Everything that can happen.
 #[derive(Debug)]
 pub enum Happening {
-    Request { cell: CellId, from: SlotRef, header: RequestHeader, request: Request },
-    Reply { from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answer },
-    Step { at: At, ticket: u64 },
-    Peer { from: CellId, to: CellId },
-    Order { to: CellId },
-    Report { from: CellId },
-    CellIo { cell: CellId, io: IoId },
-    SupervisorIo { io: SupervisorIo },
-    Tick { cell: CellId, at: Instant },
-    SupervisorTick { at: Instant },
+    Request {
+        cell: CellId,
+        from: SlotRef,
+        header: RequestHeader,
+        request: Request,
+    },
+    Reply {
+        from: CellId,
+        to: SlotRef,
+        seq: u32,
+        hint: u64,
+        answer: Answer,
+    },
+    Step {
+        at: At,
+        ticket: u64,
+    },
+    Peer {
+        from: CellId,
+        to: CellId,
+    },
+    Order {
+        to: CellId,
+    },
+    Report {
+        from: CellId,
+    },
+    CellIo {
+        cell: CellId,
+        io: IoId,
+    },
+    SupervisorIo {
+        io: SupervisorIo,
+    },
+    /// A front's kernel drops what a cell recalls.
+    DropCopies {
+        client: usize,
+        listener: usize,
+    },
+    /// A client's connection breaks.
+    Hangup {
+        client: usize,
+    },
+    Tick {
+        cell: CellId,
+        at: Instant,
+    },
+    SupervisorTick {
+        at: Instant,
+    },
 }
 
 /// Messages in order: the first of them is on its way.
@@ -49,31 +90,26 @@ impl<T> Default for Link<T> {
     }
 }
 
-struct InFlight {
-    write: bool,
-    block: BlockNo,
-    frames: Vec<FrameNo>,
-    /// A device may read the frames of a write at any time until it is done.
-    taken_early: Option<Vec<u8>>,
-    result: Result<(), Errno>,
-}
-
 type Frame = Box<[u8; BLOCK_SIZE]>;
 
 /// A cell and what it has of the machine. While the cell runs it is taken out.
 pub struct CellHost {
     cell: Option<Cell>,
     frames: Vec<Option<Frame>>,
-    in_flight: BTreeMap<IoId, InFlight>,
+    pub(super) in_flight: BTreeMap<IoId, InFlight>,
+    /// A flush of somebody else's has failed, and this cell was not told yet.
+    pub(super) flush_failed: bool,
+    /// It ended before it was told to.
+    dead: bool,
     wake: Option<Instant>,
     orders: Link<Order>,
     reports: Link<Report>,
 }
 
-/// The supervisor and its I/O. A flush writes nothing: the simulated disk loses no power.
+/// The supervisor and its I/O.
 pub struct SupervisorHost {
     supervisor: Option<Supervisor>,
-    writes: BTreeMap<SupervisorIo, Option<BlockWrite>>,
+    pub(super) in_flight: SupervisorInFlight,
     wake: Option<Instant>,
 }
 
@@ -96,12 +132,15 @@ impl World {
         let mut started = Vec::new();
         for id in (0..cells).map(CellId) {
             let config = self.cell_config(id, epoch, cells, &superblock, &ledger, &free);
+            let frames = CellConfig::frames_total(config.frames, config.log.area);
             let mut effects = Vec::new();
             let cell = Cell::new(config, self.clock(), &mut effects);
             self.cells.push(CellHost {
                 cell: Some(cell),
-                frames: vec![None; self.swarm.frames as usize],
+                frames: vec![None; frames as usize],
                 in_flight: BTreeMap::new(),
+                flush_failed: false,
+                dead: false,
                 wake: None,
                 orders: Link::default(),
                 reports: Link::default(),
@@ -113,11 +152,12 @@ impl World {
             map_version: MAP_VERSION,
             owners: self.map.clone(),
             ledger,
+            recover: false,
             copies,
         };
         self.supervisor = SupervisorHost {
             supervisor: Some(Supervisor::new(config)),
-            writes: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             wake: None,
         };
         for (id, effects) in started {
@@ -140,13 +180,22 @@ impl World {
         CellConfig {
             id,
             epoch,
+            cells,
             map: self.map.clone(),
             map_version: MAP_VERSION,
             secret: superblock.secret,
             roots: shards.map(|shard| (shard, ledger.root(shard).copied())).collect(),
+            owned_chunks: ledger.chunks_of_shards(),
             free_chunks: share.copied().collect(),
+            reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
             frames: self.swarm.frames,
+            log: LogConfig {
+                area: superblock.layout.log_area(usize::from(id.0), usize::from(cells)),
+                incarnation: superblock.generation + 1,
+                start: Lsn(0),
+                recovery: Recovery::None,
+            },
             generation: superblock.generation,
             plant: self.plant,
         }
@@ -162,7 +211,9 @@ impl World {
         let pages = layout.region_pages();
         let regions = [0, 1].map(|copy| self.read_blocks(layout.region_page(copy, 0), pages));
         let slots = self.read_blocks(layout.roots_start(), 2 * layout.roots_blocks());
-        Ledger::load(superblock, [&regions[0], &regions[1]], &slots)
+        let tables = [0, 1].map(|copy| self.read_blocks(layout.log_table(copy), 1));
+        let (regions, tables) = ([&regions[0][..], &regions[1]], [&tables[0][..], &tables[1]]);
+        Ledger::load(superblock, regions, &slots, tables)
             .expect("checkpoints leave a pool that can be opened")
     }
 
@@ -177,7 +228,11 @@ impl World {
     /// An event happens to a cell, and what it wants done is begun.
     pub(super) fn happen_to(&mut self, id: CellId, event: Event) {
         let host = &mut self.cells[usize::from(id.0)];
+        if host.dead {
+            return;
+        }
         let mut cell = host.cell.take().expect("a cell does one thing at a time");
+        self.event_began = self.place();
         let now = self.clock();
         let mut effects = Vec::new();
         cell.apply(now, event, &mut SharedMemory { world: self, cell: id }, &mut effects);
@@ -196,6 +251,9 @@ impl World {
                 }
                 Effect::Send { to, message } => self.send_peer(id, to, message),
                 Effect::Report(report) => {
+                    if let Report::Expelled { client } = report {
+                        self.let_go(id, client);
+                    }
                     let reports = &mut self.cells[usize::from(id.0)].reports.0;
                     reports.push_back(report);
                     if reports.len() == 1 {
@@ -205,6 +263,7 @@ impl World {
                 }
                 Effect::Read { io, block, frames } => self.submit(id, io, false, block, frames),
                 Effect::Write { io, block, frames } => self.submit(id, io, true, block, frames),
+                Effect::Flush { io } => self.submit_flush(id, io),
                 Effect::Wake(at) => {
                     let at = at.max(self.now);
                     self.cells[usize::from(id.0)].wake = Some(at);
@@ -227,46 +286,13 @@ impl World {
         }
     }
 
-    fn submit(&mut self, id: CellId, io: IoId, write: bool, block: BlockNo, frames: Vec<FrameNo>) {
-        let faulty = self.phase == Phase::Safety
-            && self.lives == 1
-            && self.admitted
-            && self.rng.chance(self.swarm.io_error, 1000);
-        if faulty {
-            self.io_failed = true;
-            self.count(if write { "a write failed" } else { "a read failed" });
-        }
-        self.count(if write { "block written by a cell" } else { "block read by a cell" });
-        let host = &self.cells[usize::from(id.0)];
-        let early = write && self.rng.chance(1, 2);
-        let taken_early = early.then(|| host.gather(&frames));
-        let result = if faulty { Err(Errno::EIO) } else { Ok(()) };
-        let request = InFlight { write, block, frames, taken_early, result };
-        let before = self.cells[usize::from(id.0)].in_flight.insert(io, request);
-        assert!(before.is_none(), "an I/O number was used twice");
-        let delay = self.io_delay();
-        self.plan(delay, Happening::CellIo { cell: id, io });
-    }
-
-    /// No I/O fails any more, not even what is under way.
-    pub(super) fn heal_disk(&mut self) {
-        for request in self.cells.iter_mut().flat_map(|host| host.in_flight.values_mut()) {
-            request.result = Ok(());
-        }
-    }
-
-    fn io_done(&mut self, id: CellId, io: IoId) {
-        let host = &mut self.cells[usize::from(id.0)];
-        let done = host.in_flight.remove(&io).expect("an I/O is done once");
-        if done.result.is_ok() && done.write {
-            let bytes = done.taken_early.unwrap_or_else(|| host.gather(&done.frames));
-            self.disk.write(done.block, &bytes);
-        } else if done.result.is_ok() {
-            for (at, frame) in done.frames.iter().enumerate() {
-                self.disk.read(done.block.offset(at as u64), host.frame_mut(*frame).as_mut_slice());
-            }
-        }
-        self.happen_to(id, Event::IoDone { io, result: done.result });
+    /// A cell ends without notice. Its supervisor learns of it.
+    pub(super) fn end_cell(&mut self, id: CellId) {
+        self.count("a cell ended by itself");
+        self.cells[usize::from(id.0)].dead = true;
+        (self.lost, self.io_failed) = (true, true);
+        let epoch = Epoch(self.lives as u32);
+        self.tell_supervisor(Heard::CellExited { cell: id, epoch });
     }
 
     pub(super) fn tell_supervisor(&mut self, event: Heard) {
@@ -286,6 +312,7 @@ impl World {
             Said::Send { to, order } => {
                 if matches!(order, Order::Switched { .. }) {
                     self.switched = true;
+                    self.switched_at = self.place();
                 }
                 let orders = &mut self.cells[usize::from(to.0)].orders.0;
                 orders.push_back(order);
@@ -294,8 +321,8 @@ impl World {
                     self.plan(delay, Happening::Order { to });
                 }
             }
-            Said::Write { io, block, bytes } => self.supervise_io(io, Some((block, bytes))),
-            Said::Flush { io } => self.supervise_io(io, None),
+            Said::Write { io, block, bytes } => self.supervise_write(io, (block, bytes)),
+            Said::Flush { io } => self.supervise_flush(io),
             Said::Wake(at) => {
                 let at = at.max(self.now);
                 self.supervisor.wake = Some(at);
@@ -306,45 +333,28 @@ impl World {
                 self.clients[connection.0 as usize].id = client;
             }
             Said::AdmitClient { client } => self.admit(client),
+            Said::RefuseClient { .. } if self.cells.iter().any(|host| host.dead) => {}
             Said::RefuseClient { connection, errno } => {
                 self.fail(format!("{connection:?} was refused: {errno}"));
             }
-            Said::ForgetClient { .. } => {}
-            Said::Exit(Ok(())) => self.phase = Phase::Stopped,
-            Said::Exit(Err(failure)) => self.fail(format!("the fleet ended: {failure}")),
+            Said::ForgetClient { client } => self.forgotten(client),
+            Said::Exit(result) => self.ended(result),
         }
     }
 
-    fn supervise_io(&mut self, io: SupervisorIo, write: Option<BlockWrite>) {
-        self.supervisor.writes.insert(io, write);
-        let delay = self.io_delay();
-        self.plan(delay, Happening::SupervisorIo { io });
-    }
-
-    fn connect_clients(&mut self) {
-        for at in 0..self.clients.len() {
-            let client = &self.clients[at];
-            let applicant = Applicant {
-                credentials: (*client.credentials).clone(),
-                pid: 1000 + at as u32,
-                front: false,
-                slots: client.slots.len() as u16,
-            };
-            let connection = ConnectionNo(at as u64);
-            self.tell_supervisor(Heard::Connect { connection, applicant });
+    fn ended(&mut self, result: Result<(), Failure>) {
+        match result {
+            Ok(()) if self.cells.iter().all(|host| !host.dead) => {}
+            Err(Failure::CellExited { cell, .. }) if self.cells[usize::from(cell.0)].dead => {}
+            Err(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
+                if self.supervisor_failed =>
+            {
+                self.count("a last checkpoint failed");
+                self.lost = true;
+            }
+            result => return self.fail(format!("the fleet ended: {result:?}")),
         }
-    }
-
-    fn admit(&mut self, client: ClientId) {
-        let place = self.clients.iter().position(|c| c.id == client);
-        let client = place.expect("the supervisor admits whom it numbered");
-        self.admitted = true;
-        for slot in 0..self.clients[client].slots.len() {
-            let at = At { client, slot };
-            self.slot(at).state = super::clients::SlotState::Thinking;
-            let think = self.think_time();
-            self.plan_step(at, think);
-        }
+        self.phase = Phase::Stopped;
     }
 
     pub(super) fn plan_request(
@@ -380,18 +390,14 @@ impl World {
             }
             Happening::Peer { from, to } => {
                 let message = self.next_of_link(from, to);
-                self.happen_to(to, Event::Peer { from, message });
+                self.deliver_peer(from, to, message);
             }
             Happening::Order { to } => self.deliver_order(to),
             Happening::Report { from } => self.deliver_report(from),
-            Happening::CellIo { cell, io } => self.io_done(cell, io),
-            Happening::SupervisorIo { io } => {
-                let write = self.supervisor.writes.remove(&io).expect("an I/O is done once");
-                if let Some((block, bytes)) = write {
-                    self.disk.write(block, &bytes);
-                }
-                self.tell_supervisor(Heard::IoDone { io, result: Ok(()) });
-            }
+            Happening::CellIo { cell, io } => self.cell_io_done(cell, io),
+            Happening::SupervisorIo { io } => self.supervisor_io_done(io),
+            Happening::DropCopies { client, listener } => self.drop_copies(client, listener),
+            Happening::Hangup { client } => self.hang_up(client),
             Happening::Tick { cell, at } => {
                 if self.cells[usize::from(cell.0)].wake == Some(at) {
                     self.cells[usize::from(cell.0)].wake = None;
@@ -417,6 +423,27 @@ impl World {
         message
     }
 
+    /// A message that came damaged ends the cell that got it: its peers cannot be relied on, and what
+    /// it was told is not known.
+    fn deliver_peer(&mut self, from: CellId, to: CellId, message: PeerMessage) {
+        let may_fail =
+            self.phase == Phase::Safety && self.lives == 1 && self.admitted && !self.lost;
+        if may_fail && self.rng.chance(self.swarm.damage, 10_000) {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            let bit = self.rng.below(8 * bytes.len() as u64) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            // The checksum finds it. The decoder has to bear it all the same.
+            let decoded = PeerMessage::from_bytes(&bytes);
+            self.count(match decoded {
+                Ok(_) => "a damaged message that can be decoded",
+                Err(_) => "a damaged message that cannot be decoded",
+            });
+            return self.end_cell(to);
+        }
+        self.happen_to(to, Event::Peer { from, message });
+    }
+
     fn deliver_order(&mut self, to: CellId) {
         let orders = &mut self.cells[usize::from(to.0)].orders.0;
         let order = orders.pop_front().expect("there is an order");
@@ -435,7 +462,9 @@ impl World {
             self.plan(delay, Happening::Report { from });
         }
         let epoch = Epoch(self.lives as u32);
-        self.tell_supervisor(Heard::Report { from, epoch, report });
+        if !self.cells[usize::from(from.0)].dead {
+            self.tell_supervisor(Heard::Report { from, epoch, report });
+        }
     }
 
     fn clock(&self) -> Clock {
@@ -445,7 +474,7 @@ impl World {
 
 impl SupervisorHost {
     pub(super) fn none() -> Self {
-        Self { supervisor: None, writes: BTreeMap::new(), wake: None }
+        Self { supervisor: None, in_flight: BTreeMap::new(), wake: None }
     }
 }
 
@@ -453,15 +482,19 @@ impl SupervisorHost {
 static UNFILLED: [u8; BLOCK_SIZE] = [0xc3; BLOCK_SIZE];
 
 impl CellHost {
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead
+    }
+
     fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
         self.frames[frame.0 as usize].as_deref().unwrap_or(&UNFILLED)
     }
 
-    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+    pub(super) fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
         self.frames[frame.0 as usize].get_or_insert_with(|| Box::new(UNFILLED))
     }
 
-    fn gather(&self, frames: &[FrameNo]) -> Vec<u8> {
+    pub(super) fn gather(&self, frames: &[FrameNo]) -> Vec<u8> {
         frames.iter().flat_map(|frame| *self.frame(*frame)).collect()
     }
 }
@@ -475,6 +508,14 @@ struct SharedMemory<'a> {
 impl SharedMemory<'_> {
     fn host(&mut self) -> &mut CellHost {
         &mut self.world.cells[usize::from(self.cell.0)]
+    }
+
+    /// A cell that said it has let go of a client has no memory of its any more.
+    fn must_know(&mut self, client: ClientId) {
+        if self.world.lanes.is_closed(self.cell, client) {
+            let cell = self.cell;
+            self.world.fail(format!("{cell} touches memory of {client}, which it has let go"));
+        }
     }
 }
 
@@ -495,6 +536,7 @@ impl Memory for SharedMemory<'_> {
         at: usize,
         len: usize,
     ) {
+        self.must_know(from.client);
         let bytes = &mut self.world.cells[usize::from(self.cell.0)].frame_mut(frame)[at..at + len];
         self.world.lanes.read_request(from, offset, bytes);
     }
@@ -507,15 +549,18 @@ impl Memory for SharedMemory<'_> {
         offset: usize,
         len: usize,
     ) {
+        self.must_know(to.client);
         let bytes = &self.world.cells[usize::from(self.cell.0)].frame(frame)[at..at + len];
         self.world.lanes.reply_mut(self.cell, to, offset, len).copy_from_slice(bytes);
     }
 
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
+        self.must_know(to.client);
         self.world.lanes.reply_mut(self.cell, to, offset, len).fill(0);
     }
 
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {
+        self.must_know(client);
         self.world.let_clients_act();
         self.world.lanes.store(self.cell, client, word, stamp);
         if stamp == 0 && self.world.is_stepping(client) {

@@ -1,6 +1,6 @@
 //! Memory between clients and cells: lease words and payload lanes.
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use warren_base::{CellId, ClientId};
 use warren_cell::SlotRef;
 use warren_client::Words;
@@ -14,9 +14,20 @@ pub struct Lanes {
     words: HashMap<(CellId, ClientId, u32), u64, Fixed>,
     requests: HashMap<SlotRef, Vec<u8>, Fixed>,
     replies: HashMap<(CellId, SlotRef), Vec<u8>, Fixed>,
+    /// Who has let go of whom.
+    closed: HashSet<(CellId, ClientId), Fixed>,
 }
 
 impl Lanes {
+    /// The cell has no memory of the client any more.
+    pub fn close(&mut self, cell: CellId, client: ClientId) {
+        self.closed.insert((cell, client));
+    }
+
+    pub fn is_closed(&self, cell: CellId, client: ClientId) -> bool {
+        self.closed.contains(&(cell, client))
+    }
+
     pub fn store(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {
         self.words.insert((cell, client, word), stamp);
     }

@@ -4,7 +4,7 @@
 //! forgets most of what was removed, but not all: old numbers must be refused properly.
 
 use warren_base::{Ino, Rng, SlotNo, Timestamp};
-use warren_client::Op;
+use warren_client::{Op, Path, PathOp};
 use warren_proto::{
     AccessMode, ByteRange, CreateFlags, FileKind, FileName, Handle, LockFlavour, LockOwner,
     LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, SetTime,
@@ -53,15 +53,17 @@ impl Known {
         if self.dirs.is_empty() || rng.chance(1, 3) { Ino::ROOT } else { *rng.pick(&self.dirs) }
     }
 
-    fn file(&self, rng: &mut Rng) -> Option<Ino> {
-        (!self.files.is_empty()).then(|| *rng.pick(&self.files))
+    /// One of the files that were seen last, `hot` of them.
+    fn file(&self, rng: &mut Rng, hot: usize) -> Option<Ino> {
+        let files = &self.files[self.files.len().saturating_sub(hot)..];
+        (!files.is_empty()).then(|| *rng.pick(files))
     }
 
-    fn any(&self, rng: &mut Rng) -> Ino {
+    fn any(&self, rng: &mut Rng, hot: usize) -> Ino {
         match (rng.below(4), self.links.is_empty()) {
             (0, _) => self.dir(rng),
             (1, false) => *rng.pick(&self.links),
-            _ => self.file(rng).unwrap_or(Ino::ROOT),
+            _ => self.file(rng, hot).unwrap_or(Ino::ROOT),
         }
     }
 }
@@ -104,6 +106,12 @@ impl Holdings {
         self.handles.last().map(|(handle, _)| Request::Close { handle: *handle })
     }
 
+    /// Whether the handle was opened for reading.
+    pub fn may_read(&self, handle: Handle) -> bool {
+        let readable = AccessMode::READ | AccessMode::EXECUTE;
+        self.handles.iter().any(|(held, access)| *held == handle && access.intersects(readable))
+    }
+
     fn holds_flock(&self, ino: Ino) -> bool {
         self.locks.iter().any(|(on, held)| *on == ino && held.flavour == LockFlavour::Flock)
     }
@@ -121,6 +129,10 @@ pub struct Draw<'a> {
     pub holdings: &'a Holdings,
     pub slot: SlotNo,
     pub uid: u32,
+    /// A kernel stands before the cell, which has checked what may be done with a descriptor.
+    pub front: bool,
+    /// The client is one of those that change data.
+    pub may_write: bool,
     pub now: Timestamp,
     pub rng: &'a mut Rng,
 }
@@ -157,14 +169,22 @@ impl Draw<'_> {
             | Kind::RenameNoReplace
             | Kind::Exchange => self.change_names(kind),
             Kind::Open | Kind::Close | Kind::Read | Kind::Seek => self.use_file(kind)?,
+            Kind::Truncate if !self.may_write => return None,
             Kind::Truncate | Kind::Chmod | Kind::Chown | Kind::Utimens => self.set_attr(kind),
             Kind::Xattr => self.xattr(),
             Kind::Lock | Kind::Flock | Kind::TestLock => self.lock(kind)?,
-            Kind::Fsync => Request::Fsync { ino: self.known.any(self.rng), data_only: false },
+            Kind::StatPath | Kind::OpenPath | Kind::ChangePath | Kind::RenamePath => {
+                return self.on_paths(kind).map(|op| (op, Vec::new()));
+            }
+            Kind::Fsync => Request::Fsync { ino: self.any(), data_only: false },
             Kind::Sync => Request::Sync,
             Kind::Write | Kind::Append => unreachable!("drawn above"),
         };
         Some((Op::Ino(request), Vec::new()))
+    }
+
+    fn any(&mut self) -> Ino {
+        self.known.any(self.rng, self.swarm.hot_files)
     }
 
     fn name(&mut self) -> FileName {
@@ -175,8 +195,8 @@ impl Draw<'_> {
     fn look(&mut self, kind: Kind) -> Request {
         match kind {
             Kind::Lookup => Request::Lookup { dir: self.known.dir(self.rng), name: self.name() },
-            Kind::GetAttr => Request::GetAttr { ino: self.known.any(self.rng) },
-            Kind::ReadLink => Request::ReadLink { ino: self.known.any(self.rng) },
+            Kind::GetAttr => Request::GetAttr { ino: self.any() },
+            Kind::ReadLink => Request::ReadLink { ino: self.any() },
             _ => Request::StatFs,
         }
     }
@@ -184,7 +204,7 @@ impl Draw<'_> {
     fn change_names(&mut self, kind: Kind) -> Request {
         let (dir, name) = (self.known.dir(self.rng), self.name());
         match kind {
-            Kind::Link => Request::Link { ino: self.known.any(self.rng), dir, name },
+            Kind::Link => Request::Link { ino: self.any(), dir, name },
             Kind::Unlink => Request::Unlink { dir, name },
             Kind::Rmdir => Request::Rmdir { dir, name },
             Kind::Rename | Kind::RenameNoReplace | Kind::Exchange => {
@@ -212,6 +232,8 @@ impl Draw<'_> {
         if kind == Kind::OpenOrCreate {
             flags = CreateFlags::OPEN;
             access = self.access();
+            // A kernel looks first, and opens what it finds by its number.
+            access.set(AccessMode::TRUNCATE, access.contains(AccessMode::TRUNCATE) && !self.front);
         } else if kind == Kind::CreateFile && self.holdings.handles.len() < HANDLES_MAX {
             flags |= CreateFlags::OPEN;
             access = AccessMode::READ | AccessMode::WRITE;
@@ -222,7 +244,58 @@ impl Draw<'_> {
     fn access(&mut self) -> AccessMode {
         let (read, write) = (AccessMode::READ, AccessMode::WRITE);
         let all = [read, write, read | write, write | AccessMode::TRUNCATE, read | write];
-        *self.rng.pick(&all)
+        let access = *self.rng.pick(&all);
+        if self.may_write { access } else { access - AccessMode::TRUNCATE }
+    }
+
+    /// A call on paths. A kernel walks by itself, so a front is not asked.
+    fn on_paths(&mut self, kind: Kind) -> Option<Op> {
+        let room = self.holdings.handles.len() < HANDLES_MAX;
+        if self.front || (kind == Kind::OpenPath && !room) {
+            return None;
+        }
+        let path = self.path();
+        let op = match kind {
+            Kind::StatPath => PathOp::Stat,
+            Kind::OpenPath if self.rng.chance(1, 2) => PathOp::Open(self.access()),
+            Kind::OpenPath => PathOp::Create {
+                new: NewInode::regular(0o644),
+                flags: CreateFlags::OPEN,
+                access: self.access(),
+            },
+            Kind::RenamePath => {
+                let flags = *self.rng.pick(&[RenameFlags::empty(), RenameFlags::EXCHANGE]);
+                return Some(Op::Rename { from: path, to: self.path(), flags });
+            }
+            _ => match self.rng.below(5) {
+                0 => PathOp::Unlink,
+                1 => PathOp::Rmdir,
+                2 => {
+                    let mode = Some(*self.rng.pick(&[0o755, 0o700, 0o311]));
+                    PathOp::SetAttr(SetAttr { mode, ..SetAttr::default() })
+                }
+                _ => PathOp::Create {
+                    new: NewInode::directory(0o755),
+                    flags: CreateFlags::EXCLUSIVE,
+                    access: AccessMode::empty(),
+                },
+            },
+        };
+        Some(Op::At(path, op))
+    }
+
+    fn path(&mut self) -> Path {
+        let mut bytes = Vec::new();
+        for _ in 0..1 + self.rng.below(4) {
+            match self.rng.below(12) {
+                0 => bytes.extend_from_slice(b"/.."),
+                _ => bytes.extend([b"/", self.name().as_bytes()].concat()),
+            }
+        }
+        if self.rng.chance(1, 10) {
+            bytes.push(b'/');
+        }
+        if self.rng.chance(1, 4) { Path::no_follow(&bytes) } else { Path::new(&bytes) }
     }
 
     fn use_file(&mut self, kind: Kind) -> Option<Request> {
@@ -230,12 +303,13 @@ impl Draw<'_> {
             if self.holdings.handles.len() >= HANDLES_MAX {
                 return None;
             }
-            return Some(Request::Open { ino: self.known.any(self.rng), access: self.access() });
+            return Some(Request::Open { ino: self.any(), access: self.access() });
         }
         let handle = self.handle()?;
         Some(match kind {
             Kind::Close => Request::Close { handle },
             Kind::Seek => Request::Seek { handle, position: self.rng.below(self.swarm.reach) },
+            _ if self.front && !self.holdings.may_read(handle) => return None,
             _ => {
                 let position = self.position();
                 Request::Read { handle, position, len: self.rng.below(30_000) as u32 }
@@ -257,7 +331,7 @@ impl Draw<'_> {
     }
 
     fn write(&mut self, append: bool) -> Option<Drawn> {
-        let handle = self.handle()?;
+        let handle = self.handle().filter(|_| self.may_write)?;
         let position = if append { Position::End } else { self.position() };
         let len = self.rng.below(self.swarm.write_max + 1) as usize;
         let pattern = self.rng.next_u64().to_le_bytes();
@@ -269,7 +343,7 @@ impl Draw<'_> {
     fn set_attr(&mut self, kind: Kind) -> Request {
         let mut set = SetAttr::default();
         let mut handle = None;
-        let mut ino = self.known.any(self.rng);
+        let mut ino = self.any();
         match kind {
             Kind::Truncate => {
                 set.size = Some(self.rng.below(self.swarm.reach));
@@ -286,7 +360,7 @@ impl Draw<'_> {
                 set.mode = Some(*self.rng.pick(&modes));
             }
             Kind::Chown => {
-                ino = self.known.file(self.rng).unwrap_or(Ino::ROOT);
+                ino = self.known.file(self.rng, self.swarm.hot_files).unwrap_or(Ino::ROOT);
                 let ids = [None, Some(0), Some(1000), Some(1001)];
                 (set.uid, set.gid) = (*self.rng.pick(&ids), *self.rng.pick(&ids));
                 set.kill_privileges = true;
@@ -300,7 +374,7 @@ impl Draw<'_> {
     }
 
     fn xattr(&mut self) -> Request {
-        let ino = self.known.any(self.rng);
+        let ino = self.any();
         let name = *self.rng.pick(&[&b"user.a"[..], b"user.b", b"user.c"]);
         let name = XattrName::new(name).expect("a legal name");
         match self.rng.below(5) {

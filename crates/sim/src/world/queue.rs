@@ -47,12 +47,12 @@ impl<T> EventQueue<T> {
         self.heap.push(Reverse(Planned { at, turn: self.turns, what }));
     }
 
-    pub fn next(&mut self) -> Option<(Instant, T)> {
-        self.heap.pop().map(|Reverse(planned)| (planned.at, planned.what))
-    }
-
     pub fn clear(&mut self) {
         self.heap.clear();
+    }
+
+    pub fn next(&mut self) -> Option<(Instant, T)> {
+        self.heap.pop().map(|Reverse(planned)| (planned.at, planned.what))
     }
 }
 

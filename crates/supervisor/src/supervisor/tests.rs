@@ -12,6 +12,8 @@ use warren_proto::control::ShardRoot;
 use super::*;
 use crate::IoId;
 
+/// The first checkpoint of a new pool: `mkfs` made the one before the opening.
+const FIRST: u64 = 3;
 const SHARDS: u16 = 12;
 const EPOCH: Epoch = Epoch(1);
 
@@ -41,6 +43,7 @@ impl Device {
         let options = FormatOptions {
             size_bytes: 32 << 20,
             shards: SHARDS,
+            log_bytes: warren_disk::format::LOG_MIN,
             uuid: *b"0123456789abcdef",
             secret: 1,
             now: Timestamp(0),
@@ -88,7 +91,9 @@ impl Device {
         let pages = layout.region_pages();
         let regions = [0, 1].map(|copy| self.read(layout.region_page(copy, 0), pages));
         let slots = self.read(layout.roots_start(), 2 * layout.roots_blocks());
-        let ledger = Ledger::load(superblock, [&regions[0], &regions[1]], &slots);
+        let tables = [0, 1].map(|copy| self.read(layout.log_table(copy), 1));
+        let (regions, tables) = ([&regions[0][..], &regions[1]], [&tables[0][..], &tables[1]]);
+        let ledger = Ledger::load(superblock, regions, &slots, tables);
         (ledger.expect("the pool is intact"), copies)
     }
 }
@@ -116,6 +121,8 @@ struct World {
     /// All effects but I/O, and all I/O by name.
     log: Vec<Effect>,
     io_log: Vec<&'static str>,
+    /// I/Os of the opening.
+    opening_ios: u64,
     committed: State,
     staged: State,
     /// What each attempt would make of the pool.
@@ -145,6 +152,7 @@ impl World {
             map_version: MapVersion(1),
             owners: (0..SHARDS).map(|shard| CellId(shard % cells)).collect(),
             ledger,
+            recover: false,
             copies,
         };
         Self {
@@ -156,6 +164,7 @@ impl World {
             ios: BTreeMap::new(),
             log: Vec::new(),
             io_log: Vec::new(),
+            opening_ios: 0,
             staged: committed.clone(),
             attempts: BTreeMap::from([(switched, committed.clone())]),
             committed,
@@ -180,7 +189,16 @@ impl World {
             let report = Report::Ready { cell, epoch: EPOCH, map: MapVersion(1) };
             self.apply(Event::Report { from: cell, epoch: EPOCH, report });
         }
+        assert_eq!(self.supervisor.stage(), Stage::Opening);
+        let faults = self.faults.take();
+        self.settle();
+        self.faults = faults;
         assert_eq!(self.supervisor.stage(), Stage::Serving);
+        // What follows looks at checkpoints: the opening is none.
+        self.opening_ios = std::mem::take(&mut self.io_log).len() as u64;
+        let opened = self.supervisor.ledger().superblock().generation;
+        self.attempts.insert(opened, self.committed.clone());
+        self.switched = opened;
     }
 
     fn apply(&mut self, event: Event) {
@@ -228,6 +246,9 @@ impl World {
                 self.staged = self.committed.clone();
                 return;
             }
+            Order::Cut { .. } | Order::Replay | Order::Claimed { .. } => {
+                panic!("nothing is recovered here");
+            }
         };
         let said = Event::Report { from: cell, epoch: EPOCH, report };
         self.said[usize::from(cell.0)].push_back(said);
@@ -270,7 +291,8 @@ impl World {
             self.staged.owners.remove(&chunk);
             written.released.push(chunk);
         } else if mine.len() < 5 {
-            let chunk = 1 + self.rng.below(127);
+            let reserved = self.supervisor.ledger().superblock().layout.reserved_chunks();
+            let chunk = reserved + self.rng.below(128 - reserved);
             let is_free = |state: &State| !state.owners.contains_key(&chunk);
             if is_free(&self.staged) && is_free(&self.committed) {
                 self.staged.owners.insert(chunk, shard);
@@ -349,8 +371,11 @@ impl World {
     }
 
     fn connect(&mut self, number: u64) {
-        let applicant =
-            Applicant { credentials: Credentials::default(), pid: 9, front: false, slots: 4 };
+        self.connect_as(false, number);
+    }
+
+    fn connect_as(&mut self, front: bool, number: u64) {
+        let applicant = Applicant { credentials: Credentials::default(), pid: 9, front, slots: 4 };
         self.apply(Event::Connect { connection: ConnectionNo(number), applicant });
     }
 
@@ -399,7 +424,7 @@ fn a_checkpoint_goes_through_its_steps_in_order() {
     let first = world.io_log.iter().position(|io| *io == "flush").expect("a flush");
     assert!(world.io_log[..first].iter().all(|io| *io == "write"));
     assert_eq!(world.io_log[first..], ["flush", "superblock", "flush", "superblock"]);
-    assert_eq!(world.orders(|order| *order == Order::Switched { number: 2 }), 3);
+    assert_eq!(world.orders(|order| *order == Order::Switched { number: FIRST }), 3);
     assert_eq!(state_of(world.supervisor.ledger()), world.committed);
     let (a, b) = (world.device.cached.len(), world.device.durable.len());
     assert!(a == 1 && b > 0, "only the other superblock is not flushed");
@@ -411,9 +436,9 @@ fn without_changes_nothing_is_written() {
     world.changes = 0;
     world.checkpoint();
     assert!(world.io_log.is_empty());
-    assert_eq!(world.orders(|order| *order == Order::Switched { number: 2 }), 3);
-    assert_eq!(world.supervisor.status().generation, 1);
-    assert!(world.device.open().0.superblock().clean);
+    assert_eq!(world.orders(|order| *order == Order::Switched { number: FIRST }), 3);
+    assert_eq!(world.supervisor.status().generation, FIRST - 1);
+    assert!(!world.device.open().0.superblock().clean);
 }
 
 #[test]
@@ -423,7 +448,7 @@ fn whoever_asks_while_cells_drain_gets_a_checkpoint_of_its_own() {
     world.want();
     world.settle();
     assert_eq!(world.orders(|order| matches!(order, Order::Drain { .. })), 4);
-    assert_eq!(world.switched, 3);
+    assert_eq!(world.switched, FIRST + 1);
 }
 
 #[test]
@@ -452,14 +477,14 @@ fn a_failure_at_any_step_fails_the_checkpoint_for_all() {
     for (n, io) in ios.iter().enumerate() {
         let mut world = World::serving(3, 5);
         world.changes = 1;
-        world.fail_io = Some(n as u64 + 1);
+        world.fail_io = Some(world.opening_ios + n as u64 + 1);
         world.checkpoint();
         let is_other = n + 1 == ios.len();
         assert_eq!(world.failed(), if is_other { 0 } else { 3 }, "{n} ({io})");
         world.fail_io = None;
         world.checkpoint();
         if *io == "write" {
-            assert_eq!((world.failed(), world.switched), (3, 3), "{n} ({io})");
+            assert_eq!((world.failed(), world.switched), (3, FIRST + 1), "{n} ({io})");
             assert_eq!(state_of(world.supervisor.ledger()), world.committed);
         } else {
             fatal += 1;
@@ -480,11 +505,11 @@ fn an_error_of_one_cell_is_told_when_all_have_answered() {
         assert!(world.turn(), "the checkpoint ends");
     }
     assert!(world.said.iter().all(VecDeque::is_empty));
-    let failed = Order::Failed { number: 2, errno: Errno::ENOSPC };
+    let failed = Order::Failed { number: FIRST, errno: Errno::ENOSPC };
     assert_eq!(world.orders(|order| *order == failed), 3);
     assert!(world.io_log.is_empty());
     world.checkpoint();
-    assert_eq!(world.switched, 3);
+    assert_eq!(world.switched, FIRST + 1);
 }
 
 #[test]
@@ -550,7 +575,7 @@ fn a_stop_waits_for_the_checkpoint_under_way() {
     world.turn();
     world.apply(Event::Stop);
     world.settle();
-    assert_eq!((world.exit(), world.switched), (Some(Ok(())), 3));
+    assert_eq!((world.exit(), world.switched), (Some(Ok(())), FIRST + 1));
 }
 
 #[test]
@@ -604,6 +629,46 @@ fn a_cell_that_does_not_stop_is_not_waited_for_for_ever() {
     world.said[1].clear();
     world.settle();
     assert_eq!(world.exit(), None);
+    world.now = world.now + STOP_WAIT;
+    world.apply(Event::Tick);
+    assert_eq!(world.exit(), Some(Err(Failure::CellHangs { cell: CellId(1) })));
+}
+
+#[test]
+fn a_slow_last_flush_makes_no_cell_late() {
+    let mut world = World::serving(2, 1);
+    world.apply(Event::Stop);
+    while !matches!(world.supervisor.stage(), Stage::Closing { .. }) {
+        world.turn();
+    }
+    // The driver flushes and hears nobody until that is done.
+    while let Some(&io) = world.ios.keys().next() {
+        world.now = world.now + 2 * STOP_WAIT;
+        world.finish_io(io);
+    }
+    world.settle();
+    assert_eq!(world.exit(), Some(Ok(())));
+}
+
+#[test]
+fn a_cell_that_hangs_while_a_stop_needs_it_is_found_out() {
+    let mut world = World::serving(2, 1);
+    world.apply(Event::Stop);
+    let settle_without_one = |world: &mut World| {
+        world.said[1].clear();
+        while world.turn() {
+            world.said[1].clear();
+        }
+    };
+    settle_without_one(&mut world);
+    let stop_by = world.now + STOP_MAX;
+    world.now = world.now + STOP_MAX / 2;
+    world.apply(Event::Tick);
+    assert_eq!(world.log.last(), Some(&Effect::Wake(stop_by)));
+    world.now = stop_by;
+    world.apply(Event::Tick);
+    settle_without_one(&mut world);
+    assert_eq!(world.exit(), None, "it may still end");
     world.now = world.now + STOP_WAIT;
     world.apply(Event::Tick);
     assert_eq!(world.exit(), Some(Err(Failure::CellHangs { cell: CellId(1) })));
@@ -667,8 +732,16 @@ fn a_flood_of_connections_finds_an_end() {
     world.apply(Event::Hangup { client: ClientId(1) });
     world.settle();
     world.connect(5000);
-    let client = ClientId(crate::ADMISSIONS_MAX as u32 + 1);
+    let admitted = (crate::ADMISSIONS_MAX - crate::admission::ADMISSIONS_OF_FRONTS) as u32;
+    let client = ClientId(admitted + 1);
     let connection = ConnectionNo(5000);
+    assert!(world.log.contains(&Effect::NewClient { connection, client }));
+    // A front finds a place among those that it has alone.
+    world.connect(5001);
+    world.connect_as(true, 5002);
+    let (connection, client) = (ConnectionNo(5001), ClientId(admitted + 2));
+    assert!(world.log.contains(&Effect::RefuseClient { connection, errno: Errno::ENFILE }));
+    let connection = ConnectionNo(5002);
     assert!(world.log.contains(&Effect::NewClient { connection, client }));
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::Ground;
 use super::process::{self, Outcome, tail};
+use super::{Ground, Verdict};
 
 /// How long any single command of Warren's may take. The slowest, a stop, writes a checkpoint.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
@@ -28,14 +28,29 @@ pub struct Fleet {
 impl Fleet {
     /// Makes a pool, serves it and mounts it.
     pub fn start(ground: &Ground, name: &str, size: &str, cells: u16) -> Result<Self> {
+        Self::start_with(ground, name, size, cells, &[])
+    }
+
+    /// The same, with more options of `warren serve`.
+    pub fn start_with(
+        ground: &Ground,
+        name: &str,
+        size: &str,
+        cells: u16,
+        options: &[&str],
+    ) -> Result<Self> {
         let pool = ground.path(name);
         warren(ground, &["mkfs", "--size", size, &pool.to_string_lossy()])?
             .expect_success("mkfs")?;
-        Self::resume(ground, name, cells)
+        Self::serve(ground, name, cells, options)
     }
 
     /// Serves and mounts a pool that is there.
     pub fn resume(ground: &Ground, name: &str, cells: u16) -> Result<Self> {
+        Self::serve(ground, name, cells, &[])
+    }
+
+    fn serve(ground: &Ground, name: &str, cells: u16, options: &[&str]) -> Result<Self> {
         let pool = ground.path(name);
         let mounted = ground.path(&format!("{name}.mounted"));
         let words = ground.path(&format!("{name}.log"));
@@ -43,7 +58,9 @@ impl Fleet {
         let log =
             File::options().create(true).append(true).open(&words).context("cannot make a log")?;
         let serving = Command::new(&ground.warren)
-            .args(["serve", "--cells", &cells.to_string(), "--pool"])
+            .args(["serve", "--cells", &cells.to_string()])
+            .args(options)
+            .arg("--pool")
             .arg(&pool)
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot share the log")?)
@@ -93,6 +110,32 @@ impl Fleet {
         let mut command = Command::new(&self.warren);
         command.args(arguments).args(paths);
         process::run(command, &self.place, COMMAND_LIMIT)
+    }
+
+    /// Does some work on the fleet and ends it: well if the work went well, with its last words if not.
+    pub fn during(self, work: impl FnOnce(&Self) -> Result<Verdict>) -> Result<Verdict> {
+        match work(&self) {
+            Ok(verdict) => self.stop_and_check().map(|()| verdict),
+            Err(error) => {
+                let words = self.last_words();
+                self.kill();
+                Err(error.context(words))
+            }
+        }
+    }
+
+    /// Does some work while the fleet has a second front, mounted where `work` is told.
+    pub fn with_second_front(&self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let second = self.mounted.with_extension("second");
+        std::fs::create_dir_all(&second).context("cannot make a mount point")?;
+        self.warren(&["mount"], &[&self.pool, &second])?.expect_success("mount")?;
+        let worked = work(&second);
+        if worked.is_ok() {
+            self.warren(&["umount"], &[&second])?.expect_success("umount")?;
+        } else {
+            let _detached = process::quietly("umount", &["--lazy", &second.to_string_lossy()]);
+        }
+        worked
     }
 
     /// Kills the fleet's first process, with which all others die; the mount stays as it is.

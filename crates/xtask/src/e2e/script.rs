@@ -135,6 +135,16 @@ pub fn run_all(ground: &Ground, scripts: &[Script], cells: u16, tally: &mut Tall
     }
 }
 
+/// Runs one script on this fleet, by its name.
+pub fn run_one(ground: &Ground, fleet: &Fleet, name: &str) -> Result<Verdict> {
+    let scripts = load(&ground.root.join("crates/xtask/cases"))?;
+    let script = scripts.iter().find(|script| script.name == name).context("no such script")?;
+    if let Some(program) = script.missing() {
+        return Ok(Verdict::Skipped(format!("no {program}")));
+    }
+    compare(ground, script, &fleet.mounted.join(name)).with_context(|| name.to_owned())
+}
+
 /// The scripts against the reference file system on both sides.
 pub fn rehearse(ground: &Ground, scripts: &[Script], tally: &mut Tally) {
     for script in scripts.iter().filter(|script| wanted(ground, script)) {
@@ -154,6 +164,8 @@ fn wanted(ground: &Ground, script: &Script) -> bool {
 /// Runs the script in a new directory of the reference and in `on_mount`, and compares.
 fn compare(ground: &Ground, script: &Script, on_mount: &Path) -> Result<Verdict> {
     let reference = ground.path(&format!("reference-{}", script.name));
+    // What an earlier run left that failed.
+    let _absent = std::fs::remove_dir_all(&reference);
     let expected = run_in(ground, script, &reference).context("on the reference")?;
     if expected.timed_out || !expected.status.success() {
         let said = format!("{}\n{}", tail(&expected.stdout), tail(&expected.stderr));

@@ -1,5 +1,6 @@
 use super::*;
 use crate::bell::Bell;
+use warren_base::Lsn;
 use warren_pool::PoolMessage;
 use warren_shm::{PEER_SEGMENT_LEN, Segment, VITALS_LEN, VitalsWriter};
 
@@ -59,13 +60,16 @@ fn pair(epoch_of_a: u32, least: u32) -> Pair {
 }
 
 fn numbered(size: u64) -> PeerMessage {
-    PeerMessage::Pool(PoolMessage::Estimate { size })
+    PeerMessage { lsn: Lsn(0), body: PeerBody::Pool(PoolMessage::Estimate { size }) }
 }
 
 /// What `b` finds in the lane of requests.
 fn number_at(b: &mut Peers) -> Option<u64> {
     match b.receive(A, Lane::Request).expect("receive") {
-        Received::Message(PeerMessage::Pool(PoolMessage::Estimate { size })) => Some(size),
+        Received::Message(PeerMessage {
+            body: PeerBody::Pool(PoolMessage::Estimate { size }),
+            ..
+        }) => Some(size),
         _ => None,
     }
 }

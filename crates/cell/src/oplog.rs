@@ -1,0 +1,679 @@
+//! The op log: what this cell did, in order (design 9). Its image lies in frames that outlive the process;
+//! the device gets it when somebody asks for durability.
+//!
+//! Order of events for a task: its steps are made and noted; when it stops running they are *sealed* into
+//! one record with what caused them; then what may only happen behind the record (a frame forgotten, a
+//! tail zeroed); then the effects of the same event, replies and messages among them.
+//!
+//! Order of a commit:
+//!
+//! ```text
+//! idle -> settling: the block is padded; data that its records name is still being written
+//!      -> data flush, if any such data was -> log written -> log flush: durable up to there
+//! ```
+//!
+//! Invariants:
+//! * What is durable is a prefix, and whoever is told so has all of it: also what the prefix rests on in
+//!   other logs.
+//! * A block of the device's copy is written once, until its place comes round again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use warren_base::limits::{BLOCK_SIZE, PEER_MESSAGE_MAX};
+use warren_base::{CellId, Errno, Lsn, TxnId};
+use warren_disk::{LogArea, RECORD_ALIGN, RECORD_HEADER, RECORD_MAX, seal_record};
+use warren_proto::{Cause, Change, Executed, PeerReply, PeerRequest, Step, Wire};
+
+use crate::cache::PageNo;
+use crate::cell::{Cell, Out};
+use crate::event::{Effect, FrameNo, IoId, Memory};
+use crate::plant::Plant;
+use crate::task::{Task, WaitKey, Work};
+
+/// Bytes that stay free for what cannot wait: the parts of decided transactions, reclaiming, and a
+/// snapshot of the session.
+const RESERVE: u64 = 4 * RECORD_MAX as u64;
+/// Bytes of a record that a dirty page will want when it is placed: at worst a run of its own.
+const PER_DIRTY_PAGE: u64 = 48;
+/// Bytes of the longest step of a session's snapshot, with its share of a record's header.
+const SESSION_STEP: u64 = 64;
+/// Blocks of one write of the log.
+const WRITE_MAX: u64 = 256;
+/// Points in other logs that are kept apart for each cell; beyond, the last ones become one.
+const DEPENDS_MAX: usize = 256;
+/// Pairs of a Hardened reply that fit a message.
+const FRONTIER_MAX: usize = PEER_MESSAGE_MAX / 16;
+
+const _: () = {
+    assert!(RESERVE <= warren_disk::LOG_BLOCKS_MIN * BLOCK_SIZE as u64 / 2);
+    assert!(warren_base::limits::CELLS_MAX <= FRONTIER_MAX);
+};
+
+/// Where a commit stands. `goal` is the end of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Commit {
+    Idle,
+    Settling {
+        goal: Lsn,
+    },
+    DataFlush {
+        goal: Lsn,
+        io: IoId,
+    },
+    Writing {
+        goal: Lsn,
+        left: usize,
+        failed: Option<Errno>,
+    },
+    LogFlush {
+        goal: Lsn,
+        io: IoId,
+    },
+    /// A flush that nobody waits for: pages may be evicted after it.
+    PlainFlush {
+        io: IoId,
+    },
+}
+
+/// What happens only when the record that justifies it is in the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum After {
+    /// The frame holds no dirty page any more.
+    Untag(FrameNo),
+    /// A page of a file that was cut: zeros behind its end, and it is dirty.
+    Cut(FrameNo, usize, PageNo),
+}
+
+/// Records between `first` and `last` rest on another cell's log, up to `there` at the most.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    first: Lsn,
+    last: Lsn,
+    there: Lsn,
+}
+
+/// Something that waits until the log is durable up to a point.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    by: CellId,
+    lsn: Lsn,
+}
+
+#[derive(Debug)]
+pub(crate) struct OpLog {
+    area: LogArea,
+    /// Frame of the image's first block.
+    first: FrameNo,
+    pub(crate) incarnation: u64,
+    start: Lsn,
+    /// Behind the snapshot of the session that follows `start`.
+    snapshot: Lsn,
+    end: Lsn,
+    /// Behind the last record: `end` but for padding, which a recovery does not find.
+    last: Lsn,
+    durable: Lsn,
+    /// The record that is being made.
+    record: Vec<u8>,
+    steps: u16,
+    decided: Option<(TxnId, Vec<Change>)>,
+    after: Vec<After>,
+    commit: Commit,
+    /// Up to where somebody waits.
+    wanted: Lsn,
+    /// Records whose data is being written, and how many writes are left.
+    placing: BTreeMap<Lsn, usize>,
+    /// Writes of data were finished since the last flush was begun.
+    data_written: bool,
+    /// What records rest on in each other cell's log and is not known to be durable there, rising in all
+    /// respects.
+    depends: BTreeMap<CellId, VecDeque<Rest>>,
+    /// Up to where each other cell's log is named in this one, and up to where it is durable.
+    named: BTreeMap<CellId, Lsn>,
+    hardened: BTreeMap<CellId, Lsn>,
+    /// Up to where a cell was asked to make its log durable.
+    asked: BTreeMap<CellId, Lsn>,
+    asking: Vec<Asked>,
+    /// Nothing is committed until a checkpoint has replaced what a predecessor left half done.
+    pub(crate) held: bool,
+    /// The checkpoint that is being written fixed its state after that, and so ends it.
+    releasing: bool,
+    /// A checkpoint was asked for that will free some of the log.
+    checkpoint_wanted: bool,
+}
+
+impl OpLog {
+    pub(crate) fn new(area: LogArea, first: FrameNo, incarnation: u64, start: Lsn) -> Self {
+        Self {
+            area,
+            first,
+            incarnation,
+            start,
+            snapshot: start,
+            end: start,
+            last: start,
+            durable: start,
+            record: vec![0; RECORD_HEADER],
+            steps: 0,
+            decided: None,
+            after: Vec::new(),
+            commit: Commit::Idle,
+            wanted: start,
+            placing: BTreeMap::new(),
+            data_written: false,
+            depends: BTreeMap::new(),
+            named: BTreeMap::new(),
+            hardened: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            asking: Vec::new(),
+            held: false,
+            releasing: false,
+            checkpoint_wanted: false,
+        }
+    }
+
+    pub(crate) const fn area(&self) -> LogArea {
+        self.area
+    }
+
+    pub(crate) const fn start(&self) -> Lsn {
+        self.start
+    }
+
+    pub(crate) const fn end(&self) -> Lsn {
+        self.end
+    }
+
+    /// Behind the last record: what a message rests on.
+    pub(crate) const fn last(&self) -> Lsn {
+        self.last
+    }
+
+    /// A checkpoint fixes its state.
+    pub(crate) const fn fixed(&mut self) {
+        self.releasing = true;
+    }
+
+    /// That checkpoint is durable.
+    pub(crate) const fn switched(&mut self) {
+        self.held &= !self.releasing;
+    }
+
+    /// Whether nothing but a snapshot was logged since the last checkpoint.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.snapshot == self.end
+    }
+
+    /// The session as it is now is logged anew.
+    pub(crate) const fn snapshot_taken(&mut self) {
+        self.snapshot = self.end;
+    }
+
+    /// The checkpoint that the snapshot was for did not happen: the log still begins before it.
+    pub(crate) const fn snapshot_failed(&mut self) {
+        self.snapshot = self.start;
+    }
+
+    /// Goes on behind what a recovery has read, in a block of its own.
+    pub(crate) fn resume(&mut self, end: Lsn) {
+        self.last = end;
+        let end = Lsn(end.0.next_multiple_of(BLOCK_SIZE as u64));
+        (self.end, self.wanted) = (end, self.durable);
+    }
+
+    /// The frame that holds a byte of the image, and the byte in it.
+    pub(crate) fn place(&self, lsn: Lsn) -> (FrameNo, usize) {
+        let (block, at) = self.area.place(lsn);
+        (FrameNo(self.first.0 + block as u32), at)
+    }
+
+    /// Bytes that may still be logged, with room for what `dirty` pages will want.
+    pub(crate) fn room(&self, dirty: usize) -> u64 {
+        let used = self.end.0 - self.start.0;
+        let promised = RESERVE + self.session_bytes() + PER_DIRTY_PAGE * dirty as u64;
+        self.area.bytes().saturating_sub(used + promised)
+    }
+
+    /// Bytes that are kept free for a snapshot of the session.
+    const fn session_bytes(&self) -> u64 {
+        self.area.bytes() / 4
+    }
+
+    /// Open files and held locks of a cell, together: what a snapshot of the session has room for.
+    pub(crate) const fn session_max(&self) -> usize {
+        (self.session_bytes() / SESSION_STEP) as usize
+    }
+
+    /// Whether a checkpoint should free some of the log.
+    fn is_half_full(&self) -> bool {
+        2 * (self.end.0 - self.start.0) > self.area.bytes()
+    }
+
+    /// Notes a step that is being made.
+    pub(crate) fn note(&mut self, step: &Step) {
+        step.encode(&mut self.record);
+        self.steps += 1;
+    }
+
+    /// The record decides a transaction: what its other cells have to do.
+    pub(crate) fn decide(&mut self, txn: TxnId, others: Vec<Change>) {
+        self.decided = Some((txn, others));
+    }
+
+    pub(crate) fn do_after(&mut self, after: After) {
+        self.after.push(after);
+    }
+
+    /// Notes that what comes now may rest on another cell's log.
+    pub(crate) fn depend(&mut self, cell: CellId, lsn: Lsn) {
+        let known = |points: &BTreeMap<CellId, Lsn>| points.get(&cell).is_some_and(|at| *at >= lsn);
+        if lsn == Lsn(0) || known(&self.named) || known(&self.hardened) {
+            return;
+        }
+        self.named.insert(cell, lsn);
+        self.note(&Step::Depends { cell, lsn });
+        self.await_point(cell, self.end, lsn);
+    }
+
+    fn await_point(&mut self, cell: CellId, at: Lsn, lsn: Lsn) {
+        if self.hardened.get(&cell).is_some_and(|durable| *durable >= lsn) {
+            return;
+        }
+        let rests = self.depends.entry(cell).or_default();
+        let full = rests.len() >= DEPENDS_MAX;
+        match rests.back_mut() {
+            Some(last) if full || last.there >= lsn => {
+                (last.last, last.there) = (at, last.there.max(lsn));
+            }
+            _ => rests.push_back(Rest { first: at, last: at, there: lsn }),
+        }
+    }
+
+    /// Whether everything up to `lsn`, and all that it rests on, is durable.
+    pub(crate) fn is_durable(&self, lsn: Lsn) -> bool {
+        let open = |rests: &VecDeque<Rest>| rests.front().is_some_and(|rest| rest.first < lsn);
+        self.durable >= lsn && !self.depends.values().any(open)
+    }
+
+    /// What records before `lsn` rest on in other logs.
+    fn frontier(&self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
+        let farthest = |rests: &VecDeque<Rest>| {
+            rests.iter().take_while(|rest| rest.first < lsn).map(|rest| rest.there).last()
+        };
+        self.depends.iter().filter_map(|(cell, rests)| Some((*cell, farthest(rests)?))).collect()
+    }
+
+    /// Whoever waits wants everything up to now.
+    pub(crate) fn want(&mut self, lsn: Lsn) {
+        self.wanted = self.wanted.max(lsn);
+    }
+
+    /// The record at `lsn` names data whose write begins.
+    pub(crate) fn placing(&mut self, lsn: Lsn) {
+        *self.placing.entry(lsn).or_default() += 1;
+    }
+
+    /// Such a write is over. One that failed is repeated elsewhere by a later record.
+    pub(crate) fn placed(&mut self, lsn: Lsn, written: bool) {
+        self.data_written |= written;
+        if let Some(left) = self.placing.get_mut(&lsn) {
+            *left -= 1;
+            if *left == 0 {
+                self.placing.remove(&lsn);
+            }
+        }
+    }
+
+    fn copy_in<M: Memory>(&self, at: Lsn, bytes: &[u8], memory: &mut M) {
+        let (mut at, mut rest) = (at, bytes);
+        while !rest.is_empty() {
+            let (frame, offset) = self.place(at);
+            let (now, later) = rest.split_at(rest.len().min(BLOCK_SIZE - offset));
+            memory.frame_mut(frame)[offset..offset + now.len()].copy_from_slice(now);
+            (at, rest) = (Lsn(at.0 + now.len() as u64), later);
+        }
+    }
+
+    /// Copies bytes of the image.
+    pub(crate) fn copy_out<M: Memory>(&self, at: Lsn, into: &mut [u8], memory: &M) {
+        let (mut at, mut rest) = (at, into);
+        while !rest.is_empty() {
+            let (frame, offset) = self.place(at);
+            let len = rest.len().min(BLOCK_SIZE - offset);
+            let (now, later) = rest.split_at_mut(len);
+            now.copy_from_slice(&memory.frame(frame)[offset..offset + len]);
+            (at, rest) = (Lsn(at.0 + len as u64), later);
+        }
+    }
+
+    /// Puts the noted steps into the log as one record, and does what waited for that.
+    fn append<M: Memory>(&mut self, cause: Cause, memory: &mut M) {
+        cause.encode(&mut self.record);
+        let (lsn, steps) = (self.end, std::mem::take(&mut self.steps));
+        seal_record(&mut self.record, lsn, self.incarnation, steps);
+        assert!(
+            self.end.0 + self.record.len() as u64 - self.start.0 <= self.area.bytes(),
+            "the log's reserve was not enough"
+        );
+        // The header last: a record without it is none.
+        self.copy_in(Lsn(lsn.0 + RECORD_ALIGN as u64), &self.record[RECORD_ALIGN..], memory);
+        self.copy_in(lsn, &self.record[..RECORD_ALIGN], memory);
+        self.end = Lsn(lsn.0 + self.record.len() as u64);
+        self.last = self.end;
+        self.record.clear();
+        self.record.resize(RECORD_HEADER, 0);
+    }
+
+    /// Fills the block with zeros, so that what comes lies in the next one.
+    pub(crate) fn pad<M: Memory>(&mut self, memory: &mut M) -> Lsn {
+        let (frame, at) = self.place(self.end);
+        if at > 0 {
+            memory.frame_mut(frame)[at..].fill(0);
+            self.end = Lsn(self.end.0 + (BLOCK_SIZE - at) as u64);
+        }
+        self.end
+    }
+
+    /// Everything before `lsn` is in the trees that the superblock names.
+    pub(crate) fn free(&mut self, lsn: Lsn) {
+        assert!(self.start <= lsn && lsn <= self.end);
+        self.start = lsn;
+        self.durable = self.durable.max(lsn);
+        self.checkpoint_wanted = false;
+        for rests in self.depends.values_mut() {
+            rests.retain(|rest| rest.last >= lsn);
+        }
+    }
+}
+
+impl Cell {
+    /// Makes a record of what was noted since the last, if anything was.
+    pub(crate) fn seal<M: Memory>(&mut self, cause: Cause, out: &mut Out<'_, M>) {
+        if self.log.steps > 0 || self.log.decided.is_some() {
+            assert!(!self.replay.needs_image(), "a record over what is to be replayed");
+            let cause = match (self.log.decided.take(), cause) {
+                (Some((txn, others)), Cause::Request(request)) => {
+                    Cause::Decided { txn, request, others }
+                }
+                (_, cause) => cause,
+            };
+            self.log.append(cause, out.memory);
+        }
+        self.settle(out);
+    }
+
+    /// Does what waited for the record of the steps made so far. Of a replayed step it is there already.
+    pub(crate) fn settle<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        for after in std::mem::take(&mut self.log.after) {
+            match after {
+                After::Untag(frame) => self.table.clear(frame, out.memory),
+                After::Cut(frame, from, at) => {
+                    out.memory.frame_mut(frame)[from..].fill(0);
+                    self.table.set(frame, at, out.memory);
+                }
+            }
+        }
+    }
+
+    /// The record of what a task has just done.
+    pub(crate) fn seal_task<M: Memory>(
+        &mut self,
+        task: &Task,
+        answer: Option<&warren_proto::Answer>,
+        out: &mut Out<'_, M>,
+    ) {
+        if self.log.steps == 0 && self.log.decided.is_none() {
+            return self.seal(Cause::Cell, out);
+        }
+        let cause = match (&task.work, answer) {
+            (Work::Request { from, header, .. }, Some(answer)) => Cause::Request(Executed {
+                client: from.client,
+                slot: from.slot,
+                seq: header.seq,
+                answer: answer.as_ref().map(|reply| reply.without_leases()).map_err(|e| *e),
+            }),
+            (Work::Commit { txn, .. } | Work::Again { txn, .. }, _) => Cause::Applied { txn: *txn },
+            _ => Cause::Cell,
+        };
+        self.seal(cause, out);
+    }
+
+    /// A checkpoint has made everything before `lsn` durable.
+    pub(crate) fn free_log<M: Memory>(&mut self, lsn: Lsn, out: &mut Out<'_, M>) {
+        self.log.free(lsn);
+        self.answer_asking(None, out);
+        self.tasks.wake_all(WaitKey::Durable);
+        self.tasks.wake_all(WaitKey::LogRoom);
+    }
+
+    /// Waits until the log is durable up to its present end, with what it rests on.
+    pub(crate) fn harden_now<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Lsn {
+        self.seal(Cause::Cell, out);
+        let lsn = self.log.end;
+        self.log.want(lsn);
+        self.ask_others(lsn, out);
+        lsn
+    }
+
+    /// Asks other cells to make durable what this log rests on up to `lsn`.
+    fn ask_others<M: Memory>(&mut self, lsn: Lsn, out: &mut Out<'_, M>) {
+        for (cell, there) in self.log.frontier(lsn) {
+            if self.log.asked.get(&cell).is_none_or(|asked| *asked < there) {
+                self.log.asked.insert(cell, there);
+                self.send_request(cell, PeerRequest::Harden { lsn: there }, out);
+            }
+        }
+    }
+
+    /// Another cell wants the log durable up to `lsn`.
+    pub(crate) fn harden_for<M: Memory>(&mut self, by: CellId, lsn: Lsn, out: &mut Out<'_, M>) {
+        // Nobody can rest on what was not said yet.
+        let lsn = lsn.min(self.log.end);
+        self.log.want(lsn);
+        self.log.asking.push(Asked { by, lsn });
+        if self.log.held {
+            self.want_checkpoint(out);
+        }
+        self.answer_asking(None, out);
+    }
+
+    fn answer_asking<M: Memory>(&mut self, failed: Option<Errno>, out: &mut Out<'_, M>) {
+        let durable = self.log.durable;
+        let asking = std::mem::take(&mut self.log.asking);
+        let (done, left) =
+            asking.into_iter().partition(|asked| failed.is_some() || asked.lsn <= durable);
+        self.log.asking = left;
+        let done: Vec<Asked> = done;
+        for asked in done {
+            let result = match failed {
+                Some(errno) => Err(errno),
+                None => Ok(self.log.frontier(asked.lsn)),
+            };
+            self.send_reply(asked.by, PeerReply::Hardened { lsn: asked.lsn, result }, out);
+        }
+    }
+
+    /// Another cell's log is durable up to `lsn`, and rests on `frontier` there.
+    pub(crate) fn hardened<M: Memory>(
+        &mut self,
+        cell: CellId,
+        lsn: Lsn,
+        result: Result<Vec<(CellId, Lsn)>, Errno>,
+        out: &mut Out<'_, M>,
+    ) {
+        let frontier = match result {
+            Ok(frontier) => frontier,
+            Err(errno) => {
+                self.log.asked.remove(&cell);
+                return self.tasks.fail_all(WaitKey::Durable, errno);
+            }
+        };
+        let known = self.log.hardened.entry(cell).or_default();
+        *known = (*known).max(lsn);
+        let rests = self.log.depends.entry(cell).or_default();
+        let answered = rests.iter().take_while(|rest| rest.there <= lsn).count();
+        let answered: Vec<Rest> = rests.drain(..answered).collect();
+        // What that rested on, this rests on too.
+        if let (Some(first), Some(last)) = (answered.first(), answered.last()) {
+            for (other, there) in frontier.into_iter().filter(|(other, _)| *other != self.id) {
+                let rest = Rest { first: first.first, last: last.last, there };
+                self.log.rest_on(other, rest);
+            }
+        }
+        let wanted = self.log.wanted;
+        self.ask_others(wanted, out);
+        self.tasks.wake_all(WaitKey::Durable);
+    }
+
+    /// Goes on with a commit, as far as it can.
+    pub(crate) fn advance_log<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        if self.log.is_half_full() && !std::mem::replace(&mut self.log.checkpoint_wanted, true) {
+            self.want_checkpoint(out);
+        }
+        if self.log.commit == Commit::Idle {
+            if self.log.wanted > self.log.durable && !self.log.held {
+                let goal = self.log.pad(out.memory);
+                self.log.commit = Commit::Settling { goal };
+            } else if self.cache.wants_flush(self.tasks.is_waited_for(WaitKey::Frames)) {
+                let io = self.flush(out);
+                self.log.commit = Commit::PlainFlush { io };
+            }
+        }
+        if let Commit::Settling { goal } = self.log.commit {
+            // A checkpoint may have been quicker.
+            if goal <= self.log.durable {
+                self.log.commit = Commit::Idle;
+                return;
+            }
+            if self.log.placing.first_key_value().is_some_and(|(lsn, _)| *lsn < goal) {
+                return;
+            }
+            if self.log.data_written && self.plant != Some(Plant::SkipDataFlush) {
+                let io = self.flush(out);
+                self.log.commit = Commit::DataFlush { goal, io };
+            } else {
+                self.write_log(goal, out);
+            }
+        }
+    }
+
+    /// What was written so far will be durable when the flush is over.
+    fn flush<M: Memory>(&mut self, out: &mut Out<'_, M>) -> IoId {
+        self.log.data_written = false;
+        self.cache.begin_flush();
+        let io = self.new_io();
+        self.io.start_flush(io);
+        out.effects.push(Effect::Flush { io });
+        io
+    }
+
+    fn write_log<M: Memory>(&mut self, goal: Lsn, out: &mut Out<'_, M>) {
+        let block = BLOCK_SIZE as u64;
+        let (mut at, mut left) = (self.log.durable.0 / block, 0);
+        while at < goal.0 / block {
+            let (place, _) = self.log.area.place(Lsn(at * block));
+            let count = (goal.0 / block - at).min(WRITE_MAX).min(self.log.area.blocks - place);
+            let first = self.log.first.0 + place as u32;
+            let frames = (first..first + count as u32).map(FrameNo).collect();
+            let io = self.new_io();
+            self.io.start_log_write(io);
+            let block = self.log.area.start.offset(place);
+            out.effects.push(Effect::Write { io, block, frames });
+            (at, left) = (at + count, left + 1);
+        }
+        self.log.commit = match left {
+            0 => Commit::LogFlush { goal, io: self.flush(out) },
+            _ => Commit::Writing { goal, left, failed: None },
+        };
+    }
+
+    pub(crate) fn log_write_done<M: Memory>(
+        &mut self,
+        result: Result<(), Errno>,
+        out: &mut Out<'_, M>,
+    ) {
+        let Commit::Writing { goal, left, failed } = self.log.commit else {
+            unreachable!("writes of the log belong to a commit");
+        };
+        let (left, failed) = (left - 1, failed.or(result.err()));
+        self.log.commit = match (left, failed) {
+            (0, None) => Commit::LogFlush { goal, io: self.flush(out) },
+            (0, Some(errno)) => return self.commit_failed(errno, out),
+            _ => Commit::Writing { goal, left, failed },
+        };
+    }
+
+    pub(crate) fn flush_done<M: Memory>(
+        &mut self,
+        io: IoId,
+        result: Result<(), Errno>,
+        out: &mut Out<'_, M>,
+    ) {
+        for (at, frame) in self.cache.end_flush(result.is_ok()) {
+            self.behind.insert(at.0);
+            self.table.set(frame, at, out.memory);
+        }
+        if let Err(errno) = result {
+            // Nobody knows what of the data written so far is there.
+            self.log.data_written = true;
+            return self.commit_failed(errno, out);
+        }
+        match self.log.commit {
+            Commit::DataFlush { goal, io: own } if own == io => self.write_log(goal, out),
+            Commit::LogFlush { goal, io: own } if own == io => {
+                self.log.durable = self.log.durable.max(goal);
+                self.log.commit = Commit::Idle;
+                self.answer_asking(None, out);
+                self.tasks.wake_all(WaitKey::Durable);
+            }
+            Commit::PlainFlush { io: own } if own == io => self.log.commit = Commit::Idle,
+            _ => unreachable!("one flush at a time"),
+        }
+    }
+
+    /// What records name may not be on the device: nothing more is committed before a checkpoint has
+    /// written everything anew.
+    pub(crate) fn hold_log<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        self.log.held = true;
+        self.log.releasing = false;
+        if matches!(self.log.commit, Commit::Settling { .. }) {
+            self.log.commit = Commit::Idle;
+        }
+        self.want_checkpoint(out);
+    }
+
+    /// There is no such checkpoint: whoever waits for the log hears of it.
+    pub(crate) fn still_held<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
+        if self.log.held {
+            self.log.wanted = self.log.durable;
+            self.answer_asking(Some(errno), out);
+            self.tasks.fail_all(WaitKey::Durable, errno);
+        }
+    }
+
+    /// Whoever waits hears of it. What was not made durable is tried again when somebody asks again.
+    fn commit_failed<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
+        self.log.commit = Commit::Idle;
+        self.hold_log(out);
+        self.still_held(errno, out);
+    }
+}
+
+impl OpLog {
+    /// Records rest on another log, as was found out later.
+    fn rest_on(&mut self, cell: CellId, mut rest: Rest) {
+        if self.hardened.get(&cell).is_some_and(|durable| *durable >= rest.there) {
+            return;
+        }
+        let rests = self.depends.entry(cell).or_default();
+        // All rises along the queue, so what comes to stand first takes in what it replaces.
+        while let Some(known) = rests.pop_front_if(|known| known.there <= rest.there) {
+            rest.first = rest.first.min(known.first);
+            rest.last = rest.last.max(known.last);
+        }
+        if let Some(next) = rests.front_mut() {
+            rest.first = rest.first.min(next.first);
+            next.last = next.last.max(rest.last);
+        }
+        rests.push_front(rest);
+    }
+}

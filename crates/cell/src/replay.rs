@@ -1,0 +1,482 @@
+//! Recovery: what a cell does with the log it finds (design 9, 12).
+//!
+//! After a power failure (or the end of the whole fleet) the log comes from the device:
+//!
+//! ```text
+//! load -> LogEnd -> Ends of all logs -> LogCut, until no cut moves any more -> Replay up to the cut
+//!      -> Replayed -> Claimed: chunks that logs have claimed are nobody's to give
+//!      -> Resend decided transactions to all, and hear theirs -> Ready
+//! ```
+//!
+//! After the end of this process alone its image is whole: it is replayed to its end at once, dirty pages
+//! come back from their frames, and the rest is the same from "resend" on.
+//!
+//! Invariant: nothing is served before every transaction that a peer has decided is made here too, for
+//! its keys are not locked any more.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, Errno, Ino, Lsn, TxnId};
+use warren_disk::{RECORD_MAX, RawRecord, read_record};
+use warren_proto::control::Report;
+use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, Wire};
+
+use crate::cache::{PageNo, PageState};
+use crate::cell::{Cell, Out};
+use crate::event::{Effect, FrameNo, Memory, SlotRef};
+use crate::step::Replaying;
+use crate::task::{Stop, Task, Wait, Work};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Blocks of the log that are read at a time.
+const LOAD_BLOCKS: u64 = 256;
+
+/// What a cell is to recover from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recovery {
+    /// The pool was left in order, and the log is empty.
+    None,
+    /// The log on the device counts, and the frames hold nothing.
+    Power,
+    /// A predecessor's frames are as they were when it died.
+    Process,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    /// Reading the log from the device.
+    Loading,
+    /// Agreeing with the other cells how much of each log counts.
+    Cutting,
+    Replaying,
+    /// Waiting to hear which chunks are taken.
+    Claiming,
+    /// Waiting to hear what other cells have decided.
+    Hearing,
+    Done,
+}
+
+#[derive(Debug)]
+pub(crate) struct Replay {
+    kind: Recovery,
+    phase: Phase,
+    /// Blocks of the image are loaded up to here.
+    loaded: Lsn,
+    /// Where the next record begins, while the log is scanned and again while it is replayed.
+    at: Lsn,
+    end: Lsn,
+    depends: Vec<(Lsn, CellId, Lsn)>,
+    /// The record that is being replayed, and how many of its steps are made.
+    record: Option<(RawRecord, Vec<Step>, Cause)>,
+    made: usize,
+    claimed: Vec<(u64, warren_base::ShardId)>,
+    /// The last request of each slot that the log says was executed.
+    executed: BTreeMap<SlotRef, (u32, Answer)>,
+    /// Transactions decided here that some cell may not have heard of.
+    decided: BTreeMap<TxnId, Vec<Change>>,
+    /// Transactions of others whose changes are made here.
+    pub(crate) applied: BTreeSet<TxnId>,
+    /// Cells that have not said yet what they decided.
+    unheard: BTreeSet<CellId>,
+    /// Messages that came too early.
+    early: VecDeque<(CellId, PeerRequest)>,
+    /// Up to where messages that came before the log could go on rest on other cells' logs.
+    early_points: BTreeMap<CellId, Lsn>,
+}
+
+impl Replay {
+    /// `others` are the cells to be heard before anything is served.
+    pub(crate) fn new(kind: Recovery, start: Lsn, others: BTreeSet<CellId>) -> Self {
+        let phase = match kind {
+            Recovery::None => Phase::Done,
+            Recovery::Power => Phase::Loading,
+            Recovery::Process => Phase::Replaying,
+        };
+        Self {
+            kind,
+            phase,
+            loaded: start,
+            at: start,
+            end: start,
+            depends: Vec::new(),
+            record: None,
+            made: 0,
+            claimed: Vec::new(),
+            executed: BTreeMap::new(),
+            decided: BTreeMap::new(),
+            applied: BTreeSet::new(),
+            unheard: others,
+            early: VecDeque::new(),
+            early_points: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// Whether the image still holds what is to be replayed: nothing may be logged.
+    pub(crate) fn needs_image(&self) -> bool {
+        matches!(self.phase, Phase::Loading | Phase::Cutting | Phase::Replaying)
+    }
+
+    /// A message came that rests on another cell's log, before that can be logged.
+    pub(crate) fn depend_later(&mut self, cell: CellId, lsn: Lsn) {
+        let known = self.early_points.entry(cell).or_default();
+        *known = (*known).max(lsn);
+    }
+
+    fn replaying(&self) -> Replaying {
+        if self.kind == Recovery::Process { Replaying::Frames } else { Replaying::Nothing }
+    }
+}
+
+/// A record's steps and cause. A log whose records are intact but make no sense was not written by us.
+fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
+    let mut reader = Reader::new(&record.body);
+    let steps = (0..record.steps).map(|_| Step::decode(&mut reader).ok());
+    let steps = steps.collect::<Option<Vec<_>>>()?;
+    Some((steps, Cause::decode(&mut reader).ok()?))
+}
+
+impl Cell {
+    /// The shards are open: recovery begins.
+    pub(crate) fn begin_recovery<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        match self.replay.kind {
+            Recovery::None => {}
+            Recovery::Power => self.load_log(out),
+            Recovery::Process => {
+                self.start(Task::new(Work::Replay));
+            }
+        }
+    }
+
+    fn read_record<M: Memory>(&self, limit: Lsn, memory: &M) -> Option<RawRecord> {
+        let log = &self.log;
+        let copy = |at, into: &mut [u8]| log.copy_out(at, into, memory);
+        read_record(self.replay.at, limit, log.incarnation, copy)
+    }
+
+    /// Reads on, unless the log's end has been found.
+    fn load_log<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        let limit = Lsn(self.log.start().0 + self.log.area().bytes());
+        while let Some(record) = self.read_record(self.replay.loaded, out.memory) {
+            let Some((steps, _)) = parse(&record) else { break };
+            for step in steps {
+                if let Step::Depends { cell, lsn } = step {
+                    self.replay.depends.push((record.lsn, cell, lsn));
+                }
+            }
+            (self.replay.at, self.replay.end) = (record.end, record.end);
+        }
+        let certain = self.replay.at.0 + RECORD_MAX as u64 + BLOCK;
+        if self.replay.loaded < limit && self.replay.loaded.0 < certain {
+            return self.load_blocks(limit, out);
+        }
+        self.replay.phase = Phase::Cutting;
+        let (cell, lsn) = (self.id, self.replay.end);
+        out.effects.push(Effect::Report(Report::LogEnd { cell, lsn }));
+    }
+
+    fn load_blocks<M: Memory>(&mut self, limit: Lsn, out: &mut Out<'_, M>) {
+        let (from, area) = (self.replay.loaded, self.log.area());
+        let (place, _) = area.place(from);
+        let left = (limit.0 - from.0) / BLOCK;
+        let count = LOAD_BLOCKS.min(left).min(area.blocks - place);
+        let first = self.log.place(from).0.0;
+        let frames: Vec<FrameNo> = (first..first + count as u32).map(FrameNo).collect();
+        let io = self.new_io();
+        self.io.start_log_read(io, Lsn(from.0 + count * BLOCK));
+        out.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
+    }
+
+    /// Blocks of the log came, up to `lsn`. What cannot be read is where the log ends.
+    pub(crate) fn log_loaded<M: Memory>(
+        &mut self,
+        lsn: Lsn,
+        result: Result<(), Errno>,
+        out: &mut Out<'_, M>,
+    ) {
+        if let Err(errno) = result {
+            let (cell, shard) = (self.id, self.shards.ids()[0]);
+            return out.effects.push(Effect::Report(Report::Broken { cell, shard, errno }));
+        }
+        self.replay.loaded = lsn;
+        self.load_log(out);
+    }
+
+    /// Where all logs end, as far as is known: this cell's is cut where it rests on more than that.
+    pub(crate) fn cut_log<M: Memory>(&mut self, ends: &[Lsn], out: &mut Out<'_, M>) {
+        let exceeds = |(_, cell, lsn): &&(Lsn, CellId, Lsn)| {
+            ends.get(usize::from(cell.0)).is_none_or(|end| lsn > end)
+        };
+        if let Some((at, ..)) = self.replay.depends.iter().find(exceeds) {
+            self.replay.end = self.replay.end.min(*at);
+        }
+        let (cell, lsn) = (self.id, self.replay.end);
+        out.effects.push(Effect::Report(Report::LogEnd { cell, lsn }));
+    }
+
+    /// All cells agree: what is before the cut happened.
+    pub(crate) fn start_replay(&mut self) {
+        self.replay.phase = Phase::Replaying;
+        self.replay.at = self.log.start();
+        self.start(Task::new(Work::Replay));
+    }
+
+    /// Replays records until something has to be read first.
+    pub(crate) fn run_replay<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+        /// Records of one go, so that I/O and peers are heard in between.
+        const BATCH: usize = 256;
+        for _ in 0..BATCH {
+            if self.replay.record.is_none() {
+                let limit = match self.replay.kind {
+                    Recovery::Process => Lsn(self.log.start().0 + self.log.area().bytes()),
+                    _ => self.replay.end,
+                };
+                let Some(record) = self.read_record(limit, out.memory) else {
+                    return self.finish_replay(out);
+                };
+                let (steps, cause) = parse(&record).ok_or(Errno::EIO)?;
+                self.replay.record = Some((record, steps, cause));
+                self.replay.made = 0;
+            }
+            self.replay_record(out)?;
+        }
+        Err(Stop::Wait(Wait::Yield))
+    }
+
+    fn replay_record<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+        let (record, steps, cause) =
+            self.replay.record.take().expect("the caller has put it there");
+        let outcome = self.replay_steps(&steps, out);
+        if outcome.is_err() {
+            self.replay.record = Some((record, steps, cause));
+            return outcome;
+        }
+        self.replay.at = record.end;
+        if self.replay.kind == Recovery::Process {
+            self.replay.end = record.end;
+        }
+        for step in &steps {
+            match step {
+                Step::Claimed { shard, chunk } => self.replay.claimed.push((*chunk, *shard)),
+                Step::Finished { txn } => drop(self.replay.decided.remove(txn)),
+                _ => {}
+            }
+        }
+        match cause {
+            Cause::Cell => {}
+            Cause::Request(executed) => self.note_executed(executed),
+            Cause::Decided { txn, request, others } => {
+                self.note_executed(request);
+                self.replay.decided.insert(txn, others);
+            }
+            Cause::Applied { txn } => drop(self.replay.applied.insert(txn)),
+        }
+        Ok(())
+    }
+
+    fn note_executed(&mut self, executed: Executed) {
+        let from = SlotRef { client: executed.client, slot: executed.slot };
+        self.replay.executed.insert(from, (executed.seq, executed.answer));
+    }
+
+    fn replay_steps<M: Memory>(
+        &mut self,
+        steps: &[Step],
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let replaying = self.replay.replaying();
+        for step in &steps[self.replay.made..] {
+            let id = step.shard();
+            if id.is_some_and(|id| !self.shards.contains_key(&id)) {
+                return Err(Errno::EIO.into());
+            }
+            self.fetch_step(step)?;
+            let made = self.remake_step(step, replaying, out);
+            self.settle(out);
+            made?;
+            self.replay.made += 1;
+        }
+        Ok(())
+    }
+
+    fn finish_replay<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+        self.log.resume(self.replay.end);
+        for (cell, lsn) in std::mem::take(&mut self.replay.early_points) {
+            self.log.depend(cell, lsn);
+        }
+        self.behind.clear();
+        self.log.held = true;
+        match self.replay.kind {
+            Recovery::Process => {
+                self.take_back_pages(out)?;
+                self.hear_others(out);
+            }
+            _ => {
+                self.replay.phase = Phase::Claiming;
+                let (cell, claimed) = (self.id, std::mem::take(&mut self.replay.claimed));
+                let chunks = claimed.iter().map(|(chunk, _)| *chunk).collect();
+                out.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Dirty pages of the predecessor, from its frames.
+    fn take_back_pages<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+        let mut newest: BTreeMap<PageNo, (u64, FrameNo)> = BTreeMap::new();
+        for frame in (0..self.cache.frames()).map(FrameNo) {
+            let Some((at, version)) = self.table.read(frame, out.memory) else { continue };
+            if newest.get(&at).is_none_or(|(known, _)| *known < version) {
+                newest.insert(at, (version, frame));
+            }
+        }
+        let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
+        for (ino, _) in newest.keys() {
+            let Some(shard) = self.shards.get(&ino.shard()) else { continue };
+            if !sizes.contains_key(ino) {
+                sizes.insert(*ino, shard.inode(*ino)?.map_or(0, |inode| inode.size));
+            }
+        }
+        // Pages past the end are of a write that never happened, or of before a truncation that did.
+        let lives = |at: &PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
+        let kept: BTreeMap<FrameNo, PageNo> = newest
+            .iter()
+            .filter(|(at, _)| lives(at))
+            .map(|(at, (_, frame))| (*frame, *at))
+            .collect();
+        self.cache.take_back(kept.keys().copied().collect());
+        for frame in (0..self.cache.frames()).map(FrameNo) {
+            let Some(at) = kept.get(&frame) else {
+                self.table.clear(frame, out.memory);
+                continue;
+            };
+            let end = sizes[&at.0] - at.1 * BLOCK;
+            if end < BLOCK {
+                out.memory.frame_mut(frame)[end as usize..].fill(0);
+            }
+            self.cache.insert(*at, frame, PageState::Dirty);
+            self.behind.insert(at.0);
+        }
+        Ok(())
+    }
+
+    /// Chunks that some log has claimed are nobody's to give.
+    pub(crate) fn chunks_claimed<M: Memory>(&mut self, chunks: &[u64], out: &mut Out<'_, M>) {
+        if self.replay.phase == Phase::Claiming {
+            self.chunks.exclude(chunks);
+            self.poll_pool(out);
+            self.hear_others(out);
+        }
+    }
+
+    /// Says what this cell has decided, and waits for what the others have.
+    fn hear_others<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        self.replay.phase = Phase::Hearing;
+        // Some may have been heard already: they had less to wait for.
+        let others: BTreeSet<_> =
+            self.map.iter().copied().filter(|cell| *cell != self.id).collect();
+        for cell in others {
+            self.resend_to(cell, true, out);
+        }
+        self.heard_all(out);
+    }
+
+    /// Sends `cell` its part of every transaction that it may not have made, then says that this is all.
+    pub(crate) fn resend_to<M: Memory>(
+        &mut self,
+        cell: CellId,
+        answer: bool,
+        out: &mut Out<'_, M>,
+    ) {
+        let decided = std::mem::take(&mut self.replay.decided);
+        for (txn, others) in &decided {
+            let own = |change: &&Change| self.map[usize::from(change.shard().0)] == cell;
+            let changes: Vec<Change> = others.iter().filter(own).cloned().collect();
+            if !changes.is_empty() {
+                self.send_request(cell, PeerRequest::Again { txn: *txn, changes }, out);
+            }
+        }
+        self.replay.decided = decided;
+        self.send_request(cell, PeerRequest::AllSaid { answer }, out);
+    }
+
+    /// Whether a message has to wait until recovery is over.
+    pub(crate) fn is_early(&mut self, from: CellId, request: &PeerRequest) -> bool {
+        let recovering = matches!(
+            request,
+            PeerRequest::Again { .. } | PeerRequest::AllSaid { .. } | PeerRequest::Harden { .. }
+        );
+        let early = !self.replay.is_done() && !recovering;
+        if early {
+            self.replay.early.push_back((from, request.clone()));
+        }
+        early
+    }
+
+    /// A cell has said all that it decided.
+    pub(crate) fn heard<M: Memory>(&mut self, from: CellId, out: &mut Out<'_, M>) {
+        self.replay.unheard.remove(&from);
+        self.heard_all(out);
+    }
+
+    /// Ready when everybody was heard and what they said is done.
+    pub(crate) fn heard_all<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        let quiet = self.replay.unheard.is_empty() && self.again == 0;
+        if self.replay.phase != Phase::Hearing || !quiet {
+            return;
+        }
+        self.replay.phase = Phase::Done;
+        self.replay.decided.clear();
+        let orphans: Vec<Ino> =
+            self.shards.values().filter_map(|s| s.orphans().ok()).flatten().collect();
+        for ino in orphans {
+            self.start(Task::new(Work::Reap { ino }));
+        }
+        self.want_checkpoint(out);
+        self.report_if_ready(out);
+        for (from, request) in std::mem::take(&mut self.replay.early) {
+            self.peer_request(from, request, out);
+        }
+    }
+
+    /// The answer of a request that a predecessor has executed.
+    pub(crate) fn executed(&mut self, from: SlotRef, seq: u32) -> Option<Answer> {
+        if self.replay.executed.is_empty() {
+            return None;
+        }
+        match self.replay.executed.remove(&from) {
+            Some((known, answer)) if known == seq => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// Opens, offsets and locks, as the steps of the session tell of them.
+    pub(crate) fn remake_session(&mut self, step: &Step) {
+        match step {
+            Step::Opened { handle, client, access, offset } => {
+                self.opens.restore(*handle, *client, *access, *offset);
+            }
+            Step::Closed { handle } => self.opens.forget(*handle),
+            Step::Moved { handle, offset } => {
+                if let Some(file) = self.opens.get_mut(*handle) {
+                    file.offset = *offset;
+                }
+            }
+            Step::Locked { ino, client, spec } => {
+                // Whoever stands in the way was released by an earlier step.
+                let _ = self.file_locks.lock(*ino, *client, *spec, None);
+            }
+            Step::Expelled { client } => {
+                for handle in self.opens.handles_of(*client) {
+                    self.opens.forget(handle);
+                }
+                drop(self.file_locks.forget_client(*client));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Which frame holds which dirty page, said where it outlives the process: the buffer cache's table.
+//!
+//! ```text
+//! frames:  cache | image of the op log | table
+//!
+//! entry of a frame, 32 bytes
+//!   0  8  ino, 0 for none
+//!   8  8  page
+//!  16  8  version: of two frames with the same page the higher counts
+//!  24  4  crc of bytes 0..24
+//!  28  4  zero
+//! ```
+//!
+//! A page has an entry from before its first change that was acknowledged until its bytes are on the
+//! device and a record says where.
+
+use warren_base::Ino;
+use warren_base::limits::BLOCK_SIZE;
+
+use crate::cache::PageNo;
+use crate::event::{FrameNo, Memory};
+
+const ENTRY: usize = 32;
+const ENTRIES_PER_FRAME: u32 = (BLOCK_SIZE / ENTRY) as u32;
+
+#[derive(Debug)]
+pub(crate) struct FrameTable {
+    first: FrameNo,
+    frames: u32,
+    version: u64,
+}
+
+impl FrameTable {
+    /// Frames that the table of so many takes.
+    pub(crate) const fn frames_for(frames: u32) -> u32 {
+        frames.div_ceil(ENTRIES_PER_FRAME)
+    }
+
+    pub(crate) const fn new(first: FrameNo, frames: u32) -> Self {
+        Self { first, frames, version: 0 }
+    }
+
+    fn place(&self, frame: FrameNo) -> (FrameNo, usize) {
+        assert!(frame.0 < self.frames, "only the cache's frames have entries");
+        let table = FrameNo(self.first.0 + frame.0 / ENTRIES_PER_FRAME);
+        (table, (frame.0 % ENTRIES_PER_FRAME) as usize * ENTRY)
+    }
+
+    pub(crate) fn set<M: Memory>(&mut self, frame: FrameNo, at: PageNo, memory: &mut M) {
+        self.version += 1;
+        let mut entry = [0; ENTRY];
+        entry[..8].copy_from_slice(&at.0.0.to_le_bytes());
+        entry[8..16].copy_from_slice(&at.1.to_le_bytes());
+        entry[16..24].copy_from_slice(&self.version.to_le_bytes());
+        let crc = crc32c::crc32c(&entry[..24]);
+        entry[24..28].copy_from_slice(&crc.to_le_bytes());
+        let (table, offset) = self.place(frame);
+        memory.frame_mut(table)[offset..offset + ENTRY].copy_from_slice(&entry);
+    }
+
+    pub(crate) fn clear<M: Memory>(&self, frame: FrameNo, memory: &mut M) {
+        let (table, offset) = self.place(frame);
+        memory.frame_mut(table)[offset..offset + ENTRY].fill(0);
+    }
+
+    /// What a predecessor's entry says, with its version.
+    pub(crate) fn read<M: Memory>(&mut self, frame: FrameNo, memory: &M) -> Option<(PageNo, u64)> {
+        let (table, offset) = self.place(frame);
+        let entry = &memory.frame(table)[offset..offset + ENTRY];
+        let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
+        let crc = u32::from_le_bytes(entry[24..28].try_into().expect("4 bytes"));
+        if word(0) == 0 || crc != crc32c::crc32c(&entry[..24]) {
+            return None;
+        }
+        self.version = self.version.max(word(16));
+        Some(((Ino(word(0)), word(8)), word(16)))
+    }
+}

@@ -1,0 +1,307 @@
+//! The op logs: where each lies, from where it counts, and how its records are framed.
+//!
+//! ```text
+//! log region:  table, copy 0 | table, copy 1 | log 0 | log 1 | ... | log n-1
+//!
+//! table, one block                        record, at any multiple of 8 bytes of a log
+//!   0  4  magic "WLog"                      0  4  crc of the bytes behind it
+//!   4  4  crc of bytes 8..4096              4  4  bytes of the record, header and padding included
+//!   8  8  generation                        8  8  LSN of the record
+//!  16  8  incarnation of the logs          16  8  incarnation
+//!  24  2  logs, n                          24  2  steps
+//!  26  6  zero                             26  6  zero
+//!  32  8  for each log: LSN from where     32     the steps, then the cause (encoded as messages are),
+//!         it is to be replayed                    zeros up to a multiple of 8
+//! ```
+//!
+//! An LSN is a byte position: byte `l` of a log of `b` blocks lies at `l % (4096 b)` of its area. A log
+//! ends where no intact record of its incarnation with the right LSN follows. Eight zero bytes in a
+//! record's place say that the rest of the block is empty: what is written to the device ends with a
+//! block, so that a block which holds something durable is never written again.
+//!
+//! An incarnation is never used twice, so nothing that an earlier fleet left in the area is taken for a
+//! record.
+
+use thiserror::Error;
+use warren_base::limits::{BLOCK_SIZE, CELLS_MAX};
+use warren_base::{BlockNo, Lsn};
+
+use crate::codec::{Put, Take, crc_behind};
+use crate::layout::Layout;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"WLog");
+const COVERED_FROM: usize = 8;
+const STARTS: usize = 32;
+
+/// Bytes of a record before its steps.
+pub const RECORD_HEADER: usize = 32;
+/// Records begin at multiples of this.
+pub const RECORD_ALIGN: usize = 8;
+/// The longest record: a page of every run of a write-back batch, or what one `fsync` puts in line.
+pub const RECORD_MAX: usize = 64 << 10;
+/// Blocks of the smallest log of a cell.
+pub const LOG_BLOCKS_MIN: u64 = 128;
+
+const _: () = {
+    assert!(STARTS + 8 * CELLS_MAX <= BLOCK_SIZE);
+    assert!(LOG_BLOCKS_MIN as usize * BLOCK_SIZE >= 8 * RECORD_MAX);
+};
+
+/// From where each log counts. Two copies, of which a checkpoint writes the one that does not count.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogTable {
+    pub generation: u64,
+    pub incarnation: u64,
+    pub starts: Vec<Lsn>,
+}
+
+/// Why a table cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum LogTableError {
+    #[error("not a log table")]
+    BadMagic,
+    #[error("the log table's checksum is wrong")]
+    BadChecksum,
+    #[error("the log table makes no sense")]
+    Nonsense,
+    #[error("neither log table can be used")]
+    Lost,
+}
+
+/// The blocks of one cell's log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogArea {
+    pub start: BlockNo,
+    pub blocks: u64,
+}
+
+impl LogArea {
+    /// Where byte `lsn` lies: a block of the area, counted from its first, and the byte in it.
+    pub const fn place(&self, lsn: Lsn) -> (u64, usize) {
+        let block = (lsn.0 / BLOCK_SIZE as u64) % self.blocks;
+        (block, (lsn.0 % BLOCK_SIZE as u64) as usize)
+    }
+
+    pub const fn bytes(&self) -> u64 {
+        self.blocks * BLOCK_SIZE as u64
+    }
+}
+
+impl Layout {
+    /// Where the copies of the log table lie.
+    pub fn log_table(&self, copy: usize) -> BlockNo {
+        assert!(copy < 2 && self.log_blocks() > 0);
+        self.log_start().offset(copy as u64)
+    }
+
+    /// The area of log `log` of `logs`.
+    pub fn log_area(&self, log: usize, logs: usize) -> LogArea {
+        assert!(log < logs && logs <= CELLS_MAX);
+        let blocks = (self.log_blocks() - 2) / logs as u64;
+        LogArea { start: self.log_start().offset(2 + log as u64 * blocks), blocks }
+    }
+
+    /// The most cells that the log region has room for.
+    pub fn logs_max(&self) -> usize {
+        let fitting = self.log_blocks().saturating_sub(2) / LOG_BLOCKS_MIN;
+        usize::try_from(fitting).unwrap_or(CELLS_MAX).min(CELLS_MAX)
+    }
+}
+
+impl LogTable {
+    pub fn encode(&self) -> Box<[u8]> {
+        assert!(self.starts.len() <= CELLS_MAX);
+        let mut out = Vec::with_capacity(BLOCK_SIZE);
+        out.u32(MAGIC);
+        out.u32(0);
+        out.u64(self.generation);
+        out.u64(self.incarnation);
+        out.u16(self.starts.len() as u16);
+        out.resize(STARTS, 0);
+        self.starts.iter().for_each(|start| out.u64(start.0));
+        out.resize(BLOCK_SIZE, 0);
+        let crc = crc_behind(&out, COVERED_FROM);
+        out[4..COVERED_FROM].copy_from_slice(&crc.to_le_bytes());
+        out.into()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, LogTableError> {
+        let mut take = Take::new(bytes);
+        let magic = take.u32().ok_or(LogTableError::BadMagic)?;
+        let crc = take.u32().ok_or(LogTableError::BadMagic)?;
+        if magic != MAGIC || bytes.len() != BLOCK_SIZE {
+            return Err(LogTableError::BadMagic);
+        } else if crc != crc_behind(bytes, COVERED_FROM) {
+            return Err(LogTableError::BadChecksum);
+        }
+        Self::fields(&mut take).ok_or(LogTableError::Nonsense)
+    }
+
+    fn fields(take: &mut Take<'_>) -> Option<Self> {
+        let (generation, incarnation) = (take.u64()?, take.u64()?);
+        let logs = usize::from(take.u16()?);
+        take.bytes(6)?;
+        if logs > CELLS_MAX {
+            return None;
+        }
+        let starts = (0..logs).map(|_| take.u64().map(Lsn)).collect::<Option<_>>()?;
+        Some(Self { generation, incarnation, starts })
+    }
+
+    /// The intact copy with the highest generation that is not above the superblock's, and the number
+    /// of the other.
+    pub fn choose(copies: [&[u8]; 2], generation: u64) -> Result<(Self, usize), LogTableError> {
+        let counts =
+            |bytes: &[u8]| Self::decode(bytes).ok().filter(|table| table.generation <= generation);
+        match copies.map(counts) {
+            [Some(a), Some(b)] if a.generation < b.generation => Ok((b, 0)),
+            [Some(a), _] => Ok((a, 1)),
+            [None, Some(b)] => Ok((b, 0)),
+            [None, None] => Err(LogTableError::Lost),
+        }
+    }
+}
+
+/// The header of a record whose steps and cause are `body`; the whole is padded to [`RECORD_ALIGN`].
+pub fn seal_record(record: &mut Vec<u8>, lsn: Lsn, incarnation: u64, steps: u16) {
+    let len = record.len().next_multiple_of(RECORD_ALIGN);
+    assert!((RECORD_HEADER..=RECORD_MAX).contains(&len));
+    record.resize(len, 0);
+    record[4..8].copy_from_slice(&(len as u32).to_le_bytes());
+    record[8..16].copy_from_slice(&lsn.0.to_le_bytes());
+    record[16..24].copy_from_slice(&incarnation.to_le_bytes());
+    record[24..26].copy_from_slice(&steps.to_le_bytes());
+    let crc = crc_behind(record, 4);
+    record[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// A record as it lies in a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RawRecord {
+    pub lsn: Lsn,
+    /// Where the next may begin.
+    pub end: Lsn,
+    pub steps: u16,
+    /// Steps, cause, padding.
+    pub body: Vec<u8>,
+}
+
+/// Reads the record at `lsn` or behind it, `None` at the end of the log. `read` copies bytes of the log
+/// from a position on; the log holds no byte at or beyond `limit`.
+pub fn read_record(
+    lsn: Lsn,
+    limit: Lsn,
+    incarnation: u64,
+    mut read: impl FnMut(Lsn, &mut [u8]),
+) -> Option<RawRecord> {
+    let mut at = lsn;
+    loop {
+        if at.0 + RECORD_HEADER as u64 > limit.0 {
+            return None;
+        }
+        let mut header = [0; RECORD_HEADER];
+        read(at, &mut header[..RECORD_ALIGN]);
+        if header[..RECORD_ALIGN] != [0; RECORD_ALIGN] {
+            return read_at(at, limit, incarnation, read);
+        }
+        let next = (at.0 + 1).next_multiple_of(BLOCK_SIZE as u64);
+        // Only what was written to the device is padded, and that was not nothing.
+        if at.0.is_multiple_of(BLOCK_SIZE as u64) {
+            return None;
+        }
+        at = Lsn(next);
+    }
+}
+
+fn read_at(
+    lsn: Lsn,
+    limit: Lsn,
+    incarnation: u64,
+    mut read: impl FnMut(Lsn, &mut [u8]),
+) -> Option<RawRecord> {
+    let mut header = [0; RECORD_HEADER];
+    read(lsn, &mut header);
+    let mut take = Take::new(&header);
+    let (crc, len) = (take.u32()?, take.u32()? as usize);
+    let (own, of, steps) = (take.u64()?, take.u64()?, take.u16()?);
+    let fits = (RECORD_HEADER..=RECORD_MAX).contains(&len)
+        && len.is_multiple_of(RECORD_ALIGN)
+        && lsn.0 + len as u64 <= limit.0;
+    if !fits || own != lsn.0 || of != incarnation {
+        return None;
+    }
+    let mut bytes = vec![0; len];
+    read(lsn, &mut bytes);
+    if bytes[..RECORD_HEADER] != header || crc != crc_behind(&bytes, 4) {
+        return None;
+    }
+    let body = bytes.split_off(RECORD_HEADER);
+    Some(RawRecord { lsn, end: Lsn(lsn.0 + len as u64), steps, body })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INCARNATION: u64 = 7;
+
+    fn record(lsn: u64, body: &[u8]) -> Vec<u8> {
+        let mut record = vec![0; RECORD_HEADER];
+        record.extend_from_slice(body);
+        seal_record(&mut record, Lsn(lsn), INCARNATION, 1);
+        record
+    }
+
+    fn reader(bytes: &[u8]) -> impl FnMut(Lsn, &mut [u8]) + '_ {
+        |at, into| into.copy_from_slice(&bytes[at.0 as usize..][..into.len()])
+    }
+
+    #[test]
+    fn records_follow_each_other_and_padding_leads_to_the_next_block() {
+        let mut log = record(0, b"one");
+        log.extend(record(log.len() as u64, b"second"));
+        log.resize(BLOCK_SIZE, 0);
+        log.extend(record(BLOCK_SIZE as u64, b"third"));
+        log.resize(3 * BLOCK_SIZE, 0);
+        let limit = Lsn(log.len() as u64);
+        let mut bodies = Vec::new();
+        let mut at = Lsn(0);
+        while let Some(record) = read_record(at, limit, INCARNATION, reader(&log)) {
+            at = record.end;
+            bodies.push(record.body);
+        }
+        assert_eq!(bodies, [&b"one\0\0\0\0\0"[..], b"second\0\0", b"third\0\0\0"]);
+    }
+
+    #[test]
+    fn every_flipped_bit_ends_the_log() {
+        let log = record(0, b"what was acknowledged");
+        let limit = Lsn(log.len() as u64);
+        for bit in 0..8 * log.len() {
+            let mut bad = log.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(read_record(Lsn(0), limit, INCARNATION, reader(&bad)), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_fleet_left_is_no_record() {
+        let log = record(0, b"old");
+        let limit = Lsn(log.len() as u64);
+        assert!(read_record(Lsn(0), limit, INCARNATION, reader(&log)).is_some());
+        assert_eq!(read_record(Lsn(0), limit, INCARNATION + 1, reader(&log)), None);
+    }
+
+    #[test]
+    fn the_newest_table_that_the_superblock_vouches_for_counts() {
+        let table = |generation| LogTable { generation, incarnation: 3, starts: vec![Lsn(9); 2] };
+        let [old, new] = [table(4).encode(), table(5).encode()];
+        assert_eq!(LogTable::choose([&old, &new], 5), Ok((table(5), 0)));
+        assert_eq!(LogTable::choose([&old, &new], 4), Ok((table(4), 1)));
+        assert_eq!(LogTable::choose([&new, &old], 5), Ok((table(5), 1)));
+        assert_eq!(LogTable::choose([&old, &new], 3), Err(LogTableError::Lost));
+        let mut bad = new.clone();
+        bad[40] ^= 1;
+        assert_eq!(LogTable::decode(&bad), Err(LogTableError::BadChecksum));
+    }
+}

@@ -1,0 +1,517 @@
+//! Fronts are killed (`kill -9`) under load, again and again. The mounts stay, no call fails, and
+//! whatever changes something is executed once.
+//!
+//! Two mounts of one fleet are worked on by threads, each of which knows what every call must answer: a
+//! create, rename or append that was executed twice shows at once. What one mount has acknowledged
+//! the other must show. This test has a `main` of its own because it is also the program that a fleet's
+//! and a mount's processes run. It needs root and `/dev/fuse`: without them it says so and passes.
+//! `--full` kills more.
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, XattrFlags};
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::process::{Pid, Signal, kill_process};
+use warren_base::Timestamp;
+use warren_base::limits::BLOCK_SIZE;
+use warren_device::PoolFile;
+use warren_disk::format::{FormatOptions, image};
+use warren_fuse::{FrontOptions, MountOptions, ServeOptions, Watchdog, keep_mount};
+use warren_runtime::{Admission, ConnectOptions};
+
+const POOL_BYTES: u64 = 1 << 30;
+const CELLS: u16 = 3;
+const KILLS: u32 = 24;
+const KILLS_FULL: u32 = 200;
+const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT_FULL: Duration = Duration::from_secs(300);
+/// How soon a front must be there again.
+const BACK: Duration = Duration::from_secs(20);
+/// The role of a process that does what `warren mount` does.
+const MOUNTER: &str = "mounter";
+/// The role of a process that does what `warren serve` does: its words are the test's.
+const SERVER: &str = "server";
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(code) = warren_runtime::dispatch(&args).or_else(|| warren_fuse::dispatch(&args)) {
+        return code;
+    }
+    if let [role, pool, dir] = args.as_slice()
+        && role == MOUNTER
+    {
+        return mount_until_told(Path::new(pool), Path::new(dir));
+    }
+    if let [role, pool] = args.as_slice()
+        && role == SERVER
+    {
+        return serve_until_told(Path::new(pool));
+    }
+    if args.iter().any(|arg| arg == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: needs root and /dev/fuse");
+        return ExitCode::SUCCESS;
+    }
+    // SAFETY: there is one thread, and no descriptor table is unshared.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
+        .expect("a mount namespace");
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .expect("private mounts");
+    let kills = if args.iter().any(|arg| arg == "--full") { KILLS_FULL } else { KILLS };
+    run(kills);
+    ExitCode::SUCCESS
+}
+
+fn serve_until_told(pool: &Path) -> ExitCode {
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
+    let options = warren_runtime::ServeOptions {
+        cache_bytes: 64 << 20,
+        ..warren_runtime::ServeOptions::new(pool, CELLS)
+    };
+    match warren_runtime::serve(&options, |_| println!()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the fleet: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn mount_until_told(pool: &Path, dir: &Path) -> ExitCode {
+    // A test that fails leaves nothing behind.
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
+    let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
+    let admission = Admission::ask(pool, &connect).expect("an admission");
+    let options = ServeOptions { mount: MountOptions::new("pool"), front: FrontOptions::default() };
+    let ready = std::io::stdout().as_fd().try_clone_to_owned().expect("standard output");
+    match keep_mount(admission, dir, &options, Some(ready)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A pool and two mount points, removed together.
+struct Scratch {
+    directory: PathBuf,
+    pool: PathBuf,
+    mounts: [PathBuf; 2],
+}
+
+impl Scratch {
+    fn new() -> Self {
+        let directory =
+            std::env::temp_dir().join(format!("warren-front-kill-{}", std::process::id()));
+        let mounts = ["one", "two"].map(|name| directory.join(name));
+        mounts.iter().for_each(|mount| fs::create_dir_all(mount).expect("scratch directory"));
+        let pool = directory.join("pool");
+        let file = PoolFile::create(&pool, POOL_BYTES / BLOCK_SIZE as u64).expect("pool");
+        let options = FormatOptions {
+            size_bytes: POOL_BYTES,
+            shards: 16,
+            log_bytes: warren_disk::format::log_suggested(POOL_BYTES),
+            uuid: [7; 16],
+            secret: 1,
+            now: Timestamp(0),
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+        };
+        for (block, bytes) in image(&options).expect("format") {
+            file.write_blocks(block, &bytes).expect("write");
+        }
+        Self { directory, pool, mounts }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// The process of a mount, whose child is the front.
+struct Mount {
+    custodian: Child,
+    _watchdog: Watchdog,
+}
+
+impl Mount {
+    fn start(pool: &Path, dir: &Path, limit: Duration) -> Self {
+        let mut custodian = Command::new(std::env::current_exe().expect("this program"))
+            .args([MOUNTER.as_ref(), pool.as_os_str(), dir.as_os_str()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a child");
+        let mut ready = [0];
+        custodian.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("readiness");
+        let watchdog = Watchdog::abort_after(dir, limit).expect("watchdog");
+        Self { custodian, _watchdog: watchdog }
+    }
+
+    /// The custodian's only child, once there is one other than `not`.
+    fn front(&self, not: Option<Pid>) -> Pid {
+        let id = self.custodian.id();
+        let deadline = Instant::now() + BACK;
+        loop {
+            let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+            let children = children.expect("the custodian is there");
+            let child = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+            if let Some(child) = child.and_then(Pid::from_raw).filter(|pid| Some(*pid) != not) {
+                return child;
+            }
+            assert!(Instant::now() < deadline, "no front follows the one that was killed");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn unmount(mut self) {
+        kill_process(Pid::from_child(&self.custodian), Signal::TERM).expect("kill");
+        assert!(self.custodian.wait().expect("wait").success());
+    }
+}
+
+/// Numbers for when to kill.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// What all workers share.
+struct Stage {
+    mounts: [PathBuf; 2],
+    stop: AtomicBool,
+    calls: AtomicU64,
+    critical: AtomicU32,
+    failed: AtomicBool,
+}
+
+impl Stage {
+    /// Goes on until told to stop. `work` is given the number of the round.
+    fn repeat(&self, mut work: impl FnMut(u64)) {
+        let mut round = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            work(round);
+            round += 1;
+            self.calls.fetch_add(1, Ordering::Relaxed);
+        }
+        assert!(round > 0, "it never came to work");
+    }
+}
+
+type Worker = fn(&Stage);
+
+const WORKERS: &[(&str, Worker)] = &[
+    ("names", names),
+    ("moves", moves),
+    ("appends", appends),
+    ("data", data),
+    ("attributes", attributes),
+    ("flock one", flock_holder),
+    ("flock two", flock_holder),
+    ("record lock one", record_lock_holder),
+    ("record lock two", record_lock_holder),
+    ("from one mount to the other", across),
+    ("old descriptors", old_descriptors),
+];
+
+fn run(kills: u32) {
+    let scratch = Scratch::new();
+    let limit = if kills > KILLS { LIMIT_FULL } else { LIMIT };
+    let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_nanos() as u64;
+    println!("seed {seed}, {kills} kills");
+    let mut fleet = Command::new(std::env::current_exe().expect("this program"))
+        .args([SERVER.as_ref(), scratch.pool.as_os_str()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let mut ready = [0];
+    fleet.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("a fleet");
+    let mounts = scratch.mounts.each_ref().map(|dir| Mount::start(&scratch.pool, dir, limit));
+    prepare(&scratch.mounts[0]);
+    let stage = Arc::new(Stage {
+        mounts: scratch.mounts.clone(),
+        stop: AtomicBool::new(false),
+        calls: AtomicU64::new(0),
+        critical: AtomicU32::new(0),
+        failed: AtomicBool::new(false),
+    });
+    let workers: Vec<_> = WORKERS
+        .iter()
+        .map(|&(name, worker)| {
+            let stage = Arc::clone(&stage);
+            let life = move || {
+                let worked = std::panic::catch_unwind(|| worker(&stage));
+                if worked.is_err() {
+                    stage.failed.store(true, Ordering::Relaxed);
+                    stage.stop.store(true, Ordering::Relaxed);
+                }
+            };
+            std::thread::Builder::new().name(name.into()).spawn(life).expect("a thread")
+        })
+        .collect();
+    kill_fronts(&mounts, &stage, kills, seed);
+    stage.stop.store(true, Ordering::Relaxed);
+    workers.into_iter().for_each(|worker| worker.join().expect("caught"));
+    println!("{} rounds of work", stage.calls.load(Ordering::Relaxed));
+    let failed = stage.failed.load(Ordering::Relaxed);
+    if !failed {
+        mounts.into_iter().for_each(Mount::unmount);
+    }
+    kill_process(Pid::from_child(&fleet), Signal::TERM).expect("kill");
+    let ended = fleet.wait().expect("wait");
+    assert!(!failed && ended.success(), "seed {seed}: see above");
+    println!("test fronts_are_killed_and_nobody_notices ... ok");
+}
+
+fn prepare(root: &Path) {
+    for dir in ["names", "moves/a", "moves/b", "moves/c", "across", "old"] {
+        fs::create_dir_all(root.join(dir)).expect("directory");
+    }
+    for (file, content) in
+        [("flocked", "0"), ("recorded", "0"), ("old/file", "old content"), ("attributes", "")]
+    {
+        fs::write(root.join(file), content).expect("file");
+    }
+}
+
+/// Kills a front, sometimes the next as soon as it is there, and demands that some work was done.
+fn kill_fronts(mounts: &[Mount; 2], stage: &Stage, kills: u32, seed: u64) {
+    let mut chance = Chance(seed);
+    let mut last = [None, None];
+    for number in 0..kills {
+        let which = chance.below(2) as usize;
+        let front = mounts[which].front(last[which]);
+        let pause = match chance.below(4) {
+            0 => Duration::from_micros(chance.below(3_000)),
+            _ => Duration::from_millis(chance.below(60)),
+        };
+        std::thread::sleep(pause);
+        if stage.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        kill_process(front, Signal::KILL).expect("kill");
+        last[which] = Some(front);
+        if number % 8 == 7 {
+            // Work goes on between kills.
+            let before = stage.calls.load(Ordering::Relaxed);
+            let deadline = Instant::now() + BACK;
+            while stage.calls.load(Ordering::Relaxed) < before + 100 {
+                assert!(Instant::now() < deadline, "seed {seed}: work does not go on");
+                if stage.stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+/// Whatever makes or removes a name succeeds exactly once.
+fn names(stage: &Stage) {
+    let dir = stage.mounts[0].join("names");
+    stage.repeat(|round| {
+        let name = |kind: &str| dir.join(format!("{kind}{round}"));
+        let file = OpenOptions::new().write(true).create_new(true).open(name("f")).expect("create");
+        fs::hard_link(name("f"), name("l")).expect("link");
+        assert_eq!(file.metadata().expect("fstat").nlink(), 2);
+        symlink("target", name("s")).expect("symlink");
+        assert_eq!(fs::read_link(name("s")).expect("readlink"), Path::new("target"));
+        fs::create_dir(name("d")).expect("mkdir");
+        fs::remove_file(name("f")).expect("unlink");
+        assert_eq!(file.metadata().expect("fstat").nlink(), 1);
+        fs::remove_file(name("l")).expect("unlink of the link");
+        fs::remove_file(name("s")).expect("unlink of the symlink");
+        assert_eq!(fs::read_dir(&dir).expect("list").count(), 1);
+        fs::remove_dir(name("d")).expect("rmdir");
+    });
+}
+
+/// A file goes from directory to directory; each move is done once.
+fn moves(stage: &Stage) {
+    let dir = |round: u64| stage.mounts[0].join("moves").join(["a", "b", "c"][round as usize % 3]);
+    fs::write(dir(0).join("m0"), "moved").expect("write");
+    stage.repeat(|round| {
+        let (from, to) = (dir(round), dir(round + 1));
+        let target = to.join(format!("m{}", round + 1));
+        fs::rename(from.join(format!("m{round}")), &target).expect("rename");
+        assert_eq!(fs::read_to_string(&target).expect("read"), "moved");
+        assert_eq!(fs::read_dir(from).expect("list").count(), 0);
+    });
+}
+
+/// No append is lost and none comes twice.
+fn appends(stage: &Stage) {
+    let path = stage.mounts[0].join("appended");
+    let mut file = OpenOptions::new().append(true).create(true).open(&path).expect("open");
+    let mut written = 0;
+    stage.repeat(|round| {
+        file.write_all(format!("{round:015}\n").as_bytes()).expect("append");
+        written = (round + 1) * 16;
+        assert_eq!(file.metadata().expect("fstat").len(), written, "an append");
+        if round % 64 == 63 {
+            file.sync_data().expect("fdatasync");
+        }
+    });
+    let content = fs::read_to_string(&path).expect("read");
+    assert_eq!(content.len() as u64, written);
+    for (number, line) in content.lines().enumerate() {
+        assert_eq!(line.parse::<usize>().ok(), Some(number));
+    }
+}
+
+/// What was written is read, whatever the size and the place.
+fn data(stage: &Stage) {
+    const SPAN: usize = 3 << 20;
+    let path = stage.mounts[0].join("data");
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+    let file = file.expect("open");
+    let mut expected = vec![0_u8; SPAN];
+    file.set_len(SPAN as u64).expect("ftruncate");
+    let mut chance = Chance(17);
+    stage.repeat(|round| {
+        let len = 1 + chance.below(if round % 8 == 0 { 1 << 20 } else { 9000 }) as usize;
+        let at = chance.below((SPAN - len) as u64) as usize;
+        expected[at..at + len].fill(round as u8);
+        file.write_all_at(&expected[at..at + len], at as u64).expect("pwrite");
+        let from = chance.below((SPAN - len) as u64) as usize;
+        let mut seen = vec![1; len];
+        file.read_exact_at(&mut seen, from as u64).expect("pread");
+        assert!(seen == expected[from..from + len], "round {round}, {len} bytes at {from}");
+        if round % 32 == 31 {
+            let cut = chance.below(SPAN as u64) as usize;
+            expected[cut..].fill(0);
+            file.set_len(cut as u64).expect("cut");
+            file.set_len(SPAN as u64).expect("grow");
+        }
+    });
+}
+
+/// What must not be there yet is made, what must be there is removed, once.
+fn attributes(stage: &Stage) {
+    let file = File::open(stage.mounts[0].join("attributes")).expect("open");
+    stage.repeat(|round| {
+        let value = round.to_ne_bytes();
+        rustix::fs::fsetxattr(&file, c"user.once", &value, XattrFlags::CREATE).expect("setxattr");
+        let mut seen = [0; 8];
+        assert_eq!(rustix::fs::fgetxattr(&file, c"user.once", &mut seen), Ok(8));
+        assert_eq!(seen, value);
+        rustix::fs::fremovexattr(&file, c"user.once").expect("removexattr");
+        let mode = 0o600 + (round % 8) as u32;
+        rustix::fs::fchmod(&file, mode.into()).expect("fchmod");
+        assert_eq!(file.metadata().expect("fstat").mode() & 0o7777, mode);
+    });
+}
+
+/// Counts in a file under a lock: if two were inside at a time, or one's count was lost, it shows.
+fn count_locked(
+    stage: &Stage,
+    file: &File,
+    lock: impl Fn(&File),
+    unlock: impl Fn(&File),
+    bit: u32,
+) {
+    stage.repeat(|_| {
+        lock(file);
+        assert_eq!(stage.critical.fetch_or(bit, Ordering::SeqCst) & bit, 0, "two hold one lock");
+        let mut digits = [0; 20];
+        let len = file.read_at(&mut digits, 0).expect("read");
+        let count: u64 = std::str::from_utf8(&digits[..len]).unwrap().parse().expect("a number");
+        file.write_all_at((count + 1).to_string().as_bytes(), 0).expect("write");
+        assert_eq!(stage.critical.fetch_and(!bit, Ordering::SeqCst) & bit, bit);
+        unlock(file);
+    });
+}
+
+fn flock_holder(stage: &Stage) {
+    let path = stage.mounts[0].join("flocked");
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("open");
+    let flock = |file: &File, operation| rustix::fs::flock(file, operation).expect("flock");
+    let lock = |file: &File| flock(file, FlockOperation::LockExclusive);
+    let unlock = |file: &File| flock(file, FlockOperation::Unlock);
+    count_locked(stage, &file, lock, unlock, 1);
+}
+
+/// Locks of open file descriptions: threads share a process.
+fn record_lock_holder(stage: &Stage) {
+    let path = stage.mounts[0].join("recorded");
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("open");
+    let lock = |file: &File| ofd_lock(file, libc::F_WRLCK);
+    let unlock = |file: &File| ofd_lock(file, libc::F_UNLCK);
+    count_locked(stage, &file, lock, unlock, 2);
+}
+
+fn ofd_lock(file: &File, kind: i32) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: all zeros is a valid `flock` structure.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as i16;
+    // SAFETY: the descriptor is open, and the structure outlives the call.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLKW, &raw const lock) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// What was acknowledged in one mount is seen in the other.
+fn across(stage: &Stage) {
+    let at = |mount: u64, name: &str| stage.mounts[mount as usize % 2].join("across").join(name);
+    fs::write(at(0, "value"), "-").expect("write");
+    stage.repeat(|round| {
+        let (here, there) = (round, round + 1);
+        fs::write(at(here, "value"), round.to_string()).expect("write");
+        let seen = fs::read_to_string(at(there, "value")).expect("read");
+        assert_eq!(seen, round.to_string(), "what the other mount wrote");
+        let name = format!("n{}", round % 3);
+        let missing = fs::metadata(at(there, &name)).expect_err("not yet there");
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        fs::create_dir(at(here, &name)).expect("mkdir");
+        assert!(fs::metadata(at(there, &name)).expect("stat").is_dir());
+        fs::remove_dir(at(here, &name)).expect("rmdir");
+        let gone = fs::metadata(at(there, &name)).expect_err("removed");
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
+    });
+}
+
+/// Descriptors from before all kills still work, as do files opened with odd flags.
+fn old_descriptors(stage: &Stage) {
+    let dir = stage.mounts[1].join("old");
+    let file = File::open(dir.join("file")).expect("open");
+    let nameless =
+        OpenOptions::new().read(true).write(true).create_new(true).open(dir.join("gone"));
+    let nameless = nameless.expect("open");
+    fs::remove_file(dir.join("gone")).expect("unlink");
+    let directory = CString::new(dir.as_os_str().as_encoded_bytes()).expect("no NUL");
+    stage.repeat(|round| {
+        let mut content = [0; 11];
+        file.read_exact_at(&mut content, 0).expect("read");
+        assert_eq!(&content, b"old content");
+        nameless.write_all_at(&round.to_ne_bytes(), round * 8 % 4096).expect("write");
+        assert_eq!(nameless.metadata().expect("fstat").nlink(), 0);
+        let opened = OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_TRUNC)
+            .create(true)
+            .open(dir.join("cut"))
+            .expect("open");
+        assert_eq!(opened.metadata().expect("fstat").len(), 0);
+        opened.write_all_at(b"something", 0).expect("write");
+        rustix::fs::statvfs(directory.as_c_str()).expect("statfs");
+    });
+}

@@ -1,0 +1,194 @@
+//! What a record of the op log says: the steps by which one task changed its cell, and why.
+//!
+//! A cell's shards are a function of the last checkpoint and the steps that follow it; nothing else
+//! changes them. Steps of the *session* (opens, offsets, locks) survive a process but no power failure.
+//!
+//! File data is not in [`Step::Wrote`]: the pages are in frames that outlive the process. What a power
+//! failure leaves of a file is therefore decided by the steps that *cover* earlier writes
+//! ([`Step::Placed`], [`Step::Inline`]): they say where the bytes are and how long the file is with them.
+//! `docs/disk-format.md` says how either kind of recovery reads each step.
+
+use warren_base::{BlockNo, CellId, ClientId, Ino, Lsn, ShardId, SlotNo, Timestamp, TxnId};
+
+use crate::{AccessMode, Answer, Change, Handle, LockSpec, Wire, XattrName};
+
+/// Why the steps of a record were made.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum Cause {
+    /// The cell itself: write-back, reclaiming, a client's end.
+    Cell,
+    Request(Executed),
+    /// A transaction that this cell decided: what its other participants have to do.
+    Decided {
+        txn: TxnId,
+        request: Executed,
+        others: Vec<Change>,
+    },
+    /// This cell's part of another cell's transaction.
+    Applied {
+        txn: TxnId,
+    },
+}
+
+/// A request that is finished, and its answer without leases.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct Executed {
+    pub client: ClientId,
+    pub slot: SlotNo,
+    pub seq: u32,
+    pub answer: Answer,
+}
+
+/// Consecutive pages of a file that lie in consecutive blocks.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct Run {
+    pub page: u64,
+    pub block: BlockNo,
+    /// A crc32c for each page.
+    pub checksums: Vec<u32>,
+}
+
+/// What a file is with the pages that a step tells of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub struct Cover {
+    pub size: u64,
+    pub mode: u16,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    /// No written page is left that is not durable with this step.
+    pub complete: bool,
+}
+
+/// A page of a file, whole.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct InlinePage {
+    pub page: u64,
+    pub bytes: Box<[u8]>,
+}
+
+/// Attributes as a step leaves them. `mtime` of a directory is that of its part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub struct Attributes {
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+}
+
+/// One change of a cell's state.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub enum Step {
+    /// What follows may rest on the other cell's log up to here.
+    Depends {
+        cell: CellId,
+        lsn: Lsn,
+    },
+    /// Of the name space.
+    Change(Change),
+    SetAttr {
+        ino: Ino,
+        attributes: Attributes,
+    },
+    Accessed {
+        ino: Ino,
+        atime: Timestamp,
+    },
+    /// `None` removes it.
+    SetXattr {
+        ino: Ino,
+        name: XattrName,
+        value: Option<Box<[u8]>>,
+        now: Timestamp,
+    },
+    Truncate {
+        ino: Ino,
+        size: u64,
+        now: Timestamp,
+    },
+    /// Pages were written, in frames. `blocks` and `mode` are the inode's from now on.
+    Wrote {
+        ino: Ino,
+        size: u64,
+        blocks: u64,
+        mode: u16,
+        now: Timestamp,
+    },
+    /// Pages went to the device.
+    Placed {
+        ino: Ino,
+        runs: Vec<Run>,
+        cover: Cover,
+    },
+    /// Pages are here.
+    Inline {
+        ino: Ino,
+        pages: Vec<InlinePage>,
+        cover: Cover,
+    },
+    /// An inode without links and opens is gone, with all that it held.
+    Reaped {
+        ino: Ino,
+    },
+    /// A free chunk became the shard's.
+    Claimed {
+        shard: ShardId,
+        chunk: u64,
+    },
+    /// All other cells of the transaction have made their changes.
+    Finished {
+        txn: TxnId,
+    },
+    /// Session: a file is open.
+    Opened {
+        handle: Handle,
+        client: ClientId,
+        access: AccessMode,
+        offset: u64,
+    },
+    /// Session: it is closed.
+    Closed {
+        handle: Handle,
+    },
+    /// Session: where the object behind the handle reads and writes next.
+    Moved {
+        handle: Handle,
+        offset: u64,
+    },
+    /// Session: a lock was taken, made weaker or released.
+    Locked {
+        ino: Ino,
+        client: ClientId,
+        spec: LockSpec,
+    },
+    /// Session: everything that the client had is released.
+    Expelled {
+        client: ClientId,
+    },
+}
+
+impl Step {
+    /// The shard whose tree the step changes, if it is one of a tree.
+    pub const fn shard(&self) -> Option<ShardId> {
+        match self {
+            Self::Change(change) => Some(change.shard()),
+            Self::SetAttr { ino, .. }
+            | Self::Accessed { ino, .. }
+            | Self::SetXattr { ino, .. }
+            | Self::Truncate { ino, .. }
+            | Self::Wrote { ino, .. }
+            | Self::Placed { ino, .. }
+            | Self::Inline { ino, .. }
+            | Self::Reaped { ino } => Some(ino.shard()),
+            Self::Claimed { shard, .. } => Some(*shard),
+            Self::Depends { .. }
+            | Self::Finished { .. }
+            | Self::Opened { .. }
+            | Self::Closed { .. }
+            | Self::Moved { .. }
+            | Self::Locked { .. }
+            | Self::Expelled { .. } => None,
+        }
+    }
+}

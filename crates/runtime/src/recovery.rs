@@ -1,0 +1,247 @@
+//! Recovery of a pool that was not left in order, before a fleet is started on it.
+//!
+//! The cells that wrote the logs, and their supervisor, are run here once more: all in this process, one
+//! after the other, each I/O waited for. They replay the logs, write one checkpoint and mark the pool
+//! clean; what is started then may have any number of cells.
+
+use std::collections::VecDeque;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, MapVersion};
+use warren_cell::{
+    Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
+};
+use warren_disk::CopiesState;
+use warren_supervisor::{Config, Effect as Said, Event as Heard, Ledger, Supervisor};
+
+use crate::clock;
+use crate::error::FleetError;
+use crate::supervisor::{OpenPool, owners, shares_of_free};
+
+/// Frames of each cell's buffer cache beside one for every page that its log can hold: for tree nodes on
+/// their way, and for what the cell keeps free.
+const FRAMES: u32 = 4096;
+const EPOCH: Epoch = Epoch(1);
+const MAP: MapVersion = MapVersion(1);
+
+/// What is still to happen, in order.
+enum Happening {
+    Cell(CellId, Event),
+    Supervisor(Heard),
+}
+
+struct Member {
+    cell: Cell,
+    frames: Frames,
+}
+
+/// Frames that nobody shares.
+struct Frames(Vec<[u8; BLOCK_SIZE]>);
+
+impl Memory for Frames {
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+        &self.0[frame.0 as usize]
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        &mut self.0[frame.0 as usize]
+    }
+
+    // Nobody is admitted while a pool is recovered, so no lane is ever named.
+    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
+
+    fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
+
+    fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}
+
+    fn store_word(&mut self, _: ClientId, _: u32, _: u64) {}
+}
+
+/// Whether the pool has to be recovered before it is used.
+pub fn is_needed(ledger: &Ledger) -> bool {
+    !ledger.superblock().clean && !ledger.logs().starts.is_empty()
+}
+
+/// Replays the pool's logs. What `ledger` held is out of date afterwards.
+pub fn recover(pool: &OpenPool, ledger: Ledger, copies: CopiesState) -> Result<(), FleetError> {
+    let mut fleet = LoneFleet::new(pool, ledger, copies);
+    loop {
+        if let Some(ended) = fleet.ended.take() {
+            return ended;
+        }
+        match fleet.queue.pop_front() {
+            Some(Happening::Cell(id, event)) => fleet.happen_to(id, event),
+            Some(Happening::Supervisor(event)) => fleet.tell_supervisor(event),
+            // Whatever is left waits for a time that has been asked for.
+            None => fleet.tick(),
+        }
+    }
+}
+
+struct LoneFleet<'a> {
+    pool: &'a OpenPool,
+    members: Vec<Member>,
+    supervisor: Supervisor,
+    queue: VecDeque<Happening>,
+    /// Time runs only when there is nothing else to do.
+    now: Instant,
+    wake: Option<Instant>,
+    ended: Option<Result<(), FleetError>>,
+}
+
+impl<'a> LoneFleet<'a> {
+    fn new(pool: &'a OpenPool, ledger: Ledger, copies: CopiesState) -> Self {
+        let cells = ledger.logs().starts.len() as u16;
+        let owners = owners(ledger.superblock().layout.shards(), cells);
+        let free = shares_of_free(&ledger, cells);
+        let (mut members, mut started) = (Vec::new(), Vec::new());
+        for (id, free_chunks) in (0..).map(CellId).zip(free) {
+            let config = config(id, &ledger, &owners, free_chunks);
+            let frames = CellConfig::frames_total(config.frames, config.log.area);
+            let mut effects = Vec::new();
+            let now = Clock { monotonic: Instant(1), wall: clock::both().wall };
+            let cell = Cell::new(config, now, &mut effects);
+            let frames = Frames(vec![[0; BLOCK_SIZE]; frames as usize]);
+            members.push(Member { cell, frames });
+            started.push((id, effects));
+        }
+        let epochs = vec![EPOCH; usize::from(cells)];
+        let config = Config { epochs, map_version: MAP, owners, ledger, recover: true, copies };
+        let mut fleet = Self {
+            pool,
+            members,
+            supervisor: Supervisor::new(config),
+            queue: VecDeque::new(),
+            now: Instant(1),
+            wake: None,
+            ended: None,
+        };
+        for (id, effects) in started {
+            fleet.carry_out(id, effects);
+        }
+        fleet
+    }
+
+    fn clock(&self) -> Clock {
+        Clock { monotonic: self.now, wall: clock::both().wall }
+    }
+
+    fn happen_to(&mut self, id: CellId, event: Event) {
+        let now = self.clock();
+        let mut effects = Vec::new();
+        let Member { cell, frames } = &mut self.members[usize::from(id.0)];
+        cell.apply(now, event, frames, &mut effects);
+        self.carry_out(id, effects);
+    }
+
+    fn carry_out(&mut self, id: CellId, effects: Vec<Effect>) {
+        for effect in effects {
+            let (io, result) = match effect {
+                Effect::Send { to, message } => {
+                    self.queue.push_back(Happening::Cell(to, Event::Peer { from: id, message }));
+                    continue;
+                }
+                Effect::Report(report) => {
+                    let heard = Heard::Report { from: id, epoch: EPOCH, report };
+                    self.queue.push_back(Happening::Supervisor(heard));
+                    continue;
+                }
+                Effect::Wake(at) => {
+                    self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
+                    continue;
+                }
+                Effect::Reply { .. } => continue,
+                Effect::Read { io, block, frames } => (io, self.read(id, block, &frames)),
+                Effect::Write { io, block, frames } => (io, self.write(id, block, &frames)),
+                Effect::Flush { io } => (io, self.pool.flush()),
+            };
+            self.queue.push_back(Happening::Cell(id, Event::IoDone { io, result }));
+        }
+    }
+
+    fn read(&mut self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
+        let bytes = self.pool.read_for_recovery(block, frames.len() as u64)?;
+        let into = &mut self.members[usize::from(id.0)].frames;
+        for (frame, bytes) in frames.iter().zip(bytes.chunks_exact(BLOCK_SIZE)) {
+            into.frame_mut(*frame).copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn write(&self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
+        let from = &self.members[usize::from(id.0)].frames;
+        let bytes: Vec<u8> = frames.iter().flat_map(|frame| from.frame(*frame)).copied().collect();
+        self.pool.write(block, &bytes)
+    }
+
+    fn tell_supervisor(&mut self, event: Heard) {
+        let mut effects = Vec::new();
+        let now = self.clock();
+        self.supervisor.apply(now.monotonic, now.wall, event, &mut effects);
+        for effect in effects {
+            let (io, result) = match effect {
+                Said::Send { to, order } => {
+                    self.queue.push_back(Happening::Cell(to, Event::Order(order)));
+                    continue;
+                }
+                Said::Write { io, block, bytes } => (io, self.pool.write(block, &bytes)),
+                Said::Flush { io } => (io, self.pool.flush()),
+                Said::Wake(at) => {
+                    self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
+                    continue;
+                }
+                Said::Exit(result) => {
+                    self.ended = Some(result.map_err(FleetError::Ended));
+                    continue;
+                }
+                // Nobody is admitted.
+                Said::FleetReady
+                | Said::NewClient { .. }
+                | Said::AdmitClient { .. }
+                | Said::RefuseClient { .. }
+                | Said::ForgetClient { .. } => continue,
+            };
+            self.queue.push_back(Happening::Supervisor(Heard::IoDone { io, result }));
+        }
+    }
+
+    fn tick(&mut self) {
+        let Some(at) = self.wake.take() else {
+            self.ended = Some(Err(FleetError::Bug("a recovery came to nothing".into())));
+            return;
+        };
+        self.now = self.now.max(at);
+        let cells = (0..self.members.len() as u16).map(CellId);
+        self.queue.extend(cells.map(|id| Happening::Cell(id, Event::Tick)));
+        self.queue.push_back(Happening::Supervisor(Heard::Tick));
+    }
+}
+
+fn config(id: CellId, ledger: &Ledger, owners: &[CellId], free_chunks: Vec<u64>) -> CellConfig {
+    let (superblock, logs) = (ledger.superblock(), ledger.logs());
+    let shards = (0..owners.len() as u16).filter(|shard| owners[usize::from(*shard)] == id);
+    let shards = shards.map(warren_base::ShardId);
+    let area = superblock.layout.log_area(usize::from(id.0), logs.starts.len());
+    CellConfig {
+        id,
+        epoch: EPOCH,
+        cells: logs.starts.len() as u16,
+        map: owners.to_vec(),
+        map_version: MAP,
+        secret: superblock.secret,
+        roots: shards.map(|shard| (shard, ledger.root(shard).copied())).collect(),
+        owned_chunks: ledger.chunks_of_shards(),
+        free_chunks,
+        reserved_chunks: superblock.layout.reserved_chunks(),
+        total_blocks: superblock.layout.total_blocks(),
+        frames: FRAMES + area.blocks as u32,
+        log: LogConfig {
+            area,
+            incarnation: logs.incarnation,
+            start: logs.starts[usize::from(id.0)],
+            recovery: Recovery::Power,
+        },
+        generation: superblock.generation,
+        plant: None,
+    }
+}

@@ -1,0 +1,87 @@
+use super::*;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::connect;
+
+/// A door at a scratch file's place, and the way to it.
+struct Place {
+    file: PathBuf,
+    door: Visitors,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let file = std::env::temp_dir().join(format!("warren-{name}-{}", std::process::id()));
+        fs::write(&file, b"no pool").expect("a file");
+        let door = Visitors::open(PoolId::of(&file).expect("id")).expect("door");
+        door.listen().expect("listen");
+        Self { file, door }
+    }
+
+    fn knock(&mut self) -> (Link, ConnectionNo) {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .expect("socket");
+        connect(&socket, &SocketAddrUnix::new(&self.door.path).expect("address")).expect("connect");
+        let number = ConnectionNo(self.door.next);
+        self.door.accept();
+        assert!(self.door.visitors.contains_key(&number), "it is let in");
+        (Link::new(socket, Trust::Host), number)
+    }
+
+    fn close(self) {
+        self.door.close(&DoorReply::Stopped);
+        fs::remove_file(&self.file).expect("cleanup");
+    }
+}
+
+fn ask(link: &Link, request: &DoorRequest) {
+    link.send(&request.to_bytes(), &[], Wait::Yes).expect("send");
+}
+
+#[test]
+fn a_visitor_gets_one_answer() {
+    let mut place = Place::new("visitor");
+    let (mut link, number) = place.knock();
+    for _ in 0..3 {
+        ask(&link, &DoorRequest::Status { version: DOOR_VERSION });
+    }
+    assert!(matches!(place.door.hear(number), Some(Asked::Status)));
+    place.door.tell(number, &DoorReply::Status { json: (*b"{}").into(), more: false }, Vec::new());
+    assert!(place.door.hear(number).is_none() && place.door.visitors.is_empty());
+    // What it asked for first has come.
+    assert!(matches!(link.receive(Wait::Yes), Ok(Received::Packet(_))));
+    assert!(matches!(link.receive(Wait::Yes), Ok(Received::Closed)));
+    place.close();
+}
+
+#[test]
+fn who_was_refused_may_not_ask_again() {
+    let mut place = Place::new("refused");
+    let (mut link, number) = place.knock();
+    ask(&link, &DoorRequest::Enter { version: DOOR_VERSION + 1, front: false, slots: 1 });
+    assert!(place.door.hear(number).is_none());
+    let Ok(Received::Packet(packet)) = link.receive(Wait::Yes) else { panic!("no answer") };
+    let refused = DoorReply::Refused { version: DOOR_VERSION, errno: Errno::EPROTO.raw() };
+    assert_eq!(DoorReply::from_bytes(&packet.bytes).ok(), Some(refused));
+    ask(&link, &DoorRequest::Status { version: DOOR_VERSION });
+    assert!(place.door.hear(number).is_none() && place.door.visitors.is_empty());
+    place.close();
+}
+
+#[test]
+fn descriptors_of_visitors_are_not_kept() {
+    let mut place = Place::new("rights");
+    let (link, number) = place.knock();
+    let (reader, writer) = rustix::pipe::pipe().expect("pipe");
+    let request = DoorRequest::Status { version: DOOR_VERSION }.to_bytes();
+    match link.send(&request, &[writer.as_fd()], Wait::Yes) {
+        Err(error) => assert_eq!(error, OsError::PERM, "the kernel refuses them"),
+        // An older one hands them over, and they are dropped.
+        Ok(()) => assert!(matches!(place.door.hear(number), Some(Asked::Status))),
+    }
+    drop(writer);
+    let mut fds = [PollFd::new(&reader, PollFlags::IN)];
+    assert_eq!(poll(&mut fds, None), Ok(1));
+    assert!(fds[0].revents().contains(PollFlags::HUP), "nobody holds the other end");
+    place.close();
+}

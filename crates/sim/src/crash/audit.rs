@@ -1,0 +1,291 @@
+//! After a power cut: reads every client's directory and compares it with what may be there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{Errno, Ino};
+use warren_proto::{AccessMode, Attr, FileKind, FileName, Position, Reply, Request, XattrName};
+
+use super::model::{Effect, Entries, Model, Object, ObjectNo, ROOT, Versions, Xattrs};
+use super::{Halt, World};
+
+/// Bytes read at once.
+const PIECE: usize = 48 * 1024;
+
+/// One client's tree, as far as it was read.
+struct Reading {
+    may_be: Model,
+    /// What is there.
+    found: BTreeMap<ObjectNo, Object>,
+    names: BTreeMap<ObjectNo, u32>,
+    links: BTreeMap<ObjectNo, u32>,
+    todo: Vec<ObjectNo>,
+}
+
+impl World {
+    /// Reads everything back. What is found is what clients go on from.
+    pub(super) fn audit(&mut self) -> Result<(), Halt> {
+        for at in 0..self.auditor() {
+            let Some(may_be) = self.clients[at].model.clone() else { continue };
+            let mut reading = Reading {
+                may_be,
+                found: BTreeMap::new(),
+                names: BTreeMap::new(),
+                links: BTreeMap::new(),
+                todo: vec![ROOT],
+            };
+            while let Some(object) = reading.todo.pop() {
+                self.read_object(object, &mut reading)
+                    .map_err(|halt| halt.within(&format!("client {at}, object {object}")))?;
+            }
+            for (object, links) in &reading.links {
+                let names = reading.names.get(object).copied().unwrap_or(0);
+                if *links != names {
+                    let text =
+                        format!("client {at}, object {object}: {links} links, {names} names");
+                    return Err(Halt::Broken(text));
+                }
+            }
+            self.clients[at].model = Some(Model::recovered(reading.found));
+        }
+        self.count("a tree read back");
+        Ok(())
+    }
+
+    fn read_object(&mut self, object: ObjectNo, reading: &mut Reading) -> Result<(), Halt> {
+        let expected = reading.may_be.object(object).clone();
+        let ino = expected.ino.expect("bound when its name was seen");
+        let Reply::Attr { attr, .. } = self.call(Request::GetAttr { ino })? else {
+            return broken("no attributes".into());
+        };
+        if attr.kind != expected.kind {
+            return broken(format!("is a {:?}, was made as a {:?}", attr.kind, expected.kind));
+        }
+        if !expected.mode.all().contains(&attr.mode) && attr.kind != FileKind::Symlink {
+            return broken(format!("mode {:o}, not of {:?}", attr.mode, expected.mode.all()));
+        }
+        let xattrs = self.read_xattrs(ino)?;
+        if !expected.xattrs.all().iter().any(|known| **known == xattrs) {
+            return broken(format!("attributes {xattrs:?}, not of {:?}", expected.xattrs.all()));
+        }
+        let mut found = Object::new(attr.kind, Some(ino), attr.mode, &expected.target);
+        found.xattrs = Versions::new(Rc::new(xattrs));
+        match attr.kind {
+            FileKind::Directory => {
+                found.entries = Versions::new(Rc::new(self.read_dir(ino, &expected, reading)?));
+            }
+            FileKind::Symlink => {
+                let target = self.call(Request::ReadLink { ino })?;
+                if !matches!(&target, Reply::Target(target) if *target == expected.target) {
+                    return broken(format!("leads to {target:?}"));
+                }
+            }
+            _ => found.content = Versions::new(Rc::new(self.read_file(&attr, &expected)?)),
+        }
+        if attr.kind != FileKind::Directory {
+            reading.links.insert(object, attr.nlink);
+        }
+        reading.found.insert(object, found);
+        Ok(())
+    }
+
+    fn read_xattrs(&mut self, ino: Ino) -> Result<Xattrs, Halt> {
+        let Reply::XattrNames(names) = self.call(Request::ListXattr { ino })? else {
+            return broken("no list of attributes".into());
+        };
+        let mut xattrs = Xattrs::new();
+        for name in names {
+            let asked = XattrName::new(&name).map_err(|_| Halt::Broken("a bad name".into()))?;
+            let Reply::Xattr(value) = self.call(Request::GetXattr { ino, name: asked })? else {
+                return broken("no attribute".into());
+            };
+            xattrs.insert(name, value);
+        }
+        Ok(xattrs)
+    }
+
+    /// The entries, which are one of the versions of the directory.
+    fn read_dir(
+        &mut self,
+        dir: Ino,
+        expected: &Object,
+        reading: &mut Reading,
+    ) -> Result<Entries, Halt> {
+        let listed = self.list(dir)?;
+        // What was being created is nothing that was there before.
+        let known: BTreeSet<Ino> =
+            reading.may_be.objects.values().filter_map(|object| object.ino).collect();
+        let matches = |version: &&Rc<Entries>| {
+            version.len() == listed.len()
+                && version.iter().all(|(name, object)| {
+                    let object = reading.may_be.object(*object);
+                    listed.get(name).is_some_and(|(ino, kind)| {
+                        object.kind == *kind
+                            && object.ino.map_or(!known.contains(ino), |known| known == *ino)
+                    })
+                })
+        };
+        let Some(version) = expected.entries.all().iter().rev().find(matches).cloned() else {
+            let mut text = format!("entries of {dir:?} are\n    {listed:?}\n  but may be");
+            for version in expected.entries.all() {
+                text.push_str("\n   ");
+                for (name, no) in version.iter() {
+                    let object = reading.may_be.object(*no);
+                    let (name, ino, kind) = (name.escape_ascii(), object.ino, object.kind);
+                    text.push_str(&format!(" {name}=({ino:?} {kind:?})"));
+                }
+            }
+            return broken(text);
+        };
+        for (name, object) in version.iter() {
+            let (ino, _) = listed[name];
+            let asked = Request::Lookup { dir, name: FileName::new(name).expect("legal") };
+            let entry = self.call(asked)?;
+            if !matches!(&entry, Reply::Entry(entry) if entry.ino == ino) {
+                return broken(format!("{} leads to {entry:?}", name.escape_ascii()));
+            }
+            let bound = reading.may_be.object_mut(*object);
+            bound.ino = Some(ino);
+            let names = reading.names.entry(*object).or_default();
+            *names += 1;
+            if *names == 1 {
+                reading.todo.push(*object);
+            }
+        }
+        Ok((*version).clone())
+    }
+
+    #[expect(clippy::type_complexity)]
+    fn list(&mut self, dir: Ino) -> Result<BTreeMap<Box<[u8]>, (Ino, FileKind)>, Halt> {
+        let (mut cookie, mut listed) = (0, BTreeMap::new());
+        loop {
+            let request = Request::ReadDir { dir, cookie, bytes_max: 4096 };
+            let Reply::Listing { entries, end, .. } = self.call(request)? else {
+                return broken("no listing".into());
+            };
+            for entry in &entries {
+                let name = entry.name.as_bytes().into();
+                if listed.insert(name, (entry.ino, entry.kind)).is_some() {
+                    return broken(format!("{:?} is listed twice", entry.name));
+                }
+                cookie = entry.cookie;
+            }
+            if end || entries.is_empty() {
+                return Ok(listed);
+            }
+        }
+    }
+
+    /// The content, which is one of the versions of the file.
+    fn read_file(&mut self, attr: &Attr, expected: &Object) -> Result<Vec<u8>, Halt> {
+        let (ino, access) = (attr.ino, AccessMode::READ);
+        let Reply::Opened(opened) = self.call(Request::Open { ino, access })? else {
+            return broken("not opened".into());
+        };
+        let handle = opened.handle;
+        let mut content = Vec::with_capacity(attr.size as usize);
+        while (content.len() as u64) < attr.size {
+            let position = Position::At(content.len() as u64);
+            let request = Request::Read { handle, position, len: PIECE as u32 };
+            let Reply::Read { len } = self.call(request)? else {
+                return broken("not read".into());
+            };
+            if len == 0 {
+                return broken(format!("ends at {}, not at {}", content.len(), attr.size));
+            }
+            let read = self.payload(len as usize);
+            content.extend_from_slice(&read);
+        }
+        self.call(Request::Close { handle })?;
+        let versions = expected.content.all();
+        if !versions.iter().any(|version| **version == content) {
+            if !is_patchwork(&content, versions) {
+                return broken(describe(ino, &content, versions));
+            }
+            self.count("a file between two versions");
+        }
+        Ok(content)
+    }
+
+    fn call(&mut self, request: Request) -> Result<Reply, Halt> {
+        let at = self.auditor();
+        self.send(at, request.clone(), &[], None);
+        self.pump(|world| world.clients[at].answer.is_some())?;
+        let (from, answer) = self.clients[at].answer.take().expect("it was waited for");
+        self.answered_from = from;
+        answer.map_err(|errno: Errno| Halt::Broken(format!("{request:?}: {errno:?}")))
+    }
+
+    fn payload(&self, len: usize) -> Vec<u8> {
+        self.lanes.reply(self.answered_from, self.clients[self.auditor()].slot(), len)
+    }
+
+    /// Makes the clients' directories, durably.
+    pub(super) fn set_up(&mut self) -> Result<(), Halt> {
+        for at in 0..self.auditor() {
+            let name = FileName::new(format!("client{at}").as_bytes()).expect("legal");
+            let new = warren_proto::NewInode::directory(0o755);
+            let (flags, access) = (warren_proto::CreateFlags::EXCLUSIVE, AccessMode::empty());
+            let request = Request::Create { dir: Ino::ROOT, name, new, flags, access };
+            let Reply::Created { entry, .. } = self.call(request)? else {
+                return broken("not created".into());
+            };
+            self.clients[at].model = Some(Model::new(entry.ino, 0o755));
+        }
+        self.call(Request::Sync).map(|_| ())
+    }
+
+    /// What was asked for when the power was cut may have happened.
+    pub(super) fn suppose_under_way(&mut self) {
+        for client in &mut self.clients {
+            let Some((_, Some(effect))) = client.under_way.take() else { continue };
+            let model = client.model.as_mut().expect("a client that works has one");
+            if !matches!(effect, Effect::Fsync { .. } | Effect::Sync) {
+                model.apply(&effect, None);
+            }
+        }
+    }
+}
+
+/// Whether every page is one of some version, and the size one to which whole pages of a version lead:
+/// what write-back of some of a file's pages leaves (of a file that nobody synced).
+fn is_patchwork(content: &[u8], versions: &[Rc<Vec<u8>>]) -> bool {
+    let len = content.len();
+    let sized = |version: &Rc<Vec<u8>>| {
+        len == version.len() || (len.is_multiple_of(BLOCK_SIZE) && len <= version.len())
+    };
+    if !versions.iter().any(sized) {
+        return false;
+    }
+    let page_of = |bytes: &[u8], at: usize| {
+        let mut page = [0; BLOCK_SIZE];
+        let there = bytes.get(at..bytes.len().min(at + BLOCK_SIZE)).unwrap_or(&[]);
+        page[..there.len()].copy_from_slice(there);
+        page
+    };
+    (0..len).step_by(BLOCK_SIZE).all(|at| {
+        let page = page_of(content, at);
+        let end = (len - at).min(BLOCK_SIZE);
+        let is_of = |version: &Rc<Vec<u8>>| page_of(version, at)[..end] == page[..end];
+        versions.iter().any(is_of)
+    })
+}
+
+fn describe(ino: Ino, content: &[u8], versions: &[Rc<Vec<u8>>]) -> String {
+    let mut text = format!("{ino:?} has {} bytes, which no version has:", content.len());
+    for version in versions {
+        let differ = content.iter().zip(version.iter()).position(|(a, b)| a != b);
+        let until = content.iter().zip(version.iter()).rposition(|(a, b)| a != b);
+        let there = differ.map(|at| &content[at..content.len().min(at + 8)]);
+        text.push_str(&format!(
+            "\n    {} bytes, differs from {differ:?} to {until:?}, there is {there:?}",
+            version.len()
+        ));
+    }
+    text
+}
+
+fn broken<T>(rule: String) -> Result<T, Halt> {
+    Err(Halt::Broken(rule))
+}

@@ -1,0 +1,408 @@
+//! Clients: each sequential, each in a directory of its own, each with a model of what is in it.
+
+use std::rc::Rc;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, ClientId, Errno, Ino, Rng, SlotNo};
+use warren_cell::SlotRef;
+use warren_proto::{
+    AccessMode, Answer, CreateFlags, FileKind, FileName, Handle, NewInode, Position, RenameFlags,
+    Reply, Request, SetAttr, XattrMode, XattrName,
+};
+
+use super::World;
+use super::fleet::Happening;
+use super::mix::{Kind, Mix};
+use super::model::{Effect, Model, Name, ObjectNo, ROOT};
+
+/// Objects of a client, and files that it has open.
+const OBJECTS_MAX: usize = 40;
+const OPEN_MAX: usize = 8;
+/// The longest file: that of a client that always appends.
+const FILE_MAX: usize = 1 << 20;
+/// How often a client draws again if what it has drawn cannot be done.
+const TRIES: usize = 20;
+
+#[derive(Default)]
+pub struct Client {
+    pub id: ClientId,
+    pub admitted: bool,
+    pub seq: u32,
+    /// `None` of the one that only looks.
+    pub model: Option<Model>,
+    /// What it has asked for, and what that does if it succeeds.
+    pub under_way: Option<(Request, Option<Effect>)>,
+    /// For who looks: what came back, and whence.
+    pub answer: Option<(CellId, Answer)>,
+    operations: u64,
+}
+
+impl Client {
+    pub fn slot(&self) -> SlotRef {
+        SlotRef { client: self.id, slot: SlotNo(0) }
+    }
+
+    /// Everything that was answered is durable.
+    pub fn promise(&mut self) {
+        self.model.iter_mut().for_each(Model::promise_all);
+    }
+
+    /// The next life: nothing is open, nothing under way.
+    pub fn reset(&mut self) {
+        let Self { model, operations, .. } = std::mem::take(self);
+        (self.model, self.operations) = (model, operations);
+    }
+}
+
+/// A request, its payload, and what it does.
+struct Planned {
+    request: Request,
+    payload: Vec<u8>,
+    effect: Effect,
+}
+
+fn file_name(name: &[u8]) -> FileName {
+    FileName::new(name).expect("a legal name")
+}
+
+fn xattr_name(name: &[u8]) -> XattrName {
+    XattrName::new(name).expect("a legal name")
+}
+
+impl World {
+    pub(super) fn plan_step(&mut self, client: usize) {
+        let think = match self.rng.chance(1, 8) {
+            true => self.rng.below(self.mix.think),
+            false => self.rng.below(self.mix.think.min(2000)),
+        };
+        self.plan(think, Happening::Step { client });
+    }
+
+    pub(super) fn begin_operation(&mut self, at: usize) {
+        if !self.is_working || self.is_stopping {
+            return;
+        }
+        let World { clients, mix, rng, .. } = self;
+        let client = &mut clients[at];
+        client.operations += 1;
+        let stamp = (at as u64 + 1) << 32 | client.operations;
+        let model = client.model.as_ref().expect("a client that works has one");
+        let mut chooser = Chooser { model, mix, rng, stamp };
+        let planned = (0..TRIES).find_map(|_| chooser.draw());
+        let Some(Planned { request, payload, effect }) = planned else {
+            return self.plan_step(at);
+        };
+        self.operations += 1;
+        self.send(at, request, &payload, Some(effect));
+    }
+
+    pub(super) fn send(
+        &mut self,
+        at: usize,
+        request: Request,
+        payload: &[u8],
+        effect: Option<Effect>,
+    ) {
+        let client = &mut self.clients[at];
+        client.seq += 1;
+        client.under_way = Some((request.clone(), effect));
+        let (slot, seq) = (client.slot(), client.seq);
+        self.lanes.put_request(slot, payload);
+        self.plan_request(slot, seq, request, payload.len());
+    }
+
+    pub(super) fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, answer: Answer) {
+        let at = self.clients.iter().position(|client| client.id == to.client);
+        let at = at.expect("an answer for somebody");
+        let client = &mut self.clients[at];
+        if client.seq != seq {
+            let asked = client.seq;
+            return self.fail(format!("{to:?} was answered {seq} while {asked} was asked"));
+        }
+        let Some((request, effect)) = client.under_way.take() else {
+            return self.fail(format!("{to:?} was answered twice: {answer:?}"));
+        };
+        self.answered_at = self.now;
+        let Some(effect) = effect else {
+            self.clients[at].answer = Some((from, answer));
+            return;
+        };
+        match answer {
+            Ok(reply) => self.succeeded(at, &effect, &reply),
+            Err(errno) => self.refused(at, &request, errno),
+        }
+        self.plan_step(at);
+    }
+
+    fn succeeded(&mut self, at: usize, effect: &Effect, reply: &Reply) {
+        let model = self.clients[at].model.as_mut().expect("a client that works has one");
+        let created = match (effect, reply) {
+            (Effect::Create { .. }, Reply::Created { entry, .. }) => Some(entry.ino),
+            _ => None,
+        };
+        if let (Effect::Open { object }, Reply::Opened(opened)) = (effect, reply) {
+            model.object_mut(*object).handle = Some(opened.handle);
+        }
+        if let (Effect::Write { object, at: None, bytes }, Reply::Written { size, .. }) =
+            (effect, reply)
+        {
+            let expected = model.object(*object).content.now().len() + bytes.len();
+            if *size != expected as u64 {
+                let rule = format!("an append ended at {size}, not at {expected}");
+                return self.fail(rule);
+            }
+        }
+        model.apply(effect, created);
+        match effect {
+            Effect::Fsync { .. } => self.count("fsync promised"),
+            Effect::Sync => self.count("sync promised"),
+            _ => {}
+        }
+    }
+
+    /// Everything that clients ask for can be done, unless a device or space fails.
+    fn refused(&mut self, at: usize, request: &Request, errno: Errno) {
+        let excused = match errno {
+            Errno::EIO => self.faults > 0,
+            Errno::ENOSPC | Errno::ENOMEM => true,
+            _ => false,
+        };
+        if !excused {
+            return self.fail(format!("client {at}: {request:?} was refused: {errno:?}"));
+        }
+        self.count(match errno {
+            Errno::EIO => "an operation failed",
+            Errno::ENOSPC => "no space",
+            _ => "no memory",
+        });
+    }
+}
+
+struct Chooser<'a> {
+    model: &'a Model,
+    mix: &'a Mix,
+    rng: &'a mut Rng,
+    /// Tells what this operation writes from what any other did.
+    stamp: u64,
+}
+
+impl Chooser<'_> {
+    /// What to do, if it can be done.
+    fn draw(&mut self) -> Option<Planned> {
+        let (request, payload, effect) = match self.mix.kind(self.rng) {
+            Kind::Create => self.create(FileKind::Regular)?,
+            Kind::Mkdir => self.create(FileKind::Directory)?,
+            Kind::Symlink => self.create(FileKind::Symlink)?,
+            Kind::Link => self.link()?,
+            Kind::Unlink => self.remove(false)?,
+            Kind::Rmdir => self.remove(true)?,
+            Kind::Rename => self.rename()?,
+            Kind::Open => self.open()?,
+            Kind::Close => {
+                let (object, handle) = self.opened()?;
+                (Request::Close { handle }, Vec::new(), Effect::Close { object })
+            }
+            Kind::Write => self.write(false)?,
+            Kind::Append => self.write(true)?,
+            Kind::Truncate => self.truncate()?,
+            Kind::Chmod => {
+                let object = self.any(|_| true)?;
+                let mode = 0o600 | self.rng.below(0o200) as u16;
+                let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+                let request = Request::SetAttr { ino: self.ino(object), handle: None, set };
+                (request, Vec::new(), Effect::Chmod { object, mode })
+            }
+            Kind::Xattr => self.xattr()?,
+            Kind::FsyncFile => self.fsync(FileKind::Regular)?,
+            Kind::FsyncDir => self.fsync(FileKind::Directory)?,
+            Kind::Sync => (Request::Sync, Vec::new(), Effect::Sync),
+        };
+        Some(Planned { request, payload, effect })
+    }
+
+    fn ino(&self, object: ObjectNo) -> Ino {
+        self.model.object(object).ino.expect("known of whatever can be used")
+    }
+
+    /// Something that has a name, of some kind.
+    fn any(&mut self, is_wanted: impl Fn(FileKind) -> bool) -> Option<ObjectNo> {
+        let mut found = self.model.named();
+        found.retain(|object| is_wanted(self.model.object(*object).kind));
+        (!found.is_empty()).then(|| *self.rng.pick(&found))
+    }
+
+    fn dir(&mut self) -> ObjectNo {
+        self.any(|kind| kind == FileKind::Directory).unwrap_or(ROOT)
+    }
+
+    fn opened(&mut self) -> Option<(ObjectNo, Handle)> {
+        let opened = self.model.objects.iter().filter_map(|(no, o)| Some((*no, o.handle?)));
+        let opened: Vec<_> = opened.collect();
+        (!opened.is_empty()).then(|| *self.rng.pick(&opened))
+    }
+
+    fn name(&mut self) -> Name {
+        format!("n{}", self.rng.below(6)).into_bytes().into()
+    }
+
+    fn free_name(&mut self, dir: ObjectNo) -> Option<Name> {
+        let name = self.name();
+        (!self.model.object(dir).entries.now().contains_key(&name)).then_some(name)
+    }
+
+    /// A directory, and a name in it.
+    fn entry(&mut self) -> Option<(ObjectNo, Name, ObjectNo)> {
+        let dir = self.dir();
+        let entries: Vec<_> = self.model.object(dir).entries.now().iter().collect();
+        if entries.is_empty() {
+            return None;
+        }
+        let (name, object) = *self.rng.pick(&entries);
+        Some((dir, name.clone(), *object))
+    }
+
+    fn create(&mut self, kind: FileKind) -> Option<(Request, Vec<u8>, Effect)> {
+        if self.model.named().len() >= OBJECTS_MAX {
+            return None;
+        }
+        let dir = self.dir();
+        let name = self.free_name(dir)?;
+        let len = 1 + self.rng.below(1500) as usize;
+        let new = match kind {
+            FileKind::Directory => NewInode::directory(0o755),
+            FileKind::Symlink => NewInode::symlink(&vec![b'a' + (self.stamp % 26) as u8; len]),
+            _ => NewInode::regular(0o644),
+        };
+        let (mode, target) = (new.mode, new.target.clone());
+        let request = Request::Create {
+            dir: self.ino(dir),
+            name: file_name(&name),
+            new,
+            flags: CreateFlags::EXCLUSIVE,
+            access: AccessMode::empty(),
+        };
+        Some((request, Vec::new(), Effect::Create { dir, name, kind, mode, target }))
+    }
+
+    fn link(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
+        let object = self.any(|kind| kind == FileKind::Regular)?;
+        let dir = self.dir();
+        let name = self.free_name(dir)?;
+        let (ino, dir_ino) = (self.ino(object), self.ino(dir));
+        let request = Request::Link { ino, dir: dir_ino, name: file_name(&name) };
+        Some((request, Vec::new(), Effect::Link { object, dir, name }))
+    }
+
+    fn remove(&mut self, directories: bool) -> Option<(Request, Vec<u8>, Effect)> {
+        let (dir, name, object) = self.entry()?;
+        let object = self.model.object(object);
+        let is_dir = object.kind == FileKind::Directory;
+        if is_dir != directories || !object.entries.now().is_empty() {
+            return None;
+        }
+        let (ino, file) = (self.ino(dir), file_name(&name));
+        let request = match is_dir {
+            true => Request::Rmdir { dir: ino, name: file },
+            false => Request::Unlink { dir: ino, name: file },
+        };
+        Some((request, Vec::new(), Effect::Remove { dir, name }))
+    }
+
+    fn rename(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
+        let (from, from_name, object) = self.entry()?;
+        let (dir, name) = (self.dir(), self.name());
+        if self.model.is_within(dir, object) {
+            return None;
+        }
+        let is_dir = |object: ObjectNo| self.model.object(object).kind == FileKind::Directory;
+        if let Some(there) = self.model.object(dir).entries.now().get(&name) {
+            let is_empty = self.model.object(*there).entries.now().is_empty();
+            if is_dir(*there) != is_dir(object) || !is_empty {
+                return None;
+            }
+        }
+        let request = Request::Rename {
+            from: self.ino(from),
+            from_name: file_name(&from_name),
+            dir: self.ino(dir),
+            name: file_name(&name),
+            flags: RenameFlags::empty(),
+        };
+        Some((request, Vec::new(), Effect::Rename { from, from_name, dir, name }))
+    }
+
+    fn open(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
+        let opened = self.model.objects.values().filter(|object| object.handle.is_some()).count();
+        let object = self.any(|kind| kind == FileKind::Regular)?;
+        if opened >= OPEN_MAX || self.model.object(object).handle.is_some() {
+            return None;
+        }
+        let access = AccessMode::READ | AccessMode::WRITE;
+        let request = Request::Open { ino: self.ino(object), access };
+        Some((request, Vec::new(), Effect::Open { object }))
+    }
+
+    fn write(&mut self, append: bool) -> Option<(Request, Vec<u8>, Effect)> {
+        let Some((object, handle)) = self.opened() else { return self.open() };
+        let longest = if self.rng.chance(1, 2) { self.mix.write_max } else { 64 };
+        let len = 1 + self.rng.below(longest) as usize;
+        let mut offset = self.rng.below(self.mix.reach);
+        if self.rng.chance(1, 3) {
+            offset -= offset % BLOCK_SIZE as u64;
+        }
+        let at = (!append).then_some(offset);
+        if append && self.model.object(object).content.now().len() + len > FILE_MAX {
+            return None;
+        }
+        let mut stamps = Rng::new(self.stamp);
+        let bytes: Vec<u8> = (0..len).map(|_| stamps.next_u64() as u8 | 1).collect();
+        let position = at.map_or(Position::End, Position::At);
+        let request = Request::Write { handle, position, kill_privileges: false };
+        let effect = Effect::Write { object, at, bytes: Rc::from(&bytes[..]) };
+        Some((request, bytes, effect))
+    }
+
+    fn truncate(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
+        let object = match self.rng.chance(1, 4) {
+            true => self.opened()?.0,
+            false => self.any(|kind| kind == FileKind::Regular)?,
+        };
+        let now = self.model.object(object).content.now().len() as u64;
+        let mut size = match self.rng.chance(1, 4) {
+            true => self.rng.below(self.mix.reach),
+            false => self.rng.below(now + 1),
+        };
+        if self.rng.chance(1, 4) {
+            size -= size % BLOCK_SIZE as u64;
+        }
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let request = Request::SetAttr { ino: self.ino(object), handle: None, set };
+        Some((request, Vec::new(), Effect::Truncate { object, size }))
+    }
+
+    fn xattr(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
+        let object = self.any(|kind| kind != FileKind::Symlink)?;
+        let name: Name = format!("user.{}", self.rng.below(3)).into_bytes().into();
+        let (ino, has) = (self.ino(object), xattr_name(&name));
+        let exists = self.model.object(object).xattrs.now().contains_key(&name);
+        if exists && self.rng.chance(1, 3) {
+            let effect = Effect::SetXattr { object, name, value: None };
+            return Some((Request::RemoveXattr { ino, name: has }, Vec::new(), effect));
+        }
+        let len = self.rng.below(1000) as usize;
+        let value: Box<[u8]> = vec![self.stamp as u8; len].into();
+        let request =
+            Request::SetXattr { ino, name: has, value: value.clone(), mode: XattrMode::Any };
+        Some((request, Vec::new(), Effect::SetXattr { object, name, value: Some(value) }))
+    }
+
+    fn fsync(&mut self, kind: FileKind) -> Option<(Request, Vec<u8>, Effect)> {
+        let object = match (kind, self.rng.chance(1, 3)) {
+            (FileKind::Regular, true) => self.opened()?.0,
+            _ => self.any(|known| known == kind)?,
+        };
+        let data_only = false;
+        let request = Request::Fsync { ino: self.ino(object), data_only };
+        Some((request, Vec::new(), Effect::Fsync { object }))
+    }
+}

@@ -1,0 +1,110 @@
+//! What one seed draws: shape of the fleet, sizes, operations and faults.
+
+use warren_base::Rng;
+
+/// What a client may do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Create,
+    Mkdir,
+    Symlink,
+    Link,
+    Unlink,
+    Rmdir,
+    Rename,
+    Open,
+    Close,
+    Write,
+    Append,
+    Truncate,
+    Chmod,
+    Xattr,
+    FsyncFile,
+    FsyncDir,
+    Sync,
+}
+
+const KINDS: [(Kind, usize); 17] = [
+    (Kind::Create, 8),
+    (Kind::Mkdir, 5),
+    (Kind::Symlink, 2),
+    (Kind::Link, 3),
+    (Kind::Unlink, 5),
+    (Kind::Rmdir, 3),
+    (Kind::Rename, 8),
+    (Kind::Open, 3),
+    (Kind::Close, 2),
+    (Kind::Write, 12),
+    (Kind::Append, 6),
+    (Kind::Truncate, 6),
+    (Kind::Chmod, 2),
+    (Kind::Xattr, 3),
+    (Kind::FsyncFile, 8),
+    (Kind::FsyncDir, 4),
+    (Kind::Sync, 1),
+];
+
+#[derive(Clone, Debug)]
+pub struct Mix {
+    pub cells_max: u16,
+    /// Blocks of a cell's log if there are `cells_max` cells.
+    pub log_blocks: u64,
+    pub shards: u16,
+    pub frames: u32,
+    pub clients: usize,
+    pub lives: u64,
+    /// Events until the power is cut, at most.
+    pub events: u64,
+    /// The slowest message and I/O, and the longest thought, in nanoseconds.
+    pub message_delay: u64,
+    pub io_delay: u64,
+    pub think: u64,
+    /// Between checkpoints that somebody asks for, in nanoseconds; 0 for never.
+    pub nudge: u64,
+    /// Chances in 1,000.
+    pub write_fails: u64,
+    pub flush_fails: u64,
+    /// Bytes of the largest write, and how far into a file calls reach.
+    pub write_max: u64,
+    pub reach: u64,
+    kinds: Vec<Kind>,
+}
+
+impl Mix {
+    pub fn draw(rng: &mut Rng) -> Self {
+        let cells_max = 1 + rng.below(5) as u16;
+        let faulty = rng.chance(1, 4);
+        Self {
+            cells_max,
+            log_blocks: *rng.pick(&[128, 128, 200, 1024]),
+            shards: cells_max * (1 + rng.below(3) as u16),
+            frames: *rng.pick(&[64, 64, 128, 1024]),
+            clients: 1 + rng.below(3) as usize,
+            lives: 1 + rng.below(3),
+            events: *rng.pick(&[200, 1000, 4000, 4000, 12_000]),
+            message_delay: *rng.pick(&[100, 1000, 20_000]),
+            io_delay: *rng.pick(&[1000, 50_000, 500_000]),
+            think: *rng.pick(&[10, 1000, 100_000, 500_000_000]),
+            nudge: *rng.pick(&[0, 0, 100_000, 2_000_000, 20_000_000]),
+            write_fails: if faulty { *rng.pick(&[0, 5, 50]) } else { 0 },
+            flush_fails: if faulty { *rng.pick(&[0, 20, 200]) } else { 0 },
+            write_max: *rng.pick(&[100, 5000, 12_288, 61_440]),
+            reach: *rng.pick(&[100, 10_000, 60_000, 400_000]),
+            kinds: draw_kinds(rng),
+        }
+    }
+
+    pub fn kind(&self, rng: &mut Rng) -> Kind {
+        *rng.pick(&self.kinds)
+    }
+}
+
+/// Each kind is left out, as likely as usual, or three times as likely; creating is never left out.
+fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
+    let mut kinds = vec![Kind::Create, Kind::Mkdir];
+    for (kind, weight) in KINDS {
+        let times = *rng.pick(&[0, 1, 1, 1, 3]);
+        kinds.extend(std::iter::repeat_n(kind, weight * times));
+    }
+    kinds
+}

@@ -1,0 +1,280 @@
+//! What a client knows of its own directory tree: of every object all states that a power cut may leave.
+//!
+//! An object's *entries*, *content*, *mode* and *attributes* each have versions: one for every operation
+//! that changed them since the last promise that they are durable. The first is what was promised, the
+//! last is what is there now.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use warren_base::Ino;
+use warren_proto::{FileKind, Handle};
+
+/// An object, whether its inode's number is known yet or not.
+pub type ObjectNo = u32;
+pub type Name = Box<[u8]>;
+pub type Entries = BTreeMap<Name, ObjectNo>;
+pub type Xattrs = BTreeMap<Name, Box<[u8]>>;
+
+/// The directory that everything of the client is in.
+pub const ROOT: ObjectNo = 0;
+
+#[derive(Clone, Debug)]
+pub struct Versions<T>(Vec<T>);
+
+impl<T> Versions<T> {
+    pub fn new(first: T) -> Self {
+        Self(vec![first])
+    }
+
+    pub fn now(&self) -> &T {
+        self.0.last().expect("there is always one")
+    }
+
+    pub fn push(&mut self, next: T) {
+        self.0.push(next);
+    }
+
+    /// What is there now is durable.
+    fn promise(&mut self) {
+        self.0.drain(..self.0.len() - 1);
+    }
+
+    pub fn all(&self) -> &[T] {
+        &self.0
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Object {
+    pub kind: FileKind,
+    /// Not known of what was being created when the power was cut.
+    pub ino: Option<Ino>,
+    pub entries: Versions<Rc<Entries>>,
+    pub content: Versions<Rc<Vec<u8>>>,
+    pub mode: Versions<u16>,
+    pub xattrs: Versions<Rc<Xattrs>>,
+    /// Of a symbolic link.
+    pub target: Box<[u8]>,
+    pub handle: Option<Handle>,
+}
+
+impl Object {
+    pub fn new(kind: FileKind, ino: Option<Ino>, mode: u16, target: &[u8]) -> Self {
+        Self {
+            kind,
+            ino,
+            entries: Versions::new(Rc::default()),
+            content: Versions::new(Rc::default()),
+            mode: Versions::new(mode),
+            xattrs: Versions::new(Rc::default()),
+            target: target.into(),
+            handle: None,
+        }
+    }
+
+    fn promise(&mut self) {
+        self.entries.promise();
+        self.content.promise();
+        self.mode.promise();
+        self.xattrs.promise();
+    }
+}
+
+/// What a successful operation does.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    Create {
+        dir: ObjectNo,
+        name: Name,
+        kind: FileKind,
+        mode: u16,
+        target: Box<[u8]>,
+    },
+    Link {
+        object: ObjectNo,
+        dir: ObjectNo,
+        name: Name,
+    },
+    Remove {
+        dir: ObjectNo,
+        name: Name,
+    },
+    Rename {
+        from: ObjectNo,
+        from_name: Name,
+        dir: ObjectNo,
+        name: Name,
+    },
+    /// `None`: at the end.
+    Write {
+        object: ObjectNo,
+        at: Option<u64>,
+        bytes: Rc<[u8]>,
+    },
+    Truncate {
+        object: ObjectNo,
+        size: u64,
+    },
+    Chmod {
+        object: ObjectNo,
+        mode: u16,
+    },
+    SetXattr {
+        object: ObjectNo,
+        name: Name,
+        value: Option<Box<[u8]>>,
+    },
+    Open {
+        object: ObjectNo,
+    },
+    Close {
+        object: ObjectNo,
+    },
+    Fsync {
+        object: ObjectNo,
+    },
+    Sync,
+}
+
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub objects: BTreeMap<ObjectNo, Object>,
+    next: ObjectNo,
+}
+
+impl Model {
+    pub fn new(root: Ino, mode: u16) -> Self {
+        let root = Object::new(FileKind::Directory, Some(root), mode, &[]);
+        Self { objects: BTreeMap::from([(ROOT, root)]), next: 1 }
+    }
+
+    /// As a power cut left it, which is durable.
+    pub fn recovered(objects: BTreeMap<ObjectNo, Object>) -> Self {
+        let next = objects.keys().last().map_or(1, |last| last + 1);
+        let mut model = Self { objects, next };
+        model.promise_all();
+        model
+    }
+
+    pub fn object(&self, object: ObjectNo) -> &Object {
+        &self.objects[&object]
+    }
+
+    pub fn object_mut(&mut self, object: ObjectNo) -> &mut Object {
+        self.objects.get_mut(&object).expect("an object of the model")
+    }
+
+    /// Everything that has a name now, with a directory that it is in.
+    pub fn named(&self) -> Vec<ObjectNo> {
+        let mut found = vec![ROOT];
+        let mut at = 0;
+        while let Some(object) = found.get(at) {
+            for child in self.objects[object].entries.now().values() {
+                if !found.contains(child) {
+                    found.push(*child);
+                }
+            }
+            at += 1;
+        }
+        found
+    }
+
+    /// Whether `object` is `dir` or lies somewhere in it.
+    pub fn is_within(&self, object: ObjectNo, dir: ObjectNo) -> bool {
+        let mut todo = vec![dir];
+        while let Some(next) = todo.pop() {
+            if next == object {
+                return true;
+            }
+            todo.extend(self.objects[&next].entries.now().values());
+        }
+        false
+    }
+
+    /// The operation happened, or may have: then it is not known what it has created.
+    pub fn apply(&mut self, effect: &Effect, created: Option<Ino>) {
+        match effect {
+            Effect::Create { dir, name, kind, mode, target } => {
+                let object = self.next;
+                self.next += 1;
+                self.objects.insert(object, Object::new(*kind, created, *mode, target));
+                self.change(*dir, |entries| {
+                    entries.insert(name.clone(), object);
+                });
+            }
+            Effect::Link { object, dir, name } => {
+                self.change(*dir, |entries| {
+                    entries.insert(name.clone(), *object);
+                });
+            }
+            Effect::Remove { dir, name } => self.change(*dir, |entries| {
+                entries.remove(name);
+            }),
+            Effect::Rename { from, from_name, dir, name } => {
+                self.rename((*from, from_name), (*dir, name));
+            }
+            Effect::Write { object, at, bytes } => self.write(*object, *at, bytes),
+            Effect::Truncate { object, size } => {
+                let object = self.object_mut(*object);
+                let mut content = object.content.now().to_vec();
+                content.resize(*size as usize, 0);
+                object.content.push(Rc::new(content));
+            }
+            Effect::Chmod { object, mode } => self.object_mut(*object).mode.push(*mode),
+            Effect::SetXattr { object, name, value } => {
+                let object = self.object_mut(*object);
+                let mut xattrs = (**object.xattrs.now()).clone();
+                match value {
+                    Some(value) => drop(xattrs.insert(name.clone(), value.clone())),
+                    None => drop(xattrs.remove(name)),
+                }
+                object.xattrs.push(Rc::new(xattrs));
+            }
+            Effect::Close { object } => self.object_mut(*object).handle = None,
+            Effect::Fsync { object } => self.object_mut(*object).promise(),
+            Effect::Sync => self.promise_all(),
+            Effect::Open { .. } => {}
+        }
+    }
+
+    pub fn promise_all(&mut self) {
+        self.objects.values_mut().for_each(Object::promise);
+    }
+
+    fn change(&mut self, dir: ObjectNo, change: impl FnOnce(&mut Entries)) {
+        let versions = &mut self.object_mut(dir).entries;
+        let mut entries = (**versions.now()).clone();
+        change(&mut entries);
+        versions.push(Rc::new(entries));
+    }
+
+    fn rename(&mut self, (from, from_name): (ObjectNo, &Name), (dir, name): (ObjectNo, &Name)) {
+        let moved = self.object(from).entries.now()[from_name];
+        if self.object(dir).entries.now().get(name) == Some(&moved) {
+            return;
+        }
+        // Within one directory both happen at once.
+        if from == dir {
+            return self.change(dir, |entries| {
+                entries.remove(from_name);
+                entries.insert(name.clone(), moved);
+            });
+        }
+        self.change(from, |entries| {
+            entries.remove(from_name);
+        });
+        self.change(dir, |entries| {
+            entries.insert(name.clone(), moved);
+        });
+    }
+
+    fn write(&mut self, object: ObjectNo, at: Option<u64>, bytes: &[u8]) {
+        let object = self.object_mut(object);
+        let mut content = object.content.now().to_vec();
+        let at = at.map_or(content.len(), |at| at as usize);
+        content.resize(content.len().max(at + bytes.len()), 0);
+        content[at..at + bytes.len()].copy_from_slice(bytes);
+        object.content.push(Rc::new(content));
+    }
+}

@@ -1,0 +1,150 @@
+//! Clients come and go: connecting, being admitted, breaking off with everything under way, and what
+//! the cells release then.
+
+use std::rc::Rc;
+
+use warren_base::{CellId, ClientId, MapVersion, ShardId};
+use warren_proto::Credentials;
+use warren_supervisor::{Applicant, ConnectionNo, Event as Heard};
+
+use super::clients::{At, Client, SlotState};
+use super::front::Front;
+use super::{Phase, World};
+use crate::history::{Action, Excuses, Operation, Window};
+
+/// Clients that come after the first ones, at most.
+const NEWCOMERS_MAX: usize = 6;
+
+impl World {
+    pub(super) fn invite_clients(&mut self) {
+        for _ in 0..self.swarm.clients {
+            self.invite_client();
+        }
+    }
+
+    fn invite_client(&mut self) {
+        let number = self.clients.len();
+        let uid = if self.swarm.plain_users { number as u32 % 3 } else { 0 };
+        let is_front = number % self.swarm.clients < self.swarm.fronts;
+        // Two users who share a group, beside root. A front's groups are the kernel's business.
+        let credentials = match uid {
+            0 => Credentials { checked_by_kernel: is_front, ..Credentials::default() },
+            uid => Credentials {
+                uid: 999 + uid,
+                gid: 999 + uid,
+                groups: if is_front { Vec::new() } else { vec![1000] },
+                checked_by_kernel: is_front,
+            },
+        };
+        let near = CellId(self.rng.below(u64::from(self.swarm.cells)) as u16);
+        let (slots, map) = (self.swarm.slots, &self.map);
+        let mut client = Client::new(credentials, slots, map, MapVersion(1), near);
+        client.front = is_front.then(|| Front::new(self.cells.len()));
+        client.process = self.new_processes(2 * usize::from(slots) + 1);
+        self.clients.push(client);
+    }
+
+    pub(super) fn connect_clients(&mut self) {
+        for at in 0..self.clients.len() {
+            self.connect(at);
+        }
+    }
+
+    fn connect(&mut self, at: usize) {
+        let client = &self.clients[at];
+        let listeners = client.front.as_ref().map_or(0, |_| Front::slots(self.cells.len()));
+        let applicant = Applicant {
+            credentials: (*client.credentials).clone(),
+            pid: 1000 + at as u32,
+            front: client.front.is_some(),
+            slots: (client.slots.len() + listeners) as u16,
+        };
+        let connection = ConnectionNo(at as u64);
+        self.tell_supervisor(Heard::Connect { connection, applicant });
+    }
+
+    pub(super) fn admit(&mut self, client: ClientId) {
+        let place = self.clients.iter().position(|c| c.id == client);
+        let client = place.expect("the supervisor admits whom it numbered");
+        self.admitted = true;
+        if self.clients[client].is_gone {
+            return;
+        }
+        for slot in 0..self.clients[client].slots.len() {
+            let at = At { client, slot };
+            self.slot(at).state = SlotState::Thinking;
+            let think = self.think_time();
+            self.plan_step(at, think);
+        }
+        self.listen_everywhere(client);
+    }
+
+    /// The client's process ends, or its connection breaks: whatever it had under way, nobody will
+    /// hear of it.
+    pub(super) fn hang_up(&mut self, client: usize) {
+        let room = self.clients.len() < self.swarm.clients + NEWCOMERS_MAX;
+        let living = self.clients.iter().filter(|client| !client.is_gone).count();
+        // Somebody has to be left.
+        let may_go = self.phase == Phase::Safety && self.opening.is_none() && (room || living > 1);
+        let gone = &mut self.clients[client];
+        if !may_go || gone.is_gone {
+            return;
+        }
+        gone.is_gone = true;
+        let id = gone.id;
+        let mut under_way = false;
+        for slot in &mut gone.slots {
+            under_way |= slot.state == SlotState::Waiting;
+            slot.state = SlotState::Finished;
+        }
+        let holds = gone.slots.iter().any(|slot| slot.holdings.release().is_some());
+        let recalled = gone.front.as_ref().is_some_and(Front::is_recalled);
+        self.count("a client hung up");
+        if under_way {
+            self.count("a client hung up with a request under way");
+        }
+        if holds {
+            self.count("a client hung up that held files or locks");
+        }
+        if recalled {
+            self.count("a front hung up while it was recalled");
+        }
+        self.tell_supervisor(Heard::Hangup { client: id });
+        if room {
+            self.invite_client();
+            self.connect(self.clients.len() - 1);
+        }
+    }
+
+    /// `cell` says that it has released everything of the client's.
+    pub(super) fn let_go(&mut self, cell: CellId, id: ClientId) {
+        self.lanes.close(cell, id);
+        let Some(client) = self.clients.iter().find(|c| c.id == id && c.is_gone) else { return };
+        let process = client.process + 2 * client.slots.len();
+        let credentials = client.credentials.clone();
+        let of_cell = |shard: &ShardId| self.map[usize::from(shard.0)] == cell;
+        let shards = (0..self.map.len() as u16).map(ShardId).filter(of_cell).collect();
+        let (invoked, returned, wall) = (self.event_began, self.place(), self.wall());
+        self.history.push(Operation {
+            process,
+            client: id,
+            credentials,
+            action: Action::Expel(shards),
+            payload: Rc::from([]),
+            invoked,
+            returned,
+            hint: invoked,
+            window: Window { from: wall, to: wall },
+            excuses: Excuses::default(),
+            outcome: None,
+        });
+    }
+
+    pub(super) fn forgotten(&mut self, id: ClientId) {
+        let is_known = |cell: &CellId| !self.lanes.is_closed(*cell, id);
+        let cells = self.cells.len() as u16;
+        if let Some(cell) = (0..cells).map(CellId).find(is_known) {
+            self.fail(format!("{id} is forgotten, but {cell} has not let it go"));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! A front: a client whose copies are in a kernel that reads no lease words. It listens at every cell
+//! for recalls, has the kernel drop what is recalled, late at times, and acknowledges.
+//!
+//! It listens on two lanes at each cell. Of a lane one recall is handled at a time, names last; dropping
+//! pages waits for reads and writes of them under way, and what comes after them on the lane waits too.
+
+use std::collections::BTreeSet;
+
+use warren_base::{CellId, SlotNo};
+use warren_cell::SlotRef;
+use warren_client::Op;
+use warren_proto::{Answer, LeaseKey, Reply, Request, RequestHeader};
+
+use super::World;
+use super::clients::At;
+use super::fleet::Happening;
+use super::kernel::Kernel;
+
+/// Lanes of a cell: one for names and attributes, one for pages.
+const LANES: usize = 2;
+
+/// What one cell recalls on one lane.
+#[derive(Default)]
+struct Listener {
+    seq: u32,
+    /// The recall that is being handled: its number and what is left to drop.
+    told: Option<(u64, BTreeSet<LeaseKey>)>,
+    /// Dropping waits for a read or write.
+    blocked: bool,
+    /// Names have to be dropped at the end.
+    names: bool,
+}
+
+pub struct Front {
+    pub kernel: Kernel,
+    /// By cell and lane.
+    listeners: Vec<Listener>,
+    /// What a program asks for that used what was dropped last.
+    wanted: Option<Request>,
+}
+
+impl Front {
+    /// Slots it needs beside those for calls.
+    pub const fn slots(cells: usize) -> usize {
+        LANES * cells
+    }
+
+    pub fn new(cells: usize) -> Self {
+        let listeners = (0..Self::slots(cells)).map(|_| Listener::default()).collect();
+        Self { kernel: Kernel::default(), listeners, wanted: None }
+    }
+
+    pub fn is_recalled(&self) -> bool {
+        self.listeners.iter().any(|listener| listener.told.is_some())
+    }
+}
+
+impl World {
+    fn front(&mut self, client: usize) -> &mut Front {
+        self.clients[client].front.as_mut().expect("only fronts are recalled")
+    }
+
+    /// Whatever is dropped is often asked for again at once.
+    pub(super) fn wanted_again(&mut self, client: usize) -> Option<Op> {
+        let wanted = self.clients[client].front.as_mut()?.wanted.take()?;
+        Some(Op::Ino(wanted))
+    }
+
+    /// Answers from the kernel's copies, if it has them.
+    pub(super) fn ask_kernel(&mut self, at: At, op: &Op) -> Option<(Answer, Vec<u8>)> {
+        let Op::Ino(request) = op else { return None };
+        let with_pages = self.are_pages_right();
+        let client = &self.clients[at.client];
+        let front = client.front.as_ref()?;
+        if let Request::Read { handle, .. } = request
+            && !client.slots[at.slot].holdings.may_read(*handle)
+        {
+            return None;
+        }
+        let answered = front.kernel.answer(request, with_pages)?;
+        let recalled = front.is_recalled();
+        self.count(match request {
+            Request::Lookup { .. } => "a kernel knew a name",
+            Request::GetAttr { .. } => "a kernel knew attributes",
+            _ => "a kernel knew pages",
+        });
+        if recalled {
+            self.count("a front used copies while others were recalled");
+        }
+        Some(answered)
+    }
+
+    /// Whether pages are as right as everything else. Where two write one file and a front is among
+    /// them, its page may be older than an answered write until its recall ends (decision 4): then pages
+    /// are held and recalled, but nobody looks at what is in them.
+    fn are_pages_right(&self) -> bool {
+        self.swarm.fronts == 1 || self.swarm.one_writer
+    }
+
+    pub(super) fn listen_everywhere(&mut self, client: usize) {
+        if self.clients[client].front.is_none() {
+            return;
+        }
+        for listener in 0..Front::slots(self.cells.len()) {
+            self.listen(client, listener, 0);
+        }
+    }
+
+    fn listen(&mut self, client: usize, number: usize, acknowledged: u64) {
+        let calls = self.clients[client].slots.len();
+        let id = self.clients[client].id;
+        let listener = &mut self.front(client).listeners[number];
+        listener.seq += 1;
+        let header = RequestHeader { seq: listener.seq, ..RequestHeader::default() };
+        let from = SlotRef { client: id, slot: SlotNo((calls + number) as u16) };
+        let (cell, pages) = (CellId((number / LANES) as u16), number % LANES == 1);
+        self.plan_request(cell, from, header, Request::AwaitRecall { pages, acknowledged });
+    }
+
+    /// A cell recalls from a slot that listens.
+    pub(super) fn recalled(&mut self, at: At, seq: u32, answer: Answer) {
+        let (client, listener_no) = (at.client, at.slot - self.clients[at.client].slots.len());
+        if self.clients[client].is_gone {
+            return;
+        }
+        let listener = &mut self.front(client).listeners[listener_no];
+        let Ok(Reply::Recall { number, keys }) = answer else {
+            return self.fail(format!("a front that listens was answered {answer:?}"));
+        };
+        if listener.seq != seq || listener.told.is_some() {
+            return self.fail("a front is recalled that does not listen".to_owned());
+        }
+        listener.told = Some((number, keys.into_iter().collect()));
+        self.count("a recall");
+        let mut delay = self.message_delay();
+        if self.rng.chance(self.swarm.late_recall, 1000) {
+            self.count("a late acknowledgement");
+            delay *= 200;
+            // What is late is the dropping or, if that is done now, the telling.
+            if self.rng.chance(3, 4) {
+                self.drop_keys(client, listener_no);
+            }
+        }
+        self.plan(delay, Happening::DropCopies { client, listener: listener_no });
+    }
+
+    /// The kernel drops what is recalled; if that is all of it, the cell is told.
+    pub(super) fn drop_copies(&mut self, client: usize, listener: usize) {
+        if !self.clients[client].is_gone
+            && let Some(number) = self.drop_keys(client, listener)
+        {
+            self.front(client).listeners[listener].told = None;
+            self.listen(client, listener, number);
+        }
+    }
+
+    /// Drops as much of a recall as can be dropped now. Returns its number when all is.
+    fn drop_keys(&mut self, client: usize, of: usize) -> Option<u64> {
+        let Front { kernel, listeners, wanted } = self.front(client);
+        let listener = &mut listeners[of];
+        let (number, keys) = listener.told.as_mut()?;
+        listener.blocked = false;
+        while let Some(key) = keys.first() {
+            *wanted = match key {
+                LeaseKey::Attr(ino) => Some(Request::GetAttr { ino: *ino }),
+                LeaseKey::Name(dir, name) => {
+                    Some(Request::Lookup { dir: *dir, name: name.clone() })
+                }
+                LeaseKey::Pages(_) => wanted.take(),
+            };
+            match key {
+                LeaseKey::Name(..) => listener.names = true,
+                LeaseKey::Pages(ino) if kernel.locks_pages(*ino) => {
+                    listener.blocked = true;
+                    self.count("a recall of pages waits for a read or write of them");
+                    return None;
+                }
+                key => kernel.void(key),
+            }
+            keys.pop_first();
+        }
+        if std::mem::take(&mut listener.names) {
+            kernel.void_names();
+        }
+        Some(*number)
+    }
+
+    /// A request of the front is sent.
+    pub(super) fn note_asked(&mut self, at: At, request: &Request) {
+        if let Some(front) = &mut self.clients[at.client].front {
+            front.kernel.ask(at.slot, request);
+        }
+    }
+
+    /// One is answered: its pages are not locked any more.
+    pub(super) fn note_answered(&mut self, at: At, answer: &Answer, read: &[u8]) {
+        let client = &mut self.clients[at.client];
+        let Some(front) = &mut client.front else { return };
+        front.kernel.answered(at.slot, answer, client.slots[at.slot].payload(), read);
+        let blocked: Vec<usize> =
+            (0..front.listeners.len()).filter(|of| front.listeners[*of].blocked).collect();
+        for listener in blocked {
+            let delay = self.message_delay();
+            self.plan(delay, Happening::DropCopies { client: at.client, listener });
+        }
+    }
+}

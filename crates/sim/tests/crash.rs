@@ -1,0 +1,81 @@
+//! The crash campaign: seeds pass, rare branches are reached, and planted bugs are found.
+
+use warren_cell::Plant;
+use warren_sim::crash::{Options, run, run_many};
+
+/// Few enough for every build.
+const SEEDS: u64 = 300;
+/// A planted bug must be found within this many seeds.
+const CONTROL_SEEDS: u64 = 3000;
+
+const SOUND: Options = Options { sound_device: false, plant: None };
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[test]
+fn seeds_pass_and_reach_the_rare_branches() {
+    let summary = match run_many(1, SEEDS, SOUND, threads(), &|_| {}) {
+        Ok(summary) => summary,
+        Err(failure) => panic!("{failure}"),
+    };
+    let rare = [
+        "a checkpoint",
+        "a tree read back",
+        "fsync promised",
+        "logs replayed",
+        "power cut while opening",
+        "power cut while recovering",
+        "power cut while stopping",
+        "recovered",
+        "stopped in peace",
+        "sync promised",
+        "torn block",
+        "write lost",
+    ];
+    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
+    assert!(missed.is_empty(), "never reached: {missed:?}");
+}
+
+#[test]
+fn the_same_seed_runs_alike() {
+    let hashes = [(); 2].map(|()| run(3, SOUND).map(|summary| summary.hash));
+    match hashes {
+        [Ok(one), Ok(two)] => assert_eq!(one, two),
+        [Err(failure), _] | [_, Err(failure)] => panic!("{failure}"),
+    }
+}
+
+/// And the seed that finds it passes without it: it is the plant that was found.
+fn is_found(plant: Plant) {
+    let options = Options { plant: Some(plant), ..SOUND };
+    match run_many(1, CONTROL_SEEDS, options, threads(), &|_| {}) {
+        Ok(_) => panic!("{plant:?} was not found in {CONTROL_SEEDS} seeds"),
+        Err(found) => {
+            if let Err(failure) = run(found.seed, SOUND) {
+                panic!("fails without {plant:?} too: {failure}");
+            }
+        }
+    }
+}
+
+#[test]
+fn records_durable_before_their_data_are_found() {
+    is_found(Plant::SkipDataFlush);
+}
+
+#[test]
+fn an_fsync_answered_early_is_found() {
+    is_found(Plant::AnswerEarly);
+}
+
+#[test]
+fn a_block_used_again_too_early_is_found() {
+    is_found(Plant::ReuseBlocks);
+}
+
+#[test]
+fn a_forgotten_dependence_is_found() {
+    is_found(Plant::ForgetDepends);
+}

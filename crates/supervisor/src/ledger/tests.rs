@@ -1,0 +1,125 @@
+//! Which pools are opened: not one whose newest state may be among what is damaged.
+
+use std::collections::BTreeMap;
+
+use warren_base::Timestamp;
+use warren_disk::format::{FormatOptions, image};
+
+use super::*;
+
+const CELL: CellId = CellId(0);
+
+/// A pool after checkpoint 2, in which shard 1 got a chunk and shard 0 a new root slot; and after
+/// checkpoint 3, which changed the superblock only.
+struct Pool {
+    superblock: Superblock,
+    blocks: BTreeMap<BlockNo, Box<[u8]>>,
+}
+
+impl Pool {
+    fn new() -> Self {
+        let options = FormatOptions {
+            size_bytes: 64 << 20,
+            shards: 4,
+            log_bytes: warren_disk::format::log_suggested(64 << 20),
+            uuid: [3; 16],
+            secret: 1,
+            now: Timestamp(1),
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+        };
+        let blocks: BTreeMap<_, _> = image(&options).expect("a pool").into_iter().collect();
+        let superblock = Superblock::decode(&blocks[&BlockNo(0)]).expect("a superblock");
+        let mut pool = Self { superblock, blocks };
+        let opening = pool.load().expect("a new pool").opening(2, 1);
+        pool.commit(&opening);
+        let ledger = pool.load().expect("an opened pool");
+        let root = ledger.root(ShardId(0)).expect("the root directory's");
+        let root = ShardRoot {
+            shard: ShardId(0),
+            root: root.root.map(|root| (root.block, root.checksum)),
+            height: root.height,
+            next_sequence: 7,
+            inodes: 1,
+            blocks: 1,
+        };
+        let claimed = vec![(pool.superblock.layout.reserved_chunks() + 1, ShardId(1))];
+        let written = Written { roots: vec![root], claimed, ..Written::default() };
+        let attempt = ledger.attempt(3, false, &[(CELL, written)], &[CELL; 4]).expect("legal");
+        let attempt = attempt.expect("something changed");
+        pool.commit(&attempt);
+        pool.superblock.generation += 1;
+        pool
+    }
+
+    fn commit(&mut self, attempt: &Attempt) {
+        self.blocks.extend(attempt.writes());
+        self.superblock = attempt.superblock().clone();
+    }
+
+    fn load(&self) -> Result<Ledger, LedgerError> {
+        let layout = self.superblock.layout;
+        let read = |start: BlockNo, blocks: u64| -> Vec<u8> {
+            (0..blocks).flat_map(|n| self.blocks[&start.offset(n)].to_vec()).collect()
+        };
+        let [a, b] = [0, 1].map(|copy| read(layout.region_page(copy, 0), layout.region_pages()));
+        let slots = read(layout.roots_start(), 2 * layout.roots_blocks());
+        let tables = [0, 1].map(|copy| read(layout.log_table(copy), 1));
+        let tables = [&tables[0][..], &tables[1]];
+        Ledger::load(self.superblock.clone(), [&a, &b], &slots, tables)
+    }
+
+    /// What opening says when a byte is changed.
+    fn rotten(&mut self, block: BlockNo, at: usize) -> Option<LedgerError> {
+        self.blocks.get_mut(&block).expect("a block")[at] ^= 1;
+        let error = self.load().err();
+        self.blocks.get_mut(&block).expect("a block")[at] ^= 1;
+        error
+    }
+}
+
+#[test]
+fn a_map_of_the_past_is_not_opened() {
+    let mut pool = Pool::new();
+    assert_eq!(pool.load().err(), None);
+    let layout = pool.superblock.layout;
+    let (older, newer) = (layout.region_page(0, 0), layout.region_page(1, 0));
+    let in_doubt = LedgerError::Region(RegionError::InDoubt(newer));
+    assert_eq!(pool.rotten(newer, 3000), Some(in_doubt));
+    assert_eq!(pool.rotten(older, 3000), None, "the newer one has all");
+    // An unreadable block tells nothing.
+    pool.blocks.insert(newer, vec![0xEE; BLOCK_SIZE].into());
+    assert_eq!(pool.load().err(), Some(in_doubt));
+}
+
+#[test]
+fn what_a_power_failure_tore_is_opened() {
+    let mut pool = Pool::new();
+    let newer = pool.superblock.layout.region_page(1, 0);
+    pool.superblock.generation = 2;
+    assert_eq!(pool.rotten(newer, 3000), None, "checkpoint 3 was not committed");
+}
+
+#[test]
+fn a_shard_is_not_taken_back_in_time() {
+    let mut pool = Pool::new();
+    let layout = pool.superblock.layout;
+    let places = [0, 1].map(|slot| layout.root_slot(ShardId(0), slot));
+    let in_doubt = Some(LedgerError::Root(ShardId(0), RootSlotError::InDoubt));
+    for place in places {
+        assert_eq!(pool.rotten(place.block, place.offset + 48), in_doubt, "who knows its age");
+    }
+    // Beside a slot of the last checkpoint nothing is newer.
+    pool.superblock.generation = 3;
+    assert_eq!(pool.rotten(places[0].block, places[0].offset + 48), None);
+    assert_eq!(pool.rotten(places[1].block, places[1].offset + 48), in_doubt);
+}
+
+#[test]
+fn shards_have_the_chunks_of_the_map() {
+    let pool = Pool::new();
+    let first = pool.superblock.layout.reserved_chunks();
+    let chunks = pool.load().expect("sound").chunks_of_shards();
+    assert_eq!(chunks, [(ShardId(0), vec![first]), (ShardId(1), vec![first + 1])].into());
+}

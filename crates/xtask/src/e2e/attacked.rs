@@ -1,0 +1,174 @@
+//! An honest program's work while a hostile client does what it can (`crate::hostile`).
+//!
+//! The honest one must find everything right, no process may end or grow without bound, and when the
+//! hostile one is gone, everything it had must be gone with it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::fleet::Fleet;
+use super::lifecycle::survivors;
+use super::{Ground, Tally, Verdict, process};
+use crate::hostile;
+
+/// How long the attack lasts; the honest program starts after it and ends before it.
+const ATTACK: Duration = Duration::from_secs(8);
+const ATTACK_FULL: Duration = Duration::from_secs(60);
+
+/// Memory of its own that a process of the fleet may have at any time. What clients and cells share
+/// is not counted: it is bounded by the segments of the clients that are admitted.
+const PRIVATE_MAX: u64 = 1 << 30;
+
+/// How long the fleet may take to be rid of a client that is gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    if ground.options.wants("hostile_client") {
+        tally.case(&format!("hostile_client ({cells} cells)"), || {
+            let fleet = Fleet::start(ground, &format!("hostile-{cells}"), "4G", cells)?;
+            fleet.during(|fleet| attacked(ground, fleet))
+        });
+    }
+}
+
+fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    let attack = if ground.options.full { ATTACK_FULL } else { ATTACK };
+    let forbidden = prepare(&fleet.mounted)?;
+    let before = Possessions::of_fleet()?;
+    let mut hostile = set_loose(ground, fleet, attack, &forbidden)?;
+    let honest = honest_work(ground, fleet, attack - Duration::from_secs(2));
+    let during = Possessions::of_fleet();
+    let (status, killed) = process::wait(&mut hostile, attack + PATIENCE)?;
+    let said = fs::read_to_string(ground.path("hostile.log")).unwrap_or_default();
+    honest?;
+    println!("{}", process::tail(&said));
+    ensure!(!killed && status.success(), "the hostile client: {status}: {}", process::tail(&said));
+    before.must_be_the_processes_of(&during?)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let after = Possessions::of_fleet()?;
+        before.must_be_the_processes_of(&after)?;
+        let left = before.grown_to(&after);
+        if left.is_empty() {
+            return Ok(Verdict::Passed);
+        }
+        ensure!(Instant::now() < deadline, "left by the hostile client: {}", left.join("; "));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Files and directories of root's alone, and a place for everybody; the inode numbers of the first.
+fn prepare(mounted: &Path) -> Result<Vec<u64>> {
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    let making = "cannot prepare the mount";
+    let open = mounted.join("open");
+    fs::create_dir(&open).context(making)?;
+    mode(&open, 0o1777).context(making)?;
+    let mut forbidden = Vec::new();
+    for n in 0..4 {
+        let (directory, file) = (mounted.join(format!("d{n}")), mounted.join(format!("f{n}")));
+        fs::create_dir(&directory).context(making)?;
+        fs::write(&file, hostile::MARK.repeat(1000)).context(making)?;
+        fs::write(directory.join("prey"), hostile::MARK).context(making)?;
+        mode(&directory, 0o700).context(making)?;
+        mode(&file, 0o600).context(making)?;
+        mode(&directory.join("prey"), 0o600).context(making)?;
+        for path in [&directory, &file, &directory.join("prey")] {
+            forbidden.push(fs::metadata(path).context(making)?.ino());
+        }
+    }
+    Ok(forbidden)
+}
+
+fn set_loose(ground: &Ground, fleet: &Fleet, time: Duration, forbidden: &[u64]) -> Result<Child> {
+    let log = fs::File::create(ground.path("hostile.log")).context("cannot make a log")?;
+    Command::new(std::env::current_exe().context("cannot name this program")?)
+        .arg(hostile::TASK)
+        .arg(socket_of(&fleet.pool)?)
+        .args([ground.seed.to_string(), time.as_secs().to_string()])
+        .args(forbidden.iter().map(u64::to_string))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot share a log")?)
+        .stderr(log)
+        .spawn()
+        .context("cannot start the hostile client")
+}
+
+/// The door of a fleet that root runs: its name comes from the pool file's device and inode numbers.
+fn socket_of(pool: &Path) -> Result<PathBuf> {
+    let found = fs::metadata(pool).context("no pool")?;
+    Ok(PathBuf::from(format!("/run/warren/{:x}-{:x}.sock", found.dev(), found.ino())))
+}
+
+fn honest_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<()> {
+    let mut command = Command::new("python3");
+    command
+        .arg(ground.root.join("crates/xtask/cases/honest.py"))
+        .args([time.as_secs().to_string(), ground.seed.to_string()])
+        .current_dir(&fleet.mounted);
+    let outcome = process::run(command, &ground.path("run"), time + PATIENCE)?;
+    let outcome = outcome.expect_success("the honest program")?;
+    println!("beside the hostile client: {}", outcome.stdout.trim_end());
+    Ok(())
+}
+
+/// What each process of the fleet holds.
+struct Possessions(Vec<Held>);
+
+struct Held {
+    pid: u32,
+    descriptors: usize,
+    mappings: usize,
+    private: u64,
+}
+
+impl Possessions {
+    fn of_fleet() -> Result<Self> {
+        let held = survivors().into_keys().map(|pid| {
+            let process = PathBuf::from(format!("/proc/{pid}"));
+            let text = |name| fs::read_to_string(process.join(name)).context("a process is gone");
+            let private = text("status")?
+                .lines()
+                .find_map(|line| {
+                    line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse().ok()
+                })
+                .map_or(0, |kib: u64| kib << 10);
+            Ok(Held {
+                pid,
+                descriptors: fs::read_dir(process.join("fd")).context("a process is gone")?.count(),
+                mappings: text("maps")?.matches("warren-client").count(),
+                private,
+            })
+        });
+        held.collect::<Result<_>>().map(Self)
+    }
+
+    fn must_be_the_processes_of(&self, later: &Self) -> Result<()> {
+        let pids = |it: &Self| it.0.iter().map(|held| held.pid).collect::<Vec<_>>();
+        ensure!(pids(self) == pids(later), "processes {:?} became {:?}", pids(self), pids(later));
+        for held in &later.0 {
+            let Held { pid, private, .. } = held;
+            ensure!(*private <= PRIVATE_MAX, "process {pid} has {} MiB", private >> 20);
+        }
+        Ok(())
+    }
+
+    /// What there is more of than there was.
+    fn grown_to(&self, later: &Self) -> Vec<String> {
+        let mut grown = Vec::new();
+        for (was, is) in self.0.iter().zip(&later.0) {
+            if is.descriptors > was.descriptors || is.mappings > was.mappings {
+                grown.push(format!(
+                    "process {}: {} descriptors (were {}), {} clients' segments (were {})",
+                    is.pid, is.descriptors, was.descriptors, is.mappings, was.mappings
+                ));
+            }
+        }
+        grown
+    }
+}

@@ -1,0 +1,158 @@
+//! A fleet that has a hard time: next to no cache, a front that does not answer, a cell that does not.
+//!
+//! A process is stopped (`SIGSTOP`), not killed: everything that it holds stays held. Whoever does not
+//! need it goes on; whoever does waits; and when it goes on itself, nobody has seen an error.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::fleet::Fleet;
+use super::lifecycle::survivors;
+use super::process::{self, Outcome};
+use super::{Ground, Tally, Verdict, script};
+
+/// The least cache that a cell takes.
+const CACHE_MIB_MIN: u16 = 4;
+
+/// What goes on beside a stopped process takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Case = fn(&Ground, u16) -> Result<Verdict>;
+
+const CASES: &[(&str, Case)] =
+    &[("tiny_cache", tiny_cache), ("stopped_front", stopped_front), ("stopped_cell", stopped_cell)];
+
+pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    for (name, case) in CASES.iter().filter(|(name, _)| ground.options.wants(name)) {
+        tally.case(&format!("{name} ({cells} cells)"), || case(ground, cells));
+    }
+}
+
+/// A C project with `make -j2`, and git, with less cache than their files take.
+fn tiny_cache(ground: &Ground, cells: u16) -> Result<Verdict> {
+    let cache = format!("{}MiB", cells * CACHE_MIB_MIN);
+    let options = ["--cache", cache.as_str()];
+    let fleet = Fleet::start_with(ground, &format!("tiny-{cells}"), "4G", cells, &options)?;
+    fleet.during(|fleet| {
+        for name in ["c_project", "git"] {
+            match script::run_one(ground, fleet, name)? {
+                Verdict::Passed => {}
+                skipped @ Verdict::Skipped(_) => return Ok(skipped),
+            }
+        }
+        Ok(Verdict::Passed)
+    })
+}
+
+/// A process that is stopped until this is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    /// The one process of Warren's whose command line has all of `words`.
+    fn find(words: &[&str]) -> Result<Self> {
+        for pid in survivors().into_keys() {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            if let Some(pid) = pid
+                && words.iter().all(|word| line.contains(word))
+            {
+                kill_process(pid, Signal::STOP).context("cannot stop a process")?;
+                return Ok(Self(pid));
+            }
+        }
+        bail!("no process of Warren's is called {words:?}")
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // It may be gone, which the case finds out.
+        let _gone = kill_process(self.0, Signal::CONT);
+    }
+}
+
+fn bash(ground: &Ground, directory: &Path, script: &str) -> Result<Outcome> {
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", script]).current_dir(directory).env("LC_ALL", "C");
+    process::run(command, &ground.path("run"), PATIENCE)
+}
+
+/// One front is stopped; another goes on with everything that the first holds no copy of in its kernel's
+/// caches. (What it does hold, nobody can change until it says that it has forgotten it.)
+fn stopped_front(ground: &Ground, cells: u16) -> Result<Verdict> {
+    let fleet = Fleet::start(ground, &format!("stopped-front-{cells}"), "1G", cells)?;
+    fleet.during(|fleet| {
+        let prepare = "mkdir theirs; for i in $(seq 50); do echo $i > theirs/$i; done
+            cat theirs/* > /dev/null; ls -l theirs > /dev/null";
+        bash(ground, &fleet.mounted, prepare)?.expect_success("preparing")?;
+        fleet.with_second_front(|second| beside_stopped_front(ground, fleet, second))?;
+        Ok(Verdict::Passed)
+    })
+}
+
+fn beside_stopped_front(ground: &Ground, fleet: &Fleet, second: &Path) -> Result<()> {
+    bash(ground, second, "mkdir ours")?.expect_success("preparing")?;
+    let stopped = Stopped::find(&["warren front ", &fleet.mounted.to_string_lossy()])?;
+    let work = "cd ours; for i in $(seq 200); do echo $i > f$i; done
+        mkdir d; mv f1 f2 f3 d; rm f4; ln f5 l; test $(ls | wc -l) = 198
+        test $(cat f* l d/* | wc -l) = 200; sync f5
+        dd if=/dev/zero of=big bs=1M count=20 2> /dev/null; test $(stat -c %s big) = 20971520
+        cat ../theirs/* | wc -l";
+    let outcome = bash(ground, second, work)?.expect_success("beside a stopped front")?;
+    ensure!(outcome.stdout == "50\n", "said {:?}", outcome.stdout);
+    drop(stopped);
+    let after = "test $(ls ours | wc -l) = 199; test $(cat theirs/* | wc -l) = 50; echo x > ours/x";
+    bash(ground, &fleet.mounted, after)?.expect_success("when it goes on").map(drop)
+}
+
+/// While one cell is stopped, some files can be written (those of other cells); when it goes on, all
+/// can, and no write has failed.
+fn stopped_cell(ground: &Ground, cells: u16) -> Result<Verdict> {
+    if cells < 2 {
+        return Ok(Verdict::Skipped("one cell is all there is".to_owned()));
+    }
+    let fleet = Fleet::start(ground, &format!("stopped-cell-{cells}"), "1G", cells)?;
+    fleet.during(|fleet| beside_stopped_cell(ground, fleet))
+}
+
+/// Files in directories of their own lie on cells of all numbers.
+fn beside_stopped_cell(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    const WRITERS: usize = 24;
+    let prepare = "for i in $(seq 24); do mkdir d$i; echo 0 > d$i/f; done; cat d*/f > /dev/null";
+    bash(ground, &fleet.mounted, prepare)?.expect_success("preparing")?;
+    let stopped = Stopped::find(&["cell 1 "])?;
+    let writers = "for i in $(seq 24); do
+          (echo 1 >> d$i/f && echo done > \"$PLACE/wrote$i\" || echo failed > \"$PLACE/wrote$i\") &
+        done; wait";
+    let mut command = Command::new("bash");
+    command.args(["-c", writers]).current_dir(&fleet.mounted).env("PLACE", &ground.place);
+    command.process_group(0).stdin(Stdio::null());
+    let mut writing = command.spawn().context("cannot start the writers")?;
+    let path = |i: usize| ground.path(&format!("wrote{i}"));
+    let written = || (1..=WRITERS).filter(|&i| path(i).exists()).count();
+    let deadline = Instant::now() + PATIENCE;
+    while written() == 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Whoever does not need the stopped cell gets time to finish, so that those who are left do need it.
+    std::thread::sleep(Duration::from_secs(3));
+    let meanwhile = written();
+    drop(stopped);
+    let (status, killed) = process::wait(&mut writing, PATIENCE)?;
+    ensure!(!killed && status.success(), "the writers did not end: {status}");
+    ensure!(meanwhile < WRITERS, "nobody needed the cell that was stopped");
+    ensure!(meanwhile > 0, "nobody could write while one cell was stopped");
+    for i in 1..=WRITERS {
+        let said = std::fs::read_to_string(path(i)).unwrap_or_default();
+        ensure!(said == "done\n", "writer {i} said {said:?}");
+        std::fs::remove_file(path(i)).context("cannot clean up")?;
+    }
+    bash(ground, &fleet.mounted, "test $(cat d*/f | wc -l) = 48")?.expect_success("reading")?;
+    Ok(Verdict::Passed)
+}

@@ -1,0 +1,268 @@
+//! Suites that others have written: pjdfstest, fsx and stress-ng, with the reference file system to say
+//! what may fail; and a file system through two fronts at once.
+//!
+//! The first two are crates of crates.io, installed below the target directory; where they cannot be
+//! had, their cases are skipped.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::fleet::Fleet;
+use super::process::{self, Outcome, tail};
+use super::{Ground, Tally, Verdict};
+use crate::{packages, test};
+
+/// Crates with their programs: versions that are known to build and to mean what is expected here.
+const CRATES: &[&str] = &["pjdfstest@0.2.2", "fsx@0.3.2"];
+
+/// Numbers of cells that the suites are run with: two of them differ in everything that one does not
+/// have; more add nothing that these programs see.
+const CELLS: &[u16] = &[2, 3];
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+type Case = fn(&Ground, &Fleet) -> Result<Verdict>;
+
+const CASES: &[(&str, Case)] = &[
+    ("pjdfstest", pjdfstest),
+    ("fsx", fsx),
+    ("fsx_two_fronts", fsx_two_fronts),
+    ("stress_ng", stress_ng),
+];
+
+/// Has the crates' programs built, if that is possible.
+pub fn install(root: &Path) {
+    let installed = test::cargo(root, {
+        let tools = test::target_directory(root).join("tools");
+        let mut arguments = vec!["install".into(), "--quiet".into(), "--locked".into()];
+        arguments.extend(["--root".into(), tools.into_os_string()]);
+        arguments.extend(CRATES.iter().map(Into::into));
+        arguments
+    });
+    if !installed.unwrap_or(false) {
+        println!("suites: cargo install failed; tests that need {} are skipped", CRATES.join(", "));
+    }
+}
+
+pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    case(ground, cells, tally, "two_fronts", two_fronts);
+    if ground.options.full && (CELLS.contains(&cells) || ground.options.cells.is_some()) {
+        for (name, run) in CASES {
+            case(ground, cells, tally, name, *run);
+        }
+    }
+}
+
+/// On a fleet of its own, which must be without fault afterwards.
+fn case(ground: &Ground, cells: u16, tally: &mut Tally, name: &str, run: Case) {
+    if !ground.options.wants(name) {
+        return;
+    }
+    tally.case(&format!("{name} ({cells} cells)"), || {
+        let fleet = Fleet::start(ground, &format!("{name}-{cells}"), "8G", cells)?;
+        fleet.during(|fleet| run(ground, fleet))
+    });
+}
+
+/// A program of [`CRATES`].
+fn tool(ground: &Ground, name: &str) -> Option<PathBuf> {
+    let path = test::target_directory(&ground.root).join("tools/bin").join(name);
+    path.is_file().then_some(path)
+}
+
+fn skipped(what: &str) -> Result<Verdict> {
+    Ok(Verdict::Skipped(format!("no {what}")))
+}
+
+fn directory(path: PathBuf) -> Result<PathBuf> {
+    fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    Ok(path)
+}
+
+fn two_fronts(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    if !packages::present("python3") {
+        return skipped("python3");
+    }
+    let steps = if ground.options.full { "10000" } else { "1500" };
+    fleet.with_second_front(|second| {
+        let mut command = Command::new("python3");
+        command
+            .arg(ground.root.join("crates/xtask/cases/two_fronts.py"))
+            .args([&fleet.mounted, second])
+            .args([steps, &ground.seed.to_string()]);
+        process::run(command, &ground.path("run"), LIMIT)?.expect_success("two fronts").map(drop)
+    })?;
+    Ok(Verdict::Passed)
+}
+
+/// Users that every Debian has, and what Warren has of the optional features.
+const PJDFSTEST_CONFIGURATION: &str = r#"
+[features]
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.01
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#;
+
+/// What the reference passes must not fail.
+fn pjdfstest(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    let Some(program) = tool(ground, "pjdfstest") else { return skipped("pjdfstest") };
+    let configuration = ground.path("pjdfstest.toml");
+    fs::write(&configuration, PJDFSTEST_CONFIGURATION).context("cannot write a configuration")?;
+    let results = |place: PathBuf| -> Result<BTreeMap<String, String>> {
+        let mut command = Command::new(&program);
+        command.arg("-c").arg(&configuration).arg("-p").arg(directory(place)?);
+        let outcome = process::run(command, &ground.path("run"), LIMIT)?;
+        ensure!(!outcome.timed_out, "not finished within {} s", LIMIT.as_secs());
+        Ok(results_of(&outcome.stdout))
+    };
+    let expected = results(ground.path("pjdfstest-reference"))?;
+    let found = results(fleet.mounted.join("pjdfstest"))?;
+    ensure!(expected.values().any(|result| result == "ok"), "nothing passes on the reference");
+    let failed = |name: &&String| {
+        expected[*name] == "ok" && found.get(*name).is_none_or(|result| result == "FAILED")
+    };
+    let failed: Vec<&str> = expected.keys().filter(failed).map(String::as_str).collect();
+    ensure!(failed.is_empty(), "fail only on a mount: {}", failed.join(", "));
+    Ok(Verdict::Passed)
+}
+
+/// Lines `group::test   result`; everything else is explanation.
+fn results_of(said: &str) -> BTreeMap<String, String> {
+    let result = |line: &str| {
+        let (name, result) = line.split_once(' ')?;
+        let result = result.trim();
+        (name.contains("::") && matches!(result, "ok" | "FAILED" | "skipped"))
+            .then(|| (name.to_owned(), result.to_owned()))
+    };
+    said.lines().filter_map(result).collect()
+}
+
+/// Reads, writes, maps, cuts: whatever two ways of access could disagree about.
+const FSX_CONFIGURATION: &str = "
+flen = 1048576
+[opsize]
+max = 131072
+[weights]
+close_open = CLOSE_OPEN
+invalidate = 1
+truncate = 5
+fsync = 1
+fdatasync = 1
+sendfile = 2
+posix_fadvise = 1
+copy_file_range = 2
+";
+
+const FSX_SEEDS: u64 = 4;
+
+/// Runs fsx on the file with a few seeds.
+fn run_fsx(ground: &Ground, file: &Path, operations: u32, close_open: u32) -> Result<Verdict> {
+    let Some(program) = tool(ground, "fsx") else { return skipped("fsx") };
+    let configuration = ground.path("fsx.toml");
+    let text = FSX_CONFIGURATION.replace("CLOSE_OPEN", &close_open.to_string());
+    fs::write(&configuration, text).context("cannot write a configuration")?;
+    for seed in ground.seed..ground.seed + FSX_SEEDS {
+        let mut command = Command::new(&program);
+        command.arg("-q").arg("-f").arg(&configuration).arg("-P").arg(&ground.place);
+        command.args(["-N", &operations.to_string(), "-S", &seed.to_string()]).arg(file);
+        let Outcome { status, stdout, stderr, timed_out } =
+            process::run(command, &ground.path("run"), LIMIT)?;
+        if timed_out || !status.success() {
+            bail!("fsx -N {operations} -S {seed}: {status}\n{}\n{}", tail(&stdout), tail(&stderr));
+        }
+    }
+    Ok(Verdict::Passed)
+}
+
+fn fsx(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    run_fsx(ground, &fleet.mounted.join("fsx"), 5000, 1)
+}
+
+/// fsx opens its file by a symbolic link that leads now through one front, now through the other.
+fn fsx_two_fronts(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    let mut verdict = Verdict::Passed;
+    fleet.with_second_front(|second| {
+        let (link, next) = (ground.path("fsx-link"), ground.path("fsx-next"));
+        let over = AtomicBool::new(false);
+        let turn_to = |front: &Path| -> Result<()> {
+            std::os::unix::fs::symlink(front.join("fsx"), &next).context("cannot make a link")?;
+            fs::rename(&next, &link).context("cannot turn the link")
+        };
+        turn_to(second)?;
+        std::thread::scope(|scope| {
+            let turning = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    turn_to(&fleet.mounted)?;
+                    std::thread::sleep(Duration::from_millis(1));
+                    turn_to(second)?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            });
+            let run = run_fsx(ground, &link, 3000, 10);
+            over.store(true, Ordering::Relaxed);
+            verdict = run?;
+            turning.join().unwrap_or_else(|_| bail!("turning the link panicked"))
+        })
+    })?;
+    Ok(verdict)
+}
+
+/// Stressors of file systems. What is not of this version of stress-ng, or needs what the machine does
+/// not have, ends alike on the reference.
+const STRESSORS: &str = "access acl chattr chdir chmod chown copy-file dentry dir dirdeep dirmany \
+    dnotify dup eventfd fallocate fanotify fcntl fiemap file-ioctl filename flock fpunch fsize \
+    fstat getdent handle hdd inode-flags inotify io iomix lease link locka lockf lockofd \
+    memfd mknod mmapfork msync open readahead rename seek sendfile splice symlink sync-file \
+    touch utime verity xattr";
+
+/// What fails on a mount must fail on the reference, too.
+fn stress_ng(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    if !packages::present("stress-ng") {
+        return skipped("stress-ng");
+    }
+    let on_mount = directory(fleet.mounted.join("stress"))?;
+    let reference = directory(ground.path("stress-reference"))?;
+    let stress = |stressor: &str, place: &Path| {
+        let mut command = Command::new("stress-ng");
+        command.args([&format!("--{stressor}"), "1", "--timeout", "2", "--verify"]);
+        command.arg("--temp-path").arg(place);
+        process::run(command, &ground.path("run"), LIMIT)
+    };
+    let mut wrong = Vec::new();
+    for stressor in STRESSORS.split_whitespace() {
+        let found = stress(stressor, &on_mount)?;
+        if found.timed_out || !found.status.success() {
+            let expected = stress(stressor, &reference)?;
+            if found.code() != expected.code() {
+                wrong.push(format!("{stressor}: exit {}: {}", found.code(), tail(&found.stderr)));
+            }
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(Verdict::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_told_from_explanations() {
+        let said = "chmod::ok_test      ok\nlink::no  skipped\n\tNot: configured\nrmdir::x FAILED\n\
+                    Summary: 1 failed\n";
+        let results = results_of(said);
+        assert_eq!(results.len(), 3);
+        assert_eq!(results["rmdir::x"], "FAILED");
+    }
+}

@@ -1,0 +1,109 @@
+//! A client that keeps no rule: `xtask hostile SOCKET SEED SECONDS [INO...]`.
+//!
+//! It acts as nobody, so that what it may do is little, and talks to a fleet's socket and segments
+//! directly. Several attackers work at once, each a thread with connections of its own, again and
+//! again until the time is over:
+//!
+//! ```text
+//! door      connections that say nothing, nonsense, too much, or bring descriptors; admissions in bulk
+//! scribble  requests that are random, cut, bent, for the wrong cell, with numbers going back
+//! flip      requests that change while the cell reads them
+//! hoard     opens, locks and leases taken in bulk and never given back
+//! mute      every slot filled with requests that wait, and a hang-up in the middle
+//! steal     forged inodes and handles: the INOs are what nobody may read or change
+//! ```
+//!
+//! It ends well only if it did all of that, and got nothing that was not its own.
+
+mod attack;
+mod door;
+mod forge;
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use warren_base::{Ino, Rng};
+
+/// The task's name.
+pub const TASK: &str = "hostile";
+
+/// What stands in every file that the client must never see a byte of.
+pub const MARK: &[u8] = b"for the eyes of the owner alone";
+
+/// Nobody's number, everywhere.
+const NOBODY: u32 = 65_534;
+
+/// Where, as whom and how long.
+struct Target {
+    socket: PathBuf,
+    deadline: Instant,
+    /// What only root may read and change: files of mode 0600 and directories of mode 0700.
+    forbidden: Vec<Ino>,
+}
+
+/// What was done, so that a run that did nothing is not taken for a success.
+#[derive(Clone, Copy, Default, Debug)]
+struct Deeds {
+    connections: u64,
+    admissions: u64,
+    requests: u64,
+    answers: u64,
+}
+
+impl Deeds {
+    fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.admissions += other.admissions;
+        self.requests += other.requests;
+        self.answers += other.answers;
+    }
+}
+
+/// Attacks until the time is over; fails if the fleet gave away what it must not.
+pub fn run(arguments: &[String]) -> Result<bool> {
+    let usage = "usage: xtask hostile SOCKET SEED SECONDS [INO...]";
+    let [socket, seed, seconds, forbidden @ ..] = arguments else { anyhow::bail!("{usage}") };
+    let seed: u64 = seed.parse().context(usage)?;
+    let seconds = seconds.parse().context(usage)?;
+    let forbidden = forbidden.iter().map(|ino| Ok(Ino(ino.parse().context(usage)?)));
+    let target = Target {
+        socket: socket.into(),
+        deadline: Instant::now() + Duration::from_secs(seconds),
+        forbidden: forbidden.collect::<Result<_>>()?,
+    };
+    become_nobody()?;
+    println!("hostile: seed {seed}");
+    let mut rng = Rng::new(seed);
+    let results = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for (name, attack) in attack::ALL {
+            let (mut rng, target, results) = (rng.fork(), &target, &results);
+            scope.spawn(move || {
+                let result = attack::again_and_again(*attack, target, &mut rng);
+                results.lock().expect("no attacker panics with it").push((*name, result));
+            });
+        }
+    });
+    let mut all = Deeds::default();
+    for (name, result) in results.into_inner().expect("no attacker panics with it") {
+        let deeds = result.with_context(|| name.to_owned())?;
+        println!("hostile: {name}: {deeds:?}");
+        ensure!(deeds.connections > 0, "{name} did nothing");
+        all.add(deeds);
+    }
+    ensure!(all.admissions > 0 && all.answers > 0, "nobody was heard: {all:?}");
+    Ok(true)
+}
+
+/// Before any thread is started: ids are a thread's, and its children inherit them.
+fn become_nobody() -> Result<()> {
+    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    set_thread_groups(&[gid]).context("cannot leave root's groups")?;
+    set_thread_res_gid(gid, gid, gid).context("cannot leave root's group")?;
+    set_thread_res_uid(uid, uid, uid).context("cannot become nobody")
+}

@@ -1,0 +1,389 @@
+//! The attackers. Each works until its round is over and leaves everything as it lies.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use rustix::fs::{MemfdFlags, memfd_create};
+use warren_base::limits::{PAYLOAD_MAX, SLOTS_MAX};
+use warren_base::{CellId, Errno, Ino, Rng, SlotNo};
+use warren_proto::{
+    AccessMode, ByteRange, CreateFlags, FileName, Handle, LockFlavour, LockOwner, LockSpec,
+    LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, Wire, XattrMode, XattrName,
+};
+use warren_shm::{Load, Store};
+
+use super::door::{self, Admission, Door, INLINE_PACKET, Line, MEMFD_PACKET, STATUS, STOP, Said};
+use super::{Deeds, MARK, Target, forge};
+
+pub type Attack = fn(&Target, &mut Rng) -> Result<Deeds>;
+
+pub const ALL: &[(&str, Attack)] = &[
+    ("door", door),
+    ("scribble", scribble),
+    ("flip", flip),
+    ("hoard", hoard),
+    ("mute", mute),
+    ("steal", steal),
+];
+
+/// How long one round of an attack lasts at most.
+const ROUND: Duration = Duration::from_secs(2);
+
+/// Between two tries to be admitted: the other attackers may have filled the house.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// Rounds with other numbers until the time is over, at least one.
+pub fn again_and_again(attack: Attack, target: &Target, rng: &mut Rng) -> Result<Deeds> {
+    let mut deeds = Deeds::default();
+    loop {
+        deeds.add(attack(target, rng)?);
+        if Instant::now() >= target.deadline {
+            return Ok(deeds);
+        }
+    }
+}
+
+fn round(target: &Target) -> Instant {
+    target.deadline.min(Instant::now() + ROUND)
+}
+
+fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
+    let admission = door::be_admitted(&target.socket, slots)?;
+    if admission.is_none() {
+        thread::sleep(TRY_AGAIN);
+    }
+    Ok(admission)
+}
+
+fn deeds(admission: &Admission) -> Deeds {
+    let (requests, answers) = (admission.requests.get(), admission.answers.get());
+    Deeds { connections: 2, admissions: 1, requests, answers }
+}
+
+/// What the door must refuse, and what it may let in and lose again.
+fn door(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+    let crowd = *rng.pick(&[20, 100, 600]);
+    let memfd = memfd_create("warren-hostile", MemfdFlags::CLOEXEC)?;
+    let null = std::fs::File::open("/dev/null")?;
+    let (reader, writer) = rustix::pipe::pipe()?;
+    let version = door::version(&target.socket)?.unwrap_or_default();
+    let mut visitors = Vec::new();
+    for _ in 0..crowd {
+        let door = Door::knock(&target.socket)?;
+        let packet: Vec<u8> = match rng.below(8) {
+            0 => Vec::new(),
+            1 => vec![INLINE_PACKET],
+            2 => vec![0xff; 1 + rng.below(40_000) as usize],
+            3 => vec![MEMFD_PACKET],
+            4 => (0..rng.below(40)).map(|_| rng.next_u64() as u8).collect(),
+            5 => door::enter(rng.next_u64() as u32, true, rng.next_u64() as u16),
+            6 => door::enter(version, false, *rng.pick(&[0, 1, 64, 65, u16::MAX])),
+            _ => {
+                [&[INLINE_PACKET, *rng.pick(&[STATUS, STOP])][..], &version.to_le_bytes()].concat()
+            }
+        };
+        let all = [memfd.as_fd(), null.as_fd(), reader.as_fd(), writer.as_fd()];
+        let fds: Vec<_> = (0..*rng.pick(&[0, 0, 1, 4, 253])).map(|n| all[n % all.len()]).collect();
+        // A door that hung up already refuses it, which is its right.
+        let _refused = door.send(&packet, &fds);
+        visitors.push(door);
+    }
+    let mut admissions = 0;
+    for (n, visitor) in visitors.into_iter().enumerate() {
+        // Some hang up before they are answered; a visitor that said nothing hears nothing.
+        if n % 16 == 0 {
+            admissions += u64::from(matches!(visitor.hear_soon()?, Said::Welcome(_)));
+        }
+    }
+    privileges(target)?;
+    Ok(Deeds { connections: crowd, admissions, ..Deeds::default() })
+}
+
+/// Nobody may put up a front, nor stop the fleet.
+fn privileges(target: &Target) -> Result<()> {
+    let Some(version) = door::version(&target.socket)? else { return Ok(()) };
+    let stop = [&[INLINE_PACKET, STOP][..], &version.to_le_bytes()].concat();
+    for packet in [door::enter(version, true, 4), stop] {
+        let door = Door::knock(&target.socket)?;
+        let _sent = door.send(&packet, &[]);
+        match door.hear()? {
+            Said::Refused { errno, .. } => {
+                ensure!(errno == Errno::EPERM.raw(), "refused with errno {errno}");
+            }
+            Said::Nothing => {}
+            Said::Welcome(_) | Said::Other => bail!("nobody was given a privilege"),
+        }
+    }
+    Ok(())
+}
+
+/// Mostly the right cell.
+fn any_cell_or(right: CellId, client: &Admission, rng: &mut Rng) -> CellId {
+    if rng.chance(1, 8) { CellId(rng.below(client.cells.into()) as u16) } else { right }
+}
+
+/// Requests without sense, by and against the rules of a slot.
+fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+    let slots = 1 + rng.below(SLOTS_MAX as u64) as u16;
+    let Some(client) = admission(target, slots)? else { return Ok(Deeds::default()) };
+    let mut known = forge::Known::new(&target.forbidden);
+    let mut seq = 0_u32;
+    let end = round(target);
+    while Instant::now() < end {
+        let slot = SlotNo(rng.below(slots.into()) as u16);
+        let request = forge::request(rng, &known);
+        let cell = any_cell_or(client.owner(&request), &client, rng);
+        seq = match rng.below(8) {
+            0 => seq,
+            1 => rng.next_u64() as u32,
+            2 => seq.wrapping_sub(1),
+            _ => seq.wrapping_add(1),
+        };
+        let line = Line {
+            seq,
+            map_version: rng.next_u64() as u32,
+            uid: 0,
+            gid: 0,
+            payload_len: *rng.pick(&[0, 1, 4096, PAYLOAD_MAX as u32, u32::MAX]),
+            body_len: rng.chance(1, 8).then(|| rng.next_u64() as u32),
+        };
+        client.post(cell, slot, &line, &forge::bend(rng, request.to_bytes()));
+        if rng.chance(1, 20) {
+            client.ring(cell, rng.next_u64());
+        }
+        if rng.chance(1, 2)
+            && let Some(Ok(reply)) = client.hear(cell, slot, seq, Duration::from_micros(500))
+        {
+            known.learn(&reply);
+            if let Reply::Read { len } = reply {
+                keep_out(&client.payload(cell, slot, (len as usize).min(PAYLOAD_MAX)))?;
+            }
+        }
+    }
+    Ok(deeds(&client))
+}
+
+/// Fails if bytes are in it that are not nobody's to read.
+fn keep_out(bytes: &[u8]) -> Result<()> {
+    ensure!(!bytes.windows(MARK.len()).any(|part| part == MARK), "read what is forbidden");
+    Ok(())
+}
+
+/// Requests whose line, body and data change all the time.
+fn flip(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+    let Some(client) = admission(target, 4)? else { return Ok(Deeds::default()) };
+    let known = forge::Known::new(&target.forbidden);
+    let memory = client.memory.clone();
+    let end = round(target);
+    let mut flips = rng.fork();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while Instant::now() < end {
+                for _ in 0..1000 {
+                    let slot = SlotNo(flips.below(4) as u16);
+                    let at = if flips.chance(1, 2) {
+                        Admission::line(slot) + 4 * flips.below(16) as usize
+                    } else {
+                        Admission::area(slot) + 4 * flips.below(4096) as usize
+                    };
+                    let bits = if flips.chance(1, 8) { u32::MAX } else { 1 << flips.below(32) };
+                    memory.store32(at, memory.load32(at, Relaxed) ^ bits, Relaxed);
+                }
+                // The cells need a core, too.
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let mut seq = 0;
+        while Instant::now() < end {
+            let slot = SlotNo(rng.below(4) as u16);
+            let request = forge::request(rng, &known);
+            let cell = any_cell_or(client.owner(&request), &client, rng);
+            seq += 1;
+            let line = Line { seq, payload_len: 65_536, ..Line::default() };
+            client.post(cell, slot, &line, &request.to_bytes());
+            client.hear(cell, slot, seq, Duration::from_micros(200));
+        }
+    });
+    Ok(deeds(&client))
+}
+
+fn named(name: &str) -> FileName {
+    FileName::new(name.as_bytes()).expect("a legal name")
+}
+
+/// The directory in which everybody may make files, if it is there.
+fn open_directory(client: &Admission, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
+    let lookup = Request::Lookup { dir: Ino::ROOT, name: named("open") };
+    match client.ask(slot, seq, &lookup)? {
+        Ok(Reply::Entry(entry)) => Some(entry.ino),
+        _ => None,
+    }
+}
+
+/// Opens, locks, leases: everything that a client may have, in bulk.
+fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+    const HOARD: u64 = 20_000;
+    let Some(client) = admission(target, 2)? else { return Ok(Deeds::default()) };
+    let (slot, mut seq, end) = (SlotNo(1), 0, round(target));
+    let Some(dir) = open_directory(&client, slot, &mut seq) else { return Ok(deeds(&client)) };
+    for n in 0..HOARD {
+        if Instant::now() >= end {
+            break;
+        }
+        let access = AccessMode::READ | AccessMode::WRITE;
+        let (new, flags) = (NewInode::regular(0o666), CreateFlags::OPEN);
+        let name = named(&format!("hoard{}", n % 64));
+        let create = Request::Create { dir, name, new, flags, access };
+        let ino = match client.ask(slot, &mut seq, &create) {
+            Some(Ok(Reply::Created { entry, .. } | Reply::Entry(entry))) => entry.ino,
+            _ => continue,
+        };
+        let range = ByteRange { start: 10 * n, end: 10 * n + rng.below(9) };
+        let (lock, owner) = (LockType::Exclusive, LockOwner(rng.below(1 << 20)));
+        let spec = LockSpec { flavour: LockFlavour::Record, owner, lock, range, pid: 1 };
+        for request in [
+            Request::Open { ino, access },
+            Request::Lock { ino, spec, wait: false },
+            Request::GetAttr { ino },
+            Request::Lookup { dir, name: named(&format!("absent{n}")) },
+        ] {
+            client.ask(slot, &mut seq, &request);
+        }
+    }
+    Ok(deeds(&client))
+}
+
+/// Clients of whom every slot has a request that waits or has much to say; then nobody reads, then
+/// nobody is there. The largest crowd asks for more than the tasks that a cell has.
+fn mute(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+    let (mut crowd, mut all) = (Vec::new(), Deeds::default());
+    for _ in 0..*rng.pick(&[1, 5, 40]) {
+        let Some(client) = admission(target, SLOTS_MAX as u16)? else { break };
+        fill_slots(&client, rng);
+        all.add(deeds(&client));
+        crowd.push(client);
+    }
+    thread::sleep(Duration::from_millis(rng.below(200)));
+    Ok(all)
+}
+
+fn fill_slots(client: &Admission, rng: &mut Rng) {
+    let (slot, mut seq) = (SlotNo(0), 0);
+    let Some(dir) = open_directory(client, slot, &mut seq) else { return };
+    let Some(handle) = own_file(client, slot, &mut seq, dir) else { return };
+    let ino = handle.ino;
+    for slot in (1..SLOTS_MAX as u16).map(SlotNo) {
+        let (flavour, lock, range) = (LockFlavour::Flock, LockType::Exclusive, ByteRange::ALL);
+        let spec = LockSpec { flavour, owner: LockOwner(slot.0.into()), lock, range, pid: 1 };
+        let request = match rng.below(8) {
+            0 => Request::Write { handle, position: Position::At(0), kill_privileges: false },
+            1 => Request::Read { handle, position: Position::At(0), len: PAYLOAD_MAX as u32 },
+            2 => Request::Fsync { ino, data_only: false },
+            3 => Request::ReadDir { dir, cookie: 0, bytes_max: u32::MAX },
+            _ => Request::Lock { ino, spec, wait: true },
+        };
+        let line = Line { seq: 1, payload_len: PAYLOAD_MAX as u32, ..Line::default() };
+        for cell in (0..client.cells).map(CellId) {
+            client.post(cell, slot, &line, &request.to_bytes());
+        }
+    }
+}
+
+/// What nobody may read or change, by its very number.
+fn steal(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+    let Some(client) = admission(target, 2)? else { return Ok(Deeds::default()) };
+    let (slot, mut seq) = (SlotNo(0), 0);
+    let open = open_directory(&client, slot, &mut seq).unwrap_or(Ino::ROOT);
+    let own = own_file(&client, slot, &mut seq, open);
+    let end = round(target);
+    for &ino in target.forbidden.iter().take_while(|_| Instant::now() < end) {
+        for request in forbidden(ino, own, open, rng) {
+            match client.ask_with(slot, &mut seq, &request, 16) {
+                None => return Ok(deeds(&client)),
+                Some(Err(_)) => {}
+                Some(answer @ Ok(_)) => bail!("{request:?} was answered {answer:?}"),
+            }
+        }
+        look_around(&client, slot, &mut seq, ino, rng)?;
+    }
+    Ok(deeds(&client))
+}
+
+/// A handle of our own.
+fn own_file(client: &Admission, slot: SlotNo, seq: &mut u32, dir: Ino) -> Option<Handle> {
+    let access = AccessMode::READ | AccessMode::WRITE;
+    let (new, flags) = (NewInode::regular(0o666), CreateFlags::OPEN);
+    let create = Request::Create { dir, name: named("own"), new, flags, access };
+    match client.ask(slot, seq, &create)? {
+        Ok(Reply::Created { opened, .. }) => opened.map(|opened| opened.handle),
+        _ => None,
+    }
+}
+
+/// Every one of these must be refused.
+fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Request> {
+    let set = |set: SetAttr| Request::SetAttr { ino, handle: None, set };
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    let handle = Handle { ino, open: (1 << 40) + 1 + rng.below(100_000) };
+    let name = || named("prey");
+    let xattr = || XattrName::new(b"user.prey").expect("a legal name");
+    vec![
+        Request::Open { ino, access: AccessMode::READ },
+        Request::Open { ino, access: AccessMode::WRITE },
+        Request::Open { ino, access: AccessMode::TRUNCATE },
+        Request::Read { handle, position: Position::At(0), len: 4096 },
+        Request::Write { handle, position: Position::At(0), kill_privileges: false },
+        Request::Close { handle },
+        set(SetAttr { mode: Some(0o777), ..SetAttr::default() }),
+        set(SetAttr { uid: Some(super::NOBODY), ..SetAttr::default() }),
+        set(empty),
+        Request::SetAttr { ino, handle: own, set: empty },
+        Request::GetXattr { ino, name: xattr() },
+        Request::SetXattr { ino, name: xattr(), value: [1].into(), mode: XattrMode::Any },
+        Request::RemoveXattr { ino, name: xattr() },
+        Request::Lookup { dir: ino, name: name() },
+        Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096 },
+        Request::Create {
+            dir: ino,
+            name: name(),
+            new: NewInode::regular(0o666),
+            flags: CreateFlags::empty(),
+            access: AccessMode::empty(),
+        },
+        Request::Unlink { dir: ino, name: name() },
+        Request::Rmdir { dir: ino, name: name() },
+        Request::Rename {
+            from: ino,
+            from_name: name(),
+            dir: open,
+            name: name(),
+            flags: RenameFlags::empty(),
+        },
+        Request::Link { ino: open, dir: ino, name: name() },
+    ]
+}
+
+/// Handles that others may have open, one after the other: none is ours.
+fn look_around(
+    client: &Admission,
+    slot: SlotNo,
+    seq: &mut u32,
+    ino: Ino,
+    rng: &mut Rng,
+) -> Result<()> {
+    const TRIES: u64 = 100;
+    let first = (1 << 40) + rng.below(5_000);
+    for open in first..first + TRIES {
+        let handle = Handle { ino, open };
+        let read = Request::Read { handle, position: Position::At(0), len: 4096 };
+        match client.ask(slot, seq, &read) {
+            None => break,
+            Some(Err(_)) => {}
+            Some(Ok(_)) => bail!("{handle:?} of another was read"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! The fleet's door and a client's memory as bytes, with no library between that keeps to rules.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno as OsError;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
+    sendmsg, socket_with,
+};
+use rustix::time::Timespec;
+use warren_base::limits::{BODY_MAX, SLOTS_MAX};
+use warren_base::{CellId, SlotNo};
+use warren_proto::slot::request::{
+    BODY_LEN, GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_LEN, SEQ, UID,
+};
+use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, REQUEST_AREAS};
+use warren_proto::{Answer, Reply, Request, Wire};
+use warren_shm::{
+    ReplyReader, ShardMap, ShardMapReader, Store, WriteMap, map_read_only, map_writable,
+};
+
+/// The kernel's `SCM_MAX_FD`.
+const DESCRIPTORS_MAX: usize = 253;
+const REPLY_MAX: usize = 64 * 1024;
+
+/// How long a fleet under attack may take to answer at its door.
+const DOOR_PATIENCE: Duration = Duration::from_secs(20);
+
+/// First byte of a packet whose body is in it; and of one whose body lies in a memfd beside it.
+pub const INLINE_PACKET: u8 = 0;
+pub const MEMFD_PACKET: u8 = 1;
+
+/// First byte of a request at the door, and of an answer.
+pub const ENTER: u8 = 1;
+pub const STATUS: u8 = 2;
+pub const STOP: u8 = 3;
+const REFUSED: u8 = 1;
+const WELCOME: u8 = 2;
+
+/// A connection to the fleet's socket.
+pub struct Door(OwnedFd);
+
+/// What the door said.
+pub enum Said {
+    Refused {
+        version: u32,
+        errno: i32,
+    },
+    Welcome(Box<Admission>),
+    Other,
+    /// It hung up, or took too long.
+    Nothing,
+}
+
+impl Door {
+    pub fn knock(socket: &Path) -> Result<Self> {
+        let address = SocketAddrUnix::new(socket).context("no address")?;
+        let fd =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .context("no socket")?;
+        connect(&fd, &address).context("the fleet is gone")?;
+        Ok(Self(fd))
+    }
+
+    /// Sends a packet whole, if the fleet takes it now.
+    pub fn send(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), OsError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&fds[..fds.len().min(DESCRIPTORS_MAX)]));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.0, &[std::io::IoSlice::new(packet)], &mut control, flags).map(drop)
+    }
+
+    /// The answer to what was sent.
+    pub fn hear(self) -> Result<Said> {
+        self.hear_within(DOOR_PATIENCE)
+    }
+
+    /// The answer if it is about to come.
+    pub fn hear_soon(self) -> Result<Said> {
+        self.hear_within(Duration::from_millis(1))
+    }
+
+    fn hear_within(self, patience: Duration) -> Result<Said> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let patience = Timespec::try_from(patience).context("patience")?;
+        if !poll(&mut fds, Some(&patience)).is_ok_and(|ready| ready > 0) {
+            return Ok(Said::Nothing);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = vec![0; REPLY_MAX];
+        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+        let Ok(message) = recvmsg(&self.0, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        else {
+            return Ok(Said::Nothing);
+        };
+        let rights = |message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        };
+        let fds: Vec<OwnedFd> = control.drain().filter_map(rights).flatten().collect();
+        match &bytes[..message.bytes] {
+            [] => Ok(Said::Nothing),
+            [INLINE_PACKET, REFUSED, rest @ ..] if rest.len() == 8 => Ok(Said::Refused {
+                version: u32::from_le_bytes(rest[..4].try_into()?),
+                errno: i32::from_le_bytes(rest[4..].try_into()?),
+            }),
+            [INLINE_PACKET, WELCOME, .., s0, s1, c0, c1, _, _] => {
+                let [slots, cells] = [[*s0, *s1], [*c0, *c1]].map(u16::from_le_bytes);
+                Ok(Said::Welcome(Box::new(Admission::open(self.0, slots, cells, fds)?)))
+            }
+            _ => Ok(Said::Other),
+        }
+    }
+}
+
+/// A request to enter, as its bytes.
+pub fn enter(version: u32, front: bool, slots: u16) -> Vec<u8> {
+    let mut packet = vec![INLINE_PACKET, ENTER];
+    packet.extend(version.to_le_bytes());
+    packet.push(u8::from(front));
+    packet.extend(slots.to_le_bytes());
+    packet
+}
+
+/// A client's memory, to be written to without restraint.
+pub struct Admission {
+    socket: OwnedFd,
+    pub cells: u16,
+    map: ShardMap,
+    pub memory: WriteMap,
+    replies: Vec<ReplyReader>,
+    bells: Vec<OwnedFd>,
+    /// Requests posted, answers read.
+    pub requests: Cell<u64>,
+    pub answers: Cell<u64>,
+}
+
+/// What goes into a request line.
+#[derive(Clone, Copy, Default)]
+pub struct Line {
+    pub seq: u32,
+    pub map_version: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub payload_len: u32,
+    /// Instead of the body's own.
+    pub body_len: Option<u32>,
+}
+
+impl Admission {
+    fn open(socket: OwnedFd, slots: u16, cells: u16, fds: Vec<OwnedFd>) -> Result<Self> {
+        ensure!(fds.len() == 2 + 3 * usize::from(cells), "{} descriptors", fds.len());
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().context("a descriptor too few");
+        let memory = map_writable(next()?.as_fd())?;
+        let map = ShardMapReader::new(map_read_only(next()?.as_fd())?)?.read()?;
+        let (mut replies, mut bells) = (Vec::new(), Vec::new());
+        for _ in 0..cells {
+            let segment = next()?;
+            ensure!(map_writable(segment.as_fd()).is_err(), "a cell's memory is writable");
+            replies.push(ReplyReader::new(map_read_only(segment.as_fd())?, slots.into())?);
+            let vitals = next()?;
+            ensure!(map_writable(vitals.as_fd()).is_err(), "a cell's vitals are writable");
+            bells.push(next()?);
+        }
+        let (requests, answers) = (Cell::new(0), Cell::new(0));
+        Ok(Self { socket, cells, map, memory, replies, bells, requests, answers })
+    }
+
+    pub fn line(slot: SlotNo) -> usize {
+        LINES + usize::from(slot.0) * LINE
+    }
+
+    pub fn area(slot: SlotNo) -> usize {
+        REQUEST_AREAS + usize::from(slot.0) * AREA
+    }
+
+    /// Writes a request, legal or not, and rings.
+    pub fn post(&self, cell: CellId, slot: SlotNo, line: &Line, body: &[u8]) {
+        let at = Self::line(slot);
+        let body = &body[..body.len().min(BODY_MAX)];
+        let body_at = if body.len() <= INLINE_MAX { at + INLINE } else { Self::area(slot) };
+        self.memory.copy_in(body_at, body);
+        self.memory.store32(at + MAP_VERSION, line.map_version, Relaxed);
+        self.memory.store32(at + UID, line.uid, Relaxed);
+        self.memory.store32(at + GID, line.gid, Relaxed);
+        self.memory.store32(at + PAYLOAD_LEN, line.payload_len, Relaxed);
+        let body_len = line.body_len.unwrap_or(body.len() as u32);
+        self.memory.store32(at + BODY_LEN, body_len, Relaxed);
+        self.memory.store32(at + SEQ, line.seq, Release);
+        self.requests.set(self.requests.get() + 1);
+        self.ring(cell, 1 << slot.0);
+    }
+
+    /// Flips bits of a cell's doorbell, and wakes it whether it sleeps or not.
+    pub fn ring(&self, cell: CellId, bits: u64) {
+        self.memory.xor64(DOORBELLS + usize::from(cell.0) * LINE, bits, Release);
+        // A full pipe rings as well.
+        let _rung = rustix::io::write(&self.bells[usize::from(cell.0)], &[1; 8]);
+    }
+
+    /// The answer to the slot's request, if it comes in time.
+    pub fn hear(&self, cell: CellId, slot: SlotNo, seq: u32, patience: Duration) -> Option<Answer> {
+        const LOOK_EVERY: Duration = Duration::from_micros(50);
+        let replies = &self.replies[usize::from(cell.0)];
+        let deadline = Instant::now() + patience;
+        while !replies.answered(slot, seq) {
+            if Instant::now() >= deadline || self.is_over() {
+                return None;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let mut body = Vec::new();
+        let header = replies.take(slot, seq, &mut body).ok()??;
+        self.answers.set(self.answers.get() + 1);
+        match header.errno {
+            Some(errno) => Some(Err(errno)),
+            None => Reply::from_bytes(&body).ok().map(Ok),
+        }
+    }
+
+    /// Whether the fleet has hung up.
+    fn is_over(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The cell that a request belongs to; any, if it belongs to none.
+    pub fn owner(&self, request: &Request) -> CellId {
+        request.shard().and_then(|shard| self.map.owner(shard)).unwrap_or(CellId(0))
+    }
+
+    /// A request by the rules. `None` if nobody answers.
+    pub fn ask(&self, slot: SlotNo, seq: &mut u32, request: &Request) -> Option<Answer> {
+        self.ask_with(slot, seq, request, 0)
+    }
+
+    pub fn ask_with(
+        &self,
+        slot: SlotNo,
+        seq: &mut u32,
+        request: &Request,
+        payload_len: u32,
+    ) -> Option<Answer> {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let cell = self.owner(request);
+        *seq = seq.wrapping_add(1);
+        let line = Line { seq: *seq, payload_len, ..Line::default() };
+        self.post(cell, slot, &line, &request.to_bytes());
+        self.hear(cell, slot, *seq, PATIENCE)
+    }
+
+    /// The first bytes of a reply's payload.
+    pub fn payload(&self, cell: CellId, slot: SlotNo, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.replies[usize::from(cell.0)].copy_payload(slot, 0, &mut bytes);
+        bytes
+    }
+}
+
+/// Which version the door speaks: it says so when it refuses another. `None` if it is too busy.
+pub fn version(socket: &Path) -> Result<Option<u32>> {
+    let door = Door::knock(socket)?;
+    let _sent = door.send(&enter(0, false, 1), &[]);
+    match door.hear()? {
+        Said::Refused { version, .. } => Ok(Some(version)),
+        _ => Ok(None),
+    }
+}
+
+/// Is admitted with so many slots; `None` if there is no room.
+pub fn be_admitted(socket: &Path, slots: u16) -> Result<Option<Admission>> {
+    assert!((1..=SLOTS_MAX).contains(&usize::from(slots)));
+    let Some(version) = version(socket)? else { return Ok(None) };
+    let door = Door::knock(socket)?;
+    let _sent = door.send(&enter(version, false, slots), &[]);
+    match door.hear()? {
+        Said::Welcome(admission) => Ok(Some(*admission)),
+        Said::Refused { .. } | Said::Nothing => Ok(None),
+        Said::Other => bail!("an answer to another question"),
+    }
+}
