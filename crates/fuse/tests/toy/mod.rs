@@ -37,8 +37,16 @@ struct State {
     last: u64,
     locks: Locks,
     cancelled: BTreeSet<(SlotNo, u32)>,
-    recalls: Vec<LeaseKey>,
-    recalled: u64,
+    /// Of everything but pages, and of pages.
+    recalls: [Recalls; 2],
+}
+
+/// One lane of recalls.
+#[derive(Default)]
+struct Recalls {
+    untold: Vec<LeaseKey>,
+    /// The number of the newest recall, told or not.
+    number: u64,
     acknowledged: u64,
 }
 
@@ -81,12 +89,18 @@ impl ToyFleet {
         keys: Vec<LeaseKey>,
     ) -> Answer {
         let mut state = self.0.lock();
-        state.recalls.extend(keys);
-        state.recalled += 1;
-        let number = state.recalled;
+        for key in keys {
+            let lane = &mut state.recalls[usize::from(matches!(key, LeaseKey::Pages(_)))];
+            // A number not told yet stands for this key too.
+            lane.number += u64::from(lane.untold.is_empty());
+            lane.untold.push(key);
+        }
+        let last = state.recalls.each_ref().map(|lane| lane.number);
         self.0.changed.notify_all();
-        let mut state =
-            self.0.changed.wait_while(state, |state| state.acknowledged < number).unwrap();
+        let unheard = |state: &mut State| {
+            state.recalls.iter().zip(last).any(|(lane, last)| lane.acknowledged < last)
+        };
+        let mut state = self.0.changed.wait_while(state, unheard).unwrap();
         state.execute((0, 0), request, payload, &mut Vec::new())
     }
 }
@@ -145,7 +159,7 @@ impl Courier for ToyCourier {
         self.toy.requests.fetch_add(1, Ordering::Relaxed);
         let answer = match *request {
             Request::Lock { wait: true, .. } => self.wait_lock(request),
-            Request::AwaitRecall { acknowledged, .. } => self.await_recall(acknowledged),
+            Request::AwaitRecall { pages, acknowledged } => self.await_recall(pages, acknowledged),
             Request::Cancel { slot, seq } => {
                 self.toy.lock().cancelled.insert((slot, seq));
                 self.toy.changed.notify_all();
@@ -203,17 +217,18 @@ impl ToyCourier {
         }
     }
 
-    fn await_recall(&self, acknowledged: u64) -> Answer {
+    fn await_recall(&self, pages: bool, acknowledged: u64) -> Answer {
         let mut state = self.toy.lock();
-        state.acknowledged = acknowledged;
+        state.recalls[usize::from(pages)].acknowledged = acknowledged;
         self.toy.changed.notify_all();
         loop {
             if state.cancelled.remove(&(self.number, self.seq)) {
                 return Err(Errno::EINTR);
             }
-            if state.recalled > acknowledged {
-                let keys = std::mem::take(&mut state.recalls);
-                return Ok(Reply::Recall { number: state.recalled, keys });
+            let lane = &mut state.recalls[usize::from(pages)];
+            if !lane.untold.is_empty() {
+                let keys = std::mem::take(&mut lane.untold);
+                return Ok(Reply::Recall { number: lane.number, keys });
             }
             state = self.toy.changed.wait(state).unwrap();
         }
