@@ -40,7 +40,7 @@ use crate::front::{Deferred, Front, FrontOptions, Outcome};
 use crate::interrupt::Waiting;
 use crate::ledger::Ledger;
 use crate::message::{HEAD, Head, Header, Operation};
-use crate::recall::{Lane, drop_pages, serve_recalls};
+use crate::recall::{Lane, drop_attributes, drop_pages, serve_recalls};
 use crate::reply::Body;
 use crate::resent::{Ahead, Message, collect};
 
@@ -449,13 +449,17 @@ impl Shared {
 
     fn answer(&self, desk: &mut Desk, header: Header, operation: Result<Operation, Errno>) {
         desk.body.clear();
+        let unseen = operation.as_ref().map_or([None; 2], |it| it.changes_unseen(header.ino));
         let outcome = operation.and_then(|operation| {
             self.front.serve(&mut *desk.courier, &mut desk.body, header, operation)
         });
         let unique = header.unique;
         match outcome {
             Ok(Outcome::Silent) => {}
-            Ok(Outcome::Body) => self.channel.reply(unique, Ok(desk.body.as_bytes())),
+            Ok(Outcome::Body) => {
+                unseen.into_iter().flatten().for_each(|ino| drop_attributes(&*self.channel, ino));
+                self.channel.reply(unique, Ok(desk.body.as_bytes()));
+            }
             Ok(Outcome::Payload(len)) => {
                 let read = desk.courier.payload_in().get(..len).ok_or(Errno::EIO);
                 self.channel.reply(unique, read);

@@ -225,6 +225,24 @@ impl Operation {
     pub const fn may_wait(&self) -> bool {
         matches!(self, Self::Lock { wait: true, .. } | Self::Fsync { .. } | Self::Sync)
     }
+
+    /// Inodes whose attributes it changes (the request is for `ino`) without that the answer brings new
+    /// ones.
+    pub const fn changes_unseen(&self, ino: Ino) -> [Option<Ino>; 2] {
+        match self {
+            Self::Symlink { .. }
+            | Self::Mknod(_)
+            | Self::Mkdir { .. }
+            | Self::Create(_)
+            | Self::Unlink(_)
+            | Self::Rmdir(_)
+            | Self::Link { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr(_) => [Some(ino), None],
+            Self::Rename { new_dir, .. } => [Some(ino), Some(*new_dir)],
+            _ => [None; 2],
+        }
+    }
 }
 
 fn connection(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {

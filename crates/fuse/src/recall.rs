@@ -14,6 +14,11 @@
 //! up before the epoch grew is void, and attributes asked for before the inode was invalidated are
 //! not taken. Only an inode that is still unknown when it is invalidated (ENOENT) can get old
 //! attributes afterwards; growing the epoch makes every path to it look anew.
+//!
+//! What the mount itself changes needs no recall, but may need that notice: after a change whose answer
+//! brings no attributes (of the directory in which a name was made, say) the kernel only marks those
+//! that it has as old, and would take an answer that was on its way since before the change for new
+//! ones. After the notice it does not. So it goes out ahead of the change's own answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,6 +94,12 @@ pub fn drop_pages(channel: &dyn Channel, ino: Ino) {
     // An unknown inode has no pages. There is nothing to do about other errors: the kernel is going
     // away.
     let _ = invalidate(channel, ino, Range::Pages);
+}
+
+/// Attributes that the kernel has, or asked for before now, are not used any more.
+pub fn drop_attributes(channel: &dyn Channel, ino: Ino) {
+    // An unknown inode has none.
+    let _ = invalidate(channel, ino, Range::Attributes);
 }
 
 #[derive(Clone, Copy)]

@@ -13,9 +13,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use toy::ToyFleet;
 use warren_base::{Errno, Ino};
@@ -24,6 +25,8 @@ use warren_proto::{FileName, LeaseKey, Position, Reply, Request, SetAttr};
 
 /// Set in the child: it is the one that mounts.
 const INSIDE: &str = "WARREN_FUSE_TEST_INSIDE";
+/// Directories made while somebody looks.
+const ROUNDS: u32 = 5_000;
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Mounted {
@@ -89,6 +92,10 @@ fn on_mount(name: &str, options: FrontOptions, slots: u16, test: impl FnOnce(&Mo
     let front = warren_fuse::mount(Arc::new(toy.clone()), &dir, &serve).unwrap();
     let watchdog = Watchdog::abort_after(&dir, LIMIT).unwrap();
     test(&Mounted { toy, front: Some(front), dir, _watchdog: watchdog });
+}
+
+fn nlink(path: &Path, flags: AtFlags) -> u32 {
+    statx(CWD, path, flags, StatxFlags::BASIC_STATS).unwrap().stx_nlink
 }
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -400,5 +407,37 @@ fn cost_of_small_requests() {
             file.read_exact_at(&mut [1; 4096], u64::from(at % 256) * 4096).unwrap();
         });
         rate("write of 1 MiB", 200, &mut |_| file.write_all_at(&vec![2; 1 << 20], 0).unwrap());
+    });
+}
+
+/// The kernel itself may take an answer from before a change for one from after it: see `recall.rs`.
+#[test]
+fn a_late_answer_does_not_undo_what_the_mount_itself_changed() {
+    let name = "a_late_answer_does_not_undo_what_the_mount_itself_changed";
+    on_mount(name, Default::default(), 64, |m| {
+        let dir = m.path("d");
+        fs::create_dir(&dir).unwrap();
+        let looks = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            let look = || {
+                while looks.load(Ordering::Relaxed) {
+                    let _ = statx(CWD, &dir, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+                }
+            };
+            let looker = scope.spawn(look);
+            for n in 0..ROUNDS {
+                fs::create_dir(dir.join(format!("{n}"))).unwrap();
+                // The looker's last answer may still be on its way.
+                let at = Instant::now();
+                while at.elapsed() < Duration::from_micros(200) {}
+                let (known, true_one) = (nlink(&dir, AtFlags::empty()), 3 + n);
+                if known != true_one {
+                    looks.store(false, Ordering::Relaxed);
+                    panic!("{known} links known of {true_one}");
+                }
+            }
+            looks.store(false, Ordering::Relaxed);
+            looker.join().unwrap();
+        });
     });
 }
