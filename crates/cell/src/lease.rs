@@ -10,10 +10,14 @@
 //! attributes are never behind pages. A write does not wait for others' pages while its own client's
 //! are being recalled.
 //!
-//! Invariants: a stamp is never used twice, by no epoch of the cell; a key that is being recalled is
-//! granted to nobody.
+//! A cell's successor does not know what acknowledged leases there are. It takes each client that can
+//! have any for a holder of everything, until that has acknowledged a recall of the object, and so needs
+//! to recall nothing ahead of time: what no other client changes stays in the holder's cache.
+//!
+//! Invariants: a stamp is never used twice, by no epoch of the cell, nor is a recall's number; a key that
+//! is being recalled is granted to nobody.
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
@@ -85,11 +89,44 @@ impl Lanes {
     }
 }
 
+/// What a client may hold that a predecessor has granted.
+#[derive(Debug)]
+struct Inherited {
+    /// Holders drop all names at once.
+    names: bool,
+    /// The rest is everything but these.
+    dropped: HashSet<LeaseKey, FixedState>,
+}
+
+impl Inherited {
+    fn names(&self, key: &LeaseKey) -> bool {
+        match key {
+            LeaseKey::Name(..) => self.names,
+            LeaseKey::Attr(_) | LeaseKey::Pages(_) => !self.dropped.contains(key),
+        }
+    }
+
+    fn drop_key(&mut self, key: LeaseKey) {
+        if matches!(key, LeaseKey::Name(..)) {
+            self.names = false;
+            return;
+        }
+        // What is forgotten here is recalled once more, in vain.
+        if self.dropped.len() >= ACKNOWLEDGED_MAX {
+            self.dropped.clear();
+        }
+        self.dropped.insert(key);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Leases {
     words: HashMap<u32, Vec<Holder>, FixedState>,
     acknowledged: HashMap<LeaseKey, Vec<ClientId>, FixedState>,
+    inherited: BTreeMap<ClientId, Inherited>,
     recalls: BTreeMap<ClientId, Lanes>,
+    /// Numbers of recalls are greater.
+    number_base: u64,
     /// Pages are being recalled that were not when this was last asked.
     new_pages: bool,
     next_stamp: u64,
@@ -115,7 +152,9 @@ impl Leases {
         Self {
             words: HashMap::default(),
             acknowledged: HashMap::with_hasher(FixedState::seeded(seed)),
+            inherited: BTreeMap::new(),
             recalls: BTreeMap::new(),
+            number_base: u64::from(epoch.0) << 32,
             new_pages: false,
             next_stamp: (u64::from(epoch.0) << 40) + 1,
             plant,
@@ -220,20 +259,30 @@ impl Leases {
         self.recalls.values().any(|lanes| lanes.names(key))
     }
 
-    /// Whether anybody holds an acknowledged lease on anything.
+    /// Whether anybody may hold an acknowledged lease on anything.
     pub(crate) fn has_acknowledged(&self) -> bool {
-        !self.acknowledged.is_empty()
+        !self.acknowledged.is_empty() || !self.inherited.is_empty()
+    }
+
+    /// A predecessor may have granted this client anything.
+    pub(crate) fn inherit(&mut self, client: ClientId) {
+        let inherited = Inherited { names: true, dropped: HashSet::default() };
+        self.inherited.insert(client, inherited);
     }
 
     /// Whether nobody but `except` holds an acknowledged lease on `key`; if somebody does, the recall
     /// is under way when this returns (or queued: see [`Self::take_recall`]).
     pub(crate) fn recall(&mut self, key: &LeaseKey, except: Option<ClientId>) -> bool {
-        if self.acknowledged.is_empty() {
+        if !self.has_acknowledged() {
             return true;
         }
-        let Some(holders) = self.acknowledged.get(key) else { return true };
+        let known = self.acknowledged.get(key).into_iter().flatten();
+        let inherited = self.inherited.iter().filter(|(_, inherited)| inherited.names(key));
         let mut free = true;
-        for holder in holders.iter().filter(|holder| Some(**holder) != except) {
+        for holder in known.chain(inherited.map(|(client, _)| client)) {
+            if Some(*holder) == except {
+                continue;
+            }
             free = false;
             let lanes = self.recalls.entry(*holder).or_default();
             if !lanes.names(key) {
@@ -264,7 +313,12 @@ impl Leases {
             return false;
         };
         let dropped: Vec<_> = keys.into_iter().filter(|key| !lanes.names(key)).collect();
-        dropped.iter().for_each(|key| self.drop_holder(key, client));
+        for key in dropped {
+            self.drop_holder(&key, client);
+            if let Some(inherited) = self.inherited.get_mut(&client) {
+                inherited.drop_key(key);
+            }
+        }
         true
     }
 
@@ -283,8 +337,9 @@ impl Leases {
         let keys: BTreeSet<_> = recalls.queued.iter().take(BATCH).cloned().collect();
         recalls.queued.retain(|key| !keys.contains(key));
         recalls.next += 1;
-        recalls.sent = Some((recalls.next, keys.clone()));
-        Some((recalls.next, keys.into_iter().collect()))
+        let number = self.number_base + recalls.next;
+        recalls.sent = Some((number, keys.clone()));
+        Some((number, keys.into_iter().collect()))
     }
 
     pub(crate) fn drop_holder(&mut self, key: &LeaseKey, client: ClientId) {
@@ -298,6 +353,7 @@ impl Leases {
 
     /// The client is gone with all its caches.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
+        self.inherited.remove(&client);
         self.recalls.remove(&client);
         self.words.retain(|_, holders| {
             holders.retain(|holder| holder.client != client);
@@ -324,6 +380,7 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warren_proto::FileName;
 
     const KEY: LeaseKey = LeaseKey::Attr(Ino::ROOT);
     const A: ClientId = ClientId(1);
@@ -364,6 +421,39 @@ mod tests {
         assert!(!leases.recall(&KEY, None));
         let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
         assert!(leases.listens(A, Lane::Other, number));
+        assert!(leases.recall(&KEY, None));
+    }
+
+    #[test]
+    fn what_a_predecessor_may_have_granted_is_recalled_once() {
+        let mut leases = Leases::new(Epoch(2), 7, None);
+        leases.inherit(A);
+        assert!(leases.has_acknowledged());
+        assert!(
+            leases.recall(&KEY, Some(A)),
+            "what a client itself changes is not recalled from it"
+        );
+        assert!(!leases.recall(&KEY, Some(B)));
+        let (number, keys) = leases.take_recall(A, Lane::Other).unwrap();
+        assert_eq!(keys, [KEY]);
+        assert!(!leases.listens(A, Lane::Other, 1), "a predecessor's number");
+        assert!(leases.listens(A, Lane::Other, number));
+        assert!(leases.recall(&KEY, Some(B)));
+        assert!(!leases.recall(&LeaseKey::Attr(Ino(9)), Some(B)), "of another object");
+        assert!(leases.hold(KEY, A) && !leases.recall(&KEY, Some(B)), "granted anew");
+    }
+
+    #[test]
+    fn names_of_a_predecessor_are_dropped_together() {
+        let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
+        let mut leases = Leases::new(Epoch(2), 7, None);
+        leases.inherit(A);
+        assert!(!leases.recall(&name(b"a"), None));
+        let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
+        assert!(leases.listens(A, Lane::Other, number));
+        assert!(leases.recall(&name(b"a"), None) && leases.recall(&name(b"b"), None));
+        assert!(!leases.recall(&KEY, None), "attributes are not names");
+        leases.forget_client(A);
         assert!(leases.recall(&KEY, None));
     }
 
