@@ -324,6 +324,7 @@ impl Cell {
             Order::Cut { ends } => self.cut_log(&ends, out),
             Order::Replay => self.start_replay(),
             Order::Claimed { chunks } => self.chunks_claimed(&chunks, out),
+            Order::Lost { .. } | Order::Joined { .. } => {}
             Order::Stop => {
                 let cell = self.id;
                 out.effects.push(Effect::Report(Report::Stopped { cell }));

@@ -28,6 +28,12 @@ pub enum Order {
     Replay,
     /// Recovery: chunks that logs have claimed since the last checkpoint, of all cells.
     Claimed { chunks: Vec<u64> },
+    /// The cell's process is gone, and nothing that it gave a device is under way. Whatever it had sent
+    /// was handled before this order. Send it nothing more, and say that it was heard.
+    Lost { cell: CellId, epoch: Epoch },
+    /// Every cell has heard of the loss; a successor of this epoch starts. Beside the order come the
+    /// descriptors of a new link to it.
+    Joined { cell: CellId, epoch: Epoch },
     /// After the last checkpoint: answer what waits and end.
     Stop,
 }
@@ -96,6 +102,11 @@ pub enum Report {
     Replayed {
         cell: CellId,
         chunks: Vec<u64>,
+    },
+    /// The loss of a cell was heard, and everything that it had sent is handled.
+    Heard {
+        lost: CellId,
+        epoch: Epoch,
     },
     /// A shard cannot be served: what the device holds of it cannot be read or cannot be true.
     Broken {

@@ -206,6 +206,7 @@ impl Supervisor {
                 let next = self.recovery.as_mut().and_then(|r| r.replayed(from, chunks));
                 self.recover(next, turn);
             }
+            Report::Heard { .. } => {}
             Report::Broken { shard, errno, .. } => {
                 self.fail(Failure::BrokenShard { shard, errno }, turn);
             }

@@ -338,6 +338,7 @@ impl World {
                 self.fail(format!("{connection:?} was refused: {errno}"));
             }
             Said::ForgetClient { client } => self.forgotten(client),
+            Said::Restart { .. } => {}
             Said::Exit(result) => self.ended(result),
         }
     }
