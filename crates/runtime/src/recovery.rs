@@ -199,7 +199,8 @@ impl<'a> LoneFleet<'a> {
                 | Said::NewClient { .. }
                 | Said::AdmitClient { .. }
                 | Said::RefuseClient { .. }
-                | Said::ForgetClient { .. } => continue,
+                | Said::ForgetClient { .. }
+                | Said::Restart { .. } => continue,
             };
             self.queue.push_back(Happening::Supervisor(Heard::IoDone { io, result }));
         }

@@ -257,6 +257,7 @@ impl Shell<'_> {
                 self.arrivals.remove(&client);
                 self.visitors.forget(client);
             }
+            Effect::Restart { .. } => {}
             Effect::Exit(result) => self.ended = Some(result),
         }
         Ok(())

@@ -100,6 +100,12 @@ pub enum Effect {
     ForgetClient {
         client: ClientId,
     },
+    /// Start a successor of a cell whose process is gone, from the ledger as it is now, its predecessor's
+    /// frames, and links to all cells that are not lost themselves. Orders for it follow.
+    Restart {
+        cell: CellId,
+        epoch: Epoch,
+    },
     /// Nothing is left to do. After this the supervisor does nothing any more.
     Exit(Result<(), Failure>),
 }

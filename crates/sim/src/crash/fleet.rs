@@ -445,6 +445,7 @@ impl World {
                 self.fail(format!("{connection:?} was refused: {errno}"));
             }
             Said::ForgetClient { .. } => {}
+            Said::Restart { .. } => {}
             Said::Exit(result) => self.stage = Stage::Ended(result),
         }
     }
