@@ -3,28 +3,22 @@
 //! This test has a `main` of its own because it is also the program that a fleet's processes run. It
 //! needs root and `/dev/fuse`: without them it says so and passes.
 
+mod mounting;
+
 use std::fs;
-use std::io::Read;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change};
+use mounting::{MOUNTER, Scratch, front, hides_mounts, mount_until_told, mounter};
+use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
-use warren_base::Timestamp;
-use warren_base::limits::BLOCK_SIZE;
-use warren_device::PoolFile;
-use warren_disk::format::{FormatOptions, image};
-use warren_fuse::{FrontOptions, MountOptions, ServeOptions, Watchdog, keep_mount};
-use warren_runtime::{Admission, ConnectOptions, Fleet, Lifetime, dispatch, start_fleet};
+use warren_fuse::Watchdog;
+use warren_runtime::{Fleet, Lifetime, dispatch, start_fleet};
 
 const POOL_BYTES: u64 = 256 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// The role of a process that does what `warren mount` does.
-const MOUNTER: &str = "mounter";
 
 /// What is run in the mount, each by `sh -eu`.
 const SCRIPTS: &[&str] = &[
@@ -57,61 +51,16 @@ fn main() -> ExitCode {
     if args.iter().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;
     }
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: needs root and /dev/fuse");
+    if !hides_mounts() {
         return ExitCode::SUCCESS;
     }
-    // SAFETY: there is one thread, and no descriptor table is unshared.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
-        .expect("a mount namespace");
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .expect("private mounts");
     for cells in [1, 3] {
-        let scratch = Scratch::new(cells);
-        run_scripts(&scratch, cells);
+        run_scripts(cells);
         println!("test programs on {cells} cells ... ok");
     }
-    a_mount_ends_by_signal_and_by_umount(&Scratch::new(2));
+    a_mount_ends_by_signal_and_by_umount();
     println!("test a_mount_ends_by_signal_and_by_umount ... ok");
     ExitCode::SUCCESS
-}
-
-/// A formatted pool and a mount point, removed together.
-struct Scratch {
-    directory: PathBuf,
-    pool: PathBuf,
-    mount: PathBuf,
-}
-
-impl Scratch {
-    fn new(cells: u16) -> Self {
-        let name = format!("warren-fuse-fleet-{cells}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        let (pool, mount) = (directory.join("pool"), directory.join("mount"));
-        fs::create_dir_all(&mount).expect("scratch directory");
-        let file = PoolFile::create(&pool, POOL_BYTES / BLOCK_SIZE as u64).expect("pool");
-        let options = FormatOptions {
-            size_bytes: POOL_BYTES,
-            shards: 16,
-            log_bytes: warren_disk::format::log_suggested(POOL_BYTES),
-            uuid: [7; 16],
-            secret: 1,
-            now: Timestamp(0),
-            uid: 0,
-            gid: 0,
-            label: String::new(),
-        };
-        for (block, bytes) in image(&options).expect("format") {
-            file.write_blocks(block, &bytes).expect("write");
-        }
-        Self { directory, pool, mount }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
-    }
 }
 
 fn fleet(scratch: &Scratch, cells: u16) -> Fleet {
@@ -122,41 +71,22 @@ fn fleet(scratch: &Scratch, cells: u16) -> Fleet {
     start_fleet(&serve, Lifetime::WithStarter).expect("a fleet")
 }
 
-fn front(pool: &Path) -> (Admission, ServeOptions) {
-    let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
-    let admission = Admission::ask(pool, &connect).expect("an admission");
-    let mount = MountOptions::new("pool");
-    (admission, ServeOptions { mount, front: FrontOptions::default() })
+fn scratch(cells: u16) -> Scratch {
+    Scratch::new(&format!("warren-fuse-fleet-{cells}"), POOL_BYTES)
 }
 
-fn mount_until_told(pool: &Path, dir: &Path) -> ExitCode {
-    let (admission, options) = front(pool);
-    let ready = std::io::stdout().as_fd().try_clone_to_owned().expect("standard output");
-    match keep_mount(admission, dir, &options, Some(ready)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn a_mount_ends_by_signal_and_by_umount(scratch: &Scratch) {
-    let fleet = fleet(scratch, 2);
+fn a_mount_ends_by_signal_and_by_umount() {
+    let scratch = scratch(2);
+    let mount = scratch.mount_point("mount");
+    let fleet = fleet(&scratch, 2);
     let pid = |child: &Child| rustix::process::Pid::from_child(child);
     let ends: [&dyn Fn(&Child); 2] =
         [&|child| rustix::process::kill_process(pid(child), Signal::TERM).expect("kill"), &|_| {
-            rustix::mount::unmount(&scratch.mount, UnmountFlags::empty()).expect("umount")
+            rustix::mount::unmount(&mount, UnmountFlags::empty()).expect("umount")
         }];
     for (round, end) in ends.iter().enumerate() {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args([MOUNTER.as_ref(), scratch.pool.as_os_str(), scratch.mount.as_os_str()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a child");
-        let mut ready = [0];
-        child.stdout.take().expect("piped").read_exact(&mut ready).expect("readiness");
-        let file = scratch.mount.join("kept");
+        let mut child = mounter(&scratch.pool, &mount);
+        let file = mount.join("kept");
         if round == 0 {
             fs::write(&file, b"kept").expect("write");
         }
@@ -168,11 +98,13 @@ fn a_mount_ends_by_signal_and_by_umount(scratch: &Scratch) {
     fleet.stop().expect("stop");
 }
 
-fn run_scripts(scratch: &Scratch, cells: u16) {
-    let fleet = fleet(scratch, cells);
+fn run_scripts(cells: u16) {
+    let scratch = scratch(cells);
+    let fleet = fleet(&scratch, cells);
     let (admission, options) = front(&scratch.pool);
     let connection = Arc::new(admission.open().expect("a connection"));
-    let front = warren_fuse::mount(connection, &scratch.mount, &options).expect("mount");
+    let front =
+        warren_fuse::mount(connection, &scratch.mount_point("mount"), &options).expect("mount");
     let watchdog = Watchdog::abort_after(front.dir(), LIMIT).expect("watchdog");
     let mut failed = Vec::new();
     for script in SCRIPTS {

@@ -7,10 +7,11 @@
 //! and a mount's processes run. It needs root and `/dev/fuse`: without them it says so and passes.
 //! `--full` kills more.
 
+mod mounting;
+
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -18,15 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use mounting::{MOUNTER, Scratch, hides_mounts, mount_until_told, mounter};
 use rustix::fs::{FlockOperation, XattrFlags};
-use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{Pid, Signal, kill_process};
-use warren_base::Timestamp;
-use warren_base::limits::BLOCK_SIZE;
-use warren_device::PoolFile;
-use warren_disk::format::{FormatOptions, image};
-use warren_fuse::{FrontOptions, MountOptions, ServeOptions, Watchdog, keep_mount};
-use warren_runtime::{Admission, ConnectOptions};
+use warren_fuse::Watchdog;
 
 const POOL_BYTES: u64 = 1 << 30;
 const CELLS: u16 = 3;
@@ -36,8 +32,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const LIMIT_FULL: Duration = Duration::from_secs(300);
 /// How soon a front must be there again.
 const BACK: Duration = Duration::from_secs(20);
-/// The role of a process that does what `warren mount` does.
-const MOUNTER: &str = "mounter";
 /// The role of a process that does what `warren serve` does: its words are the test's.
 const SERVER: &str = "server";
 
@@ -59,15 +53,9 @@ fn main() -> ExitCode {
     if args.iter().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;
     }
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: needs root and /dev/fuse");
+    if !hides_mounts() {
         return ExitCode::SUCCESS;
     }
-    // SAFETY: there is one thread, and no descriptor table is unshared.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
-        .expect("a mount namespace");
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .expect("private mounts");
     let kills = if args.iter().any(|arg| arg == "--full") { KILLS_FULL } else { KILLS };
     run(kills);
     ExitCode::SUCCESS
@@ -88,61 +76,6 @@ fn serve_until_told(pool: &Path) -> ExitCode {
     }
 }
 
-fn mount_until_told(pool: &Path, dir: &Path) -> ExitCode {
-    // A test that fails leaves nothing behind.
-    rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
-    let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
-    let admission = Admission::ask(pool, &connect).expect("an admission");
-    let options = ServeOptions { mount: MountOptions::new("pool"), front: FrontOptions::default() };
-    let ready = std::io::stdout().as_fd().try_clone_to_owned().expect("standard output");
-    match keep_mount(admission, dir, &options, Some(ready)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// A pool and two mount points, removed together.
-struct Scratch {
-    directory: PathBuf,
-    pool: PathBuf,
-    mounts: [PathBuf; 2],
-}
-
-impl Scratch {
-    fn new() -> Self {
-        let directory =
-            std::env::temp_dir().join(format!("warren-front-kill-{}", std::process::id()));
-        let mounts = ["one", "two"].map(|name| directory.join(name));
-        mounts.iter().for_each(|mount| fs::create_dir_all(mount).expect("scratch directory"));
-        let pool = directory.join("pool");
-        let file = PoolFile::create(&pool, POOL_BYTES / BLOCK_SIZE as u64).expect("pool");
-        let options = FormatOptions {
-            size_bytes: POOL_BYTES,
-            shards: 16,
-            log_bytes: warren_disk::format::log_suggested(POOL_BYTES),
-            uuid: [7; 16],
-            secret: 1,
-            now: Timestamp(0),
-            uid: 0,
-            gid: 0,
-            label: String::new(),
-        };
-        for (block, bytes) in image(&options).expect("format") {
-            file.write_blocks(block, &bytes).expect("write");
-        }
-        Self { directory, pool, mounts }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
-    }
-}
-
 /// The process of a mount, whose child is the front.
 struct Mount {
     custodian: Child,
@@ -151,13 +84,7 @@ struct Mount {
 
 impl Mount {
     fn start(pool: &Path, dir: &Path, limit: Duration) -> Self {
-        let mut custodian = Command::new(std::env::current_exe().expect("this program"))
-            .args([MOUNTER.as_ref(), pool.as_os_str(), dir.as_os_str()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a child");
-        let mut ready = [0];
-        custodian.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("readiness");
+        let custodian = mounter(pool, dir);
         let watchdog = Watchdog::abort_after(dir, limit).expect("watchdog");
         Self { custodian, _watchdog: watchdog }
     }
@@ -234,7 +161,8 @@ const WORKERS: &[(&str, Worker)] = &[
 ];
 
 fn run(kills: u32) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("warren-front-kill", POOL_BYTES);
+    let dirs = ["one", "two"].map(|name| scratch.mount_point(name));
     let limit = if kills > KILLS { LIMIT_FULL } else { LIMIT };
     let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_nanos() as u64;
     println!("seed {seed}, {kills} kills");
@@ -245,10 +173,10 @@ fn run(kills: u32) {
         .expect("a child");
     let mut ready = [0];
     fleet.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("a fleet");
-    let mounts = scratch.mounts.each_ref().map(|dir| Mount::start(&scratch.pool, dir, limit));
-    prepare(&scratch.mounts[0]);
+    let mounts = dirs.each_ref().map(|dir| Mount::start(&scratch.pool, dir, limit));
+    prepare(&dirs[0]);
     let stage = Arc::new(Stage {
-        mounts: scratch.mounts.clone(),
+        mounts: dirs.clone(),
         stop: AtomicBool::new(false),
         calls: AtomicU64::new(0),
         critical: AtomicU32::new(0),

@@ -5,6 +5,7 @@
 
 mod e2e;
 mod hostile;
+mod killed;
 mod packages;
 mod test;
 mod tidy;
@@ -49,6 +50,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         "sim" => test::simulate(&root, test::Options::parse(options)?.full),
         "e2e" => e2e::run(&root, &e2e::Options::parse(options)?),
         e2e::INSIDE => e2e::run_inside(&root, &e2e::Options::parse(options)?),
+        killed::TASK => killed::run(options),
         hostile::TASK => hostile::run(options),
         "--help" | "-h" | "help" => {
             println!("{USAGE}");

@@ -51,6 +51,10 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
             let options = e2e::Options { full: options.full, ..e2e::Options::default() };
             steps.run("end to end", || e2e::run(root, &options));
         }
+        if options.full && !options.no_mounts {
+            let kills = ["test", "-p", "warren-fuse", "--test", "front_kill", "--", "--full"];
+            steps.run("killed fronts", || cargo(root, kills));
+        }
     }
     Ok(steps.finish())
 }

@@ -1,4 +1,5 @@
-//! A fleet that has a hard time: next to no cache, a front that does not answer, a cell that does not.
+//! A fleet that has a hard time: next to no cache, a front that does not answer, a cell that does not,
+//! programs that are killed.
 //!
 //! A process is stopped (`SIGSTOP`), not killed: everything that it holds stays held. Whoever does not
 //! need it goes on; whoever does waits; and when it goes on itself, nobody has seen an error.
@@ -15,6 +16,7 @@ use super::fleet::Fleet;
 use super::lifecycle::survivors;
 use super::process::{self, Outcome};
 use super::{Ground, Tally, Verdict, script};
+use crate::killed;
 
 /// The least cache that a cell takes.
 const CACHE_MIB_MIN: u16 = 4;
@@ -22,10 +24,19 @@ const CACHE_MIB_MIN: u16 = 4;
 /// What goes on beside a stopped process takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Programs at a time that are killed, and how many of them in all.
+const PROGRAMS: u32 = 4;
+const KILLS: u32 = 200;
+const KILLS_FULL: u32 = 1_000;
+
 type Case = fn(&Ground, u16) -> Result<Verdict>;
 
-const CASES: &[(&str, Case)] =
-    &[("tiny_cache", tiny_cache), ("stopped_front", stopped_front), ("stopped_cell", stopped_cell)];
+const CASES: &[(&str, Case)] = &[
+    ("tiny_cache", tiny_cache),
+    ("stopped_front", stopped_front),
+    ("stopped_cell", stopped_cell),
+    ("killed_programs", killed_programs),
+];
 
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     for (name, case) in CASES.iter().filter(|(name, _)| ground.options.wants(name)) {
@@ -45,6 +56,27 @@ fn tiny_cache(ground: &Ground, cells: u16) -> Result<Verdict> {
                 skipped @ Verdict::Skipped(_) => return Ok(skipped),
             }
         }
+        Ok(Verdict::Passed)
+    })
+}
+
+/// Programs are killed at any moment of their work: every call of theirs that returned has happened, at most
+/// the one that was under way has too, and their locks are free for the next.
+fn killed_programs(ground: &Ground, cells: u16) -> Result<Verdict> {
+    let kills = if ground.options.full { KILLS_FULL } else { KILLS };
+    let fleet = Fleet::start(ground, &format!("killed-programs-{cells}"), "4G", cells)?;
+    fleet.during(|fleet| {
+        let one = |at: u32| {
+            let dir = fleet.mounted.join(format!("killed-{at}"));
+            let seed = ground.seed.wrapping_add(u64::from(at));
+            killed::kill_many(&dir, kills / PROGRAMS, seed).with_context(|| format!("program {at}"))
+        };
+        let calls: u64 = std::thread::scope(|scope| {
+            let killers: Vec<_> = (0..PROGRAMS).map(|at| scope.spawn(move || one(at))).collect();
+            let calls = killers.into_iter().map(|it| it.join().expect("it does not panic"));
+            calls.sum::<Result<u64>>()
+        })?;
+        println!("{kills} programs killed in {calls} calls");
         Ok(Verdict::Passed)
     })
 }

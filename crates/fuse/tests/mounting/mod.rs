@@ -1,0 +1,109 @@
+//! What tests that mount a real fleet share: a place with a pool, a namespace, a process that mounts.
+
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::process::Signal;
+use warren_base::Timestamp;
+use warren_base::limits::BLOCK_SIZE;
+use warren_device::PoolFile;
+use warren_disk::format::{FormatOptions, image};
+use warren_fuse::{FrontOptions, MountOptions, ServeOptions, keep_mount};
+use warren_runtime::{Admission, ConnectOptions};
+
+/// The role of a process that does what `warren mount` does.
+pub const MOUNTER: &str = "mounter";
+
+/// Whether this process may mount; if so, nobody but its children sees what it mounts from now on.
+pub fn hides_mounts() -> bool {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: needs root and /dev/fuse");
+        return false;
+    }
+    // SAFETY: there is one thread, and no descriptor table is unshared.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
+        .expect("a mount namespace");
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .expect("private mounts");
+    true
+}
+
+/// A formatted pool and its mount points, removed together.
+pub struct Scratch {
+    directory: PathBuf,
+    pub pool: PathBuf,
+}
+
+impl Scratch {
+    pub fn new(name: &str, size_bytes: u64) -> Self {
+        let directory = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("scratch directory");
+        let pool = directory.join("pool");
+        let file = PoolFile::create(&pool, size_bytes / BLOCK_SIZE as u64).expect("pool");
+        let options = FormatOptions {
+            size_bytes,
+            shards: 16,
+            log_bytes: warren_disk::format::log_suggested(size_bytes),
+            uuid: [7; 16],
+            secret: 1,
+            now: Timestamp(0),
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+        };
+        for (block, bytes) in image(&options).expect("format") {
+            file.write_blocks(block, &bytes).expect("write");
+        }
+        Self { directory, pool }
+    }
+
+    pub fn mount_point(&self, name: &str) -> PathBuf {
+        let path = self.directory.join(name);
+        fs::create_dir_all(&path).expect("mount point");
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+pub fn front(pool: &Path) -> (Admission, ServeOptions) {
+    let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
+    let admission = Admission::ask(pool, &connect).expect("an admission");
+    let mount = MountOptions::new("pool");
+    (admission, ServeOptions { mount, front: FrontOptions::default() })
+}
+
+/// What a process with the role [`MOUNTER`] does.
+pub fn mount_until_told(pool: &Path, dir: &Path) -> ExitCode {
+    // A test that fails leaves nothing behind.
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
+    let (admission, options) = front(pool);
+    let ready = std::io::stdout().as_fd().try_clone_to_owned().expect("standard output");
+    match keep_mount(admission, dir, &options, Some(ready)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Such a process, which has mounted.
+pub fn mounter(pool: &Path, dir: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args([MOUNTER.as_ref(), pool.as_os_str(), dir.as_os_str()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let mut ready = [0];
+    child.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("readiness");
+    child
+}
