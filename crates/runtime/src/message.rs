@@ -15,7 +15,7 @@ use warren_proto::control::{Order, Report};
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 3;
+pub const DOOR_VERSION: u32 = 4;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;

@@ -119,6 +119,15 @@ impl<W: Store> ReplyWriter<W> {
         self.memory.load32(line(slot, self.slots) + SEQ, Relaxed)
     }
 
+    /// Wakes a client that sleeps though it has its answer: the predecessor died before it could.
+    pub fn wake_parked<R: Load>(&self, client: &ClientReader<R>) {
+        for slot in (0..self.slots as u16).map(SlotNo) {
+            if client.parked(slot) {
+                self.memory.wake32(line(slot, self.slots) + SEQ);
+            }
+        }
+    }
+
     /// Stores a lease word; 0 revokes.
     pub fn store_word(&self, word: u32, stamp: u64) {
         self.memory.store64(word_at(word), stamp, Release);
@@ -368,6 +377,7 @@ mod tests {
             let mut body = Vec::new();
             for seq in 1..=TRIPS {
                 p.requests.post(
+                    CellId(3),
                     SLOT,
                     &RequestHeader { seq, ..Default::default() },
                     &seq.to_le_bytes(),
@@ -390,7 +400,7 @@ mod tests {
                 thread::yield_now();
                 continue;
             }
-            if let Some(header) = p.client.take(SLOT, last, &mut body).unwrap() {
+            if let Some(header) = p.client.take(CellId(3), SLOT, last, &mut body).unwrap() {
                 last = header.seq;
                 p.replies.reply(&p.client, SLOT, last, OK, &body);
             }
