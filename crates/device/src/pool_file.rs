@@ -222,6 +222,12 @@ impl PoolFile {
     }
 }
 
+impl From<PoolFile> for OwnedFd {
+    fn from(pool: PoolFile) -> Self {
+        pool.fd
+    }
+}
+
 impl AsFd for PoolFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -55,6 +55,7 @@ pub struct ReplyHeader {
 pub struct ReplyWriter<W = WriteMap> {
     memory: W,
     slots: usize,
+    inherited: bool,
 }
 
 impl<W: Store> ReplyWriter<W> {
@@ -66,8 +67,14 @@ impl<W: Store> ReplyWriter<W> {
         if memory.size() < needed {
             return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
         }
+        let inherited = check(&memory, SegmentKind::Replies, needed).is_ok();
         stamp(&memory, SegmentKind::Replies, slots as u32, u32::from(cell.0), epoch.0);
-        Ok(Self { memory, slots })
+        Ok(Self { memory, slots, inherited })
+    }
+
+    /// Whether a predecessor had taken the segment into use.
+    pub fn is_inherited(&self) -> bool {
+        self.inherited
     }
 
     pub fn slots(&self) -> usize {
