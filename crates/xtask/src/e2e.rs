@@ -15,6 +15,7 @@
 mod attacked;
 mod fleet;
 mod hardship;
+mod kills;
 mod lifecycle;
 mod process;
 mod refusals;
@@ -276,6 +277,7 @@ pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             script::run_all(&ground, &scripts, cells, &mut tally);
             lifecycle::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);
+            kills::run(&ground, cells, &mut tally);
             suites::run(&ground, cells, &mut tally);
             attacked::run(&ground, cells, &mut tally);
         }
