@@ -56,6 +56,10 @@ fn main() -> ExitCode {
         ("status_shows_cells_and_clients", status_shows_cells_and_clients),
         ("a_dead_cell_has_a_successor", a_dead_cell_has_a_successor),
         ("calls_outlive_the_cell_that_they_wait_for", calls_outlive_the_cell_that_they_wait_for),
+        (
+            "a_successor_waits_for_its_predecessors_writes",
+            a_successor_waits_for_its_predecessors_writes,
+        ),
         ("a_cell_that_always_dies_ends_the_fleet", a_cell_that_always_dies_ends_the_fleet),
         ("a_fleet_ends_with_its_starter", a_fleet_ends_with_its_starter),
         ("a_client_may_die_in_the_middle_of_a_change", a_client_may_die_in_the_middle_of_a_change),
@@ -608,22 +612,75 @@ fn calls_outlive_the_cell_that_they_wait_for() {
     fleet.stop().expect("stop");
 }
 
+/// Takes a cell's lock on the pool as soon as it is to be had, and with it the cell's place: its successors
+/// wait, as for a write that has not landed.
+fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
+    let file = fs::File::options().read(true).write(true).open(pool).expect("open");
+    let held = PoolFile::from_fd(file.into(), pool).expect("pool");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| held.lock_as_writer(cell).expect("lock"));
+        // A successor may be quicker.
+        while !waits.is_finished() {
+            let restarts = kill_cell(pool, cell);
+            await_start(pool, cell, restarts);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    held
+}
+
+/// Until the cell has been restarted more than so often, and its process is known.
+fn await_start(pool: &Path, cell: u16, restarts: u64) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let status = door::status(pool).expect("status").cells.swap_remove(usize::from(cell));
+        if status.restarts > restarts && status.pid != 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// It serves only when nothing of its predecessor's is under way; calls wait for that.
+fn a_successor_waits_for_its_predecessors_writes() {
+    let scratch = Scratch::formatted("landing");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let lock = hold_writers_lock(&scratch.pool, 1);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            connection.slot().expect("slot").call_cell(CellId(1), ROOT, &Request::Null, 0)
+        });
+        let mut beside = connection.slot().expect("slot");
+        assert_eq!(beside.call_cell(CellId(0), ROOT, &Request::Null, 0), Ok(Reply::Done));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!waits.is_finished());
+        assert_eq!(door::status(&scratch.pool).expect("status").cells[1].state, "starting");
+        drop(lock);
+        assert_eq!(waits.join().expect("a thread"), Ok(Reply::Done));
+    });
+    fleet.stop().expect("stop");
+}
+
 /// Whoever kills every successor before it serves ends the fleet in the end, and its calls.
 fn a_cell_that_always_dies_ends_the_fleet() {
     let scratch = Scratch::formatted("always");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
-    // A process that cannot have its frames dies of its own accord: no memory may be locked or mapped.
-    let supervisor = door::status(&scratch.pool).expect("status").supervisor_pid;
-    let keeper = rustix::process::Pid::from_raw(fleet.keeper_pid() as i32);
-    let few = Rlimit { current: Some(16 << 20), maximum: Some(16 << 20) };
-    rustix::process::prlimit(keeper, Resource::As, few).expect("set the limit");
-    assert_ne!(supervisor, 0);
-    kill_cell(&scratch.pool, 1);
+    let lock = hold_writers_lock(&scratch.pool, 1);
+    while let Ok(status) = door::status(&scratch.pool) {
+        let cell = &status.cells[1];
+        assert!(cell.restarts < 30, "{cell:?}");
+        let Some(pid) = rustix::process::Pid::from_raw(cell.pid as i32) else { continue };
+        // It may be gone already.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        std::thread::sleep(Duration::from_millis(1));
+    }
     assert!(connection.wait_for_hangup(Duration::from_secs(20)));
     let mut slot = connection.slot().expect("slot");
     assert_eq!(slot.call_cell(CellId(1), ROOT, &Request::Null, 0), Err(Errno::EIO));
-    drop(fleet);
+    drop((fleet, lock));
     assert_eq!(scratch.processes(), Vec::<String>::new());
     start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start").stop().expect("stop");
 }
