@@ -56,6 +56,7 @@ fn main() -> ExitCode {
         ("status_shows_cells_and_clients", status_shows_cells_and_clients),
         ("a_dead_cell_has_a_successor", a_dead_cell_has_a_successor),
         ("calls_outlive_the_cell_that_they_wait_for", calls_outlive_the_cell_that_they_wait_for),
+        ("what_was_written_outlives_its_cell", what_was_written_outlives_its_cell),
         (
             "a_successor_waits_for_its_predecessors_writes",
             a_successor_waits_for_its_predecessors_writes,
@@ -609,6 +610,46 @@ fn calls_outlive_the_cell_that_they_wait_for() {
         assert_eq!(waits.join().expect("a thread"), Ok(Reply::Done));
         busy.join().expect("every call is answered");
     });
+    fleet.stop().expect("stop");
+}
+
+/// A file is written while its cell dies again and again, before, in and after checkpoints; every byte that
+/// was answered is there each time.
+fn what_was_written_outlives_its_cell() {
+    const PAGE: usize = 4096;
+    let scratch = Scratch::formatted("written");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    let ino = files.create(Ino::ROOT, "written", NewInode::regular(0o600)).ino;
+    let handle = files.open(ino);
+    let mut rng = warren_base::Rng::new(1);
+    let mut model: Vec<u8> = Vec::new();
+    let page = |serial: u64| -> Vec<u8> { serial.to_le_bytes().repeat(PAGE / 8) };
+    let mut serial = 0;
+    for round in 0..40 {
+        let until = Instant::now() + Duration::from_millis(100 + rng.below(300));
+        while Instant::now() < until {
+            serial += 1;
+            let at = rng.below(400) as usize * PAGE;
+            model.resize(model.len().max(at + PAGE), 0);
+            model[at..at + PAGE].copy_from_slice(&page(serial));
+            files.write(handle, at as u64, &page(serial));
+            if rng.chance(1, 20) {
+                files.call(&Request::Sync);
+            }
+        }
+        let restarts = kill_cell(&scratch.pool, 0);
+        await_successor(&scratch.pool, 0, restarts);
+        for (n, expected) in model.chunks(PAGE).enumerate() {
+            let found = files.read(handle, (n * PAGE) as u64, PAGE as u32);
+            assert!(
+                found == expected,
+                "round {round}, page {n}: {:x?}, not {:x?}",
+                &found[..16],
+                &expected[..16]
+            );
+        }
+    }
     fleet.stop().expect("stop");
 }
 
