@@ -227,6 +227,9 @@ impl Cell {
         self.now = now;
         let out = &mut Out { memory, effects };
         self.revoke_late(out);
+        if self.replay.needs_frames() {
+            self.keep_frames(out);
+        }
         match event {
             Event::Request { from, header, request } => self.request(from, header, request, out),
             Event::Peer { from, message } => self.peer(from, message, out),
