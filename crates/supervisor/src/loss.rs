@@ -15,9 +15,10 @@
 use std::collections::BTreeMap;
 
 use warren_base::{CellId, Epoch};
-use warren_proto::control::Order;
+use warren_proto::control::{Order, Written};
 
 use crate::admission::send;
+use crate::count;
 use crate::event::{Effect, Failure};
 use crate::fleet::CellState;
 use crate::set::CellSet;
@@ -102,6 +103,18 @@ impl Supervisor {
         self.barrier.wanted = true;
         if self.stage == (Stage::LastCheckpoint { started: true }) {
             self.stage = Stage::LastCheckpoint { started: false };
+        }
+    }
+
+    /// Hands out again what free chunks nobody has, if all cells have said which they have.
+    pub(crate) fn count_chunks(&mut self, written: &[(CellId, Written)], turn: &mut Turn<'_>) {
+        if !self.losses.uncounted || written.is_empty() {
+            return;
+        }
+        if let Some(missing) = count::missing(self.recorder.ledger(), written) {
+            self.losses.uncounted = false;
+            // Whoever finds none asks all others, so it may be anybody's.
+            count::hand_out(&missing, written[0].0, turn.effects);
         }
     }
 
