@@ -426,6 +426,11 @@ impl World {
             {
                 self.count("a cell killed after the last checkpoint");
             }
+            // Which checkpoint is on the device nobody knew any more.
+            Err(Failure::CellExited { .. }) if self.supervisor_failed => {
+                self.count("a cell killed that could have no successor");
+                self.lost = true;
+            }
             Err(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
                 if self.supervisor_failed =>
             {

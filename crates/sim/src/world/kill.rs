@@ -197,7 +197,11 @@ impl World {
         request: Request,
     ) {
         let host = &mut self.cells[usize::from(cell.0)];
-        host.slots.posted.insert(from, (header, request.clone()));
+        // One that was looked at twice may come when there is a newer one.
+        let newest = host.slots.posted.get(&from).map_or(0, |(newest, _)| newest.seq);
+        if header.seq >= newest {
+            host.slots.posted.insert(from, (header, request.clone()));
+        }
         if host.dead || !host.is_ready || !host.slots.may_take(from, header.seq) {
             return;
         }
