@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use warren_runtime::FleetStatus;
+use warren_runtime::{CellStatus, FleetStatus};
 
 use crate::arguments::{Status, Stop};
 use crate::failure::{Failure, print_json};
@@ -48,8 +48,13 @@ fn describe(fleet: &FleetStatus) -> String {
     for cell in &fleet.cells {
         let _ = writeln!(
             text,
-            "  cell {}: {}, pid {}, {} shards, {} requests",
-            cell.cell, cell.state, cell.pid, cell.shards, cell.requests
+            "  cell {}: {}, pid {}, {} shards, {} requests{}",
+            cell.cell,
+            cell.state,
+            cell.pid,
+            cell.shards,
+            cell.requests,
+            restarts_of(cell)
         );
     }
     for client in &fleet.clients {
@@ -60,10 +65,19 @@ fn describe(fleet: &FleetStatus) -> String {
     text
 }
 
+/// Nothing, for a cell that was never lost.
+fn restarts_of(cell: &CellStatus) -> String {
+    let pause = cell.last_pause_ms.map(|ms| format!(", last pause {ms} ms")).unwrap_or_default();
+    match cell.restarts {
+        0 => String::new(),
+        1 => format!(", restarted once{pause}"),
+        n => format!(", restarted {n} times{pause}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_runtime::CellStatus;
 
     #[test]
     fn every_cell_has_a_line() {
@@ -79,5 +93,15 @@ mod tests {
         let text = describe(&fleet);
         assert_eq!(text.lines().count(), 3);
         assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free"));
+        assert!(!text.contains("restarted"));
+    }
+
+    #[test]
+    fn a_cell_that_was_lost_says_so() {
+        let lost = |restarts, last_pause_ms| {
+            restarts_of(&CellStatus { restarts, last_pause_ms, ..CellStatus::default() })
+        };
+        assert_eq!(lost(1, Some(40)), ", restarted once, last pause 40 ms");
+        assert_eq!(lost(3, None), ", restarted 3 times");
     }
 }

@@ -8,8 +8,15 @@
 //! Direct I/O is used where it takes our 4 KiB blocks; elsewhere (some file systems) the kernel's
 //! page cache lies between, which costs memory and a copy and changes nothing else. The mode belongs to the
 //! open file, so whoever opens it decides, once, for all who share the descriptor.
+//!
+//! **Writers.** A process may be gone while what it gave the kernel is still on its way to the device. So
+//! each that writes by a queue has an open file of its own ([`PoolFile::reopen`]) with a lock on it
+//! ([`PoolFile::lock_as_writer`]), on a byte far beyond any block. The kernel's requests hold that open
+//! file: the lock goes with the last of them, and no sooner. Who takes the writer's place takes its
+//! lock first; who opens the pool waits for all of them. That also gives each writer its own report of
+//! what the kernel failed to write back.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
@@ -24,6 +31,9 @@ use crate::DeviceError;
 
 /// Blocks that one synchronous call moves at most.
 const BOUNCE_BLOCKS: usize = 64;
+
+/// Where the writers' bytes begin: beyond what any device has, below what a lock can cover.
+const WRITERS_AT: i64 = 1 << 62;
 
 /// A block in memory that direct I/O takes.
 #[repr(C, align(4096))]
@@ -98,6 +108,23 @@ impl PoolFile {
         Ok(Self { fd, path: self.path.clone(), len_blocks: self.len_blocks })
     }
 
+    /// Another open file of the same pool: with no part in its lock, and no other share in this one.
+    pub fn reopen(&self) -> Result<Self, DeviceError> {
+        let failed = |errno| self.failed("open it again", errno);
+        let mode = fcntl_getfl(&self.fd).map_err(failed)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | (mode & OFlags::DIRECT);
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let fd = open(path, flags, Mode::empty()).map_err(failed)?;
+        Ok(Self { fd, path: self.path.clone(), len_blocks: self.len_blocks })
+    }
+
+    /// Takes the lock of a writer of this number, on this open file. Waits for what an earlier one of
+    /// the same number has given the kernel.
+    pub fn lock_as_writer(&self, number: u16) -> Result<(), DeviceError> {
+        writers_lock(&self.fd, libc::F_WRLCK, i64::from(number), 1)
+            .map_err(|errno| self.failed("wait for who wrote to it", errno))
+    }
+
     /// Whole blocks of the device.
     pub fn len_blocks(&self) -> u64 {
         self.len_blocks
@@ -161,6 +188,8 @@ impl PoolFile {
         if kind == FileType::RegularFile {
             lock(&fd, path)?;
         }
+        await_writers(&fd)
+            .map_err(|errno| DeviceError::of(path, "wait for who wrote to it", errno))?;
         Self::opened(fd, path)
     }
 
@@ -193,6 +222,12 @@ impl PoolFile {
     }
 }
 
+impl From<PoolFile> for OwnedFd {
+    fn from(pool: PoolFile) -> Self {
+        pool.fd
+    }
+}
+
 impl AsFd for PoolFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -202,6 +237,32 @@ impl AsFd for PoolFile {
 fn lock(fd: &OwnedFd, path: &Path) -> Result<(), DeviceError> {
     retry_on_intr(|| flock(fd, FlockOperation::NonBlockingLockExclusive))
         .map_err(|errno| DeviceError::of(path, "lock it", errno))
+}
+
+/// Waits for what a fleet that is gone has given the kernel. Its processes are gone, or they would have
+/// the pool.
+fn await_writers(fd: &OwnedFd) -> Result<(), Errno> {
+    // Any number of readers go together; a reader and a writer do not.
+    writers_lock(fd, libc::F_RDLCK, 0, 0)?;
+    writers_lock(fd, libc::F_UNLCK, 0, 0)
+}
+
+/// Sets a lock of this kind on `count` writers' bytes (0: all) from `first` on. It belongs to the open file,
+/// as `flock`'s does.
+fn writers_lock(fd: &OwnedFd, kind: libc::c_int, first: i64, count: i64) -> Result<(), Errno> {
+    let range = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: WRITERS_AT + first,
+        l_len: count,
+        l_pid: 0,
+    };
+    retry_on_intr(|| {
+        // SAFETY: the descriptor is open, and the kernel only reads `range`, which outlives the call.
+        let rc = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLKW, &raw const range) };
+        let error = std::io::Error::last_os_error();
+        if rc == 0 { Ok(()) } else { Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)) }
+    })
 }
 
 fn len_bytes(fd: BorrowedFd<'_>, path: &Path) -> Result<u64, DeviceError> {

@@ -15,18 +15,18 @@
 //!   540672   slot areas      a slot: body 8 KiB, then payload 1 MiB
 //! ```
 //!
-//! A request is written body first, line second, `seq` last (release); then the doorbell bit of the
+//! A request is written body first, line second, the word with `seq` last (release); then the doorbell bit of the
 //! cell is toggled, so that a doorbell needs no second writer to clear it. A reply likewise, `seq`
 //! last. A body of up to [`INLINE_MAX`] bytes lies in the line itself.
 //!
 //! ```text
 //! request line                          reply line
 //!   0  u32 seq                            0  u32 seq (futex word)
-//!   4  u32 map version                    4  i32 errno, 0 for none
+//!   4  u16 cell, u16 body length          4  i32 errno, 0 for none
 //!   8  u32 uid                            8  u32 body length
 //!  12  u32 gid                           12  u32 payload length
 //!  16  u32 payload length                16  inline body, 48 bytes
-//!  20  u16 body length, u16 0
+//!  20  u32 map version
 //!  24  inline body, 36 bytes
 //!  60  u32 parked: the client sleeps on the reply's seq
 //! ```
@@ -48,12 +48,12 @@ pub const AREA: usize = BODY_MAX + PAYLOAD_MAX;
 
 /// Offsets within a request line.
 pub mod request {
-    pub const SEQ: usize = 0;
-    pub const MAP_VERSION: usize = 4;
+    /// One word of 64 bits, so that a number is never seen with another request's cell or length.
+    pub const POSTED: usize = 0;
     pub const UID: usize = 8;
     pub const GID: usize = 12;
     pub const PAYLOAD_LEN: usize = 16;
-    pub const BODY_LEN: usize = 20;
+    pub const MAP_VERSION: usize = 20;
     pub const INLINE: usize = 24;
     pub const INLINE_MAX: usize = 36;
     pub const PARKED: usize = 60;
@@ -67,6 +67,25 @@ pub mod reply {
     pub const PAYLOAD_LEN: usize = 12;
     pub const INLINE: usize = 16;
     pub const INLINE_MAX: usize = 48;
+}
+
+/// What the first word of a request line says.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Posted {
+    pub seq: u32,
+    /// Whom the request is for: a slot's requests go to any cell, one after the other.
+    pub cell: u16,
+    pub body_len: u16,
+}
+
+impl Posted {
+    pub const fn pack(self) -> u64 {
+        self.seq as u64 | (self.cell as u64) << 32 | (self.body_len as u64) << 48
+    }
+
+    pub const fn unpack(word: u64) -> Self {
+        Self { seq: word as u32, cell: (word >> 32) as u16, body_len: (word >> 48) as u16 }
+    }
 }
 
 /// Bytes of a client segment with this many slots.

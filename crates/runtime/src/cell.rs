@@ -16,8 +16,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX};
-use warren_base::{Epoch, Errno, Instant, Lsn, ShardId};
+use warren_base::{CellId, Epoch, Errno, Instant, ShardId};
 use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Recovery};
+use warren_device::PoolFile;
 use warren_disk::{LogArea, RootSlot};
 use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
@@ -28,7 +29,7 @@ use crate::clock::{self, Clocks};
 use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
-use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, PeerDoor, START_DESCRIPTORS, ToCell};
+use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, ToCell};
 use crate::process;
 use disk::Disk;
 use intake::{ClientWork, Completion, Intake, Work};
@@ -67,10 +68,14 @@ struct CellLoop {
     next_look_at_orders: Instant,
     /// Bodies are copied here.
     body: Vec<u8>,
+    /// It serves: until it has recovered, clients' requests wait in their slots.
+    ready: bool,
     stopped: bool,
     clocks: Clocks,
     /// Since when the time is not yet counted as busy.
     busy_since: Instant,
+    /// With it the fleet's lock on the pool, for as long as this process may write to it.
+    _pool: OwnedFd,
 }
 
 /// The role `cell N`.
@@ -110,20 +115,18 @@ fn receive_start(link: &mut Link) -> Result<(CellStart, [OwnedFd; START_DESCRIPT
 
 impl CellLoop {
     fn start(
-        mut link: Link,
+        link: Link,
         start: CellStart,
-        [device, _map, frames, bell, vitals]: [OwnedFd; START_DESCRIPTORS],
+        [pool, device, _map, frames, bell, vitals]: [OwnedFd; START_DESCRIPTORS],
     ) -> Result<Self, FleetError> {
+        // First of all: until it has the lock, a predecessor may still write to device and frames.
+        let device = PoolFile::from_fd(device, &path_of(&start.pool))?;
+        device.lock_as_writer(start.id.0)?;
         let vitals = VitalsWriter::new(map_writable(vitals.as_fd())?, start.id, start.epoch)?;
         let log = LogArea { start: start.log_start, blocks: start.log_blocks };
         let frames = adopt_frames(frames, CellConfig::frames_total(start.frames, log))?;
-        let disk = Disk::open(device, &path_of(&start.pool), bell)?;
-        let mut peers = Peers::new(start.id, start.epoch, start.cells);
-        for _ in 1..start.cells {
-            let packet = next_packet(&mut link)?;
-            let door = PeerDoor::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
-            peers.open(door, packet.fds.try_into().map_err(|_| nonsense())?)?;
-        }
+        let disk = Disk::open(device, bell)?;
+        let peers = Peers::new(start.id, start.epoch, start.cells);
         let (id, epoch, capability) = (start.id, start.epoch, start.supervisor);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let mut effects = Vec::new();
@@ -144,13 +147,28 @@ impl CellLoop {
             wake: None,
             next_look_at_orders: Instant(0),
             body: Vec::new(),
+            ready: false,
             stopped: false,
             clocks: Clocks::default(),
             busy_since: now.monotonic,
+            _pool: pool,
         };
         cell.vitals.set_spinners(1);
+        cell.hear_beginning()?;
         cell.carry_out(effects)?;
         Ok(cell)
+    }
+
+    /// Its links, and the clients of a predecessor: before the first turn, so that no lease word of theirs
+    /// stands when this cell changes anything.
+    fn hear_beginning(&mut self) -> Result<(), FleetError> {
+        let mut begun = false;
+        while !begun {
+            let packet = next_packet(&mut self.supervisor.link)?;
+            let clock = self.clocks.look();
+            begun = self.obey(clock, packet)?;
+        }
+        Ok(())
     }
 
     fn run(&mut self) -> Result<(), FleetError> {
@@ -230,8 +248,10 @@ impl CellLoop {
             self.intake.push_completion(Completion::Timer);
         }
         dropped |= self.gather_messages(Lane::Request)?;
-        let intake = &mut self.intake;
-        self.memory.offer(|slot| intake.push_client(slot));
+        if self.ready {
+            let intake = &mut self.intake;
+            self.memory.offer(|slot| intake.push_client(slot));
+        }
         Ok(dropped)
     }
 
@@ -384,6 +404,7 @@ impl CellLoop {
         if let Report::Expelled { client } = report {
             self.memory.forget(client);
         }
+        self.ready |= matches!(report, Report::Ready { .. });
         self.stopped |= matches!(report, Report::Stopped { .. });
         let (capability, epoch) = (self.capability, self.epoch);
         let message = FromCell::Report { capability, epoch, report };
@@ -397,7 +418,7 @@ impl CellLoop {
         loop {
             let received = self.supervisor.link.receive(Wait::No);
             match received.map_err(system("hear from the supervisor"))? {
-                Received::Packet(packet) => self.obey(now, packet)?,
+                Received::Packet(packet) => drop(self.obey(now, packet)?),
                 Received::Nothing => return Ok(worked),
                 Received::Closed => return Err(FleetError::Died("the supervisor".into())),
             }
@@ -405,13 +426,15 @@ impl CellLoop {
         }
     }
 
-    fn obey(&mut self, now: Clock, packet: Packet) -> Result<(), FleetError> {
+    /// Says whether this was the end of the beginning.
+    fn obey(&mut self, now: Clock, packet: Packet) -> Result<bool, FleetError> {
         let order = match ToCell::from_bytes(&packet.bytes).map_err(|_| nonsense())? {
             ToCell::Order(order) => order,
-            ToCell::Revoke { capability } => {
-                self.peers.revoke(capability);
-                return Ok(());
+            ToCell::Door(door) => {
+                self.peers.open(door, packet.fds.try_into().map_err(|_| nonsense())?)?;
+                return Ok(false);
             }
+            ToCell::Begin => return Ok(true),
         };
         match order {
             Order::Admit { client, slots, .. } => {
@@ -420,9 +443,34 @@ impl CellLoop {
                 self.memory.admit(client, slots, fds)?;
             }
             Order::Expel { client } => self.memory.silence(client),
+            Order::Lost { cell, .. } => self.hear_last_of(now, cell)?,
             _ => {}
         }
-        self.apply(now, Event::Order(order))
+        self.apply(now, Event::Order(order))?;
+        Ok(false)
+    }
+
+    /// A peer is gone: all that it has sent is taken in, what was gathered of it and of others first, and
+    /// its link is closed.
+    fn hear_last_of(&mut self, now: Clock, lost: CellId) -> Result<(), FleetError> {
+        while let Some(work) = self.intake.next_urgent() {
+            self.perform(now, work)?;
+        }
+        for lane in [Lane::Reply, Lane::Request] {
+            loop {
+                match self.peers.receive(lost, lane) {
+                    Ok(peers::Received::Message(message)) => {
+                        self.vitals.add(Counter::PeerMessages, 1);
+                        self.apply(now, Event::Peer { from: lost, message })?;
+                    }
+                    Ok(peers::Received::Dropped) => {}
+                    // Whatever stands behind nonsense, nobody will ever make sense of it.
+                    Ok(peers::Received::Nothing) | Err(_) => break,
+                }
+            }
+        }
+        self.peers.close(lost);
+        Ok(())
     }
 
     /// Everything is reported before the process ends.
@@ -486,8 +534,8 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
         log: LogConfig {
             area: LogArea { start: start.log_start, blocks: start.log_blocks },
             incarnation: start.incarnation,
-            start: Lsn(0),
-            recovery: Recovery::None,
+            start: start.log_from,
+            recovery: if start.successor { Recovery::Process } else { Recovery::None },
         },
         generation: start.generation,
         plant: None,

@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 use warren_proto::Wire;
 
@@ -189,6 +189,7 @@ impl<'a> Keeper<'a> {
                 }
             }
             ToKeeper::Fetch { name } => self.fetch(name),
+            ToKeeper::Kill { token } => self.kill(token),
             ToKeeper::Ready { cells } => (self.on_ready)(cells),
             ToKeeper::Failed { kind, line } => {
                 self.last_word = Some(LastWord::Failed(FleetError::reported(kind, &line)));
@@ -211,6 +212,13 @@ impl<'a> Keeper<'a> {
             Err(error) => FromKeeper::NotSpawned { token, errno: errno_of(&error).raw() },
         };
         self.tell(&answer, Vec::new());
+    }
+
+    fn kill(&mut self, token: u32) {
+        if let Some(ward) = self.wards.get(&token) {
+            // It can only fail because the process is gone already, and then it is reaped.
+            let _ = pidfd_send_signal(&ward.pidfd, Signal::KILL);
+        }
     }
 
     fn fetch(&mut self, name: OsBytes) {

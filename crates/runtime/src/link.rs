@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::cmsg_space;
@@ -243,7 +244,7 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, OsError>) -> Result<T
 #[derive(Debug)]
 pub struct Outbox {
     pub link: Link,
-    waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    waiting: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
     is_short: bool,
 }
 
@@ -254,6 +255,11 @@ impl Outbox {
 
     /// Sends now or later, in order. An error means that the receiver is dead or as good as.
     pub fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<(), OsError> {
+        self.send_shared(bytes, fds.into_iter().map(Arc::new).collect())
+    }
+
+    /// The same with descriptors that are kept: one that waits takes no other number.
+    pub fn send_shared(&mut self, bytes: Vec<u8>, fds: Vec<Arc<OwnedFd>>) -> Result<(), OsError> {
         if self.waiting.len() >= QUEUE_MAX {
             return Err(OsError::NOBUFS);
         }
@@ -264,7 +270,7 @@ impl Outbox {
     /// Sends as much as the receiver takes.
     pub fn flush(&mut self) -> Result<(), OsError> {
         while let Some((bytes, fds)) = self.waiting.front() {
-            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
             let sent = self.link.send(bytes, &borrowed, Wait::No);
             self.is_short = sent.is_err_and(is_shortage);
             match sent {

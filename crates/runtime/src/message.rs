@@ -7,7 +7,7 @@
 //! client -> supervisor   DoorRequest     supervisor -> client   DoorReply
 //! ```
 
-use warren_base::{BlockNo, CellId, ClientId, Epoch, MapVersion};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Lsn, MapVersion};
 use warren_mailbox::Capability;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
@@ -15,7 +15,7 @@ use warren_proto::control::{Order, Report};
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 3;
+pub const DOOR_VERSION: u32 = 4;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -40,6 +40,8 @@ pub enum ToKeeper {
     Keep { name: OsBytes },
     /// Answered by `Fetched`.
     Fetch { name: OsBytes },
+    /// End this process at once. Its `Exited` follows, if it has not gone already.
+    Kill { token: u32 },
     /// The fleet serves. Clients may come.
     Ready { cells: u16 },
     /// The fleet cannot go on; the supervisor ends.
@@ -94,9 +96,7 @@ pub enum Launch {
     Stopped,
 }
 
-/// The first packet to a cell. Descriptors beside it: the pool device, the shard map (read-only),
-/// the cell's frames, the reading end of its bell, its vitals. Then comes a [`PeerDoor`] for every other
-/// cell.
+/// The first packet to a cell. Descriptors beside it: see [`START_DESCRIPTORS`]. Then come [`ToCell`]s.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct CellStart {
     pub id: CellId,
@@ -118,6 +118,10 @@ pub struct CellStart {
     pub frames: u32,
     pub log_start: BlockNo,
     pub log_blocks: u64,
+    /// From where the log counts; its end, if nobody was here before.
+    pub log_from: Lsn,
+    /// Whether the frames are a predecessor's, of this fleet, as they were when it died.
+    pub successor: bool,
     pub incarnation: u64,
     pub generation: u64,
     /// Its reports are sent under this one.
@@ -140,8 +144,9 @@ impl Runs {
     }
 }
 
-/// Descriptors beside a [`CellStart`].
-pub const START_DESCRIPTORS: usize = 5;
+/// Descriptors beside a [`CellStart`]: the pool as it was locked, the pool for this cell alone, the shard
+/// map (read-only), frames, the reading end of its bell, its vitals.
+pub const START_DESCRIPTORS: usize = 6;
 
 /// How to reach a peer. Descriptors beside it: a rope to the peer's bell, its vitals (read-only),
 /// the segment that this cell writes for the peer, the one that the peer writes for it (read-only).
@@ -156,15 +161,16 @@ pub struct PeerDoor {
     pub admits: Capability,
 }
 
-/// From the supervisor to a cell that serves. It carries no capability: who hands them out needs
-/// none, and nobody else has the other end of the socket.
+/// From the supervisor to a cell, behind its [`CellStart`]. It carries no capability: who hands them out
+/// needs none, and nobody else has the other end of the socket.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum ToCell {
     Order(Order),
-    /// Takes this one capability off the list of the cell's inbox.
-    Revoke {
-        capability: Capability,
-    },
+    /// A new link. Of a peer that returns it comes right before the `Order::Joined`.
+    Door(PeerDoor),
+    /// All that a cell must know before its first turn is said: its links, and for a successor the clients
+    /// of its predecessor.
+    Begin,
 }
 
 /// From a cell to the supervisor.

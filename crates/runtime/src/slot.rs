@@ -193,7 +193,7 @@ impl Slot {
     fn exchange(&mut self, cell: CellId, header: &RequestHeader) -> Answer {
         let shared = &*self.shared;
         let door = &shared.cells[usize::from(cell.0)];
-        shared.requests.post(self.number, header, &self.body);
+        shared.requests.post(cell, self.number, header, &self.body);
         shared.requests.ring(cell, self.number);
         let slept = door.bell.wake_if_parked(&door.vitals);
         let answered_in_spin = self.wait(cell, header.seq, slept)?;

@@ -38,12 +38,16 @@ pub struct CellStatus {
     /// `starting`, `ready`, `stopped` or `exited`.
     pub state: String,
     pub shards: u16,
+    /// Successors that took the place of the first process, and the last time in which the cell did not
+    /// serve because of that.
+    pub restarts: u64,
+    pub last_pause_ms: Option<u64>,
     /// Counts up while the cell is awake.
     pub heartbeat: u64,
     pub parked: bool,
     /// Threads that are awake.
     pub spinners: u32,
-    /// Since it started: clients' requests and peers' messages taken.
+    /// Since the fleet started: clients' requests and peers' messages taken.
     pub requests: u64,
     pub peer_messages: u64,
     /// Messages of peers dropped: under no capability of its inbox, of an earlier epoch.

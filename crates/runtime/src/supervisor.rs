@@ -9,6 +9,8 @@ mod mailboxes;
 mod memory;
 mod picture;
 mod pool;
+mod post;
+mod restart;
 mod start;
 mod visitors;
 
@@ -16,13 +18,14 @@ pub(crate) use pool::{OpenPool, owners, shares_of_free};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant};
 use warren_proto::Wire;
-use warren_proto::control::Order;
+use warren_proto::control::{Order, Report};
 use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
 use crate::clock;
@@ -32,8 +35,9 @@ use crate::message::{
     DoorReply, FleetPlan, FromCell, FromKeeper, STATUS_PART_MAX, ToCell, ToKeeper,
 };
 use crate::process;
-use mailboxes::{Address, Mailboxes};
-use memory::{FleetMemory, Outfit};
+use mailboxes::Mailboxes;
+use memory::{ClientMemory, FleetMemory, Outfit};
+use post::CellPost;
 use visitors::{Asked, Visitors};
 
 /// How long the processes of cells that said `Stopped` may take to be gone.
@@ -45,22 +49,13 @@ const FIRST_EPOCH: Epoch = Epoch(1);
 /// Packets of one sender taken in a turn.
 const PACKETS_A_TURN: usize = 64;
 
-/// A cell as the supervisor's process sees it.
-struct CellPost {
-    link: Outbox,
-    pid: u32,
-    /// Its link is open.
-    alive: bool,
-    /// Its process has been reaped.
-    exited: bool,
-}
-
 /// A client that not all cells know yet. What it gets is made before the core hears of it, so that a
 /// lack of it is a refusal.
 struct Arrival {
     connection: ConnectionNo,
     slots: u16,
-    outfit: Outfit,
+    /// Beside its `Welcome`.
+    fds: Vec<OwnedFd>,
 }
 
 struct Shell<'a> {
@@ -73,18 +68,22 @@ struct Shell<'a> {
     shards: u16,
     total_blocks: u64,
     cells: Vec<CellPost>,
+    /// What the keeper will know the next process by.
+    next_token: u32,
+    /// Successors that have not been told all that they must know first.
+    beginning: Vec<CellId>,
     visitors: Visitors,
     /// Who applied and was not answered yet.
-    applying: BTreeMap<ConnectionNo, Arrival>,
+    applying: BTreeMap<ConnectionNo, (Arrival, ClientMemory)>,
     arrivals: BTreeMap<ClientId, Arrival>,
+    /// Of every client that some cell may know.
+    clients: BTreeMap<ClientId, ClientMemory>,
     effects: Vec<Effect>,
     /// Events that effects gave rise to.
     pending: VecDeque<Event>,
     /// When the core wants to be called again.
     wake: Option<Instant>,
     ended: Option<Result<(), Failure>>,
-    /// What the first cell that could not go on said.
-    first_failure: Option<(CellId, FleetError)>,
 }
 
 /// The role `supervisor`.
@@ -147,13 +146,16 @@ impl Shell<'_> {
     }
 
     fn outcome(&mut self) -> Result<(), FleetError> {
-        match (self.ended, self.first_failure.take()) {
-            (Some(Err(_)), Some((cell, error))) => {
+        let Some(Err(failure)) = self.ended else { return Ok(()) };
+        // Why a cell could not go on says more than that it did not.
+        let mut words =
+            (0..).zip(&mut self.cells).map(|(n, post)| (CellId(n), &mut post.last_words));
+        match words.find_map(|(cell, words)| Some((cell, words.take()?))) {
+            Some((cell, error)) => {
                 let kind = error.kind();
                 Err(FleetError::Reported { kind, line: format!("cell {cell}: {error}") })
             }
-            (Some(Err(failure)), None) => Err(FleetError::Ended(failure)),
-            _ => Ok(()),
+            None => Err(FleetError::Ended(failure)),
         }
     }
 
@@ -230,6 +232,10 @@ impl Shell<'_> {
                 self.carry_out(effect)?;
             }
             self.effects = effects;
+            // What they must know first came with the order to start them.
+            for cell in self.beginning.drain(..) {
+                self.cells[usize::from(cell.0)].begin();
+            }
         }
         Ok(())
     }
@@ -255,9 +261,10 @@ impl Shell<'_> {
             }
             Effect::ForgetClient { client } => {
                 self.arrivals.remove(&client);
+                self.clients.remove(&client);
                 self.visitors.forget(client);
             }
-            Effect::Restart { .. } => {}
+            Effect::Restart { cell, epoch } => self.restart(cell, epoch),
             Effect::Exit(result) => self.ended = Some(result),
         }
         Ok(())
@@ -270,24 +277,29 @@ impl Shell<'_> {
     }
 
     fn send(&mut self, to: CellId, order: Order) {
-        let mut fds = Vec::new();
-        if let Order::Admit { client, .. } = &order {
-            let Some(arrival) = self.arrivals.get_mut(client) else { return };
-            fds = std::mem::take(&mut arrival.outfit.cells[usize::from(to.0)]);
-        }
-        self.tell_cell(to, &ToCell::Order(order), fds);
-    }
-
-    fn tell_cell(&mut self, to: CellId, message: &ToCell, fds: Vec<OwnedFd>) {
         let cell = &mut self.cells[usize::from(to.0)];
+        let mut fds: Vec<Arc<OwnedFd>> = Vec::new();
+        match &order {
+            Order::Admit { client, .. } => {
+                let Some(memory) = self.clients.get(client) else { return };
+                fds = memory.for_cell(to);
+            }
+            Order::Joined { cell: back, .. } => {
+                if let Some(door) = cell.doors.remove(back) {
+                    cell.open_door(door);
+                }
+            }
+            _ => {}
+        }
         // A cell that is gone shows by its exit.
-        let _ = cell.link.send(message.to_bytes(), fds);
+        let _ = cell.link.send_shared(ToCell::Order(order).to_bytes(), fds);
         self.memory.cells[usize::from(to.0)].ring();
     }
 
     fn new_client(&mut self, connection: ConnectionNo, client: ClientId) {
-        let Some(arrival) = self.applying.remove(&connection) else { return };
+        let Some((arrival, memory)) = self.applying.remove(&connection) else { return };
         self.arrivals.insert(client, arrival);
+        self.clients.insert(client, memory);
         if !self.visitors.enter(connection, client) {
             // It has not waited.
             self.pending.push_back(Event::Hangup { client });
@@ -295,12 +307,12 @@ impl Shell<'_> {
     }
 
     fn welcome(&mut self, client: ClientId) {
-        let Some(Arrival { connection, slots, outfit }) = self.arrivals.remove(&client) else {
+        let Some(Arrival { connection, slots, fds }) = self.arrivals.remove(&client) else {
             return;
         };
         let (cells, shards) = (self.plan.cells, self.shards);
         let welcome = DoorReply::Welcome { client, slots, cells, shards };
-        self.visitors.tell(connection, &welcome, outfit.client);
+        self.visitors.tell(connection, &welcome, fds);
     }
 
     fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
@@ -311,7 +323,8 @@ impl Shell<'_> {
                     self.visitors.refuse(connection, Errno::ENFILE);
                     return Ok(());
                 };
-                self.applying.insert(connection, Arrival { connection, slots, outfit });
+                let arrival = Arrival { connection, slots, fds: outfit.client };
+                self.applying.insert(connection, (arrival, outfit.kept));
                 self.apply(Event::Connect { connection, applicant })
             }
             Some(Asked::Status) => {
@@ -351,16 +364,9 @@ impl Shell<'_> {
             match cell.link.link.receive(Wait::No) {
                 Ok(Received::Packet(packet)) => self.hear_report(CellId(number), &packet)?,
                 Ok(Received::Nothing) => return Ok(false),
-                // The exit notice follows; until then there is nothing to hear.
-                Ok(Received::Closed) => {
-                    cell.alive = false;
-                    return Ok(false);
-                }
-                // Something of it is lost, perhaps what everybody waits for.
-                Err(_) => {
-                    cell.alive = false;
-                    let cell = CellId(number);
-                    self.apply(Event::CellExited { cell, epoch: FIRST_EPOCH })?;
+                // It is gone, or as good as gone: of what it said something is lost.
+                Ok(Received::Closed) | Err(_) => {
+                    self.kill(CellId(number));
                     return Ok(false);
                 }
             }
@@ -374,16 +380,21 @@ impl Shell<'_> {
                 if !self.mailboxes.admits_report(capability) {
                     return Ok(());
                 }
+                if matches!(report, Report::Ready { .. }) {
+                    self.serves(from);
+                }
                 // The core ignores those of an earlier epoch.
                 self.apply(Event::Report { from, epoch, report })
             }
             Ok(FromCell::Failed { kind, line }) => {
                 let error = FleetError::reported(kind, &line);
-                self.first_failure.get_or_insert((from, error));
+                self.cells[usize::from(from.0)].last_words = Some(error);
                 Ok(())
             }
-            // A cell that speaks nonsense is as good as gone; it ends with the fleet.
-            Err(_) => self.apply(Event::CellExited { cell: from, epoch: FIRST_EPOCH }),
+            Err(_) => {
+                self.kill(from);
+                Ok(())
+            }
         }
     }
 
@@ -401,34 +412,16 @@ impl Shell<'_> {
     fn obey_keeper(&mut self, packet: &Packet) -> Result<(), FleetError> {
         match FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())? {
             FromKeeper::Spawned { token, pid } => {
-                if let Some(cell) = self.cells.get_mut(token as usize) {
+                if let Some(cell) = self.cells.iter_mut().find(|cell| cell.token == token) {
                     cell.pid = pid;
                 }
                 Ok(())
             }
-            FromKeeper::NotSpawned { errno, .. } => Err(FleetError::System {
-                doing: "start a cell",
-                source: std::io::Error::from_raw_os_error(errno),
-            }),
+            FromKeeper::NotSpawned { token, errno } => self.not_spawned(token, errno),
             FromKeeper::Exited { token, .. } => self.cell_exited(token),
             FromKeeper::Stop => self.apply(Event::Stop),
             FromKeeper::Begin(_) | FromKeeper::Fetched { .. } => Ok(()),
         }
-    }
-
-    fn cell_exited(&mut self, token: u32) -> Result<(), FleetError> {
-        let Some(cell) = self.cells.get_mut(token as usize) else { return Ok(()) };
-        cell.exited = true;
-        let number = token as u16;
-        // What it said before it ended comes first.
-        while self.cells[usize::from(number)].alive && self.hear_cell(number)? {}
-        self.cells[token as usize].alive = false;
-        for (address, capability) in self.mailboxes.leave(CellId(number)) {
-            if let Address::Cell(to) = address {
-                self.tell_cell(to, &ToCell::Revoke { capability }, Vec::new());
-            }
-        }
-        self.apply(Event::CellExited { cell: CellId(number), epoch: FIRST_EPOCH })
     }
 
     /// Until every cell's process is gone, and with it every descriptor of the pool.

@@ -69,7 +69,7 @@ fn pin(cpu: usize) {
 }
 
 fn post(pair: &Pair, seq: u32) {
-    pair.requests.post(SLOT, &RequestHeader { seq, ..Default::default() }, &[1; 24]);
+    pair.requests.post(CELL, SLOT, &RequestHeader { seq, ..Default::default() }, &[1; 24]);
     pair.requests.ring(CELL, SLOT);
 }
 
@@ -104,7 +104,7 @@ fn serve(pair: &Pair, mut last: u32, cpu: usize, stop: &AtomicBool) {
             }
             continue;
         }
-        if let Ok(Some(header)) = pair.client.take(SLOT, last, &mut body) {
+        if let Ok(Some(header)) = pair.client.take(CELL, SLOT, last, &mut body) {
             last = header.seq;
             pair.replies.reply(&pair.client, SLOT, header.seq, OK, &body);
         }
@@ -119,7 +119,7 @@ fn alone(pair: &Pair, seq: &mut u32) -> f64 {
         *seq += 1;
         post(pair, *seq);
         black_box(pair.client.rung(CELL, &mut seen));
-        black_box(pair.client.take(SLOT, *seq - 1, &mut body).is_ok());
+        black_box(pair.client.take(CELL, SLOT, *seq - 1, &mut body).is_ok());
         pair.replies.reply(&pair.client, SLOT, *seq, OK, &body);
         black_box(pair.answers.take(SLOT, *seq, &mut body).is_ok());
     })

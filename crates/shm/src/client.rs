@@ -1,21 +1,22 @@
 //! Requests: the client segment, from both sides. Layout: [`warren_proto::slot`].
 //!
-//! Order of a post: body, line, `seq` (release), then the cell's doorbell bit is flipped (release).
-//! Order of a take: doorbell (acquire), `seq` (acquire), every word of the line once, checks, body
-//! once. The client may be hostile and rewrite all of it meanwhile; then the cell gets some mixture
+//! Order of a post: body, line, the word with `seq` (release), then the cell's doorbell bit is flipped
+//! (release). Order of a take: doorbell (acquire), `seq` and what is in its word (acquire), every other
+//! word of the line once, checks, body once. The client may be hostile and rewrite all of it meanwhile; then the cell gets some mixture
 //! of what the client wrote, which is still only the client's own request.
 //!
 //! A bit rings by *changing*, so the bell needs no second writer to clear it. It may ring for a
-//! request that was taken already (a successor that looked at all slots): `take` says `None`.
+//! request that was taken already (a successor that looked at all slots), or whose slot has gone on to
+//! another cell: `take` says `None`. For that a request names its cell, in the same word as its number.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 use warren_base::limits::{BODY_MAX, CELLS_MAX, PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, MapVersion, SlotNo};
 use warren_proto::slot::request::{
-    BODY_LEN, GID, INLINE, INLINE_MAX, MAP_VERSION, PARKED, PAYLOAD_LEN, SEQ, UID,
+    GID, INLINE, INLINE_MAX, MAP_VERSION, PARKED, PAYLOAD_LEN, POSTED, UID,
 };
-use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, REQUEST_AREAS, client_segment_len};
+use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, Posted, REQUEST_AREAS, client_segment_len};
 use warren_proto::{Malformed, RequestHeader};
 
 use crate::map::{ReadMap, WriteMap};
@@ -37,6 +38,10 @@ fn area(slot: SlotNo) -> usize {
 fn doorbell(cell: CellId) -> usize {
     assert!(usize::from(cell.0) < CELLS_MAX, "{cell:?}");
     DOORBELLS + usize::from(cell.0) * LINE
+}
+
+fn posted(memory: &impl Load, line: usize, order: Ordering) -> Posted {
+    Posted::unpack(memory.load64(line + POSTED, order))
 }
 
 fn payload(slot: SlotNo, offset: usize, len: usize) -> usize {
@@ -69,7 +74,7 @@ impl<W: Store> ClientWriter<W> {
 
     /// The number of the slot's last request: what a front goes on from after a restart.
     pub fn last_seq(&self, slot: SlotNo) -> u32 {
-        self.memory.load32(line(slot, self.slots) + SEQ, Relaxed)
+        posted(&self.memory, line(slot, self.slots), Relaxed).seq
     }
 
     /// Fills `offset..` of the slot's payload lane. Comes before the post.
@@ -85,9 +90,9 @@ impl<W: Store> ClientWriter<W> {
         self.memory.prefetch_own(doorbell(cell));
     }
 
-    /// Publishes a request. `header.seq` differs from the slot's last one (it grows by one). The
+    /// Publishes a request for `cell`. `header.seq` differs from the slot's last one (it grows by one). The
     /// cell knows only when its bell is rung.
-    pub fn post(&self, slot: SlotNo, header: &RequestHeader, body: &[u8]) {
+    pub fn post(&self, cell: CellId, slot: SlotNo, header: &RequestHeader, body: &[u8]) {
         assert!(body.len() <= BODY_MAX && header.payload_len as usize <= PAYLOAD_MAX);
         let line = line(slot, self.slots);
         let memory = &self.memory;
@@ -97,8 +102,8 @@ impl<W: Store> ClientWriter<W> {
         memory.store32(line + UID, header.uid, Relaxed);
         memory.store32(line + GID, header.gid, Relaxed);
         memory.store32(line + PAYLOAD_LEN, header.payload_len, Relaxed);
-        memory.store32(line + BODY_LEN, body.len() as u32, Relaxed);
-        memory.store32(line + SEQ, header.seq, Release);
+        let posted = Posted { seq: header.seq, cell: cell.0, body_len: body.len() as u16 };
+        memory.store64(line + POSTED, posted.pack(), Release);
     }
 
     /// Rings the cell's bell for the slot. If the cell may be asleep, [`crate::WakeFd`] comes next.
@@ -158,18 +163,25 @@ impl<R: Load> ClientReader<R> {
         rung
     }
 
+    /// Whether the slot holds a request for `cell` that is not the one numbered `last_seq`.
+    pub fn waits(&self, cell: CellId, slot: SlotNo, last_seq: u32) -> bool {
+        let posted = posted(&self.memory, line(slot, self.slots), Acquire);
+        posted.seq != last_seq && posted.cell == cell.0
+    }
+
     /// The slot's request, its body copied to `body`; `None` if it is still the one numbered
-    /// `last_seq`.
+    /// `last_seq`, or is not for `cell`.
     pub fn take(
         &self,
+        cell: CellId,
         slot: SlotNo,
         last_seq: u32,
         body: &mut Vec<u8>,
     ) -> Result<Option<RequestHeader>, Unreadable> {
         let line = line(slot, self.slots);
         let memory = &self.memory;
-        let seq = memory.load32(line + SEQ, Acquire);
-        if seq == last_seq {
+        let Posted { seq, cell: addressee, body_len } = posted(memory, line, Acquire);
+        if seq == last_seq || addressee != cell.0 {
             return Ok(None);
         }
         let unreadable = |why| Err(Unreadable { seq, why: Malformed::new(why) });
@@ -186,8 +198,7 @@ impl<R: Load> ClientReader<R> {
         // It comes while the request is looked at.
         let soon = (header.payload_len as usize).min(PREFETCH_MAX);
         memory.prefetch(payload(slot, 0, soon), soon);
-        // The upper half of the word is zero, so it is part of the check.
-        let body_len = memory.load32(line + BODY_LEN, Relaxed) as usize;
+        let body_len = usize::from(body_len);
         if body_len > BODY_MAX {
             return unreadable("body longer than its lane");
         }
@@ -217,6 +228,7 @@ mod tests {
     use crate::segment::{Segment, map_read_only};
 
     const SLOTS: usize = 3;
+    const CELL: CellId = CellId(2);
 
     fn pair() -> (ClientWriter, ClientReader, WriteMap) {
         let segment = Segment::create("warren-test", client_segment_len(SLOTS)).unwrap();
@@ -237,13 +249,25 @@ mod tests {
         for (i, len) in [0, 1, INLINE_MAX, INLINE_MAX + 1, 500, BODY_MAX].into_iter().enumerate() {
             let sent: Vec<u8> = (0..len).map(|b| (b + i) as u8).collect();
             let seq = i as u32 + 1;
-            writer.post(SlotNo(2), &header(seq), &sent);
-            let taken = reader.take(SlotNo(2), seq - 1, &mut body).unwrap();
+            writer.post(CELL, SlotNo(2), &header(seq), &sent);
+            let taken = reader.take(CELL, SlotNo(2), seq - 1, &mut body).unwrap();
             assert_eq!(taken, Some(header(seq)));
             assert_eq!(body, sent);
-            assert_eq!(reader.take(SlotNo(2), seq, &mut body).unwrap(), None);
+            assert_eq!(reader.take(CELL, SlotNo(2), seq, &mut body).unwrap(), None);
         }
-        assert_eq!(reader.take(SlotNo(1), 0, &mut body).unwrap(), None);
+        assert_eq!(reader.take(CELL, SlotNo(1), 0, &mut body).unwrap(), None);
+    }
+
+    #[test]
+    fn a_request_is_taken_only_by_the_cell_that_it_is_for() {
+        let (writer, reader, _) = pair();
+        let mut body = Vec::new();
+        writer.post(CellId(1), SlotNo(0), &header(7), b"body");
+        // A successor of cell 0, whose last answer in the slot was another.
+        assert!(!reader.waits(CellId(0), SlotNo(0), 6));
+        assert_eq!(reader.take(CellId(0), SlotNo(0), 6, &mut body), Ok(None));
+        assert!(reader.waits(CellId(1), SlotNo(0), 6) && !reader.waits(CellId(1), SlotNo(0), 7));
+        assert_eq!(reader.take(CellId(1), SlotNo(0), 6, &mut body), Ok(Some(header(7))));
     }
 
     #[test]
@@ -272,16 +296,19 @@ mod tests {
     #[test]
     fn hostile_lengths_and_bits_are_refused() {
         let (writer, reader, raw) = pair();
-        writer.post(SlotNo(0), &header(1), b"body");
+        writer.post(CELL, SlotNo(0), &header(1), b"body");
         let mut body = Vec::new();
-        for bad in [BODY_MAX as u32 + 1, 1 << 16, u32::MAX] {
-            raw.store32(LINES + BODY_LEN, bad, Relaxed);
-            let refused = reader.take(SlotNo(0), 0, &mut body).expect_err("a bad length");
+        let posted = |body_len| Posted { seq: 1, cell: CELL.0, body_len }.pack();
+        for bad in [BODY_MAX as u16 + 1, u16::MAX] {
+            raw.store64(LINES + POSTED, posted(bad), Relaxed);
+            let refused = reader.take(CELL, SlotNo(0), 0, &mut body).expect_err("a bad length");
             assert_eq!(refused.seq, 1);
         }
-        raw.store32(LINES + BODY_LEN, 4, Relaxed);
+        raw.store64(LINES + POSTED, posted(4), Relaxed);
         raw.store32(LINES + PAYLOAD_LEN, PAYLOAD_MAX as u32 + 1, Relaxed);
-        assert!(reader.take(SlotNo(0), 0, &mut body).is_err());
+        assert!(reader.take(CELL, SlotNo(0), 0, &mut body).is_err());
+        raw.store64(LINES + POSTED, u64::MAX, Relaxed);
+        assert_eq!(reader.take(CELL, SlotNo(0), 0, &mut body), Ok(None), "nobody's");
         raw.store64(DOORBELLS, u64::MAX, Relaxed);
         assert_eq!(reader.rung(CellId(0), &mut 0), 0b111, "there are three slots");
     }

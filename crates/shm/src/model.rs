@@ -137,8 +137,9 @@ type Client<const F: bool> = (ClientWriter<Modelled<F>>, ClientReader<Modelled<F
 type Replies<const F: bool> = (ReplyWriter<Modelled<F>>, ReplyReader<Modelled<F>>);
 
 fn client<const F: bool>() -> Client<F> {
-    let lines = LINES..LINES + 2 * LINE;
-    let memory = Modelled::new(&[lines], &[DOORBELLS]);
+    let rest_of = |line: usize| line + 8..line + LINE;
+    let lines = [LINES, LINES + LINE];
+    let memory = Modelled::new(&lines.map(rest_of), &[DOORBELLS, LINES, LINES + LINE]);
     (ClientWriter::new(memory.clone(), 2).unwrap(), ClientReader::new(memory, 2).unwrap())
 }
 
@@ -167,15 +168,15 @@ fn a_bell_that_rang_means_a_whole_request() {
     explore(4, || {
         let (writer, reader) = client::<true>();
         let sender = thread::spawn(move || {
-            writer.post(SLOT, &header(1), b"whole???");
+            writer.post(CELL, SLOT, &header(1), b"whole???");
             writer.ring(CELL, SLOT);
         });
         let (mut seen, mut body) = (0, Vec::new());
         // A look without the bell (a successor's) finds nothing or all of it.
-        let looked = reader.take(SLOT, 0, &mut body).unwrap();
+        let looked = reader.take(CELL, SLOT, 0, &mut body).unwrap();
         assert!(looked.is_none_or(|taken| taken == header(1) && body == b"whole???"));
         if reader.rung(CELL, &mut seen) == 1 {
-            let taken = reader.take(SLOT, 0, &mut body).unwrap();
+            let taken = reader.take(CELL, SLOT, 0, &mut body).unwrap();
             assert_eq!((taken, &body[..]), (Some(header(1)), &b"whole???"[..]));
         }
         sender.join().unwrap();

@@ -55,6 +55,7 @@ pub struct ReplyHeader {
 pub struct ReplyWriter<W = WriteMap> {
     memory: W,
     slots: usize,
+    inherited: bool,
 }
 
 impl<W: Store> ReplyWriter<W> {
@@ -66,8 +67,14 @@ impl<W: Store> ReplyWriter<W> {
         if memory.size() < needed {
             return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
         }
+        let inherited = check(&memory, SegmentKind::Replies, needed).is_ok();
         stamp(&memory, SegmentKind::Replies, slots as u32, u32::from(cell.0), epoch.0);
-        Ok(Self { memory, slots })
+        Ok(Self { memory, slots, inherited })
+    }
+
+    /// Whether a predecessor had taken the segment into use.
+    pub fn is_inherited(&self) -> bool {
+        self.inherited
     }
 
     pub fn slots(&self) -> usize {
@@ -117,6 +124,15 @@ impl<W: Store> ReplyWriter<W> {
     /// The last request that was answered in the slot: what a successor believes first.
     pub fn last_seq(&self, slot: SlotNo) -> u32 {
         self.memory.load32(line(slot, self.slots) + SEQ, Relaxed)
+    }
+
+    /// Wakes a client that sleeps though it has its answer: the predecessor died before it could.
+    pub fn wake_parked<R: Load>(&self, client: &ClientReader<R>) {
+        for slot in (0..self.slots as u16).map(SlotNo) {
+            if client.parked(slot) {
+                self.memory.wake32(line(slot, self.slots) + SEQ);
+            }
+        }
     }
 
     /// Stores a lease word; 0 revokes.
@@ -368,6 +384,7 @@ mod tests {
             let mut body = Vec::new();
             for seq in 1..=TRIPS {
                 p.requests.post(
+                    CellId(3),
                     SLOT,
                     &RequestHeader { seq, ..Default::default() },
                     &seq.to_le_bytes(),
@@ -390,7 +407,7 @@ mod tests {
                 thread::yield_now();
                 continue;
             }
-            if let Some(header) = p.client.take(SLOT, last, &mut body).unwrap() {
+            if let Some(header) = p.client.take(CellId(3), SLOT, last, &mut body).unwrap() {
                 last = header.seq;
                 p.replies.reply(&p.client, SLOT, last, OK, &body);
             }

@@ -59,7 +59,7 @@ fn a_client_and_a_cell_in_two_processes() {
         let sent: Vec<u8> = (0..seq * 7).map(|b| (b + seq) as u8).collect();
         requests.write_payload(slot, 0, &sent);
         let payload_len = sent.len() as u32;
-        requests.post(slot, &RequestHeader { seq, payload_len, ..Default::default() }, &sent);
+        requests.post(CELL, slot, &RequestHeader { seq, payload_len, ..Default::default() }, &sent);
         requests.ring(CELL, slot);
         bell.wake_if_parked(&vitals_reader);
         let outcome = replies.wait(&requests, slot, seq, Duration::from_micros(5), deadline());
@@ -72,7 +72,7 @@ fn a_client_and_a_cell_in_two_processes() {
     }
     assert_eq!(vitals_reader.counter(Counter::Requests), 300);
     let quit = RequestHeader { seq: 301, ..Default::default() };
-    requests.post(SlotNo(0), &quit, QUIT);
+    requests.post(CELL, SlotNo(0), &quit, QUIT);
     requests.ring(CELL, SlotNo(0));
     bell.wake_if_parked(&vitals_reader);
 }
@@ -122,7 +122,7 @@ fn serve(client: &ClientReader, replies: &ReplyWriter, vitals: &VitalsWriter, be
         vitals.unpark();
         for slot in (0..SLOTS).filter(|slot| rung >> slot & 1 == 1) {
             let number = SlotNo(slot as u16);
-            let Some(header) = client.take(number, last[slot], &mut body).unwrap() else {
+            let Some(header) = client.take(CELL, number, last[slot], &mut body).unwrap() else {
                 continue;
             };
             last[slot] = header.seq;

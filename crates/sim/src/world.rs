@@ -414,7 +414,9 @@ impl World {
     fn excuses(&self, invoked: u64) -> Excuses {
         let mut excuses = Excuses::default();
         excuses.set(Excuses::NO_SPACE, self.swarm.chunks.is_some() && self.lives == 1);
-        excuses.set(Excuses::IO, self.io_failed && (invoked < self.healed_at || self.is_broken()));
+        // A checkpoint that had failed already may be told of later.
+        let is_healed = self.healed_at < invoked.min(self.switched_at) && !self.is_broken();
+        excuses.set(Excuses::IO, self.io_failed && !is_healed);
         excuses
     }
 

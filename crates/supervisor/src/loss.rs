@@ -9,15 +9,18 @@
 //! * A successor starts from what the last checkpoint made of the ledger: while one is being recorded none
 //!   starts, and one that still waits for cells is given up.
 //! * Between the loss of a cell and the readiness of its successor no checkpoint begins.
+//! * Once nobody knows which superblock counts (the recorder is broken) there are no successors: one would
+//!   take blocks for free that its predecessor had written for a checkpoint that may be on the device.
 //! * A cell hears of a loss before it hears of the successor, and of each once. A successor hears first of
 //!   those that are lost when it starts.
 
 use std::collections::BTreeMap;
 
 use warren_base::{CellId, Epoch};
-use warren_proto::control::Order;
+use warren_proto::control::{Order, Written};
 
 use crate::admission::send;
+use crate::count;
 use crate::event::{Effect, Failure};
 use crate::fleet::CellState;
 use crate::set::CellSet;
@@ -105,6 +108,18 @@ impl Supervisor {
         }
     }
 
+    /// Hands out again what free chunks nobody has, if all cells have said which they have.
+    pub(crate) fn count_chunks(&mut self, written: &[(CellId, Written)], turn: &mut Turn<'_>) {
+        if !self.losses.uncounted || written.is_empty() {
+            return;
+        }
+        if let Some(missing) = count::missing(self.recorder.ledger(), written) {
+            self.losses.uncounted = false;
+            // Whoever finds none asks all others, so it may be anybody's.
+            count::hand_out(&missing, written[0].0, turn.effects);
+        }
+    }
+
     /// Starts successors of the cells whose loss everybody has heard of.
     pub(crate) fn restart_lost(&mut self, turn: &mut Turn<'_>) {
         let is_over = matches!(self.stage, Stage::Closing { .. } | Stage::Ended);
@@ -112,6 +127,10 @@ impl Supervisor {
             && !self.barrier.is_recording()
             && let Some(cell) = self.losses.next_heard()
         {
+            if self.recorder.broken().is_some() {
+                let epoch = self.fleet.epoch(cell);
+                return self.fail(Failure::CellExited { cell, epoch }, turn);
+            }
             self.losses.unheard.remove(&cell);
             let others = self.fleet.living();
             let epoch = self.fleet.restart(cell);

@@ -84,7 +84,7 @@ pub struct Supervisor {
     pub(crate) admission: Admission,
     pub(crate) losses: Losses,
     pub(crate) barrier: Barrier,
-    recorder: Recorder,
+    pub(crate) recorder: Recorder,
     pub(crate) stage: Stage,
     recovery: Option<Recovery>,
     /// A superblock copy to bring up to date before anything else.
@@ -425,6 +425,7 @@ impl Supervisor {
     ) {
         let Some(all) = self.barrier.written(from, number, result) else { return };
         let clean = matches!(self.stage, Stage::LastCheckpoint { started: true });
+        self.count_chunks(all.as_deref().unwrap_or_default(), turn);
         let begun = all.and_then(|written| {
             self.recorder.begin(number, clean, &written, &self.owners, turn.effects)
         });

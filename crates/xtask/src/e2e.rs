@@ -15,6 +15,7 @@
 mod attacked;
 mod fleet;
 mod hardship;
+mod kills;
 mod large;
 mod lifecycle;
 mod process;
@@ -278,6 +279,7 @@ pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             lifecycle::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);
             large::run(&ground, cells, &mut tally);
+            kills::run(&ground, cells, &mut tally);
             suites::run(&ground, cells, &mut tally);
             attacked::run(&ground, cells, &mut tally);
         }

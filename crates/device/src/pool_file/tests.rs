@@ -45,6 +45,47 @@ fn two_fleets_never_have_one_pool() {
 }
 
 #[test]
+fn a_writers_lock_goes_with_its_open_file() {
+    let scratch = ScratchPath::new();
+    let pool = PoolFile::create(scratch.path(), 4).unwrap();
+    let [first, second, other] = [(); 3].map(|()| pool.reopen().unwrap());
+    first.lock_as_writer(7).unwrap();
+    other.lock_as_writer(8).unwrap();
+    let duplicate = first.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| second.lock_as_writer(7).unwrap());
+        drop(first);
+        assert!(!waits.is_finished(), "a duplicate of it is open");
+        drop(duplicate);
+        waits.join().unwrap();
+    });
+    // The pool can be had when nobody has its lock and the last writer's is gone.
+    drop(pool);
+    std::thread::scope(|scope| {
+        let opens = scope.spawn(|| PoolFile::open_exclusive(scratch.path()).unwrap());
+        drop(second);
+        assert!(!opens.is_finished(), "one may still write");
+        drop(other);
+        opens.join().unwrap();
+    });
+}
+
+#[test]
+fn an_open_file_of_ones_own_reaches_the_same_blocks() {
+    let scratch = ScratchPath::new();
+    let pool = PoolFile::create(scratch.path(), 4).unwrap();
+    let own = pool.reopen().unwrap();
+    own.write_blocks(BlockNo(3), &[5; BLOCK_SIZE]).unwrap();
+    let mut block = [0; BLOCK_SIZE];
+    pool.read_blocks(BlockNo(3), &mut block).unwrap();
+    assert_eq!((block, own.len_blocks()), ([5; BLOCK_SIZE], 4));
+    let mode = |pool: &PoolFile| fcntl_getfl(pool.as_fd()).unwrap();
+    assert_eq!(mode(&pool), mode(&own));
+    drop(pool);
+    assert!(PoolFile::open_exclusive(scratch.path()).is_ok(), "it has no part in the lock");
+}
+
+#[test]
 fn errors_name_the_pool_and_a_remedy() {
     let scratch = ScratchPath::new();
     let text = |e: DeviceError| e.to_string();

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
 use warren_base::{BlockNo, Errno};
@@ -36,9 +35,10 @@ enum Direction {
 }
 
 impl Disk {
-    /// `pool` is for messages. The reading end of the cell's bell ends [`Self::sleep`].
-    pub fn open(device: OwnedFd, pool: &Path, bell: OwnedFd) -> Result<Self, FleetError> {
-        let (mut device, without_ring) = open_queue(PoolFile::from_fd(device, pool)?)?;
+    /// `device` is an open file of this process's own. The reading end of the cell's bell ends
+    /// [`Self::sleep`].
+    pub fn open(device: PoolFile, bell: OwnedFd) -> Result<Self, FleetError> {
+        let (mut device, without_ring) = open_queue(device)?;
         if let Some(why) = without_ring {
             eprintln!("warren: {why}; until then a cell waits for each of its reads and writes");
         }

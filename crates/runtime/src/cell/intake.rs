@@ -111,6 +111,12 @@ impl Intake {
         self.dispatch.clients_queued() + self.held.len()
     }
 
+    /// The next that finishes work, or of a peer.
+    pub fn next_urgent(&mut self) -> Option<Work> {
+        self.dispatch.set_live(Origin::Peer, 0);
+        self.dispatch.take_urgent()
+    }
+
     /// What to do next while `live` tasks are.
     #[inline]
     pub fn next(&mut self, live: usize, memory: &SharedMemory) -> Option<Work> {

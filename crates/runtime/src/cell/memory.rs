@@ -50,7 +50,24 @@ impl ClientMemory {
         let replies = ReplyWriter::new(map_writable(replies.as_fd())?, slots, cell, epoch)?;
         let taken = (0..slots).map(|slot| replies.last_seq(SlotNo(slot as u16))).collect();
         let (bells_seen, rung, queued, in_work) = (0, 0, 0, 0);
-        Ok(Self { requests, replies, bells_seen, rung, queued, in_work, taken, silent: false })
+        let mut memory =
+            Self { requests, replies, bells_seen, rung, queued, in_work, taken, silent: false };
+        if memory.replies.is_inherited() {
+            memory.take_over(cell);
+        }
+        Ok(memory)
+    }
+
+    /// What a predecessor left: its grants are void, who has its answer and sleeps is woken, and what it
+    /// had not answered rings. A request that is posted later changes the bell after this look at it.
+    fn take_over(&mut self, cell: CellId) {
+        self.replies.clear_words();
+        self.requests.rung(cell, &mut self.bells_seen);
+        for (slot, &answered) in self.taken.iter().enumerate() {
+            let waits = self.requests.waits(cell, SlotNo(slot as u16), answered);
+            self.rung |= u64::from(waits) << slot;
+        }
+        self.replies.wake_parked(&self.requests);
     }
 }
 
@@ -131,7 +148,7 @@ impl SharedMemory {
     pub fn peek(&self, from: SlotRef, body: &mut Vec<u8>) -> bool {
         let Some(memory) = self.clients.get(&from.client) else { return false };
         let taken = memory.taken[usize::from(from.slot.0)];
-        matches!(memory.requests.take(from.slot, taken, body), Ok(Some(_)))
+        matches!(memory.requests.take(self.cell, from.slot, taken, body), Ok(Some(_)))
     }
 
     /// The slot's new request, its body copied to `body`, or the number of one that is malformed.
@@ -146,7 +163,7 @@ impl SharedMemory {
         memory.queued &= !bit;
         memory.rung &= !bit;
         let taken = &mut memory.taken[usize::from(from.slot.0)];
-        match memory.requests.take(from.slot, *taken, body) {
+        match memory.requests.take(self.cell, from.slot, *taken, body) {
             Ok(None) => None,
             Ok(Some(header)) => {
                 *taken = header.seq;
@@ -259,7 +276,12 @@ mod tests {
     }
 
     fn post(client: &ClientWriter, seq: u32, payload_len: u32) {
-        client.post(SLOT.slot, &RequestHeader { seq, payload_len, ..Default::default() }, b"body");
+        client.post(
+            CELL,
+            SLOT.slot,
+            &RequestHeader { seq, payload_len, ..Default::default() },
+            b"body",
+        );
         client.ring(CELL, SLOT.slot);
     }
 
@@ -306,6 +328,61 @@ mod tests {
         memory.refuse(SLOT, header.seq);
         let answer = replies.take(SLOT.slot, 5, &mut Vec::new()).expect("sound").expect("there");
         assert_eq!(answer.errno, Some(Errno::EPROTO));
+    }
+
+    /// Cell 2 dies with one request answered, one taken, one posted and not rung; the slot of another
+    /// is on its way to a living cell.
+    #[test]
+    fn a_successor_finds_what_waits_for_it_and_nothing_else() {
+        let slots = 4;
+        let segment = |len| Segment::create("warren-test", len).expect("segment");
+        let (requests, replies) =
+            (segment(client_segment_len(slots)), segment(cell_segment_len(slots)));
+        let client = ClientWriter::new(requests.map().clone(), slots).expect("writer");
+        let open = |epoch| {
+            let frames = Frames::create(1).expect("frames");
+            let mut memory = SharedMemory::new(frames, CELL, Epoch(epoch));
+            let own = replies.fd().try_clone_to_owned().expect("fd");
+            let fds = [requests.read_only_fd().expect("fd"), own];
+            memory.admit(CLIENT, slots as u16, fds).expect("admit");
+            memory
+        };
+        let of = |slot| SlotRef { client: CLIENT, slot: SlotNo(slot) };
+        let header = |seq| RequestHeader { seq, ..Default::default() };
+        let mut first = open(1);
+        assert!(offered(&mut first).is_empty());
+        first.store_word(CLIENT, 9, 5);
+        for (cell, slot) in [(CELL, 0), (CELL, 1), (CellId(1), 2)] {
+            client.post(cell, SlotNo(slot), &header(1), b"body");
+            client.ring(cell, SlotNo(slot));
+        }
+        assert_eq!(offered(&mut first), [of(0), of(1)]);
+        for slot in [0, 1] {
+            assert!(first.take(of(slot), &mut Vec::new()).is_some());
+        }
+        first.reply(of(0), 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
+        client.post(CELL, SlotNo(3), &header(1), b"body");
+        drop(first);
+        let mut second = open(2);
+        assert_eq!(
+            ReplyReader::new(map_read_only(replies.fd()).expect("map"), slots)
+                .expect("reader")
+                .load_word(9),
+            0
+        );
+        assert_eq!(offered(&mut second), [of(1), of(3)]);
+        let mut body = Vec::new();
+        for slot in [1, 3] {
+            assert_eq!(second.take(of(slot), &mut body).expect("new").expect("sound").seq, 1);
+        }
+        // The bell of a request that was found without it.
+        client.ring(CELL, SlotNo(3));
+        second.reply(of(3), 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
+        assert_eq!(offered(&mut second), [of(3)]);
+        assert!(second.take(of(3), &mut body).is_none());
+        client.post(CELL, SlotNo(0), &header(2), b"body");
+        client.ring(CELL, SlotNo(0));
+        assert_eq!(offered(&mut second), [of(0)]);
     }
 
     #[test]

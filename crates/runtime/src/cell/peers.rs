@@ -26,8 +26,9 @@ struct Peer {
     link: PeerLink,
     /// Messages of an earlier one are refused.
     epoch: Epoch,
-    /// What is sent to it is sent under this one.
+    /// What is sent to it is sent under this one, and what it sends under the other.
     capability: Capability,
+    admits: Capability,
     vitals: VitalsReader,
     bell: WakeFd,
     /// Encoded messages that found no room, by lane.
@@ -94,13 +95,16 @@ impl Peers {
         let place = self.peers.get_mut(usize::from(peer.0)).ok_or_else(|| faulty(peer))?;
         self.inbox.add(admits, Uses::Many).map_err(|_| faulty(peer))?;
         let (waiting, unrung) = (Default::default(), false);
-        *place = Some(Peer { link, epoch, capability, vitals, bell, waiting, unrung });
+        *place = Some(Peer { link, epoch, capability, admits, vitals, bell, waiting, unrung });
         Ok(())
     }
 
-    /// Takes this one capability off the inbox's list.
-    pub fn revoke(&mut self, capability: Capability) {
-        self.inbox.revoke(capability);
+    /// The peer is gone, and what it had sent has been received. What waits for it is dropped.
+    pub fn close(&mut self, peer: CellId) {
+        let place = self.peers.get_mut(usize::from(peer.0));
+        if let Some(gone) = place.and_then(Option::take) {
+            self.inbox.revoke(gone.admits);
+        }
     }
 
     /// Messages dropped so far.
@@ -124,7 +128,9 @@ impl Peers {
         self.bytes.clear();
         message.encode(&mut self.bytes);
         let lane = lane_of(message);
-        let peer = peer(&mut self.peers, to)?;
+        let Some(peer) = self.peers.get_mut(usize::from(to.0)).and_then(Option::as_mut) else {
+            return Err(FleetError::Bug(format!("a message to cell {to}, which is lost")));
+        };
         peer.unrung = true;
         let waiting = &mut peer.waiting[lane as usize];
         if waiting.is_empty() {
@@ -168,9 +174,11 @@ impl Peers {
         self.peers.iter().flatten().any(|peer| peer.unrung)
     }
 
-    /// The next message in a lane of a peer, if it may be taken.
+    /// The next message in a lane of a peer, if it may be taken. There is none of one that is lost.
     pub fn receive(&mut self, from: CellId, lane: Lane) -> Result<Received, FleetError> {
-        let peer = peer(&mut self.peers, from)?;
+        let Some(peer) = self.peers.get_mut(usize::from(from.0)).and_then(Option::as_mut) else {
+            return Ok(Received::Nothing);
+        };
         let received = peer.link.receive(lane, &mut self.bytes).map_err(|_| faulty(from))?;
         let Some(Envelope { epoch, capability }) = received else { return Ok(Received::Nothing) };
         if epoch < peer.epoch {
@@ -194,11 +202,7 @@ fn tell_first(count: u64, cell: CellId, from: CellId, what: &str) {
     }
 }
 
-fn peer(peers: &mut [Option<Peer>], cell: CellId) -> Result<&mut Peer, FleetError> {
-    peers.get_mut(usize::from(cell.0)).and_then(Option::as_mut).ok_or_else(|| faulty(cell))
-}
-
-/// In this version a faulty peer ends the fleet.
+/// A cell that cannot make sense of a peer ends; its successor gets a new link.
 fn faulty(peer: CellId) -> FleetError {
     FleetError::FaultyPeer(peer)
 }

@@ -80,6 +80,11 @@ impl Mailboxes {
         Ok(())
     }
 
+    /// A successor answers under the name of the cell that has left.
+    pub fn enter(&mut self, cell: CellId) -> Result<(), FleetError> {
+        self.register(inbox_name(cell), Address::Cell(cell))
+    }
+
     /// Lets a cell send to the mailbox of this name, under a capability of its own, and says where
     /// the name leads.
     pub fn give(&mut self, sender: CellId, name: &Name) -> Result<Passage, FleetError> {
@@ -104,22 +109,18 @@ impl Mailboxes {
         admitted
     }
 
-    /// A cell is gone: nobody finds its mailbox any more, and what it was given is taken away.
-    /// Says on whose lists that was.
-    pub fn leave(&mut self, cell: CellId) -> Vec<(Address, Capability)> {
+    /// A cell is gone: nobody finds its mailbox any more, and what it was given, or others for it, is
+    /// taken away. Its peers take it off their own lists when they have handled what it had sent.
+    pub fn leave(&mut self, cell: CellId) {
+        let inbox = inbox_name(cell);
         self.registry.deregister_address(&Address::Cell(cell));
-        self.registrations.remove(&inbox_name(cell));
-        let mine = self.given.extract_if(.., |(sender, _), _| *sender == cell);
-        let mine: Vec<(Name, Capability)> = mine.map(|((_, name), it)| (name, it)).collect();
-        let mut revoked = Vec::new();
-        for (name, capability) in mine {
-            let Some(&id) = self.registrations.get(&name) else { continue };
-            let found = self.registry.resolve(&name, capability, None);
-            if let (Ok(found), true) = (found, self.registry.revoke(id, capability)) {
-                revoked.push((found.address, capability));
+        self.registrations.remove(&inbox);
+        let gone = self.given.extract_if(.., |(sender, to), _| *sender == cell || *to == inbox);
+        for ((_, name), capability) in gone {
+            if let Some(&id) = self.registrations.get(&name) {
+                self.registry.revoke(id, capability);
             }
         }
-        revoked
     }
 
     /// All mailboxes, in order of their names.
@@ -169,14 +170,28 @@ mod tests {
         let to_supervisor = [0, 1, 2].map(|cell| give(cell, supervisor_name()));
         let to_two = give(1, inbox_name(CellId(2)));
         give(2, inbox_name(CellId(1)));
-        let revoked = mailboxes.leave(CellId(1));
-        let expected =
-            [(Address::Cell(CellId(2)), to_two), (Address::Supervisor, to_supervisor[1])];
-        assert_eq!(revoked, expected);
+        let two = mailboxes.registrations[&inbox_name(CellId(2))];
+        mailboxes.leave(CellId(1));
+        assert!(!mailboxes.registry.admits(two, to_two));
         let admitted = to_supervisor.map(|it| mailboxes.admits_report(it));
         assert_eq!(admitted, [true, false, true]);
         assert!(mailboxes.give(CellId(0), &inbox_name(CellId(1))).is_err());
-        assert!(mailboxes.leave(CellId(1)).is_empty());
+        mailboxes.leave(CellId(1));
+    }
+
+    #[test]
+    fn a_successor_answers_under_its_predecessors_name() {
+        let mut mailboxes = mailboxes(2);
+        let inbox = inbox_name(CellId(1));
+        let before = mailboxes.give(CellId(0), &inbox).expect("give").capability;
+        mailboxes.leave(CellId(1));
+        mailboxes.enter(CellId(1)).expect("enter");
+        let passage = mailboxes.give(CellId(0), &inbox).expect("give");
+        assert_eq!(passage.address, Address::Cell(CellId(1)));
+        let list = mailboxes.registrations[&inbox];
+        let admits = |it| mailboxes.registry.admits(list, it);
+        assert!(admits(passage.capability) && !admits(before));
+        assert!(mailboxes.enter(CellId(1)).is_err(), "it is there");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! needs, the writer's descriptor to one and read-only ones to the others.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Epoch};
@@ -14,8 +15,10 @@ use warren_shm::{
 use crate::bell::Bell;
 use crate::error::{FleetError, system};
 
-/// One cell's lasting memory.
+/// One cell's lasting memory: what its successor takes over.
 pub struct CellMemory {
+    /// Its buffer cache, log image and cache table. Nobody maps them but the cell.
+    frames: OwnedFd,
     bell: Bell,
     /// The supervisor's own rope.
     rope: WakeFd,
@@ -25,16 +28,32 @@ pub struct CellMemory {
 
 /// The fleet's lasting memory. What belongs to a pair is made when it is given away.
 pub struct FleetMemory {
-    map: Segment,
+    map_segment: Segment,
+    /// The shard map as it was last published.
+    map: ShardMap,
     pub cells: Vec<CellMemory>,
 }
 
-/// A client's part, on its way: descriptors for each who gets some.
+/// A client's segments, kept for as long as any cell, or a successor of one, may have to know it.
+pub struct ClientMemory {
+    /// The client's own, read-only.
+    requests: Arc<OwnedFd>,
+    /// Each cell's for it.
+    replies: Vec<Arc<OwnedFd>>,
+}
+
+impl ClientMemory {
+    /// Beside an `Order::Admit` to this cell.
+    pub fn for_cell(&self, cell: CellId) -> Vec<Arc<OwnedFd>> {
+        vec![Arc::clone(&self.requests), Arc::clone(&self.replies[usize::from(cell.0)])]
+    }
+}
+
+/// A client's part, as it is made.
 pub struct Outfit {
     /// Beside a `Welcome`.
     pub client: Vec<OwnedFd>,
-    /// Beside an `Order::Admit` to each cell.
-    pub cells: Vec<Vec<OwnedFd>>,
+    pub kept: ClientMemory,
 }
 
 fn copy(fd: impl AsFd) -> Result<OwnedFd, FleetError> {
@@ -42,20 +61,38 @@ fn copy(fd: impl AsFd) -> Result<OwnedFd, FleetError> {
 }
 
 impl FleetMemory {
-    pub fn create(map: &ShardMap) -> Result<Self, FleetError> {
-        let segment = Segment::create("warren-map", SHARD_MAP_LEN)?;
-        ShardMapWriter::new(segment.map().clone())?.publish(map);
-        let cells = map.epochs.iter().enumerate();
-        let cells = cells.map(|(cell, &epoch)| CellMemory::create(CellId(cell as u16), epoch));
-        Ok(Self { map: segment, cells: cells.collect::<Result<_, _>>()? })
+    /// `frames` says how many each cell has in all.
+    pub fn create(map: ShardMap, frames: impl Fn(CellId) -> u32) -> Result<Self, FleetError> {
+        let map_segment = Segment::create("warren-map", SHARD_MAP_LEN)?;
+        ShardMapWriter::new(map_segment.map().clone())?.publish(&map);
+        let cells = (0..).map(CellId).zip(&map.epochs);
+        let cells = cells.map(|(cell, &epoch)| CellMemory::create(cell, epoch, frames(cell)));
+        let cells = cells.collect::<Result<_, _>>()?;
+        Ok(Self { map_segment, map, cells })
+    }
+
+    pub fn map(&self) -> &ShardMap {
+        &self.map
+    }
+
+    /// The cell has a successor. Who owns what stays, so the map is no newer for it.
+    pub fn renew(&mut self, cell: CellId, epoch: Epoch) -> Result<(), FleetError> {
+        self.map.epochs[usize::from(cell.0)] = epoch;
+        ShardMapWriter::new(self.map_segment.map().clone())?.publish(&self.map);
+        Ok(())
+    }
+
+    /// For the keeper.
+    pub fn frames(&self, cell: CellId) -> Result<OwnedFd, FleetError> {
+        copy(&self.cell(cell).frames)
     }
 
     /// Beside a `CellStart`, behind the device.
-    pub fn for_start(&self, cell: CellId, frames: OwnedFd) -> Result<Vec<OwnedFd>, FleetError> {
+    pub fn for_start(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
         let own = self.cell(cell);
         Ok(vec![
-            self.map.read_only_fd()?,
-            frames,
+            self.map_segment.read_only_fd()?,
+            copy(&own.frames)?,
             copy(own.bell.reader())?,
             copy(own.vitals_segment.fd())?,
         ])
@@ -89,27 +126,31 @@ impl FleetMemory {
         let requests = Segment::create(&name, client_segment_len(slots))?;
         // Cells open it before the client has seen it.
         ClientWriter::new(requests.map().clone(), slots)?;
-        let mut client = vec![copy(requests.fd())?, self.map.read_only_fd()?];
-        let mut cells = Vec::with_capacity(self.cells.len());
+        let mut client = vec![copy(requests.fd())?, self.map_segment.read_only_fd()?];
+        let mut kept =
+            ClientMemory { requests: Arc::new(requests.read_only_fd()?), replies: Vec::new() };
         for cell in &self.cells {
             let replies = Segment::create(&name, cell_segment_len(slots))?;
             client.push(replies.read_only_fd()?);
             client.push(cell.vitals_segment.read_only_fd()?);
             client.push(cell.bell.rope()?);
-            cells.push(vec![requests.read_only_fd()?, replies.into_parts().0]);
+            kept.replies.push(Arc::new(replies.into_parts().0));
         }
-        Ok(Outfit { client, cells })
+        Ok(Outfit { client, kept })
     }
 }
 
 impl CellMemory {
-    fn create(cell: CellId, epoch: Epoch) -> Result<Self, FleetError> {
+    fn create(cell: CellId, epoch: Epoch, frames: u32) -> Result<Self, FleetError> {
+        let len = frames as usize * BLOCK_SIZE;
+        let (frames, map) = Segment::create(&format!("warren-frames-{cell}"), len)?.into_parts();
+        drop(map);
         let segment = Segment::create(&format!("warren-vitals-{cell}"), VITALS_LEN)?;
         VitalsWriter::new(segment.map().clone(), cell, epoch)?;
         let vitals = VitalsReader::new(map_read_only(segment.read_only_fd()?.as_fd())?)?;
         let bell = Bell::new()?;
         let rope = WakeFd::from_fd(bell.rope()?);
-        Ok(Self { bell, rope, vitals_segment: segment, vitals })
+        Ok(Self { frames, bell, rope, vitals_segment: segment, vitals })
     }
 
     /// Makes the cell look at what the supervisor has sent.
@@ -124,14 +165,7 @@ impl CellMemory {
 
 impl Outfit {
     pub fn fds(&self) -> impl Iterator<Item = &OwnedFd> {
-        self.client.iter().chain(self.cells.iter().flatten())
+        let kept = [&self.kept.requests].into_iter().chain(&self.kept.replies);
+        self.client.iter().chain(kept.map(|fd| &**fd))
     }
-}
-
-/// Memory for a cell's buffer cache. Nobody maps it but the cell.
-pub fn frames(cell: CellId, count: u32) -> Result<OwnedFd, FleetError> {
-    let len = count as usize * BLOCK_SIZE;
-    let (fd, map) = Segment::create(&format!("warren-frames-{cell}"), len)?.into_parts();
-    drop(map);
-    Ok(fd)
 }

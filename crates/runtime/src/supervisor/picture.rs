@@ -48,6 +48,8 @@ impl Shell<'_> {
             epoch: cell.epoch.0,
             state: state_name(cell.state).into(),
             shards: cell.shards as u16,
+            restarts: self.cells[at].pauses.restarts,
+            last_pause_ms: self.cells[at].pauses.last.map(|pause| pause.as_millis() as u64),
             heartbeat: memory.vitals.heartbeat(),
             parked: memory.vitals.must_wake(),
             spinners: memory.vitals.spinners(),

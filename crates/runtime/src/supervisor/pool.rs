@@ -103,6 +103,11 @@ impl OpenPool {
         self.file.flush().map_err(|error| errno_of_device(&error))
     }
 
+    /// For a cell's I/O: an open file of its own.
+    pub fn reopen(&self) -> Result<OwnedFd, FleetError> {
+        Ok(self.file.reopen()?.into())
+    }
+
     /// For a cell: the same open file, and so the same lock.
     pub fn share(&self) -> Result<OwnedFd, FleetError> {
         self.file.as_fd().try_clone_to_owned().map_err(system("share the pool device"))

@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, MapVersion};
+use warren_base::{CellId, Epoch, Lsn, MapVersion};
 use warren_cell::CellConfig;
+use warren_disk::LogArea;
 use warren_proto::Wire;
 use warren_shm::ShardMap;
 use warren_supervisor::{Config, Ledger, Supervisor};
 
 use super::mailboxes::{Address, Mailboxes, inbox_name, supervisor_name};
-use super::memory::{self, FleetMemory};
+use super::memory::FleetMemory;
 use super::pool::{self, OpenPool};
+use super::post::{CellPost, Door};
 use super::visitors::Visitors;
-use super::{CellPost, FIRST_EPOCH, Shell, keeper_died};
+use super::{FIRST_EPOCH, Shell, keeper_died};
 use crate::error::{FleetError, system};
 use crate::keeper::pool_name;
 use crate::launch::path_of;
@@ -46,19 +48,23 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         return Err(FleetError::TooManyCells { pool, cells: plan.cells, most });
     }
     let epochs = vec![FIRST_EPOCH; usize::from(plan.cells)];
-    let map = ShardMap {
-        version: FIRST_MAP,
-        owners: pool::owners(layout.shards(), plan.cells),
-        epochs: epochs.clone(),
-    };
-    let memory = FleetMemory::create(&map)?;
+    let owners = pool::owners(layout.shards(), plan.cells);
+    let map = ShardMap { version: FIRST_MAP, owners: owners.clone(), epochs: epochs.clone() };
+    let frames =
+        |cell| CellConfig::frames_total(frames_of_a_cell(&plan), log_area(&ledger, cell, &plan));
+    let memory = FleetMemory::create(map, frames)?;
     let visitors = Visitors::open(PoolId::of(&path)?)?;
     let mut mailboxes = Mailboxes::open(plan.cells)?;
-    let mut starter =
-        Starter { keeper, plan: &plan, pool: &pool, memory: &memory, mailboxes: &mut mailboxes };
-    let mut cells = starter.start_cells(&ledger, &map)?;
-    starter.introduce(&mut cells)?;
-    let owners = map.owners;
+    let (mut cells, mut next_token) = (Vec::new(), 0);
+    let mut starter = Starter {
+        keeper,
+        plan: &plan,
+        pool: &pool,
+        memory: &memory,
+        mailboxes: &mut mailboxes,
+        next_token: &mut next_token,
+    };
+    starter.start_cells(&ledger, &mut cells)?;
     let config = Config { epochs, map_version: FIRST_MAP, owners, ledger, recover: false, copies };
     Ok(Shell {
         plan,
@@ -70,118 +76,172 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         shards: layout.shards(),
         total_blocks: layout.total_blocks(),
         cells,
+        next_token,
+        beginning: Vec::new(),
         visitors,
         applying: BTreeMap::new(),
         arrivals: BTreeMap::new(),
+        clients: BTreeMap::new(),
         effects: Vec::new(),
         pending: VecDeque::new(),
         wake: None,
         ended: None,
-        first_failure: None,
     })
 }
 
+fn frames_of_a_cell(plan: &FleetPlan) -> u32 {
+    let frames = plan.cache_bytes / BLOCK_SIZE as u64 / u64::from(plan.cells);
+    frames.clamp(FRAMES_MIN, FRAMES_MAX) as u32
+}
+
+fn log_area(ledger: &Ledger, cell: CellId, plan: &FleetPlan) -> LogArea {
+    let layout = ledger.superblock().layout;
+    layout.log_area(usize::from(cell.0), usize::from(plan.cells))
+}
+
+/// How a cell finds its log and its frames.
+pub(super) enum Beginning {
+    /// Both empty, with these free chunks to give to its shards.
+    Fresh(Vec<u64>),
+    /// As its predecessor left them.
+    Successor,
+}
+
 /// What is at hand while cells are started.
-struct Starter<'a> {
-    keeper: &'a mut Outbox,
-    plan: &'a FleetPlan,
-    pool: &'a OpenPool,
-    memory: &'a FleetMemory,
-    mailboxes: &'a mut Mailboxes,
+pub(super) struct Starter<'a> {
+    pub keeper: &'a mut Outbox,
+    pub plan: &'a FleetPlan,
+    pub pool: &'a OpenPool,
+    pub memory: &'a FleetMemory,
+    pub mailboxes: &'a mut Mailboxes,
+    pub next_token: &'a mut u32,
 }
 
 impl Starter<'_> {
-    /// Has the processes started, each with all that only it needs.
+    /// Has the processes started, each with all that only it needs, then gives every two their link.
     fn start_cells(
         &mut self,
         ledger: &Ledger,
-        map: &ShardMap,
-    ) -> Result<Vec<CellPost>, FleetError> {
-        let mut posts = Vec::new();
+        posts: &mut Vec<CellPost>,
+    ) -> Result<(), FleetError> {
         let shares = pool::shares_of_free(ledger, self.plan.cells);
         for (cell, free_chunks) in (0..).map(CellId).zip(shares) {
-            let superblock = ledger.superblock();
-            let (log, logs) = (usize::from(cell.0), usize::from(self.plan.cells));
-            let area = superblock.layout.log_area(log, logs);
-            let start = CellStart {
-                id: cell,
-                epoch: FIRST_EPOCH,
-                cells: self.plan.cells,
-                pool: self.plan.pool.clone(),
-                map: map.owners.clone(),
-                map_version: map.version,
-                secret: superblock.secret,
-                roots: pool::roots_of(ledger, &map.owners, cell),
-                owned_chunks: pool::chunks_of(ledger, &map.owners, cell),
-                free_chunks: Runs::of(&free_chunks),
-                reserved_chunks: superblock.layout.reserved_chunks(),
-                total_blocks: superblock.layout.total_blocks(),
-                frames: self.frames_of_a_cell(),
-                log_start: area.start,
-                log_blocks: area.blocks,
-                incarnation: superblock.generation + 1,
-                generation: superblock.generation,
-                supervisor: self.mailboxes.give(cell, &supervisor_name())?.capability,
-            };
-            let mut link = Outbox::new(self.spawn(cell)?);
-            let total = CellConfig::frames_total(start.frames, area);
-            let frames = self.make_frames(cell, total)?;
-            let mut fds = vec![self.pool.share()?];
-            fds.extend(self.memory.for_start(cell, frames)?);
-            link.send(start.to_bytes(), fds).map_err(system("brief a cell"))?;
-            posts.push(CellPost { link, pid: 0, alive: true, exited: false });
+            let frames = self.memory.frames(cell)?;
+            let name = format!("/cell/{cell}/frames").into_bytes().into();
+            self.tell_keeper(&ToKeeper::Keep { name }, vec![frames])?;
+            let devices = [self.pool.reopen()?, self.pool.reopen()?];
+            let beginning = Beginning::Fresh(free_chunks);
+            posts.push(self.start(cell, FIRST_EPOCH, beginning, devices, ledger)?);
         }
-        Ok(posts)
+        for a in 0..posts.len() {
+            for b in a + 1..posts.len() {
+                let [for_a, for_b] = self.link(CellId(a as u16), CellId(b as u16), posts)?;
+                posts[a].open_door(for_a);
+                posts[b].open_door(for_b);
+            }
+        }
+        posts.iter_mut().for_each(CellPost::begin);
+        Ok(())
     }
 
-    fn frames_of_a_cell(&self) -> u32 {
-        let frames = self.plan.cache_bytes / BLOCK_SIZE as u64 / u64::from(self.plan.cells);
-        frames.clamp(FRAMES_MIN, FRAMES_MAX) as u32
+    /// Has a cell's process started and tells it what only it needs. Its links come next. Of the devices
+    /// one is for it, and one, opened before it can have written, for its successor: that will see every
+    /// error that this one causes. After an error no process was asked for.
+    pub(super) fn start(
+        &mut self,
+        cell: CellId,
+        epoch: Epoch,
+        beginning: Beginning,
+        [own_device, next_device]: [OwnedFd; 2],
+        ledger: &Ledger,
+    ) -> Result<CellPost, FleetError> {
+        let start = self.cell_start(cell, epoch, beginning, ledger)?;
+        let mut fds = vec![self.pool.share()?, own_device];
+        fds.extend(self.memory.for_start(cell)?);
+        let (token, link) = self.spawn(cell)?;
+        let mut post = CellPost::new(epoch, token, link, next_device);
+        // A cell that is gone shows by its exit.
+        let _ = post.link.send(start.to_bytes(), fds);
+        Ok(post)
     }
 
-    /// Asks the keeper for the cell's process; gives the supervisor's end of its link.
-    fn spawn(&mut self, cell: CellId) -> Result<Link, FleetError> {
+    fn cell_start(
+        &mut self,
+        cell: CellId,
+        epoch: Epoch,
+        beginning: Beginning,
+        ledger: &Ledger,
+    ) -> Result<CellStart, FleetError> {
+        let (superblock, map) = (ledger.superblock(), self.memory.map());
+        let area = log_area(ledger, cell, self.plan);
+        let logs = ledger.logs();
+        let (free_chunks, successor) = match beginning {
+            Beginning::Fresh(chunks) => (chunks, false),
+            Beginning::Successor => (Vec::new(), true),
+        };
+        // The opening of the pool, which comes next, makes all logs anew.
+        let (incarnation, log_from) = match successor {
+            false => (superblock.generation + 1, Lsn(0)),
+            true => (logs.incarnation, logs.starts[usize::from(cell.0)]),
+        };
+        Ok(CellStart {
+            id: cell,
+            epoch,
+            cells: self.plan.cells,
+            pool: self.plan.pool.clone(),
+            map: map.owners.clone(),
+            map_version: map.version,
+            secret: superblock.secret,
+            roots: pool::roots_of(ledger, &map.owners, cell),
+            owned_chunks: pool::chunks_of(ledger, &map.owners, cell),
+            free_chunks: Runs::of(&free_chunks),
+            reserved_chunks: superblock.layout.reserved_chunks(),
+            total_blocks: superblock.layout.total_blocks(),
+            frames: frames_of_a_cell(self.plan),
+            log_start: area.start,
+            log_blocks: area.blocks,
+            log_from,
+            successor,
+            incarnation,
+            generation: superblock.generation,
+            supervisor: self.mailboxes.give(cell, &supervisor_name())?.capability,
+        })
+    }
+
+    /// Asks the keeper for the cell's process; gives its token and the supervisor's end of its link.
+    fn spawn(&mut self, cell: CellId) -> Result<(u32, Link), FleetError> {
         let (ours, theirs) = Link::pair().map_err(system("make a cell's link"))?;
         let number = cell.to_string();
         let name = pool_name(&self.plan.pool);
         let args = role_args([ROLE_CELL.as_bytes(), number.as_bytes(), name]);
-        let spawn = ToKeeper::Spawn { token: u32::from(cell.0), args };
-        self.tell_keeper(&spawn, vec![theirs.into_fd()])?;
-        Ok(ours)
-    }
-
-    /// Memory of the cell's buffer cache, which the keeper holds too.
-    fn make_frames(&mut self, cell: CellId, count: u32) -> Result<OwnedFd, FleetError> {
-        let frames = memory::frames(cell, count)?;
-        let copy = frames.try_clone().map_err(system("share memory"))?;
-        let name = format!("/cell/{cell}/frames").into_bytes().into();
-        self.tell_keeper(&ToKeeper::Keep { name }, vec![copy])?;
-        Ok(frames)
+        let token = *self.next_token;
+        *self.next_token += 1;
+        self.tell_keeper(&ToKeeper::Spawn { token, args }, vec![theirs.into_fd()])?;
+        Ok((token, ours))
     }
 
     fn tell_keeper(&mut self, message: &ToKeeper, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
         self.keeper.send(message.to_bytes(), fds).map_err(|_| keeper_died())
     }
 
-    /// Gives every two cells their link: each is found by the name of its inbox, and sends under a
-    /// capability of its own.
-    fn introduce(&mut self, cells: &mut [CellPost]) -> Result<(), FleetError> {
-        for a in (0..self.plan.cells).map(CellId) {
-            for b in (a.0 + 1..self.plan.cells).map(CellId) {
-                let a_to_b = self.mailboxes.give(a, &inbox_name(b))?;
-                let b_to_a = self.mailboxes.give(b, &inbox_name(a))?;
-                let (a_at, b_at) = (cell_at(b_to_a.address)?, cell_at(a_to_b.address)?);
-                let [for_a, for_b] = self.memory.link(a_at, b_at)?;
-                let (to, from) = (a_to_b.capability, b_to_a.capability);
-                let doors = [(a_at, b_at, to, from, for_a), (b_at, a_at, from, to, for_b)];
-                for (cell, peer, capability, admits, fds) in doors {
-                    let door = PeerDoor { peer, epoch: FIRST_EPOCH, capability, admits };
-                    let link = &mut cells[usize::from(cell.0)].link;
-                    link.send(door.to_bytes(), fds).map_err(system("introduce cells"))?;
-                }
-            }
-        }
-        Ok(())
+    /// A link for two cells, as each of them gets it: each is found by the name of its inbox, and sends
+    /// under a capability of its own.
+    pub(super) fn link(
+        &mut self,
+        a: CellId,
+        b: CellId,
+        posts: &[CellPost],
+    ) -> Result<[Door; 2], FleetError> {
+        let a_to_b = self.mailboxes.give(a, &inbox_name(b))?;
+        let b_to_a = self.mailboxes.give(b, &inbox_name(a))?;
+        let (a_at, b_at) = (cell_at(b_to_a.address)?, cell_at(a_to_b.address)?);
+        let [for_a, for_b] = self.memory.link(a_at, b_at)?;
+        let (to, from) = (a_to_b.capability, b_to_a.capability);
+        let door = |peer: CellId, capability, admits, fds| {
+            let epoch = posts[usize::from(peer.0)].epoch;
+            Door { door: PeerDoor { peer, epoch, capability, admits }, fds }
+        };
+        Ok([door(b_at, to, from, for_a), door(a_at, from, to, for_b)])
     }
 }
 

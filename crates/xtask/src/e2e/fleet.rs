@@ -106,6 +106,15 @@ impl Fleet {
         self.warren(&["status"], &[&self.pool]).is_ok_and(|outcome| outcome.status.success())
     }
 
+    /// What `warren status` says; nothing if it fails. Apart from [`process::run`], beside which it may be
+    /// asked.
+    pub fn status(&self) -> Result<String> {
+        let mut command = Command::new(&self.warren);
+        let asked = command.arg("status").arg(&self.pool).output().context("cannot ask")?;
+        let told = if asked.status.success() { asked.stdout } else { Vec::new() };
+        Ok(String::from_utf8_lossy(&told).into_owned())
+    }
+
     pub fn warren(&self, arguments: &[&str], paths: &[&Path]) -> Result<Outcome> {
         let mut command = Command::new(&self.warren);
         command.args(arguments).args(paths);
@@ -185,7 +194,12 @@ impl Fleet {
 
     /// The end of what the fleet printed.
     pub fn last_words(&self) -> String {
-        tail(&std::fs::read_to_string(&self.words).unwrap_or_default())
+        tail(&self.words())
+    }
+
+    /// All that it printed.
+    pub fn words(&self) -> String {
+        std::fs::read_to_string(&self.words).unwrap_or_default()
     }
 }
 

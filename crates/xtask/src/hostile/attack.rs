@@ -148,7 +148,8 @@ fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             uid: 0,
             gid: 0,
             payload_len: *rng.pick(&[0, 1, 4096, PAYLOAD_MAX as u32, u32::MAX]),
-            body_len: rng.chance(1, 8).then(|| rng.next_u64() as u32),
+            body_len: rng.chance(1, 8).then(|| rng.next_u64() as u16),
+            addressee: rng.chance(1, 8).then(|| rng.next_u64() as u16),
         };
         client.post(cell, slot, &line, &forge::bend(rng, request.to_bytes()));
         if rng.chance(1, 20) {

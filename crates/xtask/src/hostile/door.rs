@@ -18,10 +18,8 @@ use rustix::net::{
 use rustix::time::Timespec;
 use warren_base::limits::{BODY_MAX, SLOTS_MAX};
 use warren_base::{CellId, SlotNo};
-use warren_proto::slot::request::{
-    BODY_LEN, GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_LEN, SEQ, UID,
-};
-use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, REQUEST_AREAS};
+use warren_proto::slot::request::{GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_LEN, POSTED, UID};
+use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, Posted, REQUEST_AREAS};
 use warren_proto::{Answer, Reply, Request, Wire};
 use warren_shm::{
     ReplyReader, ShardMap, ShardMapReader, Store, WriteMap, map_read_only, map_writable,
@@ -156,7 +154,9 @@ pub struct Line {
     pub gid: u32,
     pub payload_len: u32,
     /// Instead of the body's own.
-    pub body_len: Option<u32>,
+    pub body_len: Option<u16>,
+    /// Instead of the cell that it is rung for.
+    pub addressee: Option<u16>,
 }
 
 impl Admission {
@@ -197,9 +197,10 @@ impl Admission {
         self.memory.store32(at + UID, line.uid, Relaxed);
         self.memory.store32(at + GID, line.gid, Relaxed);
         self.memory.store32(at + PAYLOAD_LEN, line.payload_len, Relaxed);
-        let body_len = line.body_len.unwrap_or(body.len() as u32);
-        self.memory.store32(at + BODY_LEN, body_len, Relaxed);
-        self.memory.store32(at + SEQ, line.seq, Release);
+        let body_len = line.body_len.unwrap_or(body.len() as u16);
+        let addressee = line.addressee.unwrap_or(cell.0);
+        let posted = Posted { seq: line.seq, cell: addressee, body_len };
+        self.memory.store64(at + POSTED, posted.pack(), Release);
         self.requests.set(self.requests.get() + 1);
         self.ring(cell, 1 << slot.0);
     }

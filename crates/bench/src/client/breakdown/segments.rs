@@ -53,7 +53,7 @@ impl Segments {
     pub fn post(&mut self, body: &[u8]) {
         self.seq = self.seq.wrapping_add(1);
         let header = RequestHeader { seq: self.seq, ..Default::default() };
-        self.requests.post(SLOT, &header, body);
+        self.requests.post(CELL, SLOT, &header, body);
     }
 
     pub fn ring(&self) {
@@ -69,7 +69,7 @@ impl Segments {
     }
 
     pub fn take(&self, body: &mut Vec<u8>) {
-        let taken = self.seen.take(SLOT, self.seq.wrapping_sub(1), body);
+        let taken = self.seen.take(CELL, SLOT, self.seq.wrapping_sub(1), body);
         let _ = std::hint::black_box((taken, Request::from_bytes(body)));
     }
 

@@ -41,7 +41,7 @@ impl Cell {
     fn post(&mut self, client: u32, slot: u16, request: &Request) {
         let writer = &self.clients[client as usize];
         let header = RequestHeader { seq: 1, ..Default::default() };
-        writer.post(SlotNo(slot), &header, &request.to_bytes());
+        writer.post(CELL, SlotNo(slot), &header, &request.to_bytes());
         writer.ring(CELL, SlotNo(slot));
     }
 
@@ -152,7 +152,7 @@ fn requests_that_end_tasks_are_known_by_a_look() {
     assert!(seems_to_end_tasks(slot_of(0, 0), &cell.memory, &mut body));
     assert!(!seems_to_end_tasks(slot_of(0, 1), &cell.memory, &mut body));
     let writer = &cell.clients[0];
-    writer.post(SlotNo(1), &RequestHeader { seq: 2, ..Default::default() }, b"\xff");
+    writer.post(CELL, SlotNo(1), &RequestHeader { seq: 2, ..Default::default() }, b"\xff");
     assert!(seems_to_end_tasks(slot_of(0, 1), &cell.memory, &mut body), "it will be refused");
     // Let through beyond the share, it must still be what it was when it is taken.
     let mut crowd = Cell::new((TASKS_MAX / SHARE_MIN) as u32);

@@ -98,17 +98,61 @@ fn a_full_inbox_delays_and_keeps_order() {
 }
 
 #[test]
-fn a_revoked_capability_is_refused_alone() {
-    let Pair { mut a, mut b, .. } = pair(1, 1);
-    a.send(B, &numbered(1)).expect("send");
-    a.send(B, &numbered(2)).expect("send");
-    b.send(A, &numbered(3)).expect("send");
+fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
+    let Pair { a: mut first, mut b, vitals, .. } = pair(1, 1);
+    first.send(B, &numbered(1)).expect("send");
+    for n in 0..100_000 {
+        b.send(A, &numbered(n)).expect("send");
+    }
+    drop(first);
+    b.flush().expect("flush");
+    assert!(b.is_backed_up(), "nobody takes it");
     assert_eq!(number_at(&mut b), Some(1));
-    b.revoke(OF_A);
-    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Dropped)));
+    b.close(A);
+    assert!(!b.is_backed_up());
     assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Nothing)));
+    assert!(matches!(b.send(A, &numbered(2)), Err(FleetError::Bug(_))));
+
+    let segment = || Segment::create("warren-test", PEER_SEGMENT_LEN).expect("segment");
+    let [a_to_b, b_to_a] = [segment(), segment()];
+    let renewed = |peer, epoch| PeerDoor {
+        capability: Capability(OF_A.0 + u64::from(peer == A)),
+        admits: Capability(OF_A.0 + u64::from(peer == B)),
+        ..door(peer, epoch)
+    };
+    let fds = [
+        Bell::new().expect("bell").rope().expect("rope"),
+        vitals.read_only_fd().expect("fd"),
+        b_to_a.fd().try_clone_to_owned().expect("fd"),
+        a_to_b.read_only_fd().expect("fd"),
+    ];
+    b.open(renewed(A, 2), fds).expect("open");
+    let side =
+        Side { own: &a_to_b, theirs: &b_to_a, cell: A, door: renewed(B, 1), epoch: Epoch(2) };
+    let mut second = open(&vitals, side);
+    second.send(B, &numbered(3)).expect("send");
+    assert_eq!(number_at(&mut b), Some(3));
+    b.send(A, &numbered(4)).expect("send");
+    assert!(matches!(second.receive(B, Lane::Request), Ok(Received::Message(_))));
+    assert_eq!((b.dropped(), second.dropped()), (Dropped::default(), Dropped::default()));
+}
+
+#[test]
+fn a_closed_peers_capability_is_refused() {
+    let Pair { mut a, mut b, segments, vitals } = pair(1, 1);
+    b.close(A);
+    let [theirs, own] = &segments;
+    let door = PeerDoor { admits: Capability(0xc), ..door(A, 1) };
+    let fds = [
+        Bell::new().expect("bell").rope().expect("rope"),
+        vitals.read_only_fd().expect("fd"),
+        own.fd().try_clone_to_owned().expect("fd"),
+        theirs.read_only_fd().expect("fd"),
+    ];
+    b.open(door, fds).expect("open");
+    a.send(B, &numbered(1)).expect("send");
+    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Dropped)));
     assert_eq!(b.dropped(), Dropped { refused: 1, stale: 0 });
-    assert!(matches!(a.receive(B, Lane::Request), Ok(Received::Message(_))));
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! A cell as the supervisor's process sees it: the process that there is now, and what is kept for the
+//! next one.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use warren_base::{CellId, Epoch, Instant};
+use warren_proto::Wire;
+
+use crate::error::FleetError;
+use crate::link::{Link, Outbox};
+use crate::message::{PeerDoor, ToCell};
+
+/// One side of a link of two cells, on its way.
+pub struct Door {
+    pub door: PeerDoor,
+    pub fds: Vec<OwnedFd>,
+}
+
+pub struct CellPost {
+    pub epoch: Epoch,
+    /// The keeper's name for the process.
+    pub token: u32,
+    pub link: Outbox,
+    pub pid: u32,
+    /// Its link is open.
+    pub alive: bool,
+    /// Its process has been reaped.
+    pub exited: bool,
+    /// The pool for the successor alone.
+    pub next_device: OwnedFd,
+    /// Links to peers that return, for when it is told so.
+    pub doors: BTreeMap<CellId, Door>,
+    /// What it said before it ended.
+    pub last_words: Option<FleetError>,
+    pub pauses: Pauses,
+}
+
+/// The times in which a cell did not serve.
+#[derive(Clone, Copy, Default)]
+pub struct Pauses {
+    /// Successors that were started.
+    pub restarts: u64,
+    /// When the cell was lost, while it is.
+    pub since: Option<Instant>,
+    /// How long the last pause was, once it was over.
+    pub last: Option<Duration>,
+}
+
+impl Pauses {
+    pub fn begin(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+    }
+
+    /// Gives the pause that is over, if there was one.
+    pub fn end(&mut self, now: Instant) -> Option<Duration> {
+        let pause = now - self.since.take()?;
+        self.last = Some(pause);
+        self.last
+    }
+}
+
+impl CellPost {
+    pub fn new(epoch: Epoch, token: u32, link: Link, next_device: OwnedFd) -> Self {
+        Self {
+            epoch,
+            token,
+            link: Outbox::new(link),
+            pid: 0,
+            alive: true,
+            exited: false,
+            next_device,
+            doors: BTreeMap::new(),
+            last_words: None,
+            pauses: Pauses::default(),
+        }
+    }
+
+    /// Gives the cell a link. A cell that is gone shows by its exit.
+    pub fn open_door(&mut self, door: Door) {
+        let _ = self.link.send(ToCell::Door(door.door).to_bytes(), door.fds);
+    }
+
+    /// All that the cell must know first is said.
+    pub fn begin(&mut self) {
+        let _ = self.link.send(ToCell::Begin.to_bytes(), Vec::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_lasts_until_a_successor_is_ready_however_many_it_took() {
+        let mut pauses = Pauses::default();
+        let at = |ms| Instant(0) + Duration::from_millis(ms);
+        assert_eq!(pauses.end(at(1)), None);
+        pauses.begin(at(5));
+        pauses.begin(at(7));
+        assert_eq!(pauses.end(at(12)), Some(Duration::from_millis(7)));
+        assert_eq!((pauses.end(at(20)), pauses.last), (None, Some(Duration::from_millis(7))));
+    }
+}

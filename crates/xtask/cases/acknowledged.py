@@ -1,0 +1,146 @@
+# Programs that remember every answer they got: acknowledged.py SECONDS SEED. Whatever dies meanwhile, no call
+# may fail, nothing that was answered may be lost, and nothing may be done twice. Prints how many operations
+# there were and the longest that one of them took, in milliseconds.
+import fcntl, os, random, struct, sys, time
+
+seconds, seed = float(sys.argv[1]), int(sys.argv[2])
+end = time.monotonic() + seconds
+COUNTERS = 3
+operations, slowest = 0, 0.0
+
+
+def timed(call, *arguments):
+    global operations, slowest
+    begun = time.monotonic()
+    result = call(*arguments)
+    operations, slowest = operations + 1, max(slowest, time.monotonic() - begun)
+    return result
+
+
+def appends(rng):
+    """Each record once, in order: a write that is done twice or not at all shows."""
+    log = os.open("appended", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+    count = 0
+    while time.monotonic() < end:
+        assert timed(os.write, log, b"%011d\n" % count) == 12
+        count += 1
+        if rng.randrange(50) == 0:
+            timed(os.fsync, log)
+    with open("appended", "rb") as file:
+        found = file.read()
+    assert found == b"".join(b"%011d\n" % n for n in range(count)), f"{len(found)} bytes of {12 * count}"
+
+
+def names(rng):
+    """Calls that fail the second time they are made."""
+    os.makedirs("names/a"), os.makedirs("names/b")
+    present = set()
+    serial = 0
+    while time.monotonic() < end:
+        deed = rng.randrange(6)
+        side = f"names/{rng.choice('ab')}"
+        some = rng.choice(sorted(present)) if present else None
+        serial += 1
+        new = f"{side}/{serial}"
+        if deed == 0 or some is None:
+            timed(os.mkdir, new), present.add(new)
+        elif deed == 1:
+            os.close(timed(os.open, new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)), present.add(new)
+        elif deed == 2:
+            timed(os.rename, some, new), present.remove(some), present.add(new)
+        elif deed == 3:
+            if not os.path.isdir(some):
+                timed(os.link, some, new), present.add(new)
+        elif deed == 4:
+            timed(os.symlink, f"to {serial}", new), present.add(new)
+            assert timed(os.readlink, new) == f"to {serial}"
+        elif os.path.isdir(some) and not os.path.islink(some):
+            timed(os.rmdir, some), present.remove(some)
+        else:
+            timed(os.unlink, some), present.remove(some)
+        if rng.randrange(40) == 0 or len(present) > 300:
+            found = {f"{side}/{name}" for name in timed(os.listdir, side)}
+            assert found == {path for path in present if path.startswith(side)}, found ^ present
+            for path in sorted(present)[: len(present) - 150]:
+                timed(os.rmdir if os.path.isdir(path) and not os.path.islink(path) else os.unlink, path)
+                present.remove(path)
+    for side in ("names/a", "names/b"):
+        found = {f"{side}/{name}" for name in os.listdir(side)}
+        assert found == {path for path in present if path.startswith(side)}, found ^ present
+
+
+def counts(rng, own):
+    """A counter under a lock, and how often this program has counted, in a file of its own."""
+    counter, mine = os.open("counter", os.O_RDWR), 0
+    while time.monotonic() < end:
+        timed(fcntl.lockf, counter, fcntl.LOCK_EX)
+        (value,) = struct.unpack("<Q", timed(os.pread, counter, 8, 0))
+        assert timed(os.pwrite, counter, struct.pack("<Q", value + 1), 0) == 8
+        mine += 1
+        timed(fcntl.lockf, counter, fcntl.LOCK_UN)
+        if rng.randrange(4) == 0:
+            time.sleep(0.001)
+    os.close(counter)
+    with open(own, "w") as file:
+        file.write(str(mine))
+
+
+def contents(rng):
+    """Files against a copy in memory."""
+    model = [bytearray() for _ in range(6)]
+    files = [os.open(f"contents{n}", os.O_RDWR | os.O_CREAT | os.O_EXCL) for n in range(len(model))]
+    while time.monotonic() < end:
+        n = rng.randrange(len(model))
+        file, at, size = files[n], rng.randrange(900_000), rng.choice((1, 100, 4096, 65_536, 300_000))
+        deed = rng.randrange(8)
+        if deed < 3:
+            bytes_ = rng.randbytes(size)
+            assert timed(os.pwrite, file, bytes_, at) == size
+            if at > len(model[n]):
+                model[n].extend(bytes(at - len(model[n])))
+            model[n][at : at + size] = bytes_
+        elif deed == 3:
+            timed(os.ftruncate, file, at)
+            model[n] = model[n][:at] + bytes(max(0, at - len(model[n])))
+        elif deed == 4:
+            timed(os.fsync, file)
+        else:
+            assert timed(os.pread, file, size, at) == model[n][at : at + size], f"file {n} at {at}"
+        assert timed(os.fstat, file).st_size == len(model[n])
+    for n, file in enumerate(files):
+        assert os.pread(file, 2_000_000, 0) == model[n], f"file {n} at last"
+
+
+with open("counter", "wb") as file:
+    file.write(bytes(8))
+roles = [appends, names, contents] + [lambda rng, n=n: counts(rng, f"counted{n}") for n in range(COUNTERS)]
+children = {}
+for n, role in enumerate(roles):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            role(random.Random(seed * 100 + n))
+            os.write(writer, f"{operations} {slowest}".encode())
+        except BaseException as error:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.close(writer)
+    children[child] = reader
+failed, total, longest = 0, 0, 0.0
+for child, reader in children.items():
+    said = os.read(reader, 100).split()
+    _, status = os.waitpid(child, 0)
+    if status != 0 or len(said) != 2:
+        failed += 1
+        continue
+    total, longest = total + int(said[0]), max(longest, float(said[1]))
+assert failed == 0, f"{failed} of {len(roles)} failed"
+with open("counter", "rb") as file:
+    (value,) = struct.unpack("<Q", file.read())
+counted = sum(int(open(f"counted{n}").read()) for n in range(COUNTERS))
+assert value == counted, f"counted {counted} times, and the counter says {value}"
+print(f"{total} operations, the longest took {longest * 1000:.0f} ms")

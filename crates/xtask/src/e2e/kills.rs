@@ -1,0 +1,215 @@
+//! Cells are killed while programs work, and no program sees more of it than a pause.
+//!
+//! `cases/acknowledged.py` remembers every answer that it got. In a long run scripts that know nothing of
+//! all this work beside it. What the fleet's supervisor says of each pause is collected.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use warren_base::Rng;
+
+use super::fleet::Fleet;
+use super::lifecycle::survivors;
+use super::{Ground, Tally, Verdict, process, script};
+
+/// Cells killed.
+const KILLS: usize = 6;
+const KILLS_FULL: usize = 1000;
+
+/// How long a cell may be without a successor that serves.
+const PAUSE_MAX: Duration = Duration::from_secs(20);
+
+/// The longest that cells are left alone.
+const LULL_MAX: Duration = Duration::from_millis(400);
+
+/// What the programs need beyond the kills themselves.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the supervisor says when a cell is back.
+const BACK: &str = "serves again after ";
+
+/// Programs that work beside the one that remembers, one after the other, for as long as cells die.
+const SCRIPTS: &[&str] = &["git", "sqlite", "c_project"];
+
+pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    if ground.options.wants("killed_cells") {
+        tally.case(&format!("killed_cells ({cells} cells)"), || {
+            let fleet = Fleet::start(ground, &format!("killed-{cells}"), "4G", cells)?;
+            fleet.during(|fleet| killed_cells(ground, fleet))
+        });
+    }
+}
+
+fn killed_cells(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    let kills = if ground.options.full { KILLS_FULL } else { KILLS };
+    // A program that is told how long to work cannot be told how many kills there will be: about so long.
+    let time = Duration::from_secs(4) + (LULL_MAX + Duration::from_millis(300)) * kills as u32;
+    let mut program = set_to_work(ground, fleet, time)?;
+    let over = AtomicBool::new(false);
+    let (killed, beside) = std::thread::scope(|scope| {
+        let killing = scope.spawn(|| {
+            let killed = Killer::new(ground, fleet).kill(kills, Instant::now() + time);
+            over.store(true, Ordering::Relaxed);
+            killed
+        });
+        let beside = match ground.options.full {
+            true => work_beside(ground, fleet, &over),
+            false => Ok(0),
+        };
+        (killing.join(), beside)
+    });
+    let killed = killed.map_err(|_| anyhow::anyhow!("the killer failed"))?;
+    let (status, late) = process::wait(&mut program, time + PATIENCE)?;
+    let said = std::fs::read_to_string(ground.path("acknowledged.log")).unwrap_or_default();
+    ensure!(!late && status.success(), "{status}: {}", process::tail(&said));
+    let (killed, beside) = (killed?, beside?);
+    println!("{killed} cells killed; {}", said.trim_end());
+    if beside > 0 {
+        println!("beside that {beside} scripts came to their ends");
+    }
+    println!("{}", Pauses::of(&fleet.words()));
+    Ok(Verdict::Passed)
+}
+
+fn set_to_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<Child> {
+    let place = fleet.mounted.join("acknowledged");
+    std::fs::create_dir(&place).context("cannot make a directory")?;
+    let log = File::create(ground.path("acknowledged.log")).context("cannot make a log")?;
+    Command::new("python3")
+        .arg(ground.root.join("crates/xtask/cases/acknowledged.py"))
+        .args([time.as_secs().to_string(), ground.seed.to_string()])
+        .current_dir(place)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot share a log")?)
+        .stderr(log)
+        .spawn()
+        .context("cannot start a program")
+}
+
+/// Scripts until cells are left alone; says how many.
+fn work_beside(ground: &Ground, fleet: &Fleet, over: &AtomicBool) -> Result<usize> {
+    let mut ended = 0;
+    while !over.load(Ordering::Relaxed) {
+        for name in SCRIPTS {
+            if let Verdict::Passed = script::run_one(ground, fleet, name)? {
+                ended += 1;
+            }
+        }
+    }
+    Ok(ended)
+}
+
+struct Killer<'a> {
+    fleet: &'a Fleet,
+    rng: Rng,
+}
+
+impl<'a> Killer<'a> {
+    fn new(ground: &Ground, fleet: &'a Fleet) -> Self {
+        Self { fleet, rng: Rng::new(ground.seed) }
+    }
+
+    /// Kills so many cells, but none after `until`. Most serve again before the next one dies; some die
+    /// together, or while they recover.
+    fn kill(mut self, kills: usize, until: Instant) -> Result<usize> {
+        let mut killed = 0;
+        while killed < kills && Instant::now() < until {
+            std::thread::sleep(LULL_MAX.mul_f64(self.rng.below(1000) as f64 / 1000.0));
+            let together = if self.rng.chance(1, 5) { 2 } else { 1 };
+            for _ in 0..together {
+                killed += usize::from(self.kill_one()?);
+            }
+            if self.rng.chance(1, 6) {
+                std::thread::sleep(Duration::from_millis(self.rng.below(30)));
+                killed += usize::from(self.kill_one()?);
+            }
+            self.wait_for_all()?;
+        }
+        Ok(killed)
+    }
+
+    fn kill_one(&mut self) -> Result<bool> {
+        let cells: Vec<Pid> = survivors().into_keys().filter_map(cell_process).collect();
+        if cells.is_empty() {
+            return Ok(false);
+        }
+        let victim = *self.rng.pick(&cells);
+        // It may have ended in the meantime.
+        Ok(kill_process(victim, Signal::KILL).is_ok())
+    }
+
+    /// Until every cell serves.
+    fn wait_for_all(&self) -> Result<()> {
+        let deadline = Instant::now() + PAUSE_MAX;
+        loop {
+            let status = self.fleet.status()?;
+            if !status.is_empty() && status.lines().filter(|line| is_cell(line)).all(is_ready) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "a cell does not come back:\n{status}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The process, if it is a cell.
+fn cell_process(pid: u32) -> Option<Pid> {
+    let line = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline")).ok()?;
+    let is_cell = line.starts_with(b"warren\0cell\0");
+    is_cell.then(|| Pid::from_raw(i32::try_from(pid).ok()?)).flatten()
+}
+
+fn is_cell(line: &str) -> bool {
+    line.starts_with("  cell ")
+}
+
+fn is_ready(line: &str) -> bool {
+    line.contains(": ready,")
+}
+
+/// How long cells did not serve, in milliseconds, as the supervisor tells.
+struct Pauses(Vec<u64>);
+
+impl Pauses {
+    fn of(words: &str) -> Self {
+        let pause = |line: &str| line.split_once(BACK)?.1.split(' ').next()?.parse().ok();
+        let mut pauses: Vec<u64> = words.lines().filter_map(pause).collect();
+        pauses.sort_unstable();
+        Self(pauses)
+    }
+}
+
+impl std::fmt::Display for Pauses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let at = |part: usize| self.0.get(self.0.len().saturating_sub(1) * part / 100);
+        let ms = |part| at(part).copied().unwrap_or_default();
+        let (median, most, longest) = (ms(50), ms(95), ms(100));
+        let count = self.0.len();
+        write!(
+            f,
+            "{count} pauses: median {median} ms, 95 of 100 up to {most} ms, longest {longest} ms"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_read_from_what_the_supervisor_says() {
+        let words = "warren: cell 1 ended; a successor takes over
+            warren: cell 1 serves again after 30 ms (epoch 2)
+            warren: cell 0 serves again after 9 ms (epoch 2)";
+        assert_eq!(Pauses::of(words).0, [9, 30]);
+        let told = Pauses::of(words).to_string();
+        assert_eq!(told, "2 pauses: median 9 ms, 95 of 100 up to 9 ms, longest 30 ms");
+        let line = "  cell 0: ready, pid 7, 8 shards, 3 requests";
+        assert!(is_cell(line) && is_ready(line) && !is_ready("  cell 0: starting, pid 7"));
+    }
+}
