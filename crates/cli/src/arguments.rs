@@ -202,6 +202,27 @@ pub struct Bench {
 pub enum BenchTask {
     /// One client and one cell, in memory, beside the same calls on other file systems
     Client(BenchClient),
+    /// Append and fsync by one and by several, beside the same on the pool's own file system
+    Fsync(BenchFsync),
+}
+
+#[derive(Args)]
+pub struct BenchFsync {
+    /// Where the temporary pool and the files to compare with are made [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+    /// Appends of each writer in a round
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub calls: Option<u32>,
+    /// Measure Warren alone
+    #[arg(long)]
+    pub alone: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -372,9 +372,13 @@ impl CellLoop {
             }
             Effect::Write { io, block, frames } => {
                 self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
+                self.vitals.add(Counter::Writes, 1);
                 self.disk.write(io, block, &frames, self.memory.frames());
             }
-            Effect::Flush { io } => self.disk.flush(io),
+            Effect::Flush { io } => {
+                self.vitals.add(Counter::Flushes, 1);
+                self.disk.flush(io);
+            }
             Effect::Wake(at) => self.wake = Some(at),
         }
         Ok(())
