@@ -12,6 +12,8 @@
 //!      -> data flush, if any such data was -> log written -> log flush: durable up to there
 //! ```
 //!
+//! A log that goes to the device in one write is written through: one effect is both of the last steps.
+//!
 //! Invariants:
 //! * What is durable is a prefix, and whoever is told so has all of it: also what the prefix rests on in
 //!   other logs.
@@ -558,11 +560,16 @@ impl Cell {
 
     /// What was written so far will be durable when the flush is over.
     fn flush<M: Memory>(&mut self, out: &mut Out<'_, M>) -> IoId {
+        let io = self.begin_flush();
+        out.effects.push(Effect::Flush { io });
+        io
+    }
+
+    fn begin_flush(&mut self) -> IoId {
         self.log.data_written = false;
         self.cache.begin_flush();
         let io = self.new_io();
         self.io.start_flush(io);
-        out.effects.push(Effect::Flush { io });
         io
     }
 
@@ -574,6 +581,11 @@ impl Cell {
             let count = (goal.0 / block - at).min(WRITE_MAX).min(self.log.area.blocks - place);
             let first = self.log.first.0 + place as u32;
             let frames = (first..first + count as u32).map(FrameNo).collect();
+            if left == 0 && at + count == goal.0 / block {
+                let (io, block) = (self.begin_flush(), self.log.area.start.offset(place));
+                self.log.commit = Commit::LogFlush { goal, io };
+                return out.effects.push(Effect::WriteThrough { io, block, frames });
+            }
             let io = self.new_io();
             self.io.start_log_write(io);
             let block = self.log.area.start.offset(place);

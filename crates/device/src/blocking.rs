@@ -51,7 +51,7 @@ impl Blocking {
         let result = unsafe {
             match transfer.action {
                 Action::Read => libc::preadv(fd, ptr, len, at),
-                Action::Write => libc::pwritev(fd, ptr, len, at),
+                Action::Write | Action::WriteThrough => libc::pwritev(fd, ptr, len, at),
                 Action::Flush => libc::fdatasync(fd) as isize,
             }
         };
@@ -77,6 +77,12 @@ impl Device for Blocking {
         let frames = frames.iter().map(|frame| frame.cast_mut());
         let end = self.len_blocks();
         self.submit(token, Transfer::new(token, Action::Write, block, frames, end));
+    }
+
+    unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
+        let frames = frames.iter().map(|frame| frame.cast_mut());
+        let end = self.len_blocks();
+        self.submit(token, Transfer::new(token, Action::WriteThrough, block, frames, end));
     }
 
     fn submit_flush(&mut self, token: u64) {

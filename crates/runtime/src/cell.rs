@@ -375,6 +375,12 @@ impl CellLoop {
                 self.vitals.add(Counter::Writes, 1);
                 self.disk.write(io, block, &frames, self.memory.frames());
             }
+            Effect::WriteThrough { io, block, frames } => {
+                self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
+                self.vitals.add(Counter::Writes, 1);
+                self.vitals.add(Counter::Flushes, 1);
+                self.disk.write_through(io, block, &frames, self.memory.frames());
+            }
             Effect::Flush { io } => {
                 self.vitals.add(Counter::Flushes, 1);
                 self.disk.flush(io);

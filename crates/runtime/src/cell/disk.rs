@@ -33,6 +33,7 @@ pub struct Disk {
 enum Direction {
     Read,
     Write,
+    WriteThrough,
 }
 
 impl Disk {
@@ -59,6 +60,12 @@ impl Disk {
 
     pub fn write(&mut self, io: IoId, block: BlockNo, from: &[FrameNo], frames: &Frames) {
         self.submit(Direction::Write, io, block, from, frames);
+    }
+
+    /// Writes, then makes durable that and what was written before. It must fit one request.
+    pub fn write_through(&mut self, io: IoId, block: BlockNo, from: &[FrameNo], frames: &Frames) {
+        assert!(from.len() <= FRAMES_MAX, "written through in parts");
+        self.submit(Direction::WriteThrough, io, block, from, frames);
     }
 
     /// Makes durable what was written before.
@@ -103,11 +110,17 @@ impl Disk {
                 // frame that it asked to be filled before it hears that this is done.
                 unsafe { self.device.submit_read(io.0, block, &raw) };
             }
-            Direction::Write => {
+            Direction::Write | Direction::WriteThrough => {
                 let raw: Vec<*const u8> =
                     list.iter().map(|frame| frames.raw(frame.0).cast_const()).collect();
+                let is_durable = direction == Direction::WriteThrough;
                 // SAFETY: as above; the core leaves a frame unchanged while it is being written.
-                unsafe { self.device.submit_write(io.0, block, &raw) };
+                unsafe {
+                    match is_durable {
+                        true => self.device.submit_write_through(io.0, block, &raw),
+                        false => self.device.submit_write(io.0, block, &raw),
+                    }
+                }
             }
         }
     }

@@ -22,6 +22,8 @@ pub struct InFlight {
     result: Result<(), Errno>,
     /// The bit of a read's first block that comes wrong.
     rot: Option<usize>,
+    /// A write that a flush follows.
+    through: bool,
     /// Of a flush: what was done before this place in the device's order becomes durable.
     flush: Option<u64>,
 }
@@ -63,11 +65,26 @@ impl World {
         let host = &self.cells[usize::from(id.0)];
         let early = write && self.rng.chance(1, 2);
         let taken_early = early.then(|| host.gather(&frames));
-        let request = InFlight { write, block, frames, taken_early, result, rot, flush: None };
+        let request = InFlight {
+            write,
+            block,
+            frames,
+            taken_early,
+            result,
+            rot,
+            through: false,
+            flush: None,
+        };
         let before = self.cells[usize::from(id.0)].in_flight.insert(io, request);
         assert!(before.is_none(), "an I/O number was used twice");
         let delay = self.io_delay();
         self.plan(delay, Happening::CellIo { cell: id, io });
+    }
+
+    /// The write that was just begun is one that a flush follows.
+    pub(super) fn flush_behind(&mut self, id: CellId, io: IoId) {
+        let host = &mut self.cells[usize::from(id.0)];
+        host.in_flight.get_mut(&io).expect("it was just begun").through = true;
     }
 
     /// Flushes of cells fail in the crash campaign only, where everything can be lost.
@@ -80,6 +97,7 @@ impl World {
             taken_early: None,
             result: Ok(()),
             rot: None,
+            through: false,
             flush: Some(self.disk.position()),
         };
         self.cells[usize::from(id.0)].in_flight.insert(io, request);
@@ -115,6 +133,9 @@ impl World {
         } else if done.result.is_ok() && done.write {
             let bytes = done.taken_early.unwrap_or_else(|| host.gather(&done.frames));
             self.disk.write(done.block, &bytes);
+            if done.through {
+                return self.submit_flush(id, io);
+            }
         } else if done.result.is_ok() {
             for (at, frame) in done.frames.iter().enumerate() {
                 self.disk.read(done.block.offset(at as u64), host.frame_mut(*frame).as_mut_slice());
