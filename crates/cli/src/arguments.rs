@@ -53,6 +53,8 @@ pub enum Task {
     Fsck(Fsck),
     /// Run the simulator
     Sim(Sim),
+    /// Cut the power at every flush of short sequences of operations
+    Ace(Ace),
     /// Measure what calls cost
     Bench(Bench),
 }
@@ -190,6 +192,22 @@ pub struct Sim {
     /// Report in JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Ace {
+    /// Sequences of two operations, beside all of one
+    #[arg(long, default_value_t = 200, value_name = "COUNT")]
+    pub pairs: usize,
+    /// Which of them: another number draws others
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// The device ignores flushes: passes if that is found
+    #[arg(long)]
+    pub no_flush: bool,
+    /// Threads [default: one a core]
+    #[arg(long)]
+    pub threads: Option<usize>,
 }
 
 #[derive(Args)]
