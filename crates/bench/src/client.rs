@@ -31,7 +31,8 @@ use crate::machine::{self, Machine, Pinned};
 use crate::sample::{Figures, median_ratio, time_batch};
 
 pub use breakdown::{How, Piece};
-use kernel::{KernelDirectory, file_system_of};
+use kernel::KernelDirectory;
+pub(crate) use kernel::file_system_of;
 use library::Library;
 pub use subject::Operation;
 use subject::{Subject, WARREN};

@@ -11,6 +11,7 @@ use rustix::process::Pid;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Timestamp};
 use warren_device::{DeviceError, PoolFile};
+use warren_disk::Layout;
 use warren_disk::format::{FormatOptions, image};
 use warren_runtime::{FleetError, Lifetime, ServeOptions, start_fleet};
 
@@ -121,11 +122,26 @@ impl Ground {
 fn make_pool(path: &Path) -> Result<(), BenchError> {
     let device = |error: DeviceError| BenchError::Fleet(FleetError::from(error));
     let file = PoolFile::create(path, POOL_BYTES / BLOCK_SIZE as u64).map_err(device)?;
+    fill_logs(&file).map_err(device)?;
     let image = image(&format_options()).expect("the options are legal");
     for (block, bytes) in image {
         file.write_blocks(block, &bytes).map_err(device)?;
     }
     file.flush().map_err(device)
+}
+
+/// Zeros where the op logs will be, as `mkfs` writes them.
+fn fill_logs(file: &PoolFile) -> Result<(), DeviceError> {
+    const PIECE: u64 = 256;
+    let log_blocks = format_options().log_bytes / BLOCK_SIZE as u64;
+    let layout = Layout::new(POOL_BYTES / BLOCK_SIZE as u64, SHARDS, log_blocks);
+    let start = layout.expect("the pool is large enough").log_start();
+    let zeros = vec![0; PIECE as usize * BLOCK_SIZE];
+    for at in (0..log_blocks).step_by(PIECE as usize) {
+        let blocks = PIECE.min(log_blocks - at) as usize;
+        file.write_blocks(start.offset(at), &zeros[..blocks * BLOCK_SIZE])?;
+    }
+    Ok(())
 }
 
 /// Blocks of a new pool, by number.

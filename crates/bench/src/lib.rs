@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! client   one client and one cell, in memory, beside the same calls on other file systems
+//! fsync    append and fsync by one and by several, beside the same on the pool's own file system
 //! lone_cell  a cell's state machine alone, without processes and shared memory
 //! ground   a pool and a fleet of its own for a benchmark, gone afterwards
 //! sample   times of batches, medians and tails
@@ -15,6 +16,7 @@
 
 pub mod client;
 mod error;
+pub mod fsync;
 mod ground;
 mod lone_cell;
 mod machine;

@@ -172,7 +172,7 @@ impl LoneCell {
                 }
                 io
             }
-            Effect::Write { io, block, frames } => {
+            Effect::Write { io, block, frames } | Effect::WriteThrough { io, block, frames } => {
                 for (at, frame) in frames.iter().enumerate() {
                     let bytes = self.memory.frame(*frame).to_vec();
                     self.device.insert(block.offset(at as u64), bytes);

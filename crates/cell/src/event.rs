@@ -95,6 +95,13 @@ pub enum Effect {
         block: BlockNo,
         frames: Vec<FrameNo>,
     },
+    /// Write the frames to blocks `block..`, then make durable that and what was written so far. Ends with one
+    /// [`Event::IoDone`]; after an error it is not known how far it came.
+    WriteThrough {
+        io: IoId,
+        block: BlockNo,
+        frames: Vec<FrameNo>,
+    },
     /// Make durable what was written so far. Ends with [`Event::IoDone`].
     Flush {
         io: IoId,

@@ -12,15 +12,22 @@
 //!      -> data flush, if any such data was -> log written -> log flush: durable up to there
 //! ```
 //!
+//! A log that goes to the device in one write is written through: one effect is both of the last steps.
+//!
+//! A commit waits a little for those who were there at the end of the last one and are on their way back with
+//! their next request ([`Crowd`]), so that writers in step share one flush, instead of the quickest having one
+//! for itself.
+//!
 //! Invariants:
 //! * What is durable is a prefix, and whoever is told so has all of it: also what the prefix rests on in
 //!   other logs.
 //! * A block of the device's copy is written once, until its place comes round again.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, PEER_MESSAGE_MAX};
-use warren_base::{CellId, Errno, Lsn, TxnId};
+use warren_base::{CellId, Errno, Instant, Lsn, TxnId};
 use warren_disk::{LogArea, RECORD_ALIGN, RECORD_HEADER, RECORD_MAX, seal_record};
 use warren_proto::{Cause, Change, Executed, PeerReply, PeerRequest, Step, Wire};
 
@@ -74,6 +81,45 @@ enum Commit {
     },
 }
 
+/// Who waits for commits. A writer alone never waits for anybody.
+#[derive(Clone, Copy, Default, Debug)]
+struct Crowd {
+    /// How many waited when the last commit was over, for it or for the next.
+    size: usize,
+    /// When the commit that is under way was begun, and how long the last one took.
+    begun: Instant,
+    took: Duration,
+    /// Until when the next commit waits for them to be that many again.
+    patience: Option<Instant>,
+}
+
+/// The longest wait for a crowd. It is less where a commit takes less: at most its half.
+const PATIENCE_MAX: Duration = Duration::from_millis(1);
+
+impl Crowd {
+    /// Whether the next commit should still wait; asks to be woken when it should not any more.
+    fn is_awaited(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
+        if here >= self.size {
+            self.patience = None;
+            return false;
+        }
+        let until = *self.patience.get_or_insert_with(|| {
+            let until = now + (self.took / 2).min(PATIENCE_MAX);
+            effects.push(Effect::Wake(until));
+            until
+        });
+        now < until
+    }
+
+    fn begins(&mut self, now: Instant) {
+        (self.begun, self.patience) = (now, None);
+    }
+
+    fn ends(&mut self, here: usize, now: Instant) {
+        (self.size, self.took) = (here, now - self.begun);
+    }
+}
+
 /// What happens only when the record that justifies it is in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum After {
@@ -117,6 +163,7 @@ pub(crate) struct OpLog {
     decided: Option<(TxnId, Vec<Change>)>,
     after: Vec<After>,
     commit: Commit,
+    crowd: Crowd,
     /// Up to where somebody waits.
     wanted: Lsn,
     /// Records whose data is being written, and how many writes are left.
@@ -156,6 +203,7 @@ impl OpLog {
             decided: None,
             after: Vec::new(),
             commit: Commit::Idle,
+            crowd: Crowd::default(),
             wanted: start,
             placing: BTreeMap::new(),
             data_written: false,
@@ -544,6 +592,11 @@ impl Cell {
         }
         if self.log.commit == Commit::Idle {
             if self.log.wanted > self.log.durable && !self.log.held {
+                let (here, now) = (self.waiting_for_log(), self.now.monotonic);
+                if self.log.crowd.is_awaited(here, now, out.effects) {
+                    return;
+                }
+                self.log.crowd.begins(now);
                 let goal = self.log.pad(out.memory);
                 self.log.commit = Commit::Settling { goal };
             } else if self.cache.wants_flush(self.tasks.is_waited_for(WaitKey::Frames)) {
@@ -569,13 +622,23 @@ impl Cell {
         }
     }
 
+    /// Tasks and cells that wait for the log to be durable.
+    fn waiting_for_log(&self) -> usize {
+        self.tasks.waiting_for(WaitKey::Durable) + self.log.asking.len()
+    }
+
     /// What was written so far will be durable when the flush is over.
     fn flush<M: Memory>(&mut self, out: &mut Out<'_, M>) -> IoId {
+        let io = self.begin_flush();
+        out.effects.push(Effect::Flush { io });
+        io
+    }
+
+    fn begin_flush(&mut self) -> IoId {
         self.log.data_written = false;
         self.cache.begin_flush();
         let io = self.new_io();
         self.io.start_flush(io);
-        out.effects.push(Effect::Flush { io });
         io
     }
 
@@ -587,6 +650,11 @@ impl Cell {
             let count = (goal.0 / block - at).min(WRITE_MAX).min(self.log.area.blocks - place);
             let first = self.log.first.0 + place as u32;
             let frames = (first..first + count as u32).map(FrameNo).collect();
+            if left == 0 && at + count == goal.0 / block {
+                let (io, block) = (self.begin_flush(), self.log.area.start.offset(place));
+                self.log.commit = Commit::LogFlush { goal, io };
+                return out.effects.push(Effect::WriteThrough { io, block, frames });
+            }
             let io = self.new_io();
             self.io.start_log_write(io);
             let block = self.log.area.start.offset(place);
@@ -637,6 +705,8 @@ impl Cell {
             Commit::LogFlush { goal, io: own } if own == io => {
                 self.log.durable = self.log.durable.max(goal);
                 self.log.commit = Commit::Idle;
+                let here = self.waiting_for_log();
+                self.log.crowd.ends(here, self.now.monotonic);
                 self.answer_asking(None, out);
                 self.tasks.wake_all(WaitKey::Durable);
             }

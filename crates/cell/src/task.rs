@@ -273,6 +273,10 @@ impl Tasks {
         self.queues.contains_key(&key)
     }
 
+    pub(crate) fn waiting_for(&self, key: WaitKey) -> usize {
+        self.queues.get(&key).map_or(0, Vec::len)
+    }
+
     pub(crate) fn queue(&self, key: WaitKey) -> Vec<TaskId> {
         self.queues.get(&key).cloned().unwrap_or_default()
     }

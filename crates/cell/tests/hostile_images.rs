@@ -283,7 +283,7 @@ impl Bench {
                 }
                 Some(Event::IoDone { io, result })
             }
-            Effect::Write { io, block, frames } => {
+            Effect::Write { io, block, frames } | Effect::WriteThrough { io, block, frames } => {
                 for (at, frame) in (0..).zip(frames) {
                     let block = block.offset(at);
                     let chunks = RESERVED..CHUNKS;

@@ -53,6 +53,8 @@ pub enum Task {
     Fsck(Fsck),
     /// Run the simulator
     Sim(Sim),
+    /// Cut the power at every flush of short sequences of operations
+    Ace(Ace),
     /// Measure what calls cost
     Bench(Bench),
 }
@@ -193,6 +195,22 @@ pub struct Sim {
 }
 
 #[derive(Args)]
+pub struct Ace {
+    /// Sequences of two operations, beside all of one
+    #[arg(long, default_value_t = 200, value_name = "COUNT")]
+    pub pairs: usize,
+    /// Which of them: another number draws others
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// The device ignores flushes: passes if that is found
+    #[arg(long)]
+    pub no_flush: bool,
+    /// Threads [default: one a core]
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+#[derive(Args)]
 pub struct Bench {
     #[command(subcommand)]
     pub what: BenchTask,
@@ -202,6 +220,27 @@ pub struct Bench {
 pub enum BenchTask {
     /// One client and one cell, in memory, beside the same calls on other file systems
     Client(BenchClient),
+    /// Append and fsync by one and by several, beside the same on the pool's own file system
+    Fsync(BenchFsync),
+}
+
+#[derive(Args)]
+pub struct BenchFsync {
+    /// Where the temporary pool and the files to compare with are made [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+    /// Appends of each writer in a round
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub calls: Option<u32>,
+    /// Measure Warren alone
+    #[arg(long)]
+    pub alone: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

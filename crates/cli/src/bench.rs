@@ -4,14 +4,33 @@ use std::process::ExitCode;
 
 use warren_bench::BenchError;
 use warren_bench::client::{self, ClientOptions};
+use warren_bench::fsync::{self, FsyncOptions};
 
-use crate::arguments::{Bench, BenchClient, BenchTask};
+use crate::arguments::{Bench, BenchClient, BenchFsync, BenchTask};
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 
 pub fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
     match &arguments.what {
         BenchTask::Client(arguments) => perform_client(arguments),
+        BenchTask::Fsync(arguments) => perform_fsync(arguments),
     }
+}
+
+fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {
+    let usual = FsyncOptions::default();
+    let options = FsyncOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        rounds: arguments.rounds.unwrap_or(usual.rounds),
+        calls: arguments.calls.unwrap_or(usual.calls),
+        alone: arguments.alone,
+    };
+    let report = fsync::run(&options)?;
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        print!("{report}");
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn perform_client(arguments: &BenchClient) -> Result<ExitCode, Failure> {

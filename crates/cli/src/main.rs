@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ace;
 mod arguments;
 mod bench;
 mod failure;
@@ -53,6 +54,7 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
         Task::Status(arguments) => status::perform(&arguments),
         Task::Stop(arguments) => status::perform_stop(&arguments),
         Task::Fsck(arguments) => fsck::perform(&arguments),
+        Task::Ace(arguments) => ace::perform(&arguments),
         Task::Sim(arguments) => sim::perform(&arguments),
         Task::Bench(arguments) => bench::perform(&arguments),
     }

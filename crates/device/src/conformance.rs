@@ -105,6 +105,35 @@ fn scattered_frames_round_trip(device: &mut dyn Device) {
     assert!(back.iter().rev().zip(&out).all(|(b, o)| b.0 == o.0));
 }
 
+fn what_is_written_through_is_there(device: &mut dyn Device) {
+    for round in 0..20u8 {
+        let mut out = frames(3, |i| round + i as u8 + 1);
+        let raw: Vec<*const u8> =
+            pointers(&mut out).into_iter().map(|raw| raw.cast_const()).collect();
+        let end = device.len_blocks();
+        // SAFETY: `out` lives and is left alone until `wait_all` returns.
+        unsafe {
+            device.submit_write_through(1, BlockNo(u64::from(round)), &raw);
+            device.submit_write_through(2, BlockNo(100), &raw[..1]);
+            device.submit_write_through(3, BlockNo(end - 1), &raw);
+        }
+        // SAFETY: as above.
+        let now = unsafe {
+            [BlockNo(200), BlockNo(end - 2)].map(|block| device.write_through(block, &raw))
+        };
+        assert_eq!(now, [Ok(()), Err(Errno::EIO)]);
+        device.submit_flush(4);
+        let beyond = Done { token: 3, result: Err(Errno::EIO) };
+        assert_eq!(wait_all(device), [ok(1), ok(2), beyond, ok(4)]);
+        for block in [u64::from(round), 200] {
+            let mut back = frames(3, |_| 0);
+            read(device, 5, block, &mut back);
+            assert_eq!(wait_all(device), [ok(5)]);
+            assert!(back.iter().zip(&out).all(|(b, o)| b.0 == o.0));
+        }
+    }
+}
+
 fn the_largest_request_and_many_at_once(device: &mut dyn Device) {
     let mut large = frames(FRAMES_MAX, |i| (i % 251) as u8);
     write(device, 0, 0, &mut large);
@@ -219,6 +248,7 @@ macro_rules! conformance {
 }
 conformance!(
     scattered_frames_round_trip,
+    what_is_written_through_is_there,
     the_largest_request_and_many_at_once,
     beyond_the_end_is_eio,
     park_ends_by_time_and_by_wake,

@@ -14,6 +14,8 @@ const RETRIES_MAX: u32 = 1000;
 pub(crate) enum Action {
     Read,
     Write,
+    /// A write; when it is done, a flush.
+    WriteThrough,
     Flush,
 }
 
@@ -89,10 +91,21 @@ impl Transfer {
         let whole = bytes / BLOCK_SIZE * BLOCK_SIZE;
         self.skip(whole);
         match self.iovecs().is_empty() {
+            true if self.action == Action::WriteThrough => {
+                self.action = Action::Flush;
+                Step::Again
+            }
             true => Step::Done(Ok(())),
             false if whole > 0 => Step::Again,
             false => self.retry(),
         }
+    }
+
+    /// Takes the kernel's result of the flush that came behind the write in one trip: so all was written.
+    pub fn advance_flush(&mut self, result: i32) -> Step {
+        self.finished = self.iovecs.len();
+        self.action = Action::Flush;
+        self.advance(result)
     }
 
     fn retry(&mut self) -> Step {
@@ -177,6 +190,25 @@ mod tests {
         assert_eq!(read(&[5]).advance(0), Step::Done(Err(Errno::EIO)));
         assert_eq!(Transfer::flush(1).advance(0), Step::Done(Ok(())));
         assert_eq!(Transfer::flush(1).advance(-libc::EINTR), Step::Again);
+    }
+
+    #[test]
+    fn what_is_written_through_is_flushed_when_all_is_written() {
+        let through = |addresses: &[usize]| {
+            let mut t = read(addresses);
+            t.action = Action::WriteThrough;
+            t
+        };
+        let mut t = through(&[5, 7]);
+        assert_eq!((t.advance(K as i32), t.action), (Step::Again, Action::WriteThrough));
+        assert_eq!((t.advance(K as i32), t.action), (Step::Again, Action::Flush));
+        assert_eq!(t.advance(-libc::EINTR), Step::Again);
+        assert_eq!(t.advance(0), Step::Done(Ok(())));
+        assert_eq!(through(&[5]).advance(-libc::EIO), Step::Done(Err(Errno::EIO)));
+        let mut t = through(&[5, 7]);
+        assert_eq!((t.advance_flush(-libc::EINTR), t.action), (Step::Again, Action::Flush));
+        assert_eq!(t.advance(0), Step::Done(Ok(())));
+        assert_eq!(through(&[5]).advance_flush(-libc::EIO), Step::Done(Err(Errno::EIO)));
     }
 
     #[test]

@@ -9,6 +9,10 @@
 //! backlog, which is as long as the submitter lets it be (a cell bounds its tasks). A multishot poll
 //! of the wake descriptor sits in the same ring, so parking is one wait for both.
 //!
+//! A write-through is two linked requests, a write and a flush, handed over together. The write is heard of only
+//! if it did not do all; the flush behind it is then not begun and not heard of. So there is one completion
+//! either way.
+//!
 //! Completions are delivered when we enter the kernel or look (`COOP_TASKRUN`), not by interrupting
 //! us; the `TASKRUN` flag says when looking needs a call.
 
@@ -21,23 +25,28 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use warren_base::{BlockNo, Errno};
 
-use crate::blocking::drain;
+use crate::blocking::{drain, write_through};
 use crate::device::{Device, Done};
 use crate::transfer::{Action, Step, Transfer};
 use crate::{DeviceError, PoolFile};
 
 /// Requests that the kernel has at once: more than any one disk's queue is worth.
 const DEPTH: usize = 255;
-/// The submission queue holds all of them and the poll of the wake descriptor.
-const ENTRIES: u32 = 256;
-const _: () = assert!(DEPTH < ENTRIES as usize);
+/// The submission queue holds all of them, each perhaps two entries, and the poll of the wake descriptor.
+const ENTRIES: u32 = 512;
+const _: () = assert!(2 * DEPTH < ENTRIES as usize);
 
 /// Names the poll of the wake descriptor among the completions. The others are indices.
 const WAKE: u64 = u64::MAX;
 
+/// Marks the index of a write that a flush follows.
+const LINKED: u64 = 1 << 63;
+
 pub struct Uring {
     ring: IoUring,
     pool: PoolFile,
+    /// Whether the kernel can be silent about a write that is done (since 5.17).
+    links: bool,
     /// Requests by index; `None` is free, and listed in `free`.
     transfers: Vec<Option<Transfer>>,
     free: Vec<usize>,
@@ -58,6 +67,7 @@ impl Uring {
     pub fn new(pool: PoolFile) -> Result<Self, DeviceError> {
         let ring = build().map_err(refused)?;
         Ok(Self {
+            links: ring.params().is_feature_skip_cqe_on_success(),
             ring,
             pool,
             transfers: Vec::new(),
@@ -91,8 +101,14 @@ impl Uring {
             && let Some(index) = self.backlog.pop_front()
         {
             let Some(transfer) = &self.transfers[index] else { continue };
-            let entry = entry(&self.pool, transfer).user_data(index as u64);
-            self.push(&entry);
+            let first = entry(&self.pool, transfer).user_data(index as u64);
+            if self.links && transfer.action == Action::WriteThrough {
+                let linked = squeue::Flags::IO_LINK | squeue::Flags::SKIP_SUCCESS;
+                self.push(&first.user_data(LINKED | index as u64).flags(linked));
+                self.push(&flush(&self.pool).user_data(index as u64));
+            } else {
+                self.push(&first);
+            }
             self.flying += 1;
         }
         if let Some(wake) = &self.wake
@@ -109,7 +125,7 @@ impl Uring {
         // SAFETY: the entry's descriptor is ours and outlives the ring's use of it, its iovecs lie
         // in `transfers` until the completion, and its frames are what the submitter promised.
         let pushed = unsafe { self.ring.submission().push(entry) };
-        assert!(pushed.is_ok(), "the submission queue holds DEPTH requests and a poll");
+        assert!(pushed.is_ok(), "the submission queue holds all that may be under way");
     }
 
     /// Hands the queue to the kernel without waiting, and lets it deliver what it holds back.
@@ -120,7 +136,8 @@ impl Uring {
         if empty && !must_look {
             return Ok(());
         }
-        let mut result = self.ring.submit().map(drop);
+        let waiting = self.ring.submission().len();
+        let mut result = self.ring.submit().and_then(|taken| all_taken(taken, waiting));
         if must_look && result.is_ok() {
             let flags = EnterFlags::GETEVENTS.bits();
             // SAFETY: submits nothing and waits for nothing; there is no signal mask.
@@ -145,15 +162,22 @@ impl Uring {
                 continue;
             }
             self.flying -= 1;
-            self.complete(entry.user_data() as usize, entry.result());
+            self.complete(entry.user_data(), entry.result());
         }
     }
 
-    fn complete(&mut self, index: usize, result: i32) {
+    fn complete(&mut self, name: u64, result: i32) {
+        let index = (name & !LINKED) as usize;
         let Some(transfer) = &mut self.transfers[index] else {
             unreachable!("a completion of a request that is not there");
         };
-        match transfer.advance(result) {
+        let is_flush_behind =
+            self.links && transfer.action == Action::WriteThrough && name & LINKED == 0;
+        let step = match is_flush_behind {
+            true => transfer.advance_flush(result),
+            false => transfer.advance(result),
+        };
+        match step {
             Step::Again => self.backlog.push_front(index),
             Step::Done(result) => {
                 self.finished.push(Done { token: transfer.token, result });
@@ -164,6 +188,7 @@ impl Uring {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), DeviceError> {
+        let waiting = self.ring.submission().len();
         let waited = match timeout {
             None => self.ring.submit_and_wait(1),
             Some(limit) => {
@@ -171,7 +196,17 @@ impl Uring {
                 self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
             }
         };
-        waited.map(drop).or_else(passing)
+        waited.and_then(|taken| all_taken(taken, waiting)).or_else(passing)
+    }
+}
+
+/// The kernel takes all or nothing, unless it runs out of memory midway. That may have parted a write from the
+/// flush behind it, which would then not wait for it: nothing this ring says can be relied on.
+fn all_taken(taken: usize, waiting: usize) -> io::Result<()> {
+    match taken {
+        0 => Ok(()),
+        _ if taken >= waiting => Ok(()),
+        _ => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
     }
 }
 
@@ -206,9 +241,16 @@ fn entry(pool: &PoolFile, transfer: &Transfer) -> squeue::Entry {
     let (ptr, len, at) = (iovecs.as_ptr(), iovecs.len() as u32, transfer.offset);
     match transfer.action {
         Action::Read => opcode::Readv::new(fd, ptr, len).offset(at).build(),
-        Action::Write => opcode::Writev::new(fd, ptr, len).offset(at).build(),
-        Action::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+        Action::Write | Action::WriteThrough => {
+            opcode::Writev::new(fd, ptr, len).offset(at).build()
+        }
+        Action::Flush => flush(pool),
     }
+}
+
+fn flush(pool: &PoolFile) -> squeue::Entry {
+    let fd = Fd(pool.as_fd().as_raw_fd());
+    opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build()
 }
 
 impl Device for Uring {
@@ -226,6 +268,16 @@ impl Device for Uring {
         let frames = frames.iter().map(|frame| frame.cast_mut());
         let end = self.len_blocks();
         self.submit(token, Transfer::new(token, Action::Write, block, frames, end));
+    }
+
+    unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
+        let frames = frames.iter().map(|frame| frame.cast_mut());
+        let end = self.len_blocks();
+        self.submit(token, Transfer::new(token, Action::WriteThrough, block, frames, end));
+    }
+
+    unsafe fn write_through(&mut self, block: BlockNo, frames: &[*const u8]) -> Result<(), Errno> {
+        write_through(&self.pool, block, frames)
     }
 
     fn submit_flush(&mut self, token: u64) {
@@ -294,6 +346,32 @@ mod tests {
         for errno in [libc::EMFILE, libc::ENOMEM, libc::EINVAL] {
             assert!(matches!(of(errno), DeviceError::Queue(_)));
         }
+    }
+
+    /// Of a pipe, a flush is EINVAL; a write beyond the limit on file sizes would be a short one.
+    #[test]
+    fn an_error_of_either_part_of_a_write_through_is_heard_of_once() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        for (fd, errno) in [(write, Errno::EINVAL), (read, Errno::EBADF)] {
+            let mut device = Uring::new(PoolFile::of_descriptor(fd, 1)).unwrap();
+            let frame = vec![0; BLOCK_SIZE];
+            // SAFETY: the frame lives and is left alone until the device is dropped.
+            unsafe { device.submit_write_through(5, BlockNo(0), &[frame.as_ptr()]) };
+            let mut done = Vec::new();
+            while device.in_flight() > 0 {
+                device.park(Some(Duration::from_secs(20))).unwrap();
+                device.poll(&mut done).unwrap();
+            }
+            assert_eq!(done, [Done { token: 5, result: Err(errno) }]);
+            assert_eq!(device.flying, 0);
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_took_half_of_is_an_error() {
+        assert!(all_taken(0, 5).is_ok() && all_taken(5, 5).is_ok());
+        let error = all_taken(4, 5).unwrap_err();
+        assert!(passing(error).is_err());
     }
 
     /// The device is a pipe, so that its one read is with the kernel until we write.

@@ -392,9 +392,21 @@ impl CellLoop {
             }
             Effect::Write { io, block, frames } => {
                 self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
+                self.vitals.add(Counter::Writes, 1);
                 self.disk.write(io, block, &frames, self.memory.frames());
             }
-            Effect::Flush { io } => self.disk.flush(io),
+            Effect::WriteThrough { io, block, frames } => {
+                self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
+                self.vitals.add(Counter::Writes, 1);
+                self.vitals.add(Counter::Flushes, 1);
+                // Only who asked for it waits, and nobody else has come.
+                let idle = self.core.live_tasks() <= 1 && self.intake.clients_waiting() == 0;
+                self.disk.write_through(io, block, &frames, self.memory.frames(), idle);
+            }
+            Effect::Flush { io } => {
+                self.vitals.add(Counter::Flushes, 1);
+                self.disk.flush(io);
+            }
             Effect::Wake(at) => self.wake = Some(at),
         }
         Ok(())

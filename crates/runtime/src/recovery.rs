@@ -153,6 +153,10 @@ impl<'a> LoneFleet<'a> {
                 Effect::Reply { .. } => continue,
                 Effect::Read { io, block, frames } => (io, self.read(id, block, &frames)),
                 Effect::Write { io, block, frames } => (io, self.write(id, block, &frames)),
+                Effect::WriteThrough { io, block, frames } => {
+                    let written = self.write(id, block, &frames);
+                    (io, written.and_then(|()| self.pool.flush()))
+                }
                 Effect::Flush { io } => (io, self.pool.flush()),
             };
             self.queue.push_back(Happening::Cell(id, Event::IoDone { io, result }));

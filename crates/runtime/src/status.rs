@@ -63,6 +63,9 @@ pub struct CellStatus {
     /// Blocks read from and written to the device.
     pub blocks_read: u64,
     pub blocks_written: u64,
+    /// Writes of one or more blocks given to the device, and flushes.
+    pub writes: u64,
+    pub flushes: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -52,6 +52,9 @@ pub enum Counter {
     /// Blocks read from and written to the device.
     BlocksRead,
     BlocksWritten,
+    /// Writes given to the device, each of one or more blocks, and flushes.
+    Writes,
+    Flushes,
     /// Frames in use and dirty now (gauges).
     Frames,
     FramesDirty,
@@ -61,7 +64,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Requests,
         Self::PeerMessages,
         Self::BusyNs,
@@ -71,6 +74,8 @@ impl Counter {
         Self::Ios,
         Self::BlocksRead,
         Self::BlocksWritten,
+        Self::Writes,
+        Self::Flushes,
         Self::Frames,
         Self::FramesDirty,
         Self::Refused,

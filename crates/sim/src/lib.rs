@@ -5,6 +5,7 @@
 //! * [`history`] and [`linear`]: what clients saw, and whether one order of all calls explains it.
 //! * [`world`]: cells, supervisor, clients, links, disk, driven by one seed.
 //! * [`crash`]: a fleet, its power cut at any moment, and what has to be there afterwards.
+//! * [`ace`]: every short sequence of operations, its power cut at every flush.
 //! * [`swarm`]: the mix that a seed draws.
 //! * [`run`] and [`run_many`]: what the command line and the tests call.
 //!
@@ -12,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ace;
 pub mod crash;
 mod fixed;
 pub mod history;

@@ -13,6 +13,9 @@ use crate::{e2e, packages, tidy};
 /// Seeds of a run on every change, and of a long one.
 const SEEDS: u64 = 2_000;
 const SEEDS_FULL: u64 = 20_000;
+/// Sequences of two operations of the systematic crash campaign, likewise.
+const PAIRS: u64 = 200;
+const PAIRS_FULL: u64 = 20_000;
 
 #[derive(Clone, Copy, Default)]
 pub struct Options {
@@ -75,7 +78,20 @@ pub fn simulate(root: &Path, full: bool) -> Result<bool> {
     }
     // About four power cuts a seed.
     println!("warren sim --crash --seed {seed} --seeds {seeds}");
-    command(root, &warren, ["sim", "--crash", "--seed", &seed, "--seeds", &seeds])
+    if !command(root, &warren, ["sim", "--crash", "--seed", &seed, "--seeds", &seeds])? {
+        return Ok(false);
+    }
+    ace(root, &warren, &seed, full)
+}
+
+/// Short sequences of operations, their power cut at every flush; and the control.
+fn ace(root: &Path, warren: &Path, seed: &str, full: bool) -> Result<bool> {
+    let pairs = (if full { PAIRS_FULL } else { PAIRS }).to_string();
+    println!("warren ace --seed {seed} --pairs {pairs}");
+    if !command(root, warren, ["ace", "--seed", seed, "--pairs", &pairs])? {
+        return Ok(false);
+    }
+    command(root, warren, ["ace", "--seed", seed, "--pairs", "20", "--no-flush"])
 }
 
 pub fn build_release(root: &Path) -> Result<bool> {

@@ -64,6 +64,8 @@ impl Shell<'_> {
             ios: memory.counter(Counter::Ios),
             blocks_read: memory.counter(Counter::BlocksRead),
             blocks_written: memory.counter(Counter::BlocksWritten),
+            writes: memory.counter(Counter::Writes),
+            flushes: memory.counter(Counter::Flushes),
         }
     }
 }

@@ -73,6 +73,8 @@ pub enum Happening {
 enum Doing {
     Read,
     Write,
+    /// A write; when it is done, a flush.
+    WriteThrough,
     /// Of what was written up to a mark.
     Flush(u64),
 }
@@ -241,7 +243,7 @@ impl World {
         let mut writes = Vec::new();
         for host in &fleet.cells {
             for request in host.in_flight.values() {
-                if let Doing::Write = request.doing {
+                if let Doing::Write | Doing::WriteThrough = request.doing {
                     let early = request.taken_early.clone();
                     writes.push((
                         request.block,
@@ -302,6 +304,9 @@ impl World {
                 Effect::Write { io, block, frames } => {
                     self.submit(id, io, Doing::Write, block, frames);
                 }
+                Effect::WriteThrough { io, block, frames } => {
+                    self.submit(id, io, Doing::WriteThrough, block, frames);
+                }
                 Effect::Flush { io } => {
                     let mark = self.disk.mark();
                     self.submit(id, io, Doing::Flush(mark), BlockNo(0), Vec::new());
@@ -318,10 +323,10 @@ impl World {
     fn submit(&mut self, id: CellId, io: IoId, doing: Doing, block: BlockNo, frames: Vec<FrameNo>) {
         let fails = match doing {
             Doing::Read => false,
-            Doing::Write => self.is_faulty(self.mix.write_fails),
+            Doing::Write | Doing::WriteThrough => self.is_faulty(self.mix.write_fails),
             Doing::Flush(_) => self.is_faulty(self.mix.flush_fails),
         };
-        let early = matches!(doing, Doing::Write) && self.rng.chance(1, 2);
+        let early = matches!(doing, Doing::Write | Doing::WriteThrough) && self.rng.chance(1, 2);
         let host = self.host(id);
         let taken_early = early.then(|| host.gather(&frames));
         let request = InFlight { doing, block, frames, taken_early, fails };
@@ -350,6 +355,16 @@ impl World {
             Doing::Write => {
                 let bytes = done.taken_early.unwrap_or_else(|| host.gather(&done.frames));
                 self.write_done(done.block, &bytes, done.fails)
+            }
+            Doing::WriteThrough => {
+                let bytes = done.taken_early.unwrap_or_else(|| host.gather(&done.frames));
+                match self.write_done(done.block, &bytes, done.fails) {
+                    Ok(()) => {
+                        let flush = Doing::Flush(self.disk.mark());
+                        return self.submit(id, io, flush, BlockNo(0), Vec::new());
+                    }
+                    failed => failed,
+                }
             }
             Doing::Flush(mark) => {
                 let result = self.flush_done(

@@ -22,6 +22,8 @@ pub struct InFlight {
     result: Result<(), Errno>,
     /// The bit of a read's first block that comes wrong.
     rot: Option<usize>,
+    /// A write that a flush follows.
+    through: bool,
     /// Of a flush: what was done before this place in the device's order becomes durable.
     flush: Option<u64>,
 }
@@ -64,8 +66,17 @@ impl World {
         let host = &self.cells[usize::from(id.0)];
         let early = write && self.rng.chance(1, 2);
         let taken_early = early.then(|| host.gather(&frames));
-        let request = InFlight { write, block, frames, taken_early, result, rot, flush: None };
+        let through = false;
+        let request =
+            InFlight { write, block, frames, taken_early, result, rot, through, flush: None };
         self.begin_io(id, io, request);
+    }
+
+    /// The write that was just begun is one that a flush follows.
+    pub(super) fn flush_behind(&mut self, id: CellId, io: IoId) {
+        let host = &mut self.cells[usize::from(id.0)];
+        let request = host.in_flight.get_mut(&(host.epoch, io));
+        request.expect("it was just begun").through = true;
     }
 
     /// Flushes of cells fail in the crash campaign only, where everything can be lost.
@@ -78,6 +89,7 @@ impl World {
             taken_early: None,
             result: Ok(()),
             rot: None,
+            through: false,
             flush: Some(self.disk.position()),
         };
         self.begin_io(id, io, request);
@@ -114,12 +126,13 @@ impl World {
             }
             return self.start_successor(id);
         }
-        if done.flush.is_some() {
-            if std::mem::take(&mut host.flush_failed) {
-                return self.happen_to(id, Event::IoDone { io, result: Err(Errno::EIO) });
-            }
+        if done.flush.is_some() && std::mem::take(&mut host.flush_failed) {
+            return self.happen_to(id, Event::IoDone { io, result: Err(Errno::EIO) });
         }
         self.do_io(id, &done);
+        if done.through && done.result.is_ok() {
+            return self.submit_flush(id, io);
+        }
         self.happen_to(id, Event::IoDone { io, result: done.result });
     }
 

@@ -340,6 +340,10 @@ impl World {
                 }
                 Effect::Read { io, block, frames } => self.submit(id, io, false, block, frames),
                 Effect::Write { io, block, frames } => self.submit(id, io, true, block, frames),
+                Effect::WriteThrough { io, block, frames } => {
+                    self.submit(id, io, true, block, frames);
+                    self.flush_behind(id, io);
+                }
                 Effect::Flush { io } => self.submit_flush(id, io),
                 Effect::Wake(at) => {
                     let at = at.max(self.now);

@@ -1,0 +1,256 @@
+//! `warren bench fsync`: append 4 KiB and fsync, by one and by several writers at once.
+//!
+//! Each writer has a file of its own and is a client of its own. A run goes in rounds; in a round the writers
+//! of each number append a batch to Warren, then to files in the pool file's own directory, so both
+//! come to rest on one device. What the device was asked for on Warren's behalf is read off the cells' vitals
+//! before and after each batch.
+//!
+//! ```text
+//! warren    a writer through the client library      kernel   a writer through system calls
+//! report    the result as text
+//! ```
+
+mod kernel;
+mod report;
+mod warren;
+
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use warren_base::Errno;
+
+use crate::error::BenchError;
+use crate::ground::{Ground, Interruption};
+use crate::machine::Machine;
+use crate::sample::{Figures, median, median_ratio};
+use kernel::KernelWriters;
+use warren::WarrenWriters;
+
+/// Bytes of an append.
+const APPEND_BYTES: usize = 4096;
+
+/// How many write at a time.
+const WIDTHS: [usize; 2] = [1, 8];
+
+/// Rounds that are not counted.
+const ROUNDS_BEFORE: u32 = 2;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FsyncOptions {
+    /// Where the temporary pool is made, and the files to compare with.
+    pub directory: PathBuf,
+    pub rounds: u32,
+    /// Appends of each writer in a batch.
+    pub calls: u32,
+    /// Measure Warren alone.
+    pub alone: bool,
+}
+
+impl Default for FsyncOptions {
+    fn default() -> Self {
+        Self { directory: std::env::temp_dir(), rounds: 40, calls: 50, alone: false }
+    }
+}
+
+/// What came out. Its `Display` is the report as text.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct FsyncReport {
+    pub machine: Machine,
+    pub rounds: u32,
+    pub calls: u32,
+    pub widths: Vec<Width>,
+}
+
+/// So many writers at once.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Width {
+    pub writers: usize,
+    pub warren: Speed,
+    /// What the device was asked for, for each append.
+    pub device: PerAppend,
+    pub other: Option<Other>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Other {
+    pub name: String,
+    pub speed: Speed,
+    /// The median over rounds of its time divided by Warren's (above 1: Warren is faster).
+    pub ratio: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Speed {
+    /// The median over rounds, of all writers together.
+    pub appends_a_second: f64,
+    /// Of single appends with their fsyncs.
+    #[serde(flatten)]
+    pub latency: Figures,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct PerAppend {
+    pub writes: f64,
+    pub blocks: f64,
+    pub flushes: f64,
+}
+
+/// Somebody who appends to a file of its own and makes that durable.
+trait Writer: Send {
+    fn append(&mut self) -> Result<(), Errno>;
+}
+
+/// What the device did for a contender.
+#[derive(Clone, Copy, Default, Debug)]
+struct Counts {
+    writes: u64,
+    blocks: u64,
+    flushes: u64,
+}
+
+trait Contender {
+    fn name(&self) -> &str;
+    fn writers(&mut self) -> &mut [Box<dyn Writer>];
+    fn counts(&self) -> Result<Counts, BenchError>;
+}
+
+/// What a contender did in all rounds, with one number of writers.
+#[derive(Default)]
+struct Measured {
+    /// Nanoseconds an append of each round: the time from the first start to the last end, shared.
+    batches: Vec<f64>,
+    /// Nanoseconds of each append.
+    latencies: Vec<f64>,
+    counts: Counts,
+}
+
+/// Measures. The calling program must hand the roles of a fleet's processes to
+/// [`warren_runtime::dispatch`].
+pub fn run(options: &FsyncOptions) -> Result<FsyncReport, BenchError> {
+    let interruption = Interruption::watch()?;
+    let ground = Ground::start(&options.directory, 1)?;
+    let mut contenders: Vec<Box<dyn Contender>> =
+        vec![Box::new(WarrenWriters::new(ground.pool(), WIDTHS[WIDTHS.len() - 1])?)];
+    if !options.alone {
+        let files = KernelWriters::new(&options.directory, WIDTHS[WIDTHS.len() - 1])?;
+        contenders.push(Box::new(files));
+    }
+    let mut measured: Vec<[Measured; WIDTHS.len()]> =
+        contenders.iter().map(|_| Default::default()).collect();
+    for round in 0..ROUNDS_BEFORE + options.rounds {
+        for (at, width) in WIDTHS.into_iter().enumerate() {
+            for (contender, into) in contenders.iter_mut().zip(&mut measured) {
+                interruption.check()?;
+                let batch = run_batch(contender.as_mut(), width, options.calls)?;
+                if round >= ROUNDS_BEFORE {
+                    into[at].add(batch);
+                }
+            }
+        }
+    }
+    let machine = Machine::here();
+    let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
+    let widths = (0..WIDTHS.len()).map(|at| result(at, &names, &measured, options)).collect();
+    Ok(FsyncReport { machine, rounds: options.rounds, calls: options.calls, widths })
+}
+
+/// All writers start together, each with a thread of its own.
+fn run_batch(
+    contender: &mut dyn Contender,
+    width: usize,
+    calls: u32,
+) -> Result<Measured, BenchError> {
+    let name = contender.name().to_owned();
+    let before = contender.counts()?;
+    let start = Barrier::new(width);
+    let timed: Vec<Result<Timed, Errno>> = std::thread::scope(|scope| {
+        let writers = contender.writers()[..width].iter_mut();
+        let threads: Vec<_> = writers
+            .map(|writer| scope.spawn(|| time_appends(writer.as_mut(), calls, &start)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Errno::EIO))).collect()
+    });
+    let timed: Result<Vec<Timed>, Errno> = timed.into_iter().collect();
+    let timed =
+        timed.map_err(|errno| BenchError::Call { contender: name, call: "append", errno })?;
+    let (begun, ended) = (timed.iter().map(|t| t.begun).min(), timed.iter().map(|t| t.ended).max());
+    let elapsed = match (begun, ended) {
+        (Some(begun), Some(ended)) => (ended - begun).as_nanos() as f64,
+        _ => 0.0,
+    };
+    Ok(Measured {
+        batches: vec![elapsed / (width as f64 * f64::from(calls))],
+        latencies: timed.into_iter().flat_map(|timed| timed.latencies).collect(),
+        counts: contender.counts()?.since(before),
+    })
+}
+
+struct Timed {
+    begun: Instant,
+    ended: Instant,
+    latencies: Vec<f64>,
+}
+
+fn time_appends(writer: &mut dyn Writer, calls: u32, start: &Barrier) -> Result<Timed, Errno> {
+    start.wait();
+    let begun = Instant::now();
+    let (mut last, mut latencies) = (begun, Vec::with_capacity(calls as usize));
+    for _ in 0..calls {
+        writer.append()?;
+        let now = Instant::now();
+        latencies.push((now - last).as_nanos() as f64);
+        last = now;
+    }
+    Ok(Timed { begun, ended: last, latencies })
+}
+
+impl Counts {
+    fn since(self, before: Self) -> Self {
+        Self {
+            writes: self.writes - before.writes,
+            blocks: self.blocks - before.blocks,
+            flushes: self.flushes - before.flushes,
+        }
+    }
+}
+
+impl Measured {
+    fn add(&mut self, batch: Self) {
+        self.batches.extend(batch.batches);
+        self.latencies.extend(batch.latencies);
+        self.counts.writes += batch.counts.writes;
+        self.counts.blocks += batch.counts.blocks;
+        self.counts.flushes += batch.counts.flushes;
+    }
+
+    fn speed(&self) -> Speed {
+        Speed {
+            appends_a_second: 1e9 / median(&self.batches),
+            latency: Figures::of(&self.latencies),
+        }
+    }
+}
+
+fn result(
+    at: usize,
+    names: &[&str],
+    measured: &[[Measured; WIDTHS.len()]],
+    options: &FsyncOptions,
+) -> Width {
+    let (warren, writers) = (&measured[0][at], WIDTHS[at]);
+    let appends = f64::from(options.rounds * options.calls) * writers as f64;
+    let per_append = |count: u64| count as f64 / appends;
+    let device = PerAppend {
+        writes: per_append(warren.counts.writes),
+        blocks: per_append(warren.counts.blocks),
+        flushes: per_append(warren.counts.flushes),
+    };
+    let other = measured.get(1).map(|other| Other {
+        name: names[1].to_owned(),
+        speed: other[at].speed(),
+        ratio: median_ratio(&other[at].batches, &warren.batches),
+    });
+    Width { writers, warren: warren.speed(), device, other }
+}

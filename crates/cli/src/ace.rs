@@ -1,0 +1,42 @@
+//! `warren ace`: the systematic crash campaign.
+
+use std::process::ExitCode;
+use std::thread;
+
+use warren_sim::ace::{Campaign, Options, Sequence, Summary, pairs, singles};
+
+use crate::arguments::Ace;
+use crate::failure::{CODE_FAILURE, Failure};
+
+pub fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.unwrap_or(cores).max(1);
+    let options = Options { no_flush: arguments.no_flush, plant: None };
+    let mut sequences = singles();
+    sequences.extend(pairs(arguments.seed, arguments.pairs));
+    let summary = run(&sequences, options, threads);
+    print!("{summary}");
+    // A control that finds nothing is a defect.
+    let passed = summary.is_sound() != arguments.no_flush;
+    Ok(ExitCode::from(if passed { 0 } else { CODE_FAILURE }))
+}
+
+/// Every thread takes its turn of the sequences, so that all have as much to do.
+fn run(sequences: &[Sequence], options: Options, threads: usize) -> Summary {
+    let part = |first: usize| -> Vec<Sequence> {
+        sequences.iter().skip(first).step_by(threads).cloned().collect()
+    };
+    let mut summary = Summary::default();
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|first| scope.spawn(move || Campaign::new(options).run(&part(first))))
+            .collect();
+        for thread in running {
+            match thread.join() {
+                Ok(part) => summary.add(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    summary
+}

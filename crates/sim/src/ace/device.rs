@@ -1,0 +1,82 @@
+//! A device that is recorded: what was written and flushed, in order, and between that what the client
+//! asked and was answered.
+
+use std::rc::Rc;
+
+use hashbrown::HashMap;
+use warren_base::BlockNo;
+use warren_base::limits::BLOCK_SIZE;
+
+use crate::fixed::Fixed;
+
+pub type Block = [u8; BLOCK_SIZE];
+/// Blocks by number. What is not named was never written.
+pub type Blocks = HashMap<BlockNo, Rc<Block>, Fixed>;
+
+/// Bytes that no one ever wrote. Nothing may depend on them being zero.
+const UNWRITTEN: Block = [0xa5; BLOCK_SIZE];
+
+/// What happened, as the device and the client saw it.
+#[derive(Clone, Debug)]
+pub enum Recorded {
+    Write(BlockNo, Rc<Block>),
+    /// What was written before is durable when this is over.
+    Flush,
+    /// The client began its operation of this number, or was answered.
+    Begun(usize),
+    Answered(usize),
+}
+
+/// An image that several devices may share, and what was written over it.
+#[derive(Clone)]
+pub struct Device {
+    image: Rc<Blocks>,
+    over: Blocks,
+    /// `None`: nobody wants to know.
+    pub record: Option<Vec<Recorded>>,
+}
+
+impl Device {
+    pub fn new(image: Rc<Blocks>, over: Blocks) -> Self {
+        Self { image, over, record: None }
+    }
+
+    pub fn recorded(image: Rc<Blocks>) -> Self {
+        Self { record: Some(Vec::new()), ..Self::new(image, Blocks::with_hasher(Fixed)) }
+    }
+
+    pub fn block(&self, block: BlockNo) -> &Block {
+        let there = self.over.get(&block).or_else(|| self.image.get(&block));
+        there.map_or(&UNWRITTEN, |bytes| bytes)
+    }
+
+    /// `count` blocks from `block` on.
+    pub fn read(&self, block: BlockNo, count: u64) -> Vec<u8> {
+        (0..count).flat_map(|at| *self.block(block.offset(at))).collect()
+    }
+
+    /// Writes whole blocks, from `block` on.
+    pub fn write(&mut self, block: BlockNo, bytes: &[u8]) {
+        assert!(bytes.len().is_multiple_of(BLOCK_SIZE));
+        for (at, bytes) in (0..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
+            let bytes: Rc<Block> = Rc::new(bytes.try_into().expect("a block"));
+            self.note(Recorded::Write(block.offset(at), Rc::clone(&bytes)));
+            self.over.insert(block.offset(at), bytes);
+        }
+    }
+
+    pub fn flush(&mut self) {
+        self.note(Recorded::Flush);
+    }
+
+    pub fn note(&mut self, what: Recorded) {
+        self.record.iter_mut().for_each(|record| record.push(what.clone()));
+    }
+
+    /// All that it holds.
+    pub fn into_image(self) -> Rc<Blocks> {
+        let mut image = self.image;
+        Rc::make_mut(&mut image).extend(self.over);
+        image
+    }
+}

@@ -1,0 +1,147 @@
+//! What may be there after a power cut.
+//!
+//! Of the operations that were begun, some happened: all that somebody was promised, and with each whatever
+//! came before it and touched the same directory, inode or content. What `fsync` promises is in
+//! docs/disk-format.md: of a file its content, its attributes and its names, of a directory what it lists.
+//! The content of a file may be behind its attributes and its names.
+
+use warren_proto::FileKind;
+
+use super::operation::{Step, Touched, base};
+use super::tree::{Tree, View};
+
+/// How far the client had come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Steps begun, and steps answered.
+    pub begun: usize,
+    pub answered: usize,
+}
+
+/// What a sequence does if nothing goes wrong.
+pub struct Promises<'a> {
+    steps: &'a [Step],
+    /// What each step touches, or makes durable.
+    touched: Vec<Vec<Touched>>,
+    pub end: Tree,
+}
+
+impl<'a> Promises<'a> {
+    pub fn new(steps: &'a [Step]) -> Self {
+        let (mut tree, mut touched) = (base(), Vec::new());
+        for (number, step) in steps.iter().enumerate() {
+            touched.push(match step {
+                Step::Do(operation) => {
+                    operation.apply(number, &mut tree).expect("a sequence that can be done")
+                }
+                Step::Fsync(path) => promised(path, false, &tree),
+                Step::Fdatasync(path) => promised(path, true, &tree),
+                Step::Sync => Vec::new(),
+            });
+        }
+        Self { steps, touched, end: tree }
+    }
+
+    fn is_operation(&self, step: usize) -> bool {
+        matches!(self.steps[step], Step::Do(_))
+    }
+
+    /// Whether `later` cannot be there without `earlier`.
+    fn rests_on(&self, later: usize, earlier: usize) -> bool {
+        self.touched[earlier].iter().any(|touched| self.touched[later].contains(touched))
+    }
+
+    /// Whether a step that was answered has promised an operation.
+    fn is_promised(&self, operation: usize, answered: usize) -> bool {
+        (operation + 1..answered)
+            .filter(|step| !self.is_operation(*step))
+            .any(|step| self.steps[step] == Step::Sync || self.rests_on(step, operation))
+    }
+
+    /// Everything that may be seen if the power is cut now.
+    pub fn allowed(&self, progress: Progress) -> Vec<View> {
+        let operations: Vec<usize> =
+            (0..progress.begun).filter(|step| self.is_operation(*step)).collect();
+        let mut views = Vec::new();
+        for chosen in 0_u32..1 << operations.len() {
+            let happened = |step: &usize| {
+                let at = operations.iter().position(|operation| operation == step);
+                at.is_some_and(|at| chosen & 1 << at != 0)
+            };
+            if operations.iter().all(|step| self.agrees(*step, &happened, progress.answered)) {
+                views
+                    .extend(self.view_of(operations.iter().copied().filter(|step| happened(step))));
+            }
+        }
+        views
+    }
+
+    /// Whether an operation's having happened or not fits with what else has.
+    fn agrees(&self, step: usize, happened: &impl Fn(&usize) -> bool, answered: usize) -> bool {
+        match happened(&step) {
+            false => !self.is_promised(step, answered),
+            true => (0..step)
+                .filter(|earlier| self.is_operation(*earlier) && self.rests_on(step, *earlier))
+                .all(|earlier| happened(&earlier)),
+        }
+    }
+
+    fn view_of(&self, operations: impl Iterator<Item = usize>) -> Option<View> {
+        let mut tree = base();
+        for number in operations {
+            let Step::Do(operation) = self.steps[number] else { continue };
+            operation.apply(number, &mut tree)?;
+        }
+        Some(tree.view())
+    }
+}
+
+fn promised(path: &str, data_only: bool, tree: &Tree) -> Vec<Touched> {
+    let node = tree.at(path).expect("what is synced is there");
+    let mut promised = vec![Touched::Content(node), Touched::Name(node)];
+    if !data_only {
+        promised.push(Touched::Attributes(node));
+    }
+    if tree.nodes[&node].kind == FileKind::Directory {
+        promised.push(Touched::Entries(node));
+    }
+    promised
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::operation::Operation;
+    use super::*;
+
+    fn count(steps: &[Step], begun: usize, answered: usize) -> usize {
+        Promises::new(steps).allowed(Progress { begun, answered }).len()
+    }
+
+    #[test]
+    fn what_is_synced_must_be_there_and_the_rest_may() {
+        let append = Step::Do(Operation::Append("A/foo", 100));
+        let chmod = Step::Do(Operation::Chmod("A/foo"));
+        let fsync = Step::Fsync("A/foo".into());
+        let steps = [append.clone(), fsync.clone(), chmod.clone()];
+        assert_eq!(
+            [(0, 0), (1, 1), (2, 1), (2, 2), (3, 3)].map(|(b, a)| count(&steps, b, a)),
+            [1, 2, 2, 1, 2]
+        );
+        // Content and attributes go each their own way; what fdatasync promises is the content.
+        assert_eq!(count(&[append.clone(), chmod.clone()], 2, 2), 4);
+        let data = Step::Fdatasync("A/foo".into());
+        assert_eq!(count(&[append.clone(), chmod, data], 3, 3), 2);
+        // Two names in one directory: the second never without the first.
+        let create = Step::Do(Operation::Create(("A", "bar")));
+        let mkdir = Step::Do(Operation::Mkdir(("A", "new")));
+        assert_eq!(count(&[create.clone(), mkdir.clone()], 2, 2), 3);
+        let other = Step::Do(Operation::Mkdir(("B", "new")));
+        assert_eq!(count(&[create.clone(), other.clone()], 2, 2), 4);
+        assert_eq!(count(&[create.clone(), other, Step::Fsync("B".into())], 3, 3), 2);
+        // A new file's name is synced with it, and with the directory.
+        for path in ["A/bar", "A"] {
+            assert_eq!(count(&[create.clone(), Step::Fsync(path.into())], 2, 2), 1);
+        }
+        assert_eq!(count(&[create, mkdir, append, Step::Sync], 4, 4), 1);
+    }
+}

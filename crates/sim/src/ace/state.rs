@@ -1,0 +1,137 @@
+//! What the device may hold after a power cut: everything that was flushed, and of what was not nothing,
+//! all, some, or torn blocks.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Rng};
+
+use super::device::{Block, Blocks, Recorded};
+use super::promise::Progress;
+use crate::fixed::Fixed;
+
+/// What a device writes atomically.
+const SECTOR: usize = 512;
+/// States of one boundary: without the unflushed writes, with all, and of each of the others so many.
+pub const SUBSETS: usize = 3;
+pub const TORN: usize = 3;
+pub const STATES: usize = 2 + SUBSETS + TORN;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Dropped,
+    Kept,
+    Subset,
+    Torn,
+}
+
+/// A moment at which the power is cut: just before a flush is over, or at the end.
+pub struct Boundary {
+    pub progress: Progress,
+    durable: BTreeMap<BlockNo, Rc<Block>>,
+    /// Writes of each block since, in order.
+    pub unflushed: BTreeMap<BlockNo, Vec<Rc<Block>>>,
+}
+
+/// The boundaries of what was recorded. With `no_flush` the device forgets to flush.
+pub fn boundaries(record: &[Recorded], no_flush: bool) -> Vec<Boundary> {
+    let mut boundaries = Vec::new();
+    let mut progress = Progress { begun: 0, answered: 0 };
+    let (mut durable, mut unflushed) = (BTreeMap::new(), BTreeMap::<_, Vec<_>>::new());
+    let cut = |progress: Progress, durable: &BTreeMap<_, _>, unflushed: &BTreeMap<_, _>| Boundary {
+        progress,
+        durable: durable.clone(),
+        unflushed: unflushed.clone(),
+    };
+    for recorded in record {
+        match recorded {
+            Recorded::Write(block, bytes) => {
+                unflushed.entry(*block).or_default().push(Rc::clone(bytes));
+            }
+            Recorded::Begun(step) => progress.begun = step + 1,
+            Recorded::Answered(step) => progress.answered = step + 1,
+            Recorded::Flush => {
+                boundaries.push(cut(progress, &durable, &unflushed));
+                if !no_flush {
+                    for (block, writes) in std::mem::take(&mut unflushed) {
+                        durable.extend(writes.into_iter().next_back().map(|last| (block, last)));
+                    }
+                }
+            }
+        }
+    }
+    boundaries.push(cut(progress, &durable, &unflushed));
+    boundaries
+}
+
+impl Boundary {
+    /// What the device holds, over the image that it began with.
+    pub fn state(&self, number: usize, image: &Blocks, rng: &mut Rng) -> (Kind, Blocks) {
+        let kind = match number {
+            0 => Kind::Dropped,
+            1 => Kind::Kept,
+            _ if number < 2 + SUBSETS => Kind::Subset,
+            _ => Kind::Torn,
+        };
+        let mut over = Blocks::with_hasher(Fixed);
+        over.extend(self.durable.iter().map(|(block, bytes)| (*block, Rc::clone(bytes))));
+        for (block, writes) in &self.unflushed {
+            let last = writes.last().expect("a block that was written");
+            match kind {
+                Kind::Dropped => {}
+                Kind::Kept => drop(over.insert(*block, Rc::clone(last))),
+                // The last is the likeliest, but the order says nothing.
+                Kind::Subset if rng.chance(1, 2) => {
+                    let kept = if rng.chance(2, 3) { last } else { rng.pick(writes) };
+                    over.insert(*block, Rc::clone(kept));
+                }
+                Kind::Subset => {}
+                Kind::Torn => {
+                    let old = over.get(block).or_else(|| image.get(block));
+                    let mut torn = old.map_or([0xa5; BLOCK_SIZE], |bytes| **bytes);
+                    for at in (0..BLOCK_SIZE).step_by(SECTOR) {
+                        if rng.chance(1, 2) {
+                            let from = rng.pick(writes);
+                            torn[at..at + SECTOR].copy_from_slice(&from[at..at + SECTOR]);
+                        }
+                    }
+                    over.insert(*block, Rc::new(torn));
+                }
+            }
+        }
+        (kind, over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: BlockNo = BlockNo(7);
+
+    fn written(byte: u8) -> Recorded {
+        Recorded::Write(A, Rc::new([byte; BLOCK_SIZE]))
+    }
+
+    #[test]
+    fn what_was_flushed_is_in_every_state() {
+        let record =
+            [Recorded::Begun(0), written(1), Recorded::Flush, Recorded::Answered(0), written(2)];
+        let bytes = |no_flush, at: usize, state| {
+            let boundary = &boundaries(&record, no_flush)[at];
+            let image = Blocks::with_hasher(Fixed);
+            let (kind, over) = boundary.state(state, &image, &mut Rng::new(5));
+            (kind, over.get(&A).map(|bytes| bytes[0]))
+        };
+        assert_eq!([0, 1].map(|state| bytes(false, 0, state).1), [None, Some(1)]);
+        assert_eq!([0, 1].map(|state| bytes(false, 1, state).1), [Some(1), Some(2)]);
+        assert_eq!(bytes(true, 1, 0), (Kind::Dropped, None));
+        let torn =
+            boundaries(&record, false)[1].state(STATES - 1, &Blocks::default(), &mut Rng::new(5)).1;
+        let seen: Vec<u8> = torn[&A].iter().step_by(SECTOR).copied().collect();
+        assert!(seen.contains(&1) && seen.contains(&2), "{seen:?}");
+        let progress = boundaries(&record, false)[1].progress;
+        assert_eq!(progress, Progress { begun: 1, answered: 1 });
+    }
+}

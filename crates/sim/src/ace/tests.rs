@@ -1,0 +1,44 @@
+use super::*;
+
+/// Some of the sequences of one operation; all of them take `warren sim --ace`.
+fn some(step: usize) -> Vec<Sequence> {
+    singles().into_iter().step_by(step).collect()
+}
+
+#[test]
+fn whatever_was_synced_is_there() {
+    let campaign = Campaign::new(Options::default());
+    let mut sequences = some(9);
+    sequences.extend(pairs(1, 60));
+    let summary = campaign.run(&sequences);
+    assert!(summary.is_sound(), "{summary}");
+    assert_eq!(summary.sequences, sequences.len() as u64);
+    assert_eq!(summary.states, STATES as u64 * summary.boundaries);
+    assert!(summary.replayed > summary.sequences && summary.torn > 0);
+}
+
+#[test]
+fn a_device_that_does_not_flush_is_found_out() {
+    let campaign = Campaign::new(Options { no_flush: true, plant: None });
+    let summary = campaign.run(&some(29));
+    assert!(summary.violations > 0 && summary.lost_pools + summary.faults > 0, "{summary}");
+}
+
+#[test]
+fn planted_faults_are_found() {
+    for plant in [Plant::AnswerEarly, Plant::SkipDataFlush, Plant::ForgetDepends] {
+        let campaign = Campaign::new(Options { no_flush: false, plant: Some(plant) });
+        let mut sequences = some(1);
+        sequences.extend(pairs(2, 300));
+        let summary = campaign.run(&sequences);
+        assert!(!summary.is_sound(), "{plant:?} was not found: {summary}");
+    }
+}
+
+#[test]
+fn a_sequence_always_does_the_same() {
+    let campaign = Campaign::new(Options::default());
+    let sequences = pairs(3, 10);
+    let first = campaign.run(&sequences);
+    assert_eq!(first.to_string(), campaign.run(&sequences).to_string());
+}
