@@ -7,16 +7,18 @@
 //! Where part of a tree cannot be read, what was in it is unknown; checks that would accuse the rest
 //! because of that are left out, and the report says that it is incomplete.
 //!
-//! Nothing here changes the pool. A repair will take the report's findings, each of which names its place.
+//! Nothing here changes the pool; what a repair would write is worked out in `fsck/repair.rs`.
 
 mod finding;
 mod names;
+mod repair;
 mod shard;
 mod space;
 #[cfg(test)]
 mod tests;
 
 pub use finding::{Finding, Severity};
+pub use repair::{MENDS_MAX, Mend, Repair, RepairError, repair};
 
 use crate::layout::ROOT_SLOT_SIZE;
 use crate::node::BlockPtr;
@@ -130,6 +132,11 @@ impl Reader<'_> {
         self.blocks_read += 1;
         (self.read)(block, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// The block, or bytes that are nothing.
+    fn block_or_rot(&mut self, block: BlockNo) -> Box<[u8]> {
+        self.block(block).unwrap_or_else(|_| vec![UNREADABLE; BLOCK_SIZE].into())
     }
 
     /// The block, or nothing at all and a finding.

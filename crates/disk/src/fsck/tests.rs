@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, Ino, Lsn, Rng, ShardId, Timestamp};
 
+mod repair;
+
 const SECRET: u64 = 99;
 const DEVICE_BLOCKS: u64 = (64 << 20) / BLOCK_SIZE as u64;
 const FILE: Ino = Ino(2);
@@ -20,6 +22,7 @@ const DIR: Ino = Ino(1 << 48 | 1);
 const INNER: Ino = Ino(1 << 48 | 2);
 
 /// One shard before it is written: its records, and the one chunk that it owns.
+#[derive(Clone)]
 struct ShardDraft {
     shard: ShardId,
     chunk: u64,
@@ -30,6 +33,7 @@ struct ShardDraft {
 }
 
 /// A pool before it is written.
+#[derive(Clone)]
 struct Draft {
     blocks: BTreeMap<BlockNo, Box<[u8]>>,
     superblock: Superblock,
