@@ -23,7 +23,8 @@ Exit codes:
   5 permission denied  6 no FUSE              7 no such file
   8 no fleet serves the pool
   run: the command's own; 128 + signal if it was killed, 126 or 127 if it could not be run
-  fsck: the bits of fsck(8): 0 sound, 4 errors left, 8 could not be checked, 16 wrong usage";
+  fsck: the bits of fsck(8): 0 sound, 1 errors repaired, 4 errors left, 8 could not be checked,
+        16 wrong usage, 32 interrupted";
 
 /// A user-level POSIX file system, served by a fleet of small processes.
 #[derive(Parser)]
@@ -49,7 +50,7 @@ pub enum Task {
     Status(Status),
     /// Stop the fleet of a pool after a last checkpoint
     Stop(Stop),
-    /// Check a pool that is not being served
+    /// Check a pool and repair it
     Fsck(Fsck),
     /// Run the simulator
     Sim(Sim),
@@ -155,9 +156,18 @@ pub struct Stop {
 
 #[derive(Args)]
 pub struct Fsck {
-    /// Change nothing (nothing is ever changed by this version)
-    #[arg(short = 'n', long)]
+    /// Change nothing; logs of a pool that was not left in order are replayed in memory
+    #[arg(short = 'n', long, conflicts_with_all = ["yes", "preen"])]
     pub no_changes: bool,
+    /// Repair whatever is wrong without asking
+    #[arg(short = 'y', long, conflicts_with = "preen")]
+    pub yes: bool,
+    /// Repair what costs nothing without asking, and nothing if there is more (-a is the same)
+    #[arg(short = 'p', short_alias = 'a', long)]
+    pub preen: bool,
+    /// Check the last checkpoint of a pool that is being served; changes nothing
+    #[arg(long, conflicts_with_all = ["yes", "preen"])]
+    pub online: bool,
     /// Read all file data too and compare checksums
     #[arg(long)]
     pub contents: bool,

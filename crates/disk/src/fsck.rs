@@ -1,6 +1,6 @@
 //! `fsck`: checks everything that must hold of a pool that no fleet is using.
 //!
-//! Order: superblocks; whether the device is as long as they say; region map; then for each shard its root slots and its tree, record by record
+//! Order: superblocks; whether the device is as long as they say; region map; log table; then for each shard its root slots and its tree, record by record
 //! (`fsck/shard.rs`), collecting which blocks are referred to (`fsck/space.rs`) and which names lead to which
 //! inodes (`fsck/names.rs`); then what only the whole can show: space and names against each other.
 //!
@@ -21,6 +21,7 @@ pub use finding::{Finding, Severity};
 pub use repair::{MENDS_MAX, Mend, Repair, RepairError, repair};
 
 use crate::layout::ROOT_SLOT_SIZE;
+use crate::log::LogTable;
 use crate::node::BlockPtr;
 use crate::region::{BadPage, RegionError, RegionMap};
 use crate::root_slot::{RootSlot, SlotState};
@@ -69,6 +70,10 @@ pub struct Report {
     pub further_findings: u64,
     /// Some of it damage, also among the further ones.
     pub damaged: bool,
+    /// Some of it damage whose repair may take something away.
+    pub harmful: bool,
+    /// Where the inodes that findings name are found, as far as that could be told.
+    pub paths: BTreeMap<Ino, Box<[u8]>>,
     /// Part of a tree could not be read, so not everything was checked.
     pub incomplete: bool,
     pub inodes: u64,
@@ -86,6 +91,7 @@ impl Report {
 
     fn add(&mut self, finding: Finding) {
         self.damaged |= finding.severity() == Severity::Damage;
+        self.harmful |= !finding.is_harmless();
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
         } else {
@@ -109,6 +115,7 @@ pub fn check(
         && is_whole(&superblock, device_blocks, &mut report)
         && let Some(region) = read_region(&superblock, &mut reader, &mut report)
     {
+        check_log_table(&superblock, &mut reader, &mut report);
         let (space, names) = (Space::default(), Names::default());
         let roots = BTreeMap::new();
         let mut checker =
@@ -210,6 +217,19 @@ fn read_region(
     }
 }
 
+fn check_log_table(superblock: &Superblock, reader: &mut Reader<'_>, report: &mut Report) {
+    let layout = superblock.layout;
+    let copies = [0, 1].map(|copy| reader.block_or_none(layout.log_table(copy), report));
+    match LogTable::choose([&copies[0], &copies[1]], superblock.generation) {
+        Err(error) => report.add(Finding::LogTable(error)),
+        Ok((_, copy)) => {
+            if let Some(error) = LogTable::damage(&copies[copy]) {
+                report.add(Finding::LogTableCopy { copy, error });
+            }
+        }
+    }
+}
+
 /// What stands for a block that cannot be read: no magic, and not the zeros of a block never written.
 const UNREADABLE: u8 = 0xEE;
 
@@ -248,6 +268,7 @@ impl Checker<'_> {
         if !self.report.incomplete {
             self.check_names();
         }
+        self.find_paths();
     }
 
     /// The slot that counts, `Some(None)` for a shard never used, `None` if it is lost.
