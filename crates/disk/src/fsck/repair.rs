@@ -35,7 +35,6 @@ use names::{Census, Edit};
 use space::Space;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
-use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, FileKind, Ino, ShardId};
 
 /// Mends that are kept by name; the others are counted.
@@ -247,22 +246,28 @@ impl Repairer<'_> {
     }
 }
 
-/// The bit that has to be flipped so that the bytes from `covered` on have this checksum. A crc32c of a block tells
-/// every two single flips apart, so there is one answer or none.
+/// The polynomial of crc32c, its bits in the order of the checksum's.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// The bit that has to be flipped so that the bytes from `covered` on have this checksum. A checksum is linear: what
+/// one flipped bit changes in it depends on the bit's distance from the end alone. Within a block no two bits
+/// change the same, so there is one answer or none.
 fn flipped_bit(bytes: &[u8], covered: usize, checksum: u32) -> Option<usize> {
-    let mut bytes = bytes.to_vec();
-    (covered * 8..bytes.len() * 8).find(|bit| {
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        let right = crc32c::crc32c(&bytes[covered..]) == checksum;
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        right
-    })
+    let change = crc32c::crc32c(&bytes[covered..]) ^ checksum;
+    let mut changes: [u32; 8] = std::array::from_fn(|bit| 1 << bit);
+    for at in (covered..bytes.len()).rev() {
+        changes = changes.map(behind_a_byte);
+        if let Some(bit) = changes.iter().position(|of_bit| *of_bit == change) {
+            return Some(8 * at + bit);
+        }
+    }
+    None
 }
 
-const _: () = assert!(
-    BLOCK_SIZE * 8 <= 1 << 15,
-    "longer blocks want a closer look at the distance of the crc"
-);
+/// What a change of the checksum becomes once another byte was taken in.
+fn behind_a_byte(change: u32) -> u32 {
+    (0..8).fold(change, |at, _| (at >> 1) ^ if at & 1 == 1 { POLYNOMIAL } else { 0 })
+}
 
 /// The records of one shard.
 type Records = BTreeMap<Key, Value>;

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, Ino, Lsn, Rng, ShardId, Timestamp};
 
+mod flips;
 mod repair;
 
 const SECRET: u64 = 99;

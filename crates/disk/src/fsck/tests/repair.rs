@@ -7,7 +7,7 @@ use crate::{Owner, ROOT_SLOT_SIZE};
 use std::collections::BTreeSet;
 
 impl Draft {
-    fn work_out_repair(&self) -> Result<Repair, RepairError> {
+    pub(super) fn work_out_repair(&self) -> Result<Repair, RepairError> {
         let mut read = |block: BlockNo, into: &mut [u8]| {
             let bytes = self.blocks.get(&block).ok_or(ReadError(Errno::EIO))?;
             into.copy_from_slice(bytes);
@@ -17,7 +17,7 @@ impl Draft {
     }
 
     /// Repairs the pool and makes sure that nothing is wrong with it then.
-    fn repaired(&mut self) -> Vec<Mend> {
+    pub(super) fn repaired(&mut self) -> Vec<Mend> {
         let repair = self.work_out_repair().expect("a repair");
         let trail: Vec<String> = repair.mends.iter().map(Mend::to_string).collect();
         self.blocks.extend(repair.body);
@@ -28,7 +28,7 @@ impl Draft {
         repair.mends
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    pub(super) fn findings(&self) -> Vec<Finding> {
         self.check().findings
     }
 
@@ -36,17 +36,20 @@ impl Draft {
         Superblock::choose(&self.blocks[&BlockNo(0)], &self.blocks[&BlockNo(1)]).unwrap().0
     }
 
-    /// All records of a shard as the last checkpoint has them.
-    fn records(&self, shard: u16) -> BTreeMap<Key, Value> {
+    /// A shard's tree as the last checkpoint has it.
+    fn tree(&self, shard: ShardId) -> Tree {
         let superblock = self.superblock_now();
-        let shard = ShardId(shard);
         let slots = [0, 1].map(|slot| {
             let place = superblock.layout.root_slot(shard, slot);
             &self.blocks[&place.block][place.offset..][..ROOT_SLOT_SIZE]
         });
         let root = RootSlot::choose(slots, &superblock, shard).unwrap().root;
-        let Some(root) = root else { return BTreeMap::new() };
-        let mut tree = Tree::open(shard, root.root, root.height);
+        root.map_or(Tree::open(shard, None, 0), |root| Tree::open(shard, root.root, root.height))
+    }
+
+    /// All records of a shard.
+    fn records(&self, shard: u16) -> BTreeMap<Key, Value> {
+        let mut tree = self.tree(ShardId(shard));
         loop {
             let mut records = BTreeMap::new();
             let absent = tree.range(Key::MIN, Key::MAX, |key, value| {
@@ -60,16 +63,26 @@ impl Draft {
         }
     }
 
+    fn value(&self, ino: Ino, key: &Key) -> Option<Value> {
+        let mut tree = self.tree(ino.shard());
+        loop {
+            match tree.get(key) {
+                Ok(value) => return value.cloned(),
+                Err(absent) => tree.load(absent.0, &self.blocks[&absent.0.block]).unwrap(),
+            }
+        }
+    }
+
     fn inode(&self, ino: Ino) -> Option<Inode> {
-        match self.records(ino.shard().0).remove(&Key::inode(ino)) {
+        match self.value(ino, &Key::inode(ino)) {
             Some(Value::Inode(inode)) => Some(*inode),
             _ => None,
         }
     }
 
-    fn lookup(&self, dir: Ino, name: &str) -> Option<Ino> {
+    pub(super) fn lookup(&self, dir: Ino, name: &str) -> Option<Ino> {
         let key = Key::entry(dir, name_hash(SECRET, name.as_bytes()));
-        match self.records(dir.shard().0).remove(&key) {
+        match self.value(dir, &key) {
             Some(Value::Entries(bucket)) => {
                 bucket.iter().find(|dentry| &*dentry.name == name.as_bytes()).map(|d| d.ino)
             }
@@ -83,7 +96,7 @@ impl Draft {
     }
 }
 
-fn is_damage(finding: &Finding) -> bool {
+pub(super) fn is_damage(finding: &Finding) -> bool {
     finding.severity() == crate::fsck::Severity::Damage
 }
 
