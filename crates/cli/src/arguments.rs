@@ -52,6 +52,9 @@ pub enum Task {
     Stop(Stop),
     /// Check a pool and repair it
     Fsck(Fsck),
+    /// Look into a pool
+    #[command(subcommand)]
+    Debug(Debug),
     /// Run the simulator
     Sim(Sim),
     /// Measure what calls cost
@@ -175,6 +178,40 @@ pub struct Fsck {
     #[arg(long)]
     pub json: bool,
     pub pool: PathBuf,
+}
+
+#[derive(Subcommand)]
+pub enum Debug {
+    /// Print structures as they lie on the device; a pool that is served may change meanwhile
+    Dump(Dump),
+}
+
+#[derive(Args)]
+pub struct Dump {
+    /// Print JSON, one structure a line
+    #[arg(long)]
+    pub json: bool,
+    pub pool: PathBuf,
+    #[command(subcommand)]
+    pub subject: DumpSubject,
+}
+
+#[derive(Subcommand, Clone, Copy)]
+pub enum DumpSubject {
+    /// Both copies of the superblock
+    Superblock,
+    /// The root slots of a shard, or of all that were used
+    Slots { shard: Option<u16> },
+    /// Who owns which chunks
+    Map,
+    /// The log tables, and the records that would be replayed
+    Log,
+    /// All nodes of a shard's tree
+    Tree { shard: u16 },
+    /// All records of an inode
+    Inode { ino: u64 },
+    /// A block, as what its magic says it is
+    Block { block: u64 },
 }
 
 #[derive(Args)]

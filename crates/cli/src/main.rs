@@ -8,6 +8,7 @@
 
 mod arguments;
 mod bench;
+mod debug;
 mod failure;
 mod front;
 mod fsck;
@@ -53,6 +54,7 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
         Task::Status(arguments) => status::perform(&arguments),
         Task::Stop(arguments) => status::perform_stop(&arguments),
         Task::Fsck(arguments) => fsck::perform(&arguments),
+        Task::Debug(task) => debug::perform(&task),
         Task::Sim(arguments) => sim::perform(&arguments),
         Task::Bench(arguments) => bench::perform(&arguments),
     }
