@@ -336,11 +336,12 @@ impl Checker<'_> {
         debug_assert_eq!(key.kind, Kind::Extent);
         for (n, checksum) in checksums.iter().enumerate() {
             let ptr = BlockPtr { block: start.offset(n as u64), checksum: *checksum };
-            let file_block = key.sub + n as u64;
-            match self.reader.block(ptr.block) {
-                Err(error) => self.report.add(Finding::Unreadable { block: ptr.block, error }),
+            let (ino, file_block, block) = (Ino(key.ino), key.sub + n as u64, ptr.block);
+            match self.reader.block(block) {
+                Err(error) => {
+                    self.report.add(Finding::UnreadableContents { ino, file_block, block, error });
+                }
                 Ok(bytes) if crate::block_checksum(&bytes) != ptr.checksum => {
-                    let (ino, block) = (Ino(key.ino), ptr.block);
                     self.report.add(Finding::Contents { ino, file_block, block });
                 }
                 Ok(_) => {}

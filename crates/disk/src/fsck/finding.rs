@@ -80,6 +80,10 @@ pub enum Finding {
     Target { ino: Ino },
     #[error("inode {ino}: block {file_block} of the file, at block {block}, has a wrong checksum")]
     Contents { ino: Ino, file_block: u64, block: BlockNo },
+    #[error(
+        "inode {ino}: block {file_block} of the file, at block {block}, cannot be read: {error}"
+    )]
+    UnreadableContents { ino: Ino, file_block: u64, block: BlockNo, error: ReadError },
     #[error("inode {ino}: the name {:?} is kept under the hash of another", name.escape_ascii().to_string())]
     WrongHash { ino: Ino, name: Box<[u8]> },
 
@@ -135,6 +139,11 @@ impl Finding {
         }
     }
 
+    /// Whether it is about file data, of which there is no second copy: no repair brings it back.
+    pub fn is_lost_data(&self) -> bool {
+        matches!(self, Self::Contents { .. } | Self::UnreadableContents { .. })
+    }
+
     /// The inode that it is about, if it is about one.
     pub fn ino(&self) -> Option<Ino> {
         match self {
@@ -147,6 +156,7 @@ impl Finding {
             | Self::Blocks { ino, .. }
             | Self::Target { ino }
             | Self::Contents { ino, .. }
+            | Self::UnreadableContents { ino, .. }
             | Self::WrongHash { ino, .. }
             | Self::NoPart { ino }
             | Self::PartCount { ino, .. }

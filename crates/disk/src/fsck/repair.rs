@@ -62,6 +62,10 @@ pub enum Mend {
     #[error("shard {0}: its tree is written anew")]
     TreeWritten(ShardId),
     #[error(
+        "shard {shard}: its record of chunk {chunk}, which the device does not have, is dropped"
+    )]
+    NoChunk { shard: ShardId, chunk: u64 },
+    #[error(
         "shard {shard}: {blocks} blocks were recorded as used, but nothing refers to them; freed"
     )]
     Leaked { shard: ShardId, blocks: u64 },
@@ -137,11 +141,9 @@ struct Mends {
 impl Mends {
     fn add(&mut self, mend: Mend) {
         self.count += 1;
-        if self.told {
-            return;
-        } else if self.list.len() < MENDS_MAX {
+        if !self.told && self.list.len() < MENDS_MAX {
             self.list.push(mend);
-        } else {
+        } else if !self.told {
             self.further += 1;
         }
     }
@@ -159,6 +161,8 @@ struct Repairer<'a> {
     /// Shards that get a new tree.
     dirty: BTreeSet<ShardId>,
     edits: BTreeMap<ShardId, Vec<Edit>>,
+    /// Before this one no chunk is free.
+    chunks_searched: u64,
 }
 
 /// Works out the repair of the pool on a device of `device_blocks` blocks, which `read` reads. The logs of a pool
@@ -188,6 +192,7 @@ pub fn repair(
         census: Census::default(),
         dirty: BTreeSet::new(),
         edits: BTreeMap::new(),
+        chunks_searched: 0,
     };
     repairer.survey(progress);
     repairer.decide_space();

@@ -640,8 +640,8 @@ fn forge_root(draft: &mut Draft, shard: usize, changes: &[(usize, u8)]) {
     seal(slot, 8);
 }
 
-/// Whether many pools, each changed a little by `forge` with right checksums, were found damaged; checking
-/// none of them may panic. `forge` is given places in `0..len` to change, and what to.
+/// Whether many pools, each changed a little by `forge` with right checksums, were found damaged; checking or
+/// repairing none of them may panic, and nothing but rotten data may be wrong with what was repaired. `forge` is given places in `0..len` to change, and what to.
 fn damaged_of_forged(len: u64, forge: impl Fn(&mut Draft, &[(usize, u8)])) -> usize {
     let mut draft = Draft::new();
     for n in 0..400 {
@@ -653,12 +653,15 @@ fn damaged_of_forged(len: u64, forge: impl Fn(&mut Draft, &[(usize, u8)])) -> us
     assert!(draft.check().is_sound() && draft.check().nodes > 5, "a tree of two levels");
     let sound = draft.blocks.clone();
     let mut rng = Rng::new(11);
-    let damaged = (0..1000).filter(|_| {
+    let damaged = (0..1000).filter(|n| {
         let changes: Vec<_> = (0..1 + rng.below(3))
             .map(|_| (rng.below(len) as usize, rng.next_u64() as u8))
             .collect();
         forge(&mut draft, &changes);
         let damaged = !draft.check().is_sound();
+        if n % 8 == 0 {
+            draft.repair_whatever_it_is();
+        }
         draft.blocks.clone_from(&sound);
         damaged
     });

@@ -57,14 +57,18 @@ impl Repairer<'_> {
         }
     }
 
-    /// The shard's own records: orphans of other shards are not its business.
+    /// The shard's own records: chunks that the device has, and orphans of its own.
     fn mend_own(&mut self, shard: ShardId, group: &mut Records) {
+        let chunks = self.superblock.layout.chunks();
         group.retain(|key, _| {
             let foreign = key.kind == Kind::Orphan && Ino(key.sub).shard() != shard;
+            let nowhere = key.kind == Kind::Chunk && key.sub >= chunks;
             if foreign {
                 self.mends.add(Mend::NoOrphan { ino: Ino(key.sub) });
+            } else if nowhere {
+                self.mends.add(Mend::NoChunk { shard, chunk: key.sub });
             }
-            !foreign
+            !foreign && !nowhere
         });
     }
 

@@ -107,9 +107,7 @@ impl Repairer<'_> {
             self.decide_owner(chunk);
             self.find_contested(chunk);
         }
-        for shard in self.shards() {
-            self.compare_records(shard);
-        }
+        self.compare_records();
         for block in self.space.contested.clone() {
             if !self.space.is_node(block)
                 && let Some(Owner::Shard(owner)) = self.region.owner(block.0 / CHUNK_BLOCKS)
@@ -159,24 +157,26 @@ impl Repairer<'_> {
     }
 
     /// Finds shards whose Chunk records are not what they refer to.
-    fn compare_records(&mut self, shard: ShardId) {
-        let (mut leaked, mut missing, mut foreign) = (0, 0, false);
-        for ((chunk, _), uses) in self.space.uses.iter().filter(|((_, user), _)| *user == shard) {
-            let owned = self.region.owner(*chunk) == Some(Owner::Shard(shard));
-            foreign |= !owned;
-            leaked += u64::from((uses.recorded & !uses.referred()).count_ones());
-            missing += u64::from((uses.referred() & !uses.recorded).count_ones());
+    fn compare_records(&mut self) {
+        let mut differences = BTreeMap::<ShardId, (u64, u64)>::new();
+        for ((chunk, shard), uses) in &self.space.uses {
+            let leaked = u64::from((uses.recorded & !uses.referred()).count_ones());
+            let missing = u64::from((uses.referred() & !uses.recorded).count_ones());
+            let owned = self.region.owner(*chunk) == Some(Owner::Shard(*shard));
+            if !owned || leaked > 0 || missing > 0 {
+                let sums = differences.entry(*shard).or_default();
+                *sums = (sums.0 + leaked, sums.1 + missing);
+            }
         }
-        let known = self.dirty.contains(&shard);
-        if foreign || leaked > 0 || missing > 0 {
-            self.dirty.insert(shard);
-        }
-        // Of a shard that lost records it is known already that nothing fits.
-        if leaked > 0 && !known {
-            self.tell(Mend::Leaked { shard, blocks: leaked });
-        }
-        if missing > 0 && !known {
-            self.tell(Mend::Recorded { shard, blocks: missing });
+        for (shard, (leaked, missing)) in differences {
+            // Of a shard that lost records it is known already that nothing fits.
+            let known = !self.dirty.insert(shard);
+            if leaked > 0 && !known {
+                self.tell(Mend::Leaked { shard, blocks: leaked });
+            }
+            if missing > 0 && !known {
+                self.tell(Mend::Recorded { shard, blocks: missing });
+            }
         }
     }
 }

@@ -28,6 +28,8 @@ struct Draft {
     shard: ShardId,
     /// All of its chunks, with the blocks that are used.
     used: BTreeMap<u64, u64>,
+    /// In the chunks before this one nothing is free.
+    full_before: u64,
     body: Vec<BlockWrite>,
 }
 
@@ -100,7 +102,7 @@ impl Repairer<'_> {
         recount(&mut found.records);
         let owned = self.region.iter().filter(|(_, owner)| *owner == Owner::Shard(shard));
         let used = owned.map(|(chunk, _)| (chunk, 0)).collect();
-        let mut draft = Draft { shard, used, body: Vec::new() };
+        let mut draft = Draft { shard, used, full_before: 0, body: Vec::new() };
         self.place_data(&mut draft, &mut found.records)?;
         let inodes = found.records.values().filter(|value| matches!(value, Value::Inode(_)));
         let inodes = inodes.count() as u64;
@@ -240,28 +242,37 @@ impl Repairer<'_> {
         if let Some(block) = self.own_free_block(draft, false) {
             return Ok(block);
         }
-        let unused = |(chunk, owner): &(u64, Owner)| {
-            *owner == Owner::Free && self.space.taken(*chunk) == (0, 0)
-        };
-        let chunk = self.region.iter().find(unused).map(|(chunk, _)| chunk);
+        let chunk = self.unused_chunk();
         if let Some(chunk) = chunk {
             self.region.claim(chunk, draft.shard);
             draft.used.insert(chunk, 0);
         }
-        let recorded_too = chunk.is_none();
-        self.own_free_block(draft, recorded_too).ok_or(RepairError::NoSpace)
+        draft.full_before = chunk.unwrap_or(0);
+        self.own_free_block(draft, chunk.is_none()).ok_or(RepairError::NoSpace)
+    }
+
+    /// A chunk that nobody has and nobody speaks of. None before the last one is found again.
+    fn unused_chunk(&mut self) -> Option<u64> {
+        let is_unused = |chunk: &u64| {
+            self.region.owner(*chunk) == Some(Owner::Free) && self.space.taken(*chunk) == (0, 0)
+        };
+        let found = (self.chunks_searched..self.superblock.layout.chunks()).find(is_unused);
+        self.chunks_searched = found.map_or(self.superblock.layout.chunks(), |chunk| chunk + 1);
+        found
     }
 
     fn own_free_block(&self, draft: &mut Draft, recorded_too: bool) -> Option<BlockNo> {
-        for (chunk, used) in &mut draft.used {
+        for (chunk, used) in draft.used.range_mut(draft.full_before..) {
             let (referred, recorded) = self.space.taken(*chunk);
             let recorded = if recorded_too { 0 } else { recorded };
             let free = !(referred | recorded | *used);
             if let Some(block) = blocks_of(*chunk, free).next() {
                 *used |= bit(block);
+                draft.full_before = *chunk;
                 return Some(block);
             }
         }
+        draft.full_before = u64::MAX;
         None
     }
 

@@ -28,6 +28,16 @@ impl Draft {
         repair.mends
     }
 
+    /// Repairs the pool if that can be done; then nothing may be wrong but data.
+    pub(super) fn repair_whatever_it_is(&mut self) {
+        let Ok(repair) = self.work_out_repair() else { return };
+        let trail: Vec<String> = repair.mends.iter().map(Mend::to_string).collect();
+        self.blocks.extend(repair.body.into_iter().chain(repair.heads).chain(repair.superblocks));
+        let is_wrong = |finding: &Finding| is_damage(finding) && !finding.is_lost_data();
+        let wrong: Vec<_> = self.findings().into_iter().filter(is_wrong).collect();
+        assert_eq!(wrong, [], "after {trail:#?}");
+    }
+
     pub(super) fn findings(&self) -> Vec<Finding> {
         self.check().findings
     }
