@@ -23,7 +23,8 @@ Exit codes:
   5 permission denied  6 no FUSE              7 no such file
   8 no fleet serves the pool
   run: the command's own; 128 + signal if it was killed, 126 or 127 if it could not be run
-  fsck: the bits of fsck(8): 0 sound, 4 errors left, 8 could not be checked, 16 wrong usage";
+  fsck: the bits of fsck(8): 0 sound, 1 errors repaired, 4 errors left, 8 could not be checked,
+        16 wrong usage, 32 interrupted";
 
 /// A user-level POSIX file system, served by a fleet of small processes.
 #[derive(Parser)]
@@ -49,8 +50,11 @@ pub enum Task {
     Status(Status),
     /// Stop the fleet of a pool after a last checkpoint
     Stop(Stop),
-    /// Check a pool that is not being served
+    /// Check a pool and repair it
     Fsck(Fsck),
+    /// Look into a pool
+    #[command(subcommand)]
+    Debug(Debug),
     /// Run the simulator
     Sim(Sim),
     /// Cut the power at every flush of short sequences of operations
@@ -157,9 +161,18 @@ pub struct Stop {
 
 #[derive(Args)]
 pub struct Fsck {
-    /// Change nothing (nothing is ever changed by this version)
-    #[arg(short = 'n', long)]
+    /// Change nothing; logs of a pool that was not left in order are replayed in memory
+    #[arg(short = 'n', long, conflicts_with_all = ["yes", "preen"])]
     pub no_changes: bool,
+    /// Repair whatever is wrong without asking
+    #[arg(short = 'y', long, conflicts_with = "preen")]
+    pub yes: bool,
+    /// Repair what costs nothing without asking, and nothing if there is more (-a is the same)
+    #[arg(short = 'p', short_alias = 'a', long)]
+    pub preen: bool,
+    /// Check the last checkpoint of a pool that is being served; changes nothing
+    #[arg(long, conflicts_with_all = ["yes", "preen"])]
+    pub online: bool,
     /// Read all file data too and compare checksums
     #[arg(long)]
     pub contents: bool,
@@ -167,6 +180,40 @@ pub struct Fsck {
     #[arg(long)]
     pub json: bool,
     pub pool: PathBuf,
+}
+
+#[derive(Subcommand)]
+pub enum Debug {
+    /// Print structures as they lie on the device; a pool that is served may change meanwhile
+    Dump(Dump),
+}
+
+#[derive(Args)]
+pub struct Dump {
+    /// Print JSON, one structure a line
+    #[arg(long)]
+    pub json: bool,
+    pub pool: PathBuf,
+    #[command(subcommand)]
+    pub subject: DumpSubject,
+}
+
+#[derive(Subcommand, Clone, Copy)]
+pub enum DumpSubject {
+    /// Both copies of the superblock
+    Superblock,
+    /// The root slots of a shard, or of all that were used
+    Slots { shard: Option<u16> },
+    /// Who owns which chunks
+    Map,
+    /// The log tables, and the records that would be replayed
+    Log,
+    /// All nodes of a shard's tree
+    Tree { shard: u16 },
+    /// All records of an inode
+    Inode { ino: u64 },
+    /// A block, as what its magic says it is
+    Block { block: u64 },
 }
 
 #[derive(Args)]

@@ -22,6 +22,7 @@ pub const CODE_CANNOT_EXECUTE: u8 = 126;
 pub const CODE_NO_COMMAND: u8 = 127;
 
 /// The bits of fsck(8).
+pub const CODE_FSCK_REPAIRED: u8 = 1;
 pub const CODE_FSCK_ERRORS_LEFT: u8 = 4;
 pub const CODE_FSCK_OPERATIONAL: u8 = 8;
 pub const CODE_FSCK_USAGE: u8 = 16;

@@ -1,156 +1,205 @@
-//! `warren fsck`: checks a pool that no fleet serves. Exit codes are the bits of fsck(8).
+//! `warren fsck`: checks a pool and repairs it. Exit codes are the bits of fsck(8).
+//!
+//! Order: open and lock the pool; replay the logs of one that was not left in order (with `-n` in memory); check; if
+//! something is wrong and whoever runs this agrees, work out the repair, write it, and check once more. A repair is
+//! one checkpoint, so an interrupted one leaves the pool as it was. Beside a fleet (`--online`) nothing is locked,
+//! replayed or changed.
 
+mod bar;
+mod online;
+mod report;
+
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use serde::Serialize;
-use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno};
-use warren_device::{DeviceError, PoolFile};
-use warren_disk::fsck::{self, Options, ReadError, Report, Severity};
-use warren_runtime::FleetError;
+use warren_disk::BlockWrite;
+use warren_disk::fsck::{self, Options, ReadError, Repair, Report};
+use warren_runtime::{Blocks, ErrorKind, OfflinePool, Purpose};
 
 use crate::arguments::Fsck;
-use crate::failure::{CODE_FSCK_ERRORS_LEFT, CODE_FSCK_OPERATIONAL, Failure, print_json};
-use crate::size;
+use crate::failure::{
+    CODE_FSCK_ERRORS_LEFT, CODE_FSCK_OPERATIONAL, CODE_FSCK_REPAIRED, CODE_POOL_IN_USE, Failure,
+};
+use bar::Bar;
+use report::{Logs, Outcome};
 
-#[derive(Serialize)]
-struct Summary<'a> {
-    pool: &'a Path,
-    sound: bool,
-    /// False if part of the pool could not be read.
-    complete: bool,
-    inodes: u64,
-    directories: u64,
-    tree_nodes: u64,
-    used_blocks: u64,
-    findings: Vec<Line>,
-    further_findings: u64,
-}
-
-#[derive(Serialize)]
-struct Line {
-    damage: bool,
-    text: String,
+/// Who decides about a repair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Consent {
+    /// `-n`
+    Never,
+    /// `-y`
+    Given,
+    /// `-p`
+    ForWhatIsHarmless,
+    /// Whoever sits at the terminal.
+    Ask,
+    /// Nobody sits there.
+    NobodyToAsk,
 }
 
 pub fn perform(arguments: &Fsck) -> Result<ExitCode, Failure> {
-    let report = check(&arguments.pool, arguments.contents)
-        .map_err(|failure| failure.with_code(CODE_FSCK_OPERATIONAL))?;
-    let summary = summarize(&arguments.pool, &report);
-    if arguments.json {
-        print_json(&summary)?;
+    let outcome = if arguments.online {
+        online::check(&arguments.pool, arguments.contents)
     } else {
-        print(&summary);
-    }
-    Ok(if summary.sound { ExitCode::SUCCESS } else { ExitCode::from(CODE_FSCK_ERRORS_LEFT) })
+        check_and_repair(&arguments.pool, arguments.contents, consent(arguments))
+    };
+    let outcome = outcome.map_err(|failure| failure.with_code(CODE_FSCK_OPERATIONAL))?;
+    outcome.print(&arguments.pool, arguments.json)?;
+    Ok(ExitCode::from(exit_code(&outcome)))
 }
 
-fn check(pool: &Path, contents: bool) -> Result<Report, Failure> {
-    let file = PoolFile::open_to_check(pool).map_err(|error| match error {
-        DeviceError::Busy(_) => Failure::pool_in_use(pool),
-        error => FleetError::from(error).into(),
-    })?;
-    let mut read = |block: BlockNo, bytes: &mut [u8]| {
-        file.read_blocks(block, bytes).map_err(|error| ReadError(errno_of(&error)))
+fn consent(arguments: &Fsck) -> Consent {
+    let somebody = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    match arguments {
+        Fsck { no_changes: true, .. } => Consent::Never,
+        Fsck { yes: true, .. } => Consent::Given,
+        Fsck { preen: true, .. } => Consent::ForWhatIsHarmless,
+        _ if somebody && !arguments.json => Consent::Ask,
+        _ => Consent::NobodyToAsk,
+    }
+}
+
+fn exit_code(outcome: &Outcome) -> u8 {
+    let repaired = if outcome.repair.is_some() { CODE_FSCK_REPAIRED } else { 0 };
+    let left = if outcome.is_sound() { 0 } else { CODE_FSCK_ERRORS_LEFT };
+    repaired | left
+}
+
+fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Outcome, Failure> {
+    let purpose = match consent {
+        Consent::Never | Consent::NobodyToAsk => Purpose::Check,
+        _ => Purpose::Repair,
     };
-    let report = fsck::check(Options { contents }, file.len_blocks(), &mut read, &mut |_| {});
+    let pool = open(path, purpose)?;
+    let mut bar = Bar::new();
+    let logs = replay(&pool, purpose, &mut bar);
+    let first = check(path, &pool, contents, &mut bar)?;
+    let mut outcome = Outcome::new(first, logs);
+    if outcome.is_sound() {
+        return Ok(outcome);
+    }
+    bar.clear();
+    if !is_agreed(&outcome, consent)? {
+        outcome.refused = match consent {
+            Consent::NobodyToAsk => {
+                Some("nobody to ask: -y repairs, -n says that nothing shall change")
+            }
+            Consent::ForWhatIsHarmless => Some("not all of it can be repaired unasked: -y repairs"),
+            _ => None,
+        };
+        return Ok(outcome);
+    }
+    let repair = work_out(path, &pool, &mut bar)?;
+    write(path, &pool, &repair)?;
+    outcome.before = Some(std::mem::take(&mut outcome.report));
+    outcome.report = check(path, &pool, contents, &mut bar)?;
+    outcome.repair = Some(repair);
+    Ok(outcome)
+}
+
+fn open(path: &Path, purpose: Purpose) -> Result<OfflinePool, Failure> {
+    OfflinePool::open(path, purpose).map_err(|error| match error.kind() {
+        ErrorKind::PoolInUse => Failure::pool_in_use(path).with_code(CODE_POOL_IN_USE),
+        _ => error.into(),
+    })
+}
+
+/// What the last checkpoint lacks is in the logs. If they cannot be replayed, the checkpoint is what there is.
+fn replay(pool: &OfflinePool, purpose: Purpose, bar: &mut Bar) -> Logs {
+    match pool.has_logs() {
+        // Why not, the check will find out.
+        Err(_) => return Logs::Unknown,
+        Ok(false) => return Logs::None,
+        Ok(true) => bar.begin("replaying the logs"),
+    }
+    match (pool.replay(), purpose) {
+        (Ok(()), Purpose::Repair) => Logs::Replayed,
+        (Ok(()), _) => Logs::ReplayedInMemory,
+        (Err(error), _) => Logs::Failed(error.to_string()),
+    }
+}
+
+fn check(
+    path: &Path,
+    pool: &OfflinePool,
+    contents: bool,
+    bar: &mut Bar,
+) -> Result<Report, Failure> {
+    bar.begin("checking");
+    let mut read = reader(pool);
+    let mut progress = |progress| bar.show(progress);
+    let report = fsck::check(Options { contents }, pool.len_blocks(), &mut read, &mut progress);
+    bar.clear();
     if report.superblock.is_none() {
         let why = report.findings.first().map_or_else(String::new, |found| format!(" ({found})"));
-        let pool = pool.display();
+        let path = path.display();
         let line =
-            format!("{pool}: not a pool that can be read{why}; name one made by `warren mkfs`");
+            format!("{path}: not a pool that can be read{why}; name one made by `warren mkfs`");
         return Err(Failure::new(CODE_FSCK_OPERATIONAL, line));
     }
     Ok(report)
 }
 
-fn errno_of(error: &DeviceError) -> Errno {
-    match error {
-        DeviceError::Io { source, .. } => source.raw_os_error().and_then(Errno::from_raw),
-        _ => None,
-    }
-    .unwrap_or(Errno::EIO)
+fn reader(pool: &OfflinePool) -> impl FnMut(BlockNo, &mut [u8]) -> Result<(), ReadError> + '_ {
+    |block, bytes| pool.read(block, bytes).map_err(ReadError)
 }
 
-fn summarize<'a>(pool: &'a Path, report: &Report) -> Summary<'a> {
-    let findings = report.findings.iter().map(|finding| Line {
-        damage: finding.severity() == Severity::Damage,
-        text: finding.to_string(),
-    });
-    Summary {
-        pool,
-        sound: report.is_sound() && !report.incomplete,
-        complete: !report.incomplete,
-        inodes: report.inodes,
-        directories: report.directories,
-        tree_nodes: report.nodes,
-        used_blocks: report.used_blocks,
-        findings: findings.collect(),
-        further_findings: report.further_findings,
+fn is_agreed(outcome: &Outcome, consent: Consent) -> Result<bool, Failure> {
+    match consent {
+        Consent::Never | Consent::NobodyToAsk => Ok(false),
+        Consent::Given => Ok(true),
+        Consent::ForWhatIsHarmless => Ok(outcome.is_harmless()),
+        Consent::Ask => {
+            outcome.print_findings();
+            ask("Repair? What is lost will be named. [y/N] ")
+        }
     }
 }
 
-fn print(summary: &Summary<'_>) {
-    for finding in &summary.findings {
-        let kind = if finding.damage { "damage" } else { "note" };
-        println!("{kind}: {}", finding.text);
-    }
-    if summary.further_findings > 0 {
-        println!("and {} further findings", summary.further_findings);
-    }
-    let verdict = match (summary.sound, summary.complete) {
-        (true, _) => "sound",
-        (false, true) => "damaged",
-        (false, false) => "damaged, and not all of it could be checked",
-    };
-    println!(
-        "{}: {verdict}; {} inodes, {} of them directories, {} in use",
-        summary.pool.display(),
-        summary.inodes,
-        summary.directories,
-        size::display(summary.used_blocks * BLOCK_SIZE as u64),
-    );
+fn ask(question: &str) -> Result<bool, Failure> {
+    let failed = |error| Failure::io(Path::new("the terminal"), "use it", &error);
+    print!("{question}");
+    std::io::stdout().flush().map_err(failed)?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).map_err(failed)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn work_out(path: &Path, pool: &OfflinePool, bar: &mut Bar) -> Result<Repair, Failure> {
+    bar.begin("working out the repair");
+    let mut read = reader(pool);
+    let repair = fsck::repair(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
+    bar.clear();
+    repair.map_err(|error| {
+        let line =
+            format!("{}: cannot be repaired: {error}; restore it from a copy", path.display());
+        Failure::new(CODE_FSCK_OPERATIONAL, line)
+    })
+}
+
+/// The order is the one that [`Repair`] asks for.
+fn write(path: &Path, pool: &OfflinePool, repair: &Repair) -> Result<(), Failure> {
+    let [first, second] = &repair.superblocks;
+    let stages = [
+        &repair.body[..],
+        &repair.heads,
+        std::slice::from_ref(first),
+        std::slice::from_ref(second),
+    ];
+    let written = stages.into_iter().try_for_each(|stage| write_stage(pool, stage));
+    written.map_err(|errno| {
+        let line = format!("{}: cannot write the repair: {errno}; run it again", path.display());
+        Failure::new(CODE_FSCK_OPERATIONAL, line)
+    })
+}
+
+fn write_stage(pool: &OfflinePool, stage: &[BlockWrite]) -> Result<(), Errno> {
+    stage.iter().try_for_each(|(block, bytes)| pool.write(*block, bytes))?;
+    pool.flush()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::failure::CODE_POOL_IN_USE;
-    use crate::mkfs::{Wish, make};
-
-    #[test]
-    fn a_pool_in_use_is_left_alone_and_a_truncated_one_is_not_sound() {
-        let pool = std::env::temp_dir().join(format!("warren-fsck-cut-{}", std::process::id()));
-        let wish = Wish { size: Some(64 << 20), shards: None, log: None, label: "", force: false };
-        make(&pool, &wish).expect("mkfs");
-        let holder = PoolFile::open_exclusive(&pool).expect("a fleet");
-        let refused = check(&pool, false).expect_err("in use");
-        drop(holder);
-        let file = std::fs::OpenOptions::new().write(true).open(&pool).expect("open");
-        file.set_len(63 << 20).expect("cut");
-        let cut = check(&pool, false);
-        std::fs::remove_file(&pool).expect("cleanup");
-        assert_eq!(refused.code(), CODE_POOL_IN_USE);
-        assert!(!summarize(&pool, &cut.expect("check")).sound);
-    }
-
-    #[test]
-    fn a_new_pool_is_sound_and_a_damaged_one_not() {
-        let pool = std::env::temp_dir().join(format!("warren-fsck-{}", std::process::id()));
-        let wish = Wish { size: Some(64 << 20), shards: None, log: None, label: "", force: false };
-        make(&pool, &wish).expect("mkfs");
-        let sound = check(&pool, true).expect("check");
-        let mut bytes = std::fs::read(&pool).expect("read");
-        bytes[4096..8192].fill(0);
-        std::fs::write(&pool, &bytes).expect("write");
-        let one_copy = check(&pool, false).expect("check");
-        bytes[..4096].fill(0);
-        std::fs::write(&pool, &bytes).expect("write");
-        let none = check(&pool, false).expect_err("no superblock");
-        std::fs::remove_file(&pool).expect("cleanup");
-        assert!(summarize(&pool, &sound).sound && sound.findings.is_empty());
-        assert!(!summarize(&pool, &one_copy).sound);
-        assert_eq!(none.code(), CODE_FSCK_OPERATIONAL);
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@
 mod ace;
 mod arguments;
 mod bench;
+mod debug;
 mod failure;
 mod front;
 mod fsck;
@@ -54,6 +55,7 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
         Task::Status(arguments) => status::perform(&arguments),
         Task::Stop(arguments) => status::perform_stop(&arguments),
         Task::Fsck(arguments) => fsck::perform(&arguments),
+        Task::Debug(task) => debug::perform(&task),
         Task::Ace(arguments) => ace::perform(&arguments),
         Task::Sim(arguments) => sim::perform(&arguments),
         Task::Bench(arguments) => bench::perform(&arguments),

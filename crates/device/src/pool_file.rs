@@ -3,7 +3,7 @@
 //! One fleet at a time has a pool, or one `mkfs`, or one `fsck`. Opening takes the lock (an `flock` on a
 //! file; the kernel's exclusive claim, `O_EXCL`, on a block device), which belongs to the open file
 //! itself: whoever holds a duplicate of the descriptor holds the lock, and it ends with the last of
-//! them, so cells that outlive their supervisor keep other fleets out.
+//! them, so cells that outlive their supervisor keep other fleets out. Only who looks on beside a fleet takes none.
 //!
 //! Direct I/O is used where it takes our 4 KiB blocks; elsewhere (some file systems) the kernel's
 //! page cache lies between, which costs memory and a copy and changes nothing else. The mode belongs to the
@@ -58,6 +58,17 @@ impl PoolFile {
     /// somebody has it.
     pub fn open_to_check(path: &Path) -> Result<Self, DeviceError> {
         Self::open_and_claim(path, OFlags::RDONLY)
+    }
+
+    /// Opens a pool to be read only while a fleet may be serving it: what is read may be of any moment.
+    pub fn open_beside(path: &Path) -> Result<Self, DeviceError> {
+        let failed = |errno| DeviceError::of(path, "open it", errno);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = open(path, flags, Mode::empty()).map_err(failed)?;
+        let pool = Self::opened(fd, path)?;
+        fcntl_setfl(&pool.fd, fcntl_getfl(&pool.fd).map_err(failed)? - OFlags::NONBLOCK)
+            .map_err(failed)?;
+        Ok(pool)
     }
 
     /// Makes a pool file of zero blocks, sparse, and locks it.

@@ -1,24 +1,27 @@
 //! `fsck`: checks everything that must hold of a pool that no fleet is using.
 //!
-//! Order: superblocks; whether the device is as long as they say; region map; then for each shard its root slots and its tree, record by record
+//! Order: superblocks; whether the device is as long as they say; region map; log table; then for each shard its root slots and its tree, record by record
 //! (`fsck/shard.rs`), collecting which blocks are referred to (`fsck/space.rs`) and which names lead to which
 //! inodes (`fsck/names.rs`); then what only the whole can show: space and names against each other.
 //!
 //! Where part of a tree cannot be read, what was in it is unknown; checks that would accuse the rest
 //! because of that are left out, and the report says that it is incomplete.
 //!
-//! Nothing here changes the pool. A repair will take the report's findings, each of which names its place.
+//! Nothing here changes the pool; what a repair would write is worked out in `fsck/repair.rs`.
 
 mod finding;
 mod names;
+mod repair;
 mod shard;
 mod space;
 #[cfg(test)]
 mod tests;
 
 pub use finding::{Finding, Severity};
+pub use repair::{MENDS_MAX, Mend, Repair, RepairError, repair};
 
 use crate::layout::ROOT_SLOT_SIZE;
+use crate::log::LogTable;
 use crate::node::BlockPtr;
 use crate::region::{BadPage, RegionError, RegionMap};
 use crate::root_slot::{RootSlot, SlotState};
@@ -67,6 +70,10 @@ pub struct Report {
     pub further_findings: u64,
     /// Some of it damage, also among the further ones.
     pub damaged: bool,
+    /// Some of it damage whose repair may take something away.
+    pub harmful: bool,
+    /// Where the inodes that findings name are found, as far as that could be told.
+    pub paths: BTreeMap<Ino, Box<[u8]>>,
     /// Part of a tree could not be read, so not everything was checked.
     pub incomplete: bool,
     pub inodes: u64,
@@ -84,6 +91,7 @@ impl Report {
 
     fn add(&mut self, finding: Finding) {
         self.damaged |= finding.severity() == Severity::Damage;
+        self.harmful |= !finding.is_harmless();
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
         } else {
@@ -107,6 +115,7 @@ pub fn check(
         && is_whole(&superblock, device_blocks, &mut report)
         && let Some(region) = read_region(&superblock, &mut reader, &mut report)
     {
+        check_log_table(&superblock, &mut reader, &mut report);
         let (space, names) = (Space::default(), Names::default());
         let roots = BTreeMap::new();
         let mut checker =
@@ -130,6 +139,11 @@ impl Reader<'_> {
         self.blocks_read += 1;
         (self.read)(block, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// The block, or bytes that are nothing.
+    fn block_or_rot(&mut self, block: BlockNo) -> Box<[u8]> {
+        self.block(block).unwrap_or_else(|_| vec![UNREADABLE; BLOCK_SIZE].into())
     }
 
     /// The block, or nothing at all and a finding.
@@ -203,6 +217,19 @@ fn read_region(
     }
 }
 
+fn check_log_table(superblock: &Superblock, reader: &mut Reader<'_>, report: &mut Report) {
+    let layout = superblock.layout;
+    let copies = [0, 1].map(|copy| reader.block_or_none(layout.log_table(copy), report));
+    match LogTable::choose([&copies[0], &copies[1]], superblock.generation) {
+        Err(error) => report.add(Finding::LogTable(error)),
+        Ok((_, copy)) => {
+            if let Some(error) = LogTable::damage(&copies[copy]) {
+                report.add(Finding::LogTableCopy { copy, error });
+            }
+        }
+    }
+}
+
 /// What stands for a block that cannot be read: no magic, and not the zeros of a block never written.
 const UNREADABLE: u8 = 0xEE;
 
@@ -241,6 +268,7 @@ impl Checker<'_> {
         if !self.report.incomplete {
             self.check_names();
         }
+        self.find_paths();
     }
 
     /// The slot that counts, `Some(None)` for a shard never used, `None` if it is lost.
@@ -308,11 +336,12 @@ impl Checker<'_> {
         debug_assert_eq!(key.kind, Kind::Extent);
         for (n, checksum) in checksums.iter().enumerate() {
             let ptr = BlockPtr { block: start.offset(n as u64), checksum: *checksum };
-            let file_block = key.sub + n as u64;
-            match self.reader.block(ptr.block) {
-                Err(error) => self.report.add(Finding::Unreadable { block: ptr.block, error }),
+            let (ino, file_block, block) = (Ino(key.ino), key.sub + n as u64, ptr.block);
+            match self.reader.block(block) {
+                Err(error) => {
+                    self.report.add(Finding::UnreadableContents { ino, file_block, block, error });
+                }
                 Ok(bytes) if crate::block_checksum(&bytes) != ptr.checksum => {
-                    let (ino, block) = (Ino(key.ino), ptr.block);
                     self.report.add(Finding::Contents { ino, file_block, block });
                 }
                 Ok(_) => {}

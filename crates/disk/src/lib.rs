@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod codec;
+pub mod dump;
 pub mod format;
 pub mod fsck;
 mod inode;

@@ -66,6 +66,8 @@ pub enum LogTableError {
     Nonsense,
     #[error("neither log table can be used")]
     Lost,
+    #[error("a log table is damaged and may have been the newer one")]
+    InDoubt,
 }
 
 /// The blocks of one cell's log.
@@ -149,8 +151,24 @@ impl LogTable {
     }
 
     /// The intact copy with the highest generation that is not above the superblock's, and the number
-    /// of the other.
+    /// of the other. Every checkpoint writes a table, so one that is older than the superblock counts only
+    /// if the other was not damaged: a power failure tears the write of a table only before its checkpoint counts.
     pub fn choose(copies: [&[u8]; 2], generation: u64) -> Result<(Self, usize), LogTableError> {
+        let (table, other) = Self::newest(copies, generation)?;
+        let damaged = Self::damage(copies[other]).is_some();
+        if damaged && table.generation < generation {
+            return Err(LogTableError::InDoubt);
+        }
+        Ok((table, other))
+    }
+
+    /// What is wrong with a copy that was written, if anything is.
+    pub fn damage(bytes: &[u8]) -> Option<LogTableError> {
+        let never_written = bytes.len() == BLOCK_SIZE && bytes.iter().all(|byte| *byte == 0);
+        Self::decode(bytes).err().filter(|_| !never_written)
+    }
+
+    fn newest(copies: [&[u8]; 2], generation: u64) -> Result<(Self, usize), LogTableError> {
         let counts =
             |bytes: &[u8]| Self::decode(bytes).ok().filter(|table| table.generation <= generation);
         match copies.map(counts) {
@@ -303,5 +321,10 @@ mod tests {
         let mut bad = new.clone();
         bad[40] ^= 1;
         assert_eq!(LogTable::decode(&bad), Err(LogTableError::BadChecksum));
+        assert_eq!(LogTable::choose([&old, &bad], 4), Ok((table(4), 1)), "torn");
+        assert_eq!(LogTable::choose([&old, &bad], 5), Err(LogTableError::InDoubt), "rotten");
+        assert_eq!(LogTable::choose([&bad, &bad], 5), Err(LogTableError::Lost));
+        let never = vec![0; BLOCK_SIZE];
+        assert_eq!(LogTable::choose([&old, &never], 5), Ok((table(4), 1)));
     }
 }

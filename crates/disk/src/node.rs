@@ -177,6 +177,14 @@ pub(crate) fn decode(ptr: BlockPtr, shard: ShardId, bytes: &[u8]) -> Result<Deco
     Ok(Decoded { level, generation, size, keys, body })
 }
 
+/// Puts a node's magic where it belongs. Returns the first bit that was not as it should be, or that of the
+/// checksum's field behind it if all were.
+pub(crate) fn with_magic(bytes: &mut [u8]) -> usize {
+    let wrong = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) ^ MAGIC;
+    bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    wrong.trailing_zeros() as usize
+}
+
 fn decode_records(
     level: u8,
     count: usize,

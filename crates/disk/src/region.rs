@@ -116,6 +116,33 @@ impl RegionMap {
         Ok(map)
     }
 
+    /// The map as far as it can be read. Chunks of pages of which no copy can, and chunks with an owner that cannot
+    /// be, are free; the pages are named.
+    pub fn salvage(superblock: &Superblock, copies: [&[u8]; 2]) -> (Self, Vec<u64>) {
+        let layout = superblock.layout;
+        let mut map = Self::new(layout);
+        map.dirty.clear();
+        let mut lost = Vec::new();
+        for page in 0..layout.region_pages() {
+            let at = page as usize * BLOCK_SIZE;
+            let pages = copies.map(|copy| copy.get(at..at + BLOCK_SIZE).unwrap_or(&[]));
+            if map.load_page(page, pages, superblock.generation).is_err() {
+                lost.push(page);
+                for chunk in map.chunks_of(page) {
+                    let reserved = chunk < layout.reserved_chunks();
+                    map.owners[chunk as usize] = if reserved { RESERVED } else { FREE };
+                }
+            }
+        }
+        map.free = map.owners.iter().filter(|owner| **owner == FREE).count() as u64;
+        (map, lost)
+    }
+
+    /// Takes every page for changed.
+    pub fn soil(&mut self) {
+        self.dirty = (0..self.layout.region_pages()).collect();
+    }
+
     fn load_page(
         &mut self,
         page: u64,

@@ -8,6 +8,7 @@
 //! admission   a place in a fleet           connection  its use      slot  one request on its way
 //! link        packets with descriptors    message  what is in them
 //! place       where a pool's door is      door  asking there
+//! recovery    replays a pool's logs       offline  a pool that is checked or repaired
 //! ```
 //!
 //! Nothing here decides anything about files. What a process may do is what descriptors it was given:
@@ -28,7 +29,9 @@ mod launch;
 pub mod link;
 mod message;
 mod notice;
+mod offline;
 mod place;
+mod pool_blocks;
 pub mod process;
 mod recovery;
 mod slot;
@@ -42,5 +45,7 @@ pub use error::{ErrorKind, FleetError};
 pub use launch::{
     CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet,
 };
+pub use offline::{OfflinePool, Purpose};
+pub use pool_blocks::Blocks;
 pub use slot::Slot;
 pub use status::{CellStatus, ClientStatus, FleetStatus};

@@ -16,7 +16,8 @@ use warren_supervisor::{Config, Effect as Said, Event as Heard, Ledger, Supervis
 
 use crate::clock;
 use crate::error::FleetError;
-use crate::supervisor::{OpenPool, owners, shares_of_free};
+use crate::pool_blocks::Blocks;
+use crate::supervisor::{owners, shares_of_free};
 
 /// Frames of each cell's buffer cache beside one for every page that its log can hold: for tree nodes on
 /// their way, and for what the cell keeps free.
@@ -63,7 +64,7 @@ pub fn is_needed(ledger: &Ledger) -> bool {
 }
 
 /// Replays the pool's logs. What `ledger` held is out of date afterwards.
-pub fn recover(pool: &OpenPool, ledger: Ledger, copies: CopiesState) -> Result<(), FleetError> {
+pub fn recover(pool: &dyn Blocks, ledger: Ledger, copies: CopiesState) -> Result<(), FleetError> {
     let mut fleet = LoneFleet::new(pool, ledger, copies);
     loop {
         if let Some(ended) = fleet.ended.take() {
@@ -79,7 +80,7 @@ pub fn recover(pool: &OpenPool, ledger: Ledger, copies: CopiesState) -> Result<(
 }
 
 struct LoneFleet<'a> {
-    pool: &'a OpenPool,
+    pool: &'a dyn Blocks,
     members: Vec<Member>,
     supervisor: Supervisor,
     queue: VecDeque<Happening>,
@@ -90,7 +91,7 @@ struct LoneFleet<'a> {
 }
 
 impl<'a> LoneFleet<'a> {
-    fn new(pool: &'a OpenPool, ledger: Ledger, copies: CopiesState) -> Self {
+    fn new(pool: &'a dyn Blocks, ledger: Ledger, copies: CopiesState) -> Self {
         let cells = ledger.logs().starts.len() as u16;
         let owners = owners(ledger.superblock().layout.shards(), cells);
         let free = shares_of_free(&ledger, cells);
@@ -164,7 +165,8 @@ impl<'a> LoneFleet<'a> {
     }
 
     fn read(&mut self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
-        let bytes = self.pool.read_for_recovery(block, frames.len() as u64)?;
+        let mut bytes = vec![0; frames.len() * BLOCK_SIZE];
+        self.pool.read(block, &mut bytes)?;
         let into = &mut self.members[usize::from(id.0)].frames;
         for (frame, bytes) in frames.iter().zip(bytes.chunks_exact(BLOCK_SIZE)) {
             into.frame_mut(*frame).copy_from_slice(bytes);

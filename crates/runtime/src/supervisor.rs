@@ -34,6 +34,7 @@ use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{
     DoorReply, FleetPlan, FromCell, FromKeeper, STATUS_PART_MAX, ToCell, ToKeeper,
 };
+use crate::pool_blocks::Blocks;
 use crate::process;
 use mailboxes::Mailboxes;
 use memory::{ClientMemory, FleetMemory, Outfit};

@@ -2,6 +2,7 @@
 
 use super::ReadError;
 use crate::key::Key;
+use crate::log::LogTableError;
 use crate::node::NodeError;
 use crate::region::RegionError;
 use crate::root_slot::RootSlotError;
@@ -35,6 +36,10 @@ pub enum Finding {
     Region(RegionError),
     #[error("region map: the page at block {block} is damaged, its other copy counts")]
     RegionPage { block: BlockNo },
+    #[error("log table: {0}")]
+    LogTable(LogTableError),
+    #[error("log table copy {copy}: {error}, the other counts")]
+    LogTableCopy { copy: usize, error: LogTableError },
     #[error("shard {shard}: {error}")]
     RootSlot { shard: ShardId, error: RootSlotError },
     #[error("shard {shard}: root slot {slot} may have been the newer one: {error}")]
@@ -75,6 +80,10 @@ pub enum Finding {
     Target { ino: Ino },
     #[error("inode {ino}: block {file_block} of the file, at block {block}, has a wrong checksum")]
     Contents { ino: Ino, file_block: u64, block: BlockNo },
+    #[error(
+        "inode {ino}: block {file_block} of the file, at block {block}, cannot be read: {error}"
+    )]
+    UnreadableContents { ino: Ino, file_block: u64, block: BlockNo, error: ReadError },
     #[error("inode {ino}: the name {:?} is kept under the hash of another", name.escape_ascii().to_string())]
     WrongHash { ino: Ino, name: Box<[u8]> },
 
@@ -109,8 +118,58 @@ pub enum Finding {
 impl Finding {
     pub fn severity(&self) -> Severity {
         match self {
-            Self::SuperblockBehind { .. } | Self::Orphan { .. } => Severity::Note,
+            Self::SuperblockBehind { .. } | Self::LogTableCopy { .. } | Self::Orphan { .. } => {
+                Severity::Note
+            }
             _ => Severity::Damage,
+        }
+    }
+
+    /// Whether its repair follows from what is there and takes nothing away, so that nobody need be asked.
+    pub fn is_harmless(&self) -> bool {
+        match self {
+            Self::SuperblockCopy { .. }
+            | Self::RegionPage { .. }
+            | Self::RootCount { .. }
+            | Self::Leaked { .. }
+            | Self::PartCount { .. }
+            | Self::Links { .. }
+            | Self::DirectoryLinks { .. } => true,
+            other => other.severity() == Severity::Note,
+        }
+    }
+
+    /// Whether it is about file data, of which there is no second copy: no repair brings it back.
+    pub fn is_lost_data(&self) -> bool {
+        matches!(self, Self::Contents { .. } | Self::UnreadableContents { .. })
+    }
+
+    /// The inode that it is about, if it is about one.
+    pub fn ino(&self) -> Option<Ino> {
+        match self {
+            Self::ForeignInode { ino, .. }
+            | Self::Sequence { ino, .. }
+            | Self::NoInode { ino }
+            | Self::MisplacedRecord { ino, .. }
+            | Self::Overlap { ino, .. }
+            | Self::BeyondSize { ino, .. }
+            | Self::Blocks { ino, .. }
+            | Self::Target { ino }
+            | Self::Contents { ino, .. }
+            | Self::UnreadableContents { ino, .. }
+            | Self::WrongHash { ino, .. }
+            | Self::NoPart { ino }
+            | Self::PartCount { ino, .. }
+            | Self::Dangling { dir: ino, .. }
+            | Self::EntryKind { ino, .. }
+            | Self::Links { ino, .. }
+            | Self::DirectoryLinks { ino, .. }
+            | Self::DirectoryNames { ino, .. }
+            | Self::Parent { ino, .. } => Some(*ino),
+            Self::ForeignBlock { by, .. }
+            | Self::SharedBlock { by, .. }
+            | Self::BlockOutOfRange { by, .. } => Some(Ino(by.ino)).filter(|ino| *ino != Ino(0)),
+            _ => None,
         }
     }
 }

@@ -9,6 +9,9 @@ use warren_base::Ino;
 /// Links of a directory that are its own: its name and its `.`.
 const DIRECTORY_LINKS: u32 = 2;
 
+/// Directories above each other in a path that is worth telling.
+const PATH_DEPTH_MAX: usize = 1000;
+
 /// All inodes and all names of the pool.
 #[derive(Default)]
 pub(super) struct Names {
@@ -118,6 +121,35 @@ impl Checker<'_> {
         if root.is_none_or(|root| root.kind != FileKind::Directory) {
             self.report.add(Finding::NoRoot);
         }
+        self.names = names;
+    }
+
+    /// Where the inodes lie that findings name.
+    pub(super) fn find_paths(&mut self) {
+        let inos: BTreeSet<Ino> = self.report.findings.iter().filter_map(Finding::ino).collect();
+        for ino in inos {
+            if let Some(path) = self.path_of(ino) {
+                self.report.paths.insert(ino, path);
+            }
+        }
+    }
+
+    fn path_of(&mut self, ino: Ino) -> Option<Box<[u8]>> {
+        let mut names = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT {
+            let Links { first: Link { dir, hash, .. }, .. } = *self.names.links.get(&at)?;
+            // A circle has no path.
+            if names.len() == PATH_DEPTH_MAX {
+                return None;
+            }
+            names.push(self.entry_name(dir, hash, at)?);
+            at = dir;
+        }
+        names.push(Box::default());
+        names.reverse();
+        let path = names.join(&b'/');
+        Some(if path.is_empty() { [b'/'].into() } else { path.into() })
     }
 
     /// What one entry says against the inode that it leads to.

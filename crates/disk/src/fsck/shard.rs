@@ -45,12 +45,12 @@ struct File {
 
 /// What a node may be, and the keys that it may have.
 #[derive(Clone, Copy)]
-struct Bounds {
-    level: u8,
+pub(super) struct Bounds {
+    pub level: u8,
     /// Of what names the node.
-    generation: u64,
-    lower: Key,
-    upper: Option<Key>,
+    pub generation: u64,
+    pub lower: Key,
+    pub upper: Option<Key>,
 }
 
 impl Checker<'_> {
@@ -290,7 +290,7 @@ impl Checker<'_> {
 }
 
 /// The kind of file that alone has such records.
-fn kind_that_has(kind: Kind) -> FileKind {
+pub(super) fn kind_that_has(kind: Kind) -> FileKind {
     match kind {
         Kind::Part | Kind::Entry => FileKind::Directory,
         Kind::Target => FileKind::Symlink,
@@ -347,7 +347,7 @@ impl File {
 }
 
 impl Bounds {
-    fn checked(&self, node: node::Decoded) -> Result<node::Decoded, NodeError> {
+    pub fn checked(&self, node: node::Decoded) -> Result<node::Decoded, NodeError> {
         let last = node.keys[node.keys.len() - 1];
         if node.level != self.level {
             Err(NodeError::WrongLevel(node.level))

@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, Ino, Lsn, Rng, ShardId, Timestamp};
 
+mod flips;
+mod repair;
+
 const SECRET: u64 = 99;
 const DEVICE_BLOCKS: u64 = (64 << 20) / BLOCK_SIZE as u64;
 const FILE: Ino = Ino(2);
@@ -20,6 +23,7 @@ const DIR: Ino = Ino(1 << 48 | 1);
 const INNER: Ino = Ino(1 << 48 | 2);
 
 /// One shard before it is written: its records, and the one chunk that it owns.
+#[derive(Clone)]
 struct ShardDraft {
     shard: ShardId,
     chunk: u64,
@@ -30,6 +34,7 @@ struct ShardDraft {
 }
 
 /// A pool before it is written.
+#[derive(Clone)]
 struct Draft {
     blocks: BTreeMap<BlockNo, Box<[u8]>>,
     superblock: Superblock,
@@ -635,8 +640,8 @@ fn forge_root(draft: &mut Draft, shard: usize, changes: &[(usize, u8)]) {
     seal(slot, 8);
 }
 
-/// Whether many pools, each changed a little by `forge` with right checksums, were found damaged; checking
-/// none of them may panic. `forge` is given places in `0..len` to change, and what to.
+/// Whether many pools, each changed a little by `forge` with right checksums, were found damaged; checking or
+/// repairing none of them may panic, and nothing but rotten data may be wrong with what was repaired. `forge` is given places in `0..len` to change, and what to.
 fn damaged_of_forged(len: u64, forge: impl Fn(&mut Draft, &[(usize, u8)])) -> usize {
     let mut draft = Draft::new();
     for n in 0..400 {
@@ -648,12 +653,15 @@ fn damaged_of_forged(len: u64, forge: impl Fn(&mut Draft, &[(usize, u8)])) -> us
     assert!(draft.check().is_sound() && draft.check().nodes > 5, "a tree of two levels");
     let sound = draft.blocks.clone();
     let mut rng = Rng::new(11);
-    let damaged = (0..1000).filter(|_| {
+    let damaged = (0..1000).filter(|n| {
         let changes: Vec<_> = (0..1 + rng.below(3))
             .map(|_| (rng.below(len) as usize, rng.next_u64() as u8))
             .collect();
         forge(&mut draft, &changes);
         let damaged = !draft.check().is_sound();
+        if n % 8 == 0 {
+            draft.repair_whatever_it_is();
+        }
         draft.blocks.clone_from(&sound);
         damaged
     });

@@ -4,17 +4,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Errno, ShardId};
 use warren_device::{DeviceError, PoolFile};
-use warren_disk::{CopiesState, Owner, Superblock, SuperblockError};
+use warren_disk::{CopiesState, Owner};
 use warren_supervisor::Ledger;
 
 use crate::error::{FleetError, system};
 use crate::message::Runs;
-
-/// What stands for a block that cannot be read: no magic, and not the zeros of a block never written.
-const UNREADABLE: u8 = 0xEE;
+use crate::pool_blocks::{self, Blocks, errno_of_device, not_a_pool};
 
 /// A pool that this fleet has locked.
 pub struct OpenPool {
@@ -29,78 +26,8 @@ impl OpenPool {
             file => file?,
         };
         let pool = Self { file };
-        let (ledger, copies) = pool.load(path)?;
+        let (ledger, copies) = pool_blocks::load(&pool, path)?;
         Ok((pool, ledger, copies))
-    }
-
-    /// Reads what the supervisor must know of the pool.
-    pub fn load(&self, path: &Path) -> Result<(Ledger, CopiesState), FleetError> {
-        let (superblock, copies) = self.superblock(path)?;
-        let layout = superblock.layout;
-        let (has, needs) = (self.file.len_blocks(), layout.total_blocks());
-        if has < needs {
-            return Err(FleetError::BadPool {
-                pool: path.to_path_buf(),
-                what: format!("truncated: has {has} of {needs} blocks; restore it from a copy"),
-            });
-        }
-        let pages = layout.region_pages();
-        let [first, second] = [0, 1].map(|copy| self.read(layout.region_page(copy, 0), pages));
-        let roots = self.read(layout.roots_start(), 2 * layout.roots_blocks());
-        let tables = [0, 1].map(|copy| self.read(layout.log_table(copy), 1));
-        let tables = [&tables[0][..], &tables[1]];
-        let ledger = Ledger::load(superblock, [&first, &second], &roots, tables)
-            .map_err(|error| damaged(path, &error.to_string()))?;
-        Ok((ledger, copies))
-    }
-
-    fn superblock(&self, path: &Path) -> Result<(Superblock, CopiesState), FleetError> {
-        if self.file.len_blocks() < 2 {
-            return Err(not_a_pool(path));
-        }
-        let blocks = self.read(BlockNo(0), 2);
-        let (a, b) = blocks.split_at(BLOCK_SIZE);
-        match Superblock::choose(a, b) {
-            Ok(chosen) => Ok(chosen),
-            Err(SuperblockError::NotAPool) => Err(not_a_pool(path)),
-            Err(error @ SuperblockError::UnknownVersion(_)) => Err(FleetError::BadPool {
-                pool: path.to_path_buf(),
-                what: format!("{error}; use the version of Warren that made it"),
-            }),
-            Err(error) => Err(damaged(path, &error.to_string())),
-        }
-    }
-
-    /// Blocks of which there are two each. One that cannot be read is as one that is damaged: the other
-    /// may do.
-    fn read(&self, block: BlockNo, blocks: u64) -> Vec<u8> {
-        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
-        if self.file.read_blocks(block, &mut bytes).is_ok() {
-            return bytes;
-        }
-        for (at, bytes) in (0..).zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
-            if self.file.read_blocks(block.offset(at), bytes).is_err() {
-                bytes.fill(UNREADABLE);
-            }
-        }
-        bytes
-    }
-
-    /// Waits.
-    pub fn read_for_recovery(&self, block: BlockNo, blocks: u64) -> Result<Vec<u8>, Errno> {
-        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
-        self.file.read_blocks(block, &mut bytes).map_err(|error| errno_of_device(&error))?;
-        Ok(bytes)
-    }
-
-    /// Waits.
-    pub fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
-        self.file.write_blocks(block, bytes).map_err(|error| errno_of_device(&error))
-    }
-
-    /// Waits.
-    pub fn flush(&self) -> Result<(), Errno> {
-        self.file.flush().map_err(|error| errno_of_device(&error))
     }
 
     /// For a cell's I/O: an open file of its own.
@@ -114,25 +41,21 @@ impl OpenPool {
     }
 }
 
-fn errno_of_device(error: &DeviceError) -> Errno {
-    match error {
-        DeviceError::Io { source, .. } => crate::error::errno_of(source),
-        DeviceError::NoSpace(_) => Errno::ENOSPC,
-        _ => Errno::EIO,
+impl Blocks for OpenPool {
+    fn len_blocks(&self) -> u64 {
+        self.file.len_blocks()
     }
-}
 
-fn not_a_pool(path: &Path) -> FleetError {
-    FleetError::BadPool {
-        pool: path.to_path_buf(),
-        what: "not a Warren pool; make one with `warren mkfs`".into(),
+    fn read(&self, block: BlockNo, into: &mut [u8]) -> Result<(), Errno> {
+        self.file.read_blocks(block, into).map_err(|error| errno_of_device(&error))
     }
-}
 
-fn damaged(path: &Path, why: &str) -> FleetError {
-    FleetError::BadPool {
-        pool: path.to_path_buf(),
-        what: format!("{why}; check the pool with `warren fsck`"),
+    fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
+        self.file.write_blocks(block, bytes).map_err(|error| errno_of_device(&error))
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.file.flush().map_err(|error| errno_of_device(&error))
     }
 }
 

@@ -23,6 +23,7 @@ use crate::launch::path_of;
 use crate::link::{Link, Outbox};
 use crate::message::{CellStart, FleetPlan, PeerDoor, Runs, ToKeeper};
 use crate::place::PoolId;
+use crate::pool_blocks;
 use crate::process::{ROLE_CELL, role_args};
 use crate::recovery;
 
@@ -40,7 +41,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
     let (pool, mut ledger, mut copies) = OpenPool::open(&path)?;
     if recovery::is_needed(&ledger) {
         recovery::recover(&pool, ledger, copies)?;
-        (ledger, copies) = pool.load(&path)?;
+        (ledger, copies) = pool_blocks::load(&pool, &path)?;
     }
     let layout = ledger.superblock().layout;
     if usize::from(plan.cells) > layout.logs_max() {

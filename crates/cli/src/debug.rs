@@ -1,0 +1,57 @@
+//! `warren debug dump`: prints what lies on a pool, without judging it. Nothing is locked, so that it works beside a fleet.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use warren_base::{BlockNo, Ino, ShardId};
+use warren_disk::dump::{Section, Subject, dump};
+use warren_runtime::{Blocks, OfflinePool, Purpose};
+
+use crate::arguments::{Debug, Dump, DumpSubject};
+use crate::failure::{CODE_FAILURE, Failure, print_json};
+
+#[derive(Serialize)]
+struct Line<'a> {
+    title: &'a str,
+    fields: BTreeMap<&'a str, &'a str>,
+    lines: &'a [String],
+}
+
+pub fn perform(task: &Debug) -> Result<ExitCode, Failure> {
+    let Debug::Dump(arguments) = task;
+    let pool = OfflinePool::open(&arguments.pool, Purpose::Beside)?;
+    let mut printed = Ok(());
+    let mut show = |section: Section| {
+        if printed.is_ok() {
+            printed = print(&section, arguments.json);
+        }
+    };
+    dump(subject(arguments), &mut |block, into| pool.read(block, into), &mut show).map_err(
+        |why| Failure::new(CODE_FAILURE, format!("{}: {why}", arguments.pool.display())),
+    )?;
+    printed.map(|()| ExitCode::SUCCESS)
+}
+
+fn subject(arguments: &Dump) -> Subject {
+    match arguments.subject {
+        DumpSubject::Superblock => Subject::Superblock,
+        DumpSubject::Slots { shard } => Subject::Slots(shard.map(ShardId)),
+        DumpSubject::Map => Subject::Map,
+        DumpSubject::Log => Subject::Log,
+        DumpSubject::Tree { shard } => Subject::Tree(ShardId(shard)),
+        DumpSubject::Inode { ino } => Subject::Inode(Ino(ino)),
+        DumpSubject::Block { block } => Subject::Block(BlockNo(block)),
+    }
+}
+
+fn print(section: &Section, json: bool) -> Result<(), Failure> {
+    if json {
+        let fields = section.fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        return print_json(&Line { title: &section.title, fields, lines: &section.lines });
+    }
+    println!("{}", section.title);
+    section.fields.iter().for_each(|(name, value)| println!("  {name}: {value}"));
+    section.lines.iter().for_each(|line| println!("    {line}"));
+    Ok(())
+}

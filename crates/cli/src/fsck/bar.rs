@@ -1,0 +1,34 @@
+//! How far it has come, for a person who waits at a terminal. Drawn on standard error, and nowhere else.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use warren_disk::fsck::Progress;
+
+const LOOK: &str = "{msg} [{bar:40}] {percent}%";
+
+pub struct Bar(ProgressBar);
+
+impl Bar {
+    /// Hidden if standard error is no terminal.
+    pub fn new() -> Self {
+        let bar = ProgressBar::new(1);
+        if let Ok(style) = ProgressStyle::with_template(LOOK) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self(bar)
+    }
+
+    pub fn begin(&mut self, phase: &'static str) {
+        self.0.reset();
+        self.0.set_message(phase);
+    }
+
+    pub fn show(&mut self, progress: Progress) {
+        self.0.set_length(progress.shards.into());
+        self.0.set_position(progress.shards_done.into());
+    }
+
+    /// Takes it away, so that lines can be printed.
+    pub fn clear(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,63 @@
+//! A check beside a fleet.
+//!
+//! What is checked is the last checkpoint, and nothing is held back for it. A tree is never changed in place, so
+//! a pool in which nothing is wrong was sound as of that checkpoint, whatever was written meanwhile. The other way round does
+//! not hold: blocks that a newer checkpoint does without are used again, and then look damaged. So damage counts only
+//! if the superblock stood still, or if it was found at every try.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use warren_disk::fsck::{Finding, Report, Severity};
+use warren_runtime::{OfflinePool, Purpose};
+
+use super::bar::Bar;
+use super::report::{Logs, Outcome};
+use crate::failure::{CODE_FSCK_OPERATIONAL, Failure};
+
+/// A fleet makes a checkpoint every few seconds if anything changed.
+const TRIES: usize = 5;
+/// Between two tries, so that damage seen twice was not seen in one and the same moment.
+const PAUSE: Duration = Duration::from_millis(500);
+
+pub fn check(path: &Path, contents: bool) -> Result<Outcome, Failure> {
+    let pool = OfflinePool::open(path, Purpose::Beside)?;
+    let mut seen: Option<BTreeSet<String>> = None;
+    for tried in 0..TRIES {
+        if tried > 0 {
+            sleep(PAUSE);
+        }
+        let mut report = super::check(path, &pool, contents, &mut Bar::new())?;
+        let still = generation(&report) == generation_now(&pool);
+        if still || (report.is_sound() && !report.incomplete) {
+            return Ok(Outcome::new(report, Logs::OfTheFleet));
+        }
+        let lines: BTreeSet<String> = damage(&report).map(Finding::to_string).collect();
+        let always = match seen {
+            Some(seen) => seen.intersection(&lines).cloned().collect(),
+            None => lines,
+        };
+        if tried + 1 == TRIES && !always.is_empty() {
+            report.findings.retain(|finding| always.contains(&finding.to_string()));
+            return Ok(Outcome::new(report, Logs::OfTheFleet));
+        }
+        seen = Some(always);
+    }
+    let line =
+        format!("{}: too much was changed while it was checked; try again later", path.display());
+    Err(Failure::new(CODE_FSCK_OPERATIONAL, line))
+}
+
+fn damage(report: &Report) -> impl Iterator<Item = &Finding> {
+    report.findings.iter().filter(|finding| finding.severity() == Severity::Damage)
+}
+
+fn generation(report: &Report) -> Option<u64> {
+    report.superblock.as_ref().map(|superblock| superblock.generation)
+}
+
+fn generation_now(pool: &OfflinePool) -> Option<u64> {
+    pool.superblock().ok().map(|superblock| superblock.generation)
+}

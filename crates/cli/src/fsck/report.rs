@@ -1,0 +1,190 @@
+//! What is told of a check and a repair: lines for a person, or one of JSON.
+
+use std::path::Path;
+
+use serde::Serialize;
+use warren_base::limits::BLOCK_SIZE;
+use warren_disk::fsck::{Finding, Repair, Report, Severity};
+
+use crate::failure::{Failure, print_json};
+use crate::size;
+
+/// What became of the logs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Logs {
+    /// The pool was left in order.
+    None,
+    Replayed,
+    /// Nothing was written; the next start will replay them.
+    ReplayedInMemory,
+    /// A fleet is at work on them.
+    OfTheFleet,
+    /// Too much is damaged to tell whether they count.
+    Unknown,
+    Failed(String),
+}
+
+/// What was found and done.
+pub struct Outcome {
+    /// How it is now.
+    pub report: Report,
+    /// How it was, if it was repaired.
+    pub before: Option<Report>,
+    pub logs: Logs,
+    pub repair: Option<Repair>,
+    /// Why it was not repaired, if that has to be said.
+    pub refused: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    pool: &'a Path,
+    sound: bool,
+    /// False if part of the pool could not be read.
+    complete: bool,
+    generation: u64,
+    logs: &'a Logs,
+    inodes: u64,
+    directories: u64,
+    tree_nodes: u64,
+    used_blocks: u64,
+    findings: Vec<Line>,
+    further_findings: u64,
+    repaired: bool,
+    /// What was found before the repair.
+    repaired_findings: Vec<Line>,
+    mends: Vec<String>,
+    further_mends: u64,
+}
+
+#[derive(Serialize)]
+struct Line {
+    damage: bool,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+}
+
+impl Outcome {
+    pub fn new(report: Report, logs: Logs) -> Self {
+        Self { report, before: None, logs, repair: None, refused: None }
+    }
+
+    pub fn is_sound(&self) -> bool {
+        let logs_stand = matches!(self.logs, Logs::Failed(_)) && self.repair.is_none();
+        self.report.is_sound() && !self.report.incomplete && !logs_stand
+    }
+
+    /// Whether a repair takes nothing away.
+    pub fn is_harmless(&self) -> bool {
+        let logs_lost = matches!(self.logs, Logs::Failed(_) | Logs::Unknown);
+        !self.report.harmful && !self.report.incomplete && !logs_lost
+    }
+
+    pub fn print(&self, pool: &Path, json: bool) -> Result<(), Failure> {
+        if json {
+            return print_json(&self.summary(pool));
+        }
+        if let Some(before) = &self.before {
+            print_lines(before);
+        }
+        if let Some(repair) = &self.repair {
+            repair.mends.iter().for_each(|mend| println!("repaired: {mend}"));
+            if repair.further_mends > 0 {
+                println!("and {} further repairs", repair.further_mends);
+            }
+        }
+        self.print_findings();
+        println!("{}", self.verdict(pool));
+        if let Some(refused) = self.refused {
+            eprintln!("warren: {}: nothing was changed: {refused}", pool.display());
+        }
+        Ok(())
+    }
+
+    /// What is wrong now.
+    pub fn print_findings(&self) {
+        print_lines(&self.report);
+        match &self.logs {
+            Logs::Failed(why) if self.repair.is_some() => {
+                println!("repaired: the logs, which could not be replayed, are given up: {why}");
+            }
+            Logs::Failed(why) => println!("damage: the logs cannot be replayed: {why}"),
+            Logs::Replayed => println!("note: the logs were replayed"),
+            Logs::ReplayedInMemory => {
+                println!(
+                    "note: the logs were replayed in memory only; the next start does it on disk"
+                );
+            }
+            Logs::None | Logs::OfTheFleet | Logs::Unknown => {}
+        }
+    }
+
+    fn verdict(&self, pool: &Path) -> String {
+        let verdict = match (self.is_sound(), self.report.incomplete, self.repair.is_some()) {
+            (true, _, false) => "sound",
+            (true, _, true) => "repaired",
+            (false, _, true) => "repaired, but not all of it could be",
+            (false, false, _) => "damaged",
+            (false, true, _) => "damaged, and not all of it could be checked",
+        };
+        let Report { inodes, directories, used_blocks, .. } = &self.report;
+        let used = size::display(used_blocks * BLOCK_SIZE as u64);
+        let pool = pool.display();
+        format!(
+            "{pool}: {verdict}; {inodes} inodes, {directories} of them directories, {used} in use"
+        )
+    }
+
+    fn summary<'a>(&'a self, pool: &'a Path) -> Summary<'a> {
+        let Report { inodes, directories, nodes, used_blocks, further_findings, .. } = self.report;
+        let mends = self.repair.as_ref().map(|repair| &repair.mends[..]).unwrap_or_default();
+        Summary {
+            pool,
+            sound: self.is_sound(),
+            complete: !self.report.incomplete,
+            generation: self
+                .report
+                .superblock
+                .as_ref()
+                .map_or(0, |superblock| superblock.generation),
+            logs: &self.logs,
+            inodes,
+            directories,
+            tree_nodes: nodes,
+            used_blocks,
+            findings: lines(&self.report),
+            further_findings,
+            repaired: self.repair.is_some(),
+            repaired_findings: self.before.as_ref().map(lines).unwrap_or_default(),
+            mends: mends.iter().map(ToString::to_string).collect(),
+            further_mends: self.repair.as_ref().map_or(0, |repair| repair.further_mends),
+        }
+    }
+}
+
+fn lines(report: &Report) -> Vec<Line> {
+    let line = |finding: &Finding| Line {
+        damage: finding.severity() == Severity::Damage,
+        text: finding.to_string(),
+        path: path_of(report, finding),
+    };
+    report.findings.iter().map(line).collect()
+}
+
+fn path_of(report: &Report, finding: &Finding) -> Option<String> {
+    let path = report.paths.get(&finding.ino()?)?;
+    Some(path.escape_ascii().to_string())
+}
+
+fn print_lines(report: &Report) {
+    for Line { damage, text, path } in lines(report) {
+        let kind = if damage { "damage" } else { "note" };
+        let path = path.map_or_else(String::new, |path| format!(" ({path})"));
+        println!("{kind}: {text}{path}");
+    }
+    if report.further_findings > 0 {
+        println!("and {} further findings", report.further_findings);
+    }
+}

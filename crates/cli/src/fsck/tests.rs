@@ -1,0 +1,77 @@
+use super::*;
+use crate::mkfs::{Wish, make};
+use std::path::PathBuf;
+use warren_device::PoolFile;
+use warren_disk::Layout;
+
+/// A pool file that goes with the test.
+struct Pool(PathBuf);
+
+impl Pool {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("warren-fsck-{name}-{}", std::process::id()));
+        let wish = Wish { size: Some(64 << 20), shards: None, log: None, label: "", force: true };
+        make(&path, &wish).expect("mkfs");
+        Self(path)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut [u8])) {
+        let mut bytes = std::fs::read(&self.0).expect("read");
+        change(&mut bytes);
+        std::fs::write(&self.0, &bytes).expect("write");
+    }
+
+    fn fsck(&self, consent: Consent) -> Result<u8, u8> {
+        let outcome = check_and_repair(&self.0, true, consent).map_err(|failure| failure.code())?;
+        Ok(exit_code(&outcome))
+    }
+
+    fn layout(&self) -> Layout {
+        let pool = OfflinePool::open(&self.0, Purpose::Check).expect("open");
+        pool.superblock().expect("a superblock").layout
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_pool_in_use_is_left_alone_and_a_truncated_one_is_not_sound() {
+    let pool = Pool::new("cut");
+    let holder = PoolFile::open_exclusive(&pool.0).expect("a fleet");
+    assert_eq!(pool.fsck(Consent::Never), Err(CODE_POOL_IN_USE));
+    assert!(online::check(&pool.0, true).expect("beside it").is_sound());
+    drop(holder);
+    let file = std::fs::OpenOptions::new().write(true).open(&pool.0).expect("open");
+    file.set_len(63 << 20).expect("cut");
+    assert_eq!(pool.fsck(Consent::Never), Ok(CODE_FSCK_ERRORS_LEFT));
+    assert_eq!(pool.fsck(Consent::Given), Err(CODE_FSCK_OPERATIONAL));
+}
+
+#[test]
+fn whoever_runs_it_decides() {
+    let pool = Pool::new("consent");
+    assert_eq!(pool.fsck(Consent::NobodyToAsk), Ok(0));
+    assert_eq!(pool.fsck(Consent::Given), Ok(0), "nothing to repair");
+    pool.change(|bytes| bytes[4096..8192].fill(0));
+    for consent in [Consent::Never, Consent::NobodyToAsk] {
+        assert_eq!(pool.fsck(consent), Ok(CODE_FSCK_ERRORS_LEFT));
+    }
+    assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_REPAIRED));
+    assert_eq!(pool.fsck(Consent::Never), Ok(0));
+    pool.change(|bytes| bytes[..8192].fill(0));
+    assert_eq!(pool.fsck(Consent::Given), Err(CODE_FSCK_OPERATIONAL));
+}
+
+#[test]
+fn what_costs_something_is_not_repaired_unasked() {
+    let pool = Pool::new("harmful");
+    let map = pool.layout().region_page(0, 0).0 as usize * 4096;
+    pool.change(|bytes| bytes[map..map + 4096].fill(1));
+    assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_ERRORS_LEFT));
+    assert_eq!(pool.fsck(Consent::Given), Ok(CODE_FSCK_REPAIRED));
+    assert_eq!(pool.fsck(Consent::Never), Ok(0));
+}

@@ -1,0 +1,131 @@
+//! A shard as far as it can be read: its root slot, and the records of all nodes that lead from it.
+
+use super::{Mend, Records, Repairer, flipped_bit};
+use crate::fsck::shard::Bounds;
+use crate::key::Key;
+use crate::layout::ROOT_SLOT_SIZE;
+use crate::node::{self, BlockPtr, Decoded, DecodedBody, NodeError};
+use crate::root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
+use std::collections::BTreeSet;
+use warren_base::{BlockNo, ShardId};
+
+/// Where the bytes of a node begin that its checksum covers.
+const NODE_COVERED: usize = 8;
+
+pub(super) struct Shard {
+    pub shard: ShardId,
+    /// The slot that counts.
+    pub slot: Option<RootSlot>,
+    pub records: Records,
+    /// Where its nodes lie that could be read.
+    pub nodes: BTreeSet<BlockNo>,
+    /// Some node could not, or not as it lies there.
+    pub incomplete: bool,
+}
+
+impl Repairer<'_> {
+    pub(super) fn collect(&mut self, shard: ShardId) -> Shard {
+        let chosen = self.chosen_root(shard);
+        match chosen {
+            Err(_) => self.mends.add(Mend::ShardLost(shard)),
+            Ok(chosen) if in_doubt(&chosen, self.superblock.generation) => {
+                self.mends.add(Mend::SlotGivenUp(shard));
+            }
+            Ok(_) => {}
+        }
+        let slot = chosen.ok().and_then(|chosen| chosen.root);
+        let mut found = Shard {
+            shard,
+            slot,
+            records: Records::new(),
+            nodes: BTreeSet::new(),
+            incomplete: chosen.is_err(),
+        };
+        if let Some(slot) = slot
+            && let Some(root) = slot.root
+        {
+            let (level, generation) = (slot.height - 1, slot.generation);
+            let bounds = Bounds { level, generation, lower: Key::MIN, upper: None };
+            self.collect_node(&mut found, root, bounds);
+        }
+        found
+    }
+
+    pub(super) fn chosen_root(&mut self, shard: ShardId) -> Result<ChosenRoot, RootSlotError> {
+        let layout = self.superblock.layout;
+        let slots = [0, 1].map(|slot| {
+            let place = layout.root_slot(shard, slot);
+            let block = self.reader.block_or_rot(place.block);
+            block[place.offset..place.offset + ROOT_SLOT_SIZE].to_vec()
+        });
+        RootSlot::choose([&slots[0], &slots[1]], &self.superblock, shard)
+    }
+
+    fn collect_node(&mut self, found: &mut Shard, ptr: BlockPtr, bounds: Bounds) {
+        let (shard, block) = (found.shard, ptr.block);
+        // A node met twice is taken once; with what its other place lacks, the tree is incomplete.
+        if !self.superblock.layout.is_allocatable(block) || found.nodes.contains(&block) {
+            let error = NodeError::WrongBlock(block);
+            self.mends.add(Mend::NodeLost { shard, block, error });
+            found.incomplete = true;
+            return;
+        }
+        let Ok(bytes) = self.reader.block(block) else {
+            self.mends.add(Mend::NodeUnreadable { shard, block });
+            found.incomplete = true;
+            return;
+        };
+        let decoded = node::decode(ptr, shard, &bytes)
+            .or_else(|error| self.corrected(found, ptr, &bytes).ok_or(error));
+        match decoded.and_then(|node| bounds.checked(node)) {
+            Ok(node) => {
+                found.nodes.insert(block);
+                self.collect_records(found, node, bounds);
+            }
+            Err(error) => {
+                self.mends.add(Mend::NodeLost { shard, block, error });
+                found.incomplete = true;
+            }
+        }
+    }
+
+    /// The node with the one bit flipped back that makes it what its parent names, if there is one.
+    fn corrected(&mut self, found: &mut Shard, ptr: BlockPtr, bytes: &[u8]) -> Option<Decoded> {
+        let mut bytes = bytes.to_vec();
+        bytes[4..NODE_COVERED].copy_from_slice(&ptr.checksum.to_le_bytes());
+        let magic = node::with_magic(&mut bytes);
+        let covered = crc32c::crc32c(&bytes[NODE_COVERED..]);
+        if covered != ptr.checksum {
+            let bit = flipped_bit(&bytes, NODE_COVERED, ptr.checksum)?;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            self.mends.add(Mend::Corrected { block: ptr.block, bit });
+        } else {
+            // The rot was in the magic or in the node's own copy of the checksum.
+            self.mends.add(Mend::Corrected { block: ptr.block, bit: magic });
+        }
+        let node = node::decode(ptr, found.shard, &bytes).ok()?;
+        found.incomplete = true;
+        Some(node)
+    }
+
+    fn collect_records(&mut self, found: &mut Shard, node: Decoded, bounds: Bounds) {
+        let (keys, generation) = (node.keys, node.generation);
+        match node.body {
+            DecodedBody::Leaf(values) => found.records.extend(keys.into_iter().zip(values)),
+            DecodedBody::Internal(children) => {
+                for (at, child) in children.iter().enumerate() {
+                    let upper = keys.get(at + 1).copied().or(bounds.upper);
+                    let level = bounds.level - 1;
+                    let below = Bounds { level, generation, lower: keys[at], upper };
+                    self.collect_node(found, *child, below);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the slot that does not count may have been the newer one.
+fn in_doubt(chosen: &ChosenRoot, generation: u64) -> bool {
+    matches!(chosen.spare_state, SlotState::Bad(_))
+        && chosen.root.is_none_or(|root| root.generation < generation)
+}

@@ -1,0 +1,380 @@
+//! What can be put right by looking at one inode's records alone.
+//!
+//! All of this gives the same result whenever the same shard is read again: the survey looks at what comes out,
+//! and the writing makes it anew.
+
+use super::collect::Shard;
+use super::{Mend, Records, Repairer};
+use crate::fsck::shard::kind_that_has;
+use crate::inode::{Inode, Part};
+use crate::key::{Key, Kind, name_hash};
+use crate::value::{Dentry, EXTENT_BLOCKS_MAX, Extent, TARGET_PIECE, VALUE_MAX, Value, Xattr};
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, FileKind, Ino, ShardId, Timestamp};
+
+/// What a directory, or another inode, may whose attributes are lost.
+const INVENTED_MODE: u16 = 0o600;
+const INVENTED_DIRECTORY_MODE: u16 = 0o700;
+const ROOT_MODE: u16 = 0o755;
+
+/// A block of a file: its number in the file, its place, its checksum.
+pub(super) type FileBlock = (u64, BlockNo, u32);
+
+impl Repairer<'_> {
+    pub(super) fn mend(&mut self, found: &mut Shard) {
+        let shard = found.shard;
+        let mut group = Records::new();
+        let mut all = std::mem::take(&mut found.records).into_iter().peekable();
+        while let Some((key, value)) = all.next() {
+            group.insert(key, value);
+            if all.peek().is_none_or(|(next, _)| next.ino != key.ino) {
+                self.mend_inode(shard, Ino(key.ino), &mut group);
+                found.records.append(&mut group);
+            }
+        }
+        if shard == Ino::ROOT.shard() {
+            self.mend_root(&mut found.records);
+        }
+    }
+
+    fn mend_inode(&mut self, shard: ShardId, ino: Ino, group: &mut Records) {
+        if ino == Ino(0) {
+            return self.mend_own(shard, group);
+        } else if ino.shard() != shard || ino.sequence() == 0 {
+            self.mends.add(Mend::Dropped { ino, why: "it cannot be in this shard" });
+            return group.clear();
+        }
+        let Some(kind) = self.kind_of(ino, group) else {
+            self.mends.add(Mend::Dropped { ino, why: "its attributes are lost" });
+            return group.clear();
+        };
+        self.drop_misplaced(ino, kind, group);
+        self.rehash_xattrs(ino, group);
+        match kind {
+            FileKind::Directory => self.mend_directory(ino, group),
+            FileKind::Symlink => self.mend_symlink(ino, group),
+            _ => self.mend_extents(ino, group),
+        }
+    }
+
+    /// The shard's own records: chunks that the device has, and orphans of its own.
+    fn mend_own(&mut self, shard: ShardId, group: &mut Records) {
+        let chunks = self.superblock.layout.chunks();
+        group.retain(|key, _| {
+            let foreign = key.kind == Kind::Orphan && Ino(key.sub).shard() != shard;
+            let nowhere = key.kind == Kind::Chunk && key.sub >= chunks;
+            if foreign {
+                self.mends.add(Mend::NoOrphan { ino: Ino(key.sub) });
+            } else if nowhere {
+                self.mends.add(Mend::NoChunk { shard, chunk: key.sub });
+            }
+            !foreign && !nowhere
+        });
+    }
+
+    /// What the inode is; if its attributes are lost, what its records say, and it gets new ones.
+    fn kind_of(&mut self, ino: Ino, group: &mut Records) -> Option<FileKind> {
+        if let Some(Value::Inode(inode)) = group.get(&Key::inode(ino)) {
+            return Some(inode.kind);
+        }
+        let telling = |key: &&Key| key.kind != Kind::Xattr;
+        let kind = kind_that_has(group.keys().find(telling)?.kind);
+        self.mends.add(Mend::Invented { ino, kind });
+        let mut inode = blank(kind);
+        if kind == FileKind::Symlink {
+            inode.size = target_len(ino, group).0;
+        }
+        group.insert(Key::inode(ino), Value::Inode(Box::new(inode)));
+        Some(kind)
+    }
+
+    fn drop_misplaced(&mut self, ino: Ino, kind: FileKind, group: &mut Records) {
+        group.retain(|key, _| {
+            let special =
+                matches!(key.kind, Kind::Part | Kind::Entry | Kind::Target | Kind::Extent);
+            let right = !special || kind_that_has(key.kind) == kind;
+            if !right {
+                let (what, why) = ("a record", "files of its kind have none such");
+                self.mends.add(Mend::RecordDropped { ino, what, why });
+            }
+            right
+        });
+    }
+
+    fn mend_directory(&mut self, ino: Ino, group: &mut Records) {
+        self.rehash_entries(ino, group);
+        let (entries, subdirs) = counted(ino, group);
+        let part = match group.get(&Key::part(ino, 0)) {
+            Some(Value::Part(part)) => **part,
+            _ => Part::default(),
+        };
+        let right = Part { entries, subdirs, ..part };
+        if part != right || !group.contains_key(&Key::part(ino, 0)) {
+            self.mends
+                .add(Mend::SetRight { ino, what: "the numbers of entries and subdirectories" });
+            group.insert(Key::part(ino, 0), Value::Part(Box::new(right)));
+        }
+    }
+
+    /// Names that lie under a hash that is not theirs would never be found.
+    fn rehash_entries(&mut self, ino: Ino, group: &mut Records) {
+        let secret = self.superblock.secret;
+        let strays = take_strays(group, Kind::Entry, |sub, value| match value {
+            Value::Entries(bucket) => {
+                let (right, wrong) =
+                    split(bucket, |dentry: &Dentry| name_hash(secret, &dentry.name) == sub);
+                (!wrong.is_empty()).then(|| (boxed(right).map(Value::Entries), wrong))
+            }
+            _ => None,
+        });
+        for dentry in strays {
+            let name = dentry.name.clone();
+            let mend = match add_entry(group, secret, ino, dentry.clone()) {
+                true => Mend::Rehashed { ino, name },
+                false => {
+                    let why = "another has its name";
+                    Mend::Unlinked { dir: ino, name, ino: dentry.ino, why }
+                }
+            };
+            self.mends.add(mend);
+        }
+    }
+
+    fn rehash_xattrs(&mut self, ino: Ino, group: &mut Records) {
+        let secret = self.superblock.secret;
+        let strays = take_strays(group, Kind::Xattr, |sub, value| match value {
+            Value::Xattrs(bucket) => {
+                let (right, wrong) =
+                    split(bucket, |xattr: &Xattr| name_hash(secret, &xattr.name) == sub);
+                (!wrong.is_empty()).then(|| (boxed(right).map(Value::Xattrs), wrong))
+            }
+            _ => None,
+        });
+        for xattr in strays {
+            let name = xattr.name.clone();
+            self.mends.add(match add_xattr(group, secret, ino, xattr) {
+                true => Mend::Rehashed { ino, name },
+                false => {
+                    let (what, why) = ("an attribute", "another has its name");
+                    Mend::RecordDropped { ino, what, why }
+                }
+            });
+        }
+    }
+
+    /// A target of which a piece is missing would lead somewhere else.
+    fn mend_symlink(&mut self, ino: Ino, group: &mut Records) {
+        let (len, whole) = target_len(ino, group);
+        let Some(Value::Inode(inode)) = group.get_mut(&Key::inode(ino)) else { return };
+        if !whole || len == 0 || inode.size > len {
+            self.mends.add(Mend::Dropped { ino, why: "the symlink's target is incomplete" });
+            group.clear();
+        } else if inode.size != len {
+            inode.size = len;
+            self.mends.add(Mend::SetRight { ino, what: "the length of the symlink's target" });
+        }
+    }
+
+    fn mend_extents(&mut self, ino: Ino, group: &mut Records) {
+        self.drop_impossible_blocks(ino, group);
+        let blocks = file_blocks(group);
+        let end = blocks.last().map_or(0, |(at, ..)| at + 1);
+        let Some(Value::Inode(inode)) = group.get_mut(&Key::inode(ino)) else { return };
+        if end > inode.size.div_ceil(BLOCK_SIZE as u64) {
+            inode.size = end * BLOCK_SIZE as u64;
+            self.mends
+                .add(Mend::SetRight { ino, what: "the size, which ended before its blocks," });
+        }
+        if inode.blocks < blocks.len() as u64 {
+            inode.blocks = blocks.len() as u64;
+            self.mends.add(Mend::SetRight { ino, what: "the number of blocks" });
+        }
+    }
+
+    /// Blocks outside of the device, behind the largest file, or for a place that another extent fills.
+    fn drop_impossible_blocks(&mut self, ino: Ino, group: &mut Records) {
+        let layout = self.superblock.layout;
+        let size_max = warren_base::limits::FILE_SIZE_MAX / BLOCK_SIZE as u64;
+        let all = file_blocks(group);
+        let (mut kept, mut end) = (Vec::with_capacity(all.len()), 0);
+        for &(at, block, checksum) in &all {
+            let why = if at < end {
+                "another block has its place"
+            } else if !layout.is_allocatable(block) {
+                "it would lie where no file data can lie"
+            } else if at >= size_max {
+                "no file is so long"
+            } else {
+                kept.push((at, block, checksum));
+                end = at + 1;
+                continue;
+            };
+            self.mends.add(Mend::DataLost { ino, file_block: at, why });
+        }
+        if kept.len() != all.len() {
+            put_file_blocks(ino, group, &kept);
+        }
+    }
+
+    /// The root directory must exist.
+    fn mend_root(&mut self, records: &mut Records) {
+        let root = Ino::ROOT;
+        let is_directory = matches!(records.get(&Key::inode(root)),
+            Some(Value::Inode(inode)) if inode.kind == FileKind::Directory);
+        if is_directory {
+            return;
+        }
+        records.retain(|key, _| key.ino != root.0);
+        let mut inode = blank(FileKind::Directory);
+        inode.mode = ROOT_MODE;
+        records.insert(Key::inode(root), Value::Inode(Box::new(inode)));
+        records.insert(Key::part(root, 0), Value::Part(Box::default()));
+        self.mends.add(Mend::Invented { ino: root, kind: FileKind::Directory });
+    }
+}
+
+/// An inode of root's that nobody else may use. Which directory holds it, if it is one, is found by its name.
+pub(super) fn blank(kind: FileKind) -> Inode {
+    let directory = kind == FileKind::Directory;
+    let time = Timestamp(0);
+    Inode {
+        kind,
+        mode: if directory { INVENTED_DIRECTORY_MODE } else { INVENTED_MODE },
+        uid: 0,
+        gid: 0,
+        nlink: if directory { 2 } else { 1 },
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        generation: 0,
+        parent: if directory { Ino::ROOT } else { Ino(0) },
+        flags: 0,
+    }
+}
+
+fn split<T: Clone>(bucket: &[T], right: impl Fn(&T) -> bool) -> (Vec<T>, Vec<T>) {
+    bucket.iter().cloned().partition(right)
+}
+
+fn boxed<T>(bucket: Vec<T>) -> Option<Box<[T]>> {
+    (!bucket.is_empty()).then(|| bucket.into())
+}
+
+/// Takes out of all buckets of a kind what `strays` says does not belong there.
+fn take_strays<T>(
+    group: &mut Records,
+    kind: Kind,
+    strays: impl Fn(u64, &Value) -> Option<(Option<Value>, Vec<T>)>,
+) -> Vec<T> {
+    let mut taken = Vec::new();
+    let mut left = Vec::new();
+    for (key, value) in group.iter().filter(|(key, _)| key.kind == kind) {
+        if let Some((rest, mut wrong)) = strays(key.sub, value) {
+            taken.append(&mut wrong);
+            left.push((*key, rest));
+        }
+    }
+    for (key, rest) in left {
+        match rest {
+            Some(value) => drop(group.insert(key, value)),
+            None => drop(group.remove(&key)),
+        }
+    }
+    taken
+}
+
+/// Puts an entry where it is looked for; false if its name is there or the bucket is full.
+pub(super) fn add_entry(records: &mut Records, secret: u64, dir: Ino, dentry: Dentry) -> bool {
+    let key = Key::entry(dir, name_hash(secret, &dentry.name));
+    let mut bucket = match records.get(&key) {
+        Some(Value::Entries(bucket)) => bucket.to_vec(),
+        _ => Vec::new(),
+    };
+    if bucket.iter().any(|other| other.name == dentry.name) {
+        return false;
+    }
+    bucket.push(dentry);
+    put(records, key, Value::Entries(bucket.into()))
+}
+
+fn add_xattr(records: &mut Records, secret: u64, ino: Ino, xattr: Xattr) -> bool {
+    let key = Key::xattr(ino, name_hash(secret, &xattr.name));
+    let mut bucket = match records.get(&key) {
+        Some(Value::Xattrs(bucket)) => bucket.to_vec(),
+        _ => Vec::new(),
+    };
+    if bucket.iter().any(|other| other.name == xattr.name) {
+        return false;
+    }
+    bucket.push(xattr);
+    put(records, key, Value::Xattrs(bucket.into()))
+}
+
+fn put(records: &mut Records, key: Key, value: Value) -> bool {
+    let fits = value.encoded_len() <= VALUE_MAX;
+    if fits {
+        records.insert(key, value);
+    }
+    fits
+}
+
+/// Entries of a directory, and those that lead to directories.
+pub(super) fn counted(dir: Ino, records: &Records) -> (u64, u32) {
+    let all = Key::entry(dir, 0)..=Key::entry(dir, u64::MAX);
+    let buckets = records.range(all).filter_map(|(_, value)| match value {
+        Value::Entries(bucket) => Some(bucket),
+        _ => None,
+    });
+    buckets.flatten().fold((0, 0), |(entries, subdirs): (u64, u32), dentry| {
+        let subdir = u32::from(dentry.kind == FileKind::Directory);
+        (entries + 1, subdirs.saturating_add(subdir))
+    })
+}
+
+/// Bytes of a symlink's target, and whether its pieces follow each other.
+fn target_len(ino: Ino, group: &Records) -> (u64, bool) {
+    let pieces = group.range(Key::target(ino, 0)..=Key::target(ino, u64::MAX));
+    pieces.fold((0, true), |(len, whole), (key, value)| match value {
+        Value::Target(piece) => {
+            let follows = key.sub * TARGET_PIECE as u64 == len;
+            (len + piece.len() as u64, whole && follows)
+        }
+        _ => (len, whole),
+    })
+}
+
+/// All blocks of a file, by their extents.
+pub(super) fn file_blocks(group: &Records) -> Vec<FileBlock> {
+    let mut blocks = Vec::new();
+    for (key, value) in group {
+        if let Value::Extent(extent) = value {
+            for (n, checksum) in (0..).zip(&extent.checksums) {
+                let block = BlockNo(extent.start.0.saturating_add(n));
+                blocks.push((key.sub.saturating_add(n), block, *checksum));
+            }
+        }
+    }
+    blocks
+}
+
+/// Makes these the blocks of the file, in as few extents as they fit.
+pub(super) fn put_file_blocks(ino: Ino, records: &mut Records, blocks: &[FileBlock]) {
+    let old: Vec<Key> =
+        records.range(Key::extent(ino, 0)..=Key::extent(ino, u64::MAX)).map(|(k, _)| *k).collect();
+    old.iter().for_each(|key| drop(records.remove(key)));
+    let mut rest = blocks;
+    while let Some(&(at, start, _)) = rest.first() {
+        let follows = |(n, (file_block, block, _)): (u64, &FileBlock)| {
+            *file_block == at + n && block.0 == start.0 + n
+        };
+        let run = (0..).zip(rest).take(EXTENT_BLOCKS_MAX).take_while(|pair| follows(*pair)).count();
+        let checksums = rest[..run].iter().map(|(_, _, checksum)| *checksum).collect();
+        let extent = Extent { start, checksums };
+        records.insert(Key::extent(ino, at), Value::Extent(Box::new(extent)));
+        rest = &rest[run..];
+    }
+}

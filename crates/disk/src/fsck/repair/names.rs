@@ -1,0 +1,378 @@
+//! Names against inodes, over all shards: every inode gets as many links as names lead to it; one that none leads to
+//! gets one in `/lost+found`, or comes to its end if it had no link; directories become a tree.
+
+use super::collect::Shard;
+use super::{Mend, RepairError, Repairer};
+use crate::key::Kind;
+use crate::value::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use warren_base::{FileKind, Ino, ShardId};
+
+const LOST_FOUND: &[u8] = b"lost+found";
+const DIRECTORY_LINKS: u32 = 2;
+
+/// What is to be changed in a shard's records once its inodes are mended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Edit {
+    /// Takes an entry out.
+    Unlink {
+        dir: Ino,
+        name: Box<[u8]>,
+    },
+    /// Makes an entry, of another name if the one wished for is taken.
+    Link {
+        dir: Ino,
+        name: Box<[u8]>,
+        ino: Ino,
+        kind: FileKind,
+    },
+    EntryKind {
+        dir: Ino,
+        name: Box<[u8]>,
+        kind: FileKind,
+    },
+    Links {
+        ino: Ino,
+        nlink: u32,
+    },
+    Parent {
+        ino: Ino,
+        dir: Ino,
+    },
+    /// Makes an empty directory in the root.
+    Directory {
+        ino: Ino,
+    },
+    AddOrphan {
+        ino: Ino,
+    },
+    DropOrphan {
+        ino: Ino,
+    },
+}
+
+/// What is remembered of an inode.
+#[derive(Clone, Copy)]
+struct Fact {
+    kind: FileKind,
+    nlink: u32,
+    parent: Ino,
+    has_entries: bool,
+}
+
+/// The first name that leads to an inode, and how many there are.
+#[derive(Clone, Copy)]
+struct Links {
+    dir: Ino,
+    kind: FileKind,
+    count: u32,
+    /// They do not all say the same kind.
+    odd: bool,
+}
+
+/// An entry in full.
+#[derive(Clone)]
+struct Entry {
+    dir: Ino,
+    name: Box<[u8]>,
+    ino: Ino,
+    kind: FileKind,
+}
+
+/// All inodes and names of the pool.
+#[derive(Default)]
+pub(super) struct Census {
+    inodes: BTreeMap<Ino, Fact>,
+    links: BTreeMap<Ino, Links>,
+    orphans: BTreeSet<Ino>,
+    /// For each shard the highest sequence of an inode that there is, and of one that a name says there is.
+    present: BTreeMap<ShardId, u64>,
+    named: BTreeMap<ShardId, u64>,
+    /// What the root calls `lost+found`.
+    lost_found: Option<Ino>,
+}
+
+impl Census {
+    pub fn add(&mut self, found: &Shard) {
+        for (key, value) in &found.records {
+            let ino = Ino(key.ino);
+            match value {
+                Value::Inode(inode) => {
+                    raise(&mut self.present, ino);
+                    let (kind, nlink, parent) = (inode.kind, inode.nlink, inode.parent);
+                    let fact = Fact { kind, nlink, parent, has_entries: false };
+                    self.inodes.insert(ino, fact);
+                }
+                Value::Entries(bucket) => {
+                    if let Some(fact) = self.inodes.get_mut(&ino) {
+                        fact.has_entries = true;
+                    }
+                    bucket.iter().for_each(|dentry| {
+                        raise(&mut self.named, dentry.ino);
+                        self.add_name(ino, dentry.ino, dentry.kind);
+                        if ino == Ino::ROOT && &*dentry.name == LOST_FOUND {
+                            self.lost_found = Some(dentry.ino);
+                        }
+                    });
+                }
+                Value::Orphan => drop(self.orphans.insert(Ino(key.sub))),
+                _ => {}
+            }
+        }
+    }
+
+    fn add_name(&mut self, dir: Ino, ino: Ino, kind: FileKind) {
+        let first = Links { dir, kind, count: 0, odd: false };
+        let links = self.links.entry(ino).or_insert(first);
+        links.count = links.count.saturating_add(1);
+        links.odd |= links.kind != kind;
+    }
+
+    /// The least that the next sequence of a shard can be whose root slot says `known`. What names say of inodes
+    /// that are gone counts only if nothing else tells: a forged one could use all numbers up.
+    pub fn next_sequence(&self, shard: ShardId, known: Option<u64>) -> u64 {
+        let present = self.present.get(&shard).copied().unwrap_or(0);
+        let named = self.named.get(&shard).copied().unwrap_or(0);
+        known.unwrap_or(named + 1).max(present + 1)
+    }
+
+    fn is_directory(&self, ino: Ino) -> bool {
+        self.inodes.get(&ino).is_some_and(|fact| fact.kind == FileKind::Directory)
+    }
+
+    /// Inodes each of whose names has to be looked at.
+    fn questionable(&self) -> BTreeSet<Ino> {
+        let is_questionable = |(ino, links): &(&Ino, &Links)| match self.inodes.get(*ino) {
+            None => true,
+            Some(fact) if fact.kind != links.kind || links.odd => true,
+            Some(fact) if fact.kind == FileKind::Directory => links.count > 1 || **ino == Ino::ROOT,
+            Some(_) => false,
+        };
+        self.links.iter().filter(is_questionable).map(|(ino, _)| *ino).collect()
+    }
+
+    /// For each circle of directories one of them. `holders`: the directory that a directory's name is in.
+    fn circles(&self, holders: &BTreeMap<Ino, Ino>) -> BTreeSet<Ino> {
+        let mut settled = BTreeSet::from([Ino::ROOT]);
+        let mut cut = BTreeSet::new();
+        for start in holders.keys() {
+            let mut climbed = BTreeSet::new();
+            let mut at = *start;
+            loop {
+                if settled.contains(&at) {
+                    break;
+                } else if !climbed.insert(at) {
+                    cut.insert(circle_from(at, holders));
+                    break;
+                }
+                match holders.get(&at) {
+                    Some(above) => at = *above,
+                    None => break,
+                }
+            }
+            settled.append(&mut climbed);
+        }
+        cut
+    }
+}
+
+fn raise(sequences: &mut BTreeMap<ShardId, u64>, ino: Ino) {
+    let known = sequences.entry(ino.shard()).or_default();
+    *known = (*known).max(ino.sequence());
+}
+
+/// The lowest of the circle that `at` is in.
+fn circle_from(at: Ino, holders: &BTreeMap<Ino, Ino>) -> Ino {
+    let (mut lowest, mut next) = (at, holders[&at]);
+    while next != at {
+        lowest = lowest.min(next);
+        next = holders[&next];
+    }
+    lowest
+}
+
+impl Repairer<'_> {
+    pub(super) fn decide_names(&mut self) -> Result<(), RepairError> {
+        let mut census = std::mem::take(&mut self.census);
+        let questionable = census.questionable();
+        for (ino, entries) in self.entries_of(&questionable) {
+            self.judge(&mut census, ino, &entries);
+        }
+        self.cut_circles(&mut census);
+        self.judge_orphans(&mut census);
+        let inodes: Vec<(Ino, Fact)> =
+            census.inodes.iter().map(|(ino, fact)| (*ino, *fact)).collect();
+        for (ino, fact) in inodes {
+            self.settle(&mut census, ino, fact)?;
+        }
+        self.census = census;
+        Ok(())
+    }
+
+    fn edit(&mut self, ino: Ino, edit: Edit) {
+        self.dirty.insert(ino.shard());
+        self.edits.entry(ino.shard()).or_default().push(edit);
+    }
+
+    /// All names of these inodes.
+    fn entries_of(&mut self, inos: &BTreeSet<Ino>) -> BTreeMap<Ino, Vec<Entry>> {
+        let mut entries = BTreeMap::<Ino, Vec<Entry>>::new();
+        if inos.is_empty() {
+            return entries;
+        }
+        for shard in self.shards() {
+            let found = self.shard(shard);
+            for (key, value) in found.records.iter().filter(|(key, _)| key.kind == Kind::Entry) {
+                let Value::Entries(bucket) = value else { continue };
+                let dir = Ino(key.ino);
+                for dentry in bucket.iter().filter(|dentry| inos.contains(&dentry.ino)) {
+                    let (name, ino, kind) = (dentry.name.clone(), dentry.ino, dentry.kind);
+                    entries.entry(ino).or_default().push(Entry { dir, name, ino, kind });
+                }
+            }
+        }
+        entries
+    }
+
+    /// Removes entries that lead nowhere, and all but one of a directory's; corrects the kind that the others say.
+    fn judge(&mut self, census: &mut Census, ino: Ino, entries: &[Entry]) {
+        let Some(fact) = census.inodes.get(&ino).copied() else {
+            let why = "what it led to is lost";
+            return entries.iter().for_each(|entry| self.unlink(census, entry, why));
+        };
+        let kept = if ino == Ino::ROOT {
+            None
+        } else {
+            let in_parent = entries.iter().position(|entry| entry.dir == fact.parent);
+            Some(in_parent.unwrap_or(0))
+        };
+        for (at, entry) in entries.iter().enumerate() {
+            if fact.kind == FileKind::Directory && kept != Some(at) {
+                self.unlink(census, entry, "a directory has one name");
+                continue;
+            }
+            let Entry { dir, kind, .. } = *entry;
+            if let Some(links) = census.links.get_mut(&ino) {
+                links.dir = dir;
+            }
+            if kind != fact.kind {
+                let name = entry.name.clone();
+                self.tell(Mend::EntryKind { dir, name: name.clone(), ino, kind: fact.kind });
+                self.edit(dir, Edit::EntryKind { dir, name, kind: fact.kind });
+            }
+        }
+    }
+
+    fn unlink(&mut self, census: &mut Census, entry: &Entry, why: &'static str) {
+        let Entry { dir, ino, .. } = *entry;
+        let name = entry.name.clone();
+        if let Some(links) = census.links.get_mut(&ino) {
+            links.count -= 1;
+            if links.count == 0 {
+                census.links.remove(&ino);
+            }
+        }
+        if dir == Ino::ROOT && &*name == LOST_FOUND {
+            census.lost_found = None;
+        }
+        self.tell(Mend::Unlinked { dir, name: name.clone(), ino, why });
+        self.edit(dir, Edit::Unlink { dir, name });
+    }
+
+    /// Takes one directory out of each circle; it will be found without a name.
+    fn cut_circles(&mut self, census: &mut Census) {
+        let links = census.links.iter().filter(|(ino, _)| census.is_directory(**ino));
+        let holders = links.map(|(ino, links)| (*ino, links.dir)).collect();
+        let cut = census.circles(&holders);
+        for (ino, entries) in self.entries_of(&cut) {
+            // Of several names all but one are gone already.
+            let holder = census.links.get(&ino).map(|links| links.dir);
+            if let Some(entry) = entries.iter().find(|entry| Some(entry.dir) == holder) {
+                self.unlink(census, entry, "the directory would be within itself");
+            }
+        }
+    }
+
+    fn judge_orphans(&mut self, census: &mut Census) {
+        for ino in census.orphans.clone() {
+            let fact = census.inodes.get(&ino);
+            let none = fact.is_none_or(|fact| fact.kind == FileKind::Directory && fact.has_entries);
+            if none || census.links.contains_key(&ino) {
+                census.orphans.remove(&ino);
+                self.tell(Mend::NoOrphan { ino });
+                self.edit(ino, Edit::DropOrphan { ino });
+            }
+        }
+    }
+
+    /// Gives an inode the links that it has, or a name.
+    fn settle(&mut self, census: &mut Census, ino: Ino, fact: Fact) -> Result<(), RepairError> {
+        let is_directory = fact.kind == FileKind::Directory;
+        let links = census.links.get(&ino).copied();
+        let orphan = census.orphans.contains(&ino);
+        let mut count = links.map_or(0, |links| links.count);
+        let mut parent = links.map_or(fact.parent, |links| links.dir);
+        if ino == Ino::ROOT {
+            parent = ino;
+        } else if count == 0 && !orphan {
+            if fact.nlink == 0 && !fact.has_entries {
+                self.tell(Mend::Reclaimed { ino });
+                self.edit(ino, Edit::AddOrphan { ino });
+            } else {
+                parent = self.put_into_lost_found(census, ino, fact.kind)?;
+                count = 1;
+            }
+        }
+        let gone = count == 0 && ino != Ino::ROOT;
+        let nlink = match is_directory {
+            true if gone => 0,
+            true => DIRECTORY_LINKS,
+            false => count,
+        };
+        if nlink != fact.nlink {
+            self.tell(Mend::SetRight { ino, what: "the number of links" });
+            self.edit(ino, Edit::Links { ino, nlink });
+        }
+        if is_directory && !gone && parent != fact.parent {
+            self.tell(Mend::SetRight { ino, what: "the parent" });
+            self.edit(ino, Edit::Parent { ino, dir: parent });
+        }
+        Ok(())
+    }
+
+    /// Returns the directory.
+    fn put_into_lost_found(
+        &mut self,
+        census: &mut Census,
+        ino: Ino,
+        kind: FileKind,
+    ) -> Result<Ino, RepairError> {
+        let dir = match census.lost_found {
+            Some(dir) if census.is_directory(dir) && dir != ino => dir,
+            _ => self.make_lost_found(census)?,
+        };
+        self.tell(Mend::Found { ino });
+        let name = format!("#{ino}").into_bytes().into();
+        self.edit(dir, Edit::Link { dir, name, ino, kind });
+        Ok(dir)
+    }
+
+    fn make_lost_found(&mut self, census: &mut Census) -> Result<Ino, RepairError> {
+        let shard = Ino::ROOT.shard();
+        let known = self.collect(shard).slot.map(|slot| slot.next_sequence);
+        let sequence = census.next_sequence(shard, known);
+        if sequence > Ino::SEQUENCE_MAX {
+            return Err(RepairError::NoNumbers);
+        }
+        let dir = Ino::new(shard, sequence);
+        raise(&mut census.present, dir);
+        let kind = FileKind::Directory;
+        let fact = Fact { kind, nlink: DIRECTORY_LINKS, parent: Ino::ROOT, has_entries: true };
+        census.inodes.insert(dir, fact);
+        census.lost_found = Some(dir);
+        self.edit(dir, Edit::Directory { ino: dir });
+        let name = LOST_FOUND.into();
+        self.edit(Ino::ROOT, Edit::Link { dir: Ino::ROOT, name, ino: dir, kind });
+        Ok(dir)
+    }
+}

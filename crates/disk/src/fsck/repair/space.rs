@@ -1,0 +1,191 @@
+//! Who refers to which block, and who shall: each chunk has one owner, each block one user.
+//!
+//! A block that is an intact tree node is one; no file data lies there. Of several extents that claim a block the first
+//! of the chunk's owner keeps it, in the order of shards and keys, and the others get copies. Whether what they copy
+//! is theirs their checksums tell whoever reads it.
+
+use super::collect::Shard;
+use super::mend::file_blocks;
+use super::{Mend, Repairer};
+use crate::region::Owner;
+use crate::value::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use warren_base::limits::CHUNK_BLOCKS;
+use warren_base::{BlockNo, ShardId};
+
+/// What a shard says of a chunk; the chunk's first block in bit 0.
+#[derive(Clone, Copy, Default, Debug)]
+struct Use {
+    nodes: u64,
+    extents: u64,
+    recorded: u64,
+}
+
+impl Use {
+    const fn referred(&self) -> u64 {
+        self.nodes | self.extents
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Space {
+    uses: BTreeMap<(u64, ShardId), Use>,
+    /// Blocks that several extents claim, or an extent and a node.
+    contested: BTreeSet<BlockNo>,
+    /// Of those that no node has, the shard that keeps them. Each takes it once.
+    keepers: BTreeMap<BlockNo, ShardId>,
+}
+
+impl Space {
+    pub fn add(&mut self, shard: ShardId, found: &Shard) {
+        for block in &found.nodes {
+            self.of(shard, *block).nodes |= bit(*block);
+        }
+        for (key, value) in &found.records {
+            if let Value::Chunk(used) = value {
+                self.uses.entry((key.sub, shard)).or_default().recorded |= used;
+            }
+        }
+        for (_, block, _) in file_blocks(&found.records) {
+            let uses = self.of(shard, block);
+            let contested = uses.referred() & bit(block) != 0;
+            uses.extents |= bit(block);
+            if contested {
+                self.contested.insert(block);
+            }
+        }
+    }
+
+    fn of(&mut self, shard: ShardId, block: BlockNo) -> &mut Use {
+        self.uses.entry((block.0 / CHUNK_BLOCKS, shard)).or_default()
+    }
+
+    /// What all shards say of a chunk.
+    fn of_chunk(&self, chunk: u64) -> impl Iterator<Item = (ShardId, Use)> + '_ {
+        let all = (chunk, ShardId(0))..=(chunk, ShardId(u16::MAX));
+        self.uses.range(all).map(|((_, shard), uses)| (*shard, *uses))
+    }
+
+    /// Blocks of a chunk that somebody refers to, and those that are recorded as used.
+    pub fn taken(&self, chunk: u64) -> (u64, u64) {
+        self.of_chunk(chunk).fold((0, 0), |(referred, recorded), (_, uses)| {
+            (referred | uses.referred(), recorded | uses.recorded)
+        })
+    }
+
+    fn is_node(&self, block: BlockNo) -> bool {
+        let chunk = block.0 / CHUNK_BLOCKS;
+        self.of_chunk(chunk).any(|(_, uses)| uses.nodes & bit(block) != 0)
+    }
+
+    /// Whether the shard's extent may stay where it is. Whoever keeps a contested block takes it by asking.
+    pub fn keep(&mut self, shard: ShardId, owned: bool, block: BlockNo) -> bool {
+        if !owned {
+            return false;
+        } else if !self.contested.contains(&block) {
+            return true;
+        }
+        let keeps = self.keepers.get(&block) == Some(&shard);
+        if keeps {
+            self.keepers.remove(&block);
+        }
+        keeps
+    }
+
+    fn chunks(&self) -> Vec<u64> {
+        let mut chunks: Vec<_> = self.uses.keys().map(|(chunk, _)| *chunk).collect();
+        chunks.dedup();
+        chunks
+    }
+}
+
+impl Repairer<'_> {
+    /// Gives every chunk its owner and every contested block its keeper, and marks the shards that must be
+    /// written anew because of it.
+    pub(super) fn decide_space(&mut self) {
+        for chunk in self.space.chunks() {
+            self.decide_owner(chunk);
+            self.find_contested(chunk);
+        }
+        self.compare_records();
+        for block in self.space.contested.clone() {
+            if !self.space.is_node(block)
+                && let Some(Owner::Shard(owner)) = self.region.owner(block.0 / CHUNK_BLOCKS)
+            {
+                self.space.keepers.insert(block, owner);
+            }
+        }
+    }
+
+    /// The shard that the map names, if it refers to the chunk; else the first that does.
+    fn decide_owner(&mut self, chunk: u64) {
+        let users = self.space.of_chunk(chunk).filter(|(_, uses)| uses.referred() != 0);
+        let users: Vec<ShardId> = users.map(|(shard, _)| shard).collect();
+        let owner = self.region.owner(chunk);
+        let Some(&first) = users.first() else { return };
+        match owner {
+            Some(Owner::Shard(owner)) if users.contains(&owner) => {}
+            Some(Owner::Shard(owner)) => {
+                self.dirty.insert(owner);
+                self.region.release(chunk);
+                self.region.claim(chunk, first);
+                self.tell(Mend::ChunkOwner { chunk, to: first });
+            }
+            Some(Owner::Free) => {
+                self.region.claim(chunk, first);
+                self.tell(Mend::ChunkOwner { chunk, to: first });
+            }
+            Some(Owner::Reserved) | None => {}
+        }
+        let owner = self.region.owner(chunk);
+        self.dirty.extend(users.into_iter().filter(|user| owner != Some(Owner::Shard(*user))));
+    }
+
+    fn find_contested(&mut self, chunk: u64) {
+        let (mut seen, mut twice) = (0, 0);
+        let mut users = Vec::new();
+        for (shard, uses) in self.space.of_chunk(chunk) {
+            twice |= seen & uses.referred();
+            seen |= uses.referred();
+            users.push((shard, uses));
+        }
+        self.space.contested.extend(blocks_of(chunk, twice));
+        let here = BlockNo(chunk * CHUNK_BLOCKS)..BlockNo((chunk + 1) * CHUNK_BLOCKS);
+        let contested = self.space.contested.range(here).fold(0, |bits, block| bits | bit(*block));
+        let involved = users.iter().filter(|(_, uses)| uses.referred() & contested != 0);
+        self.dirty.extend(involved.map(|(shard, _)| *shard));
+    }
+
+    /// Finds shards whose Chunk records are not what they refer to.
+    fn compare_records(&mut self) {
+        let mut differences = BTreeMap::<ShardId, (u64, u64)>::new();
+        for ((chunk, shard), uses) in &self.space.uses {
+            let leaked = u64::from((uses.recorded & !uses.referred()).count_ones());
+            let missing = u64::from((uses.referred() & !uses.recorded).count_ones());
+            let owned = self.region.owner(*chunk) == Some(Owner::Shard(*shard));
+            if !owned || leaked > 0 || missing > 0 {
+                let sums = differences.entry(*shard).or_default();
+                *sums = (sums.0 + leaked, sums.1 + missing);
+            }
+        }
+        for (shard, (leaked, missing)) in differences {
+            // Of a shard that lost records it is known already that nothing fits.
+            let known = !self.dirty.insert(shard);
+            if leaked > 0 && !known {
+                self.tell(Mend::Leaked { shard, blocks: leaked });
+            }
+            if missing > 0 && !known {
+                self.tell(Mend::Recorded { shard, blocks: missing });
+            }
+        }
+    }
+}
+
+pub(super) const fn bit(block: BlockNo) -> u64 {
+    1 << (block.0 % CHUNK_BLOCKS)
+}
+
+pub(super) fn blocks_of(chunk: u64, bits: u64) -> impl Iterator<Item = BlockNo> {
+    let first = BlockNo(chunk * CHUNK_BLOCKS);
+    (0..CHUNK_BLOCKS).filter(move |n| bits >> n & 1 == 1).map(move |n| first.offset(n))
+}

@@ -1,0 +1,359 @@
+//! The new checkpoint: trees of the shards about which something was wrong, and everything above all trees.
+//!
+//! New nodes and copies lie where nobody refers to anything and nothing is recorded as used, in the shard's own
+//! chunks and then in free ones; only if there are none, where something is recorded but nothing refers to it.
+
+use super::collect::Shard;
+use super::mend::{add_entry, blank, counted, file_blocks, put_file_blocks};
+use super::names::Edit;
+use super::space::{bit, blocks_of};
+use super::{Mend, Records, Repair, RepairError, Repairer};
+use crate::fsck::Progress;
+use crate::inode::Part;
+use crate::key::{Key, name_hash};
+use crate::layout::ROOT_SLOT_SIZE;
+use crate::log::LogTable;
+use crate::region::Owner;
+use crate::root_slot::{RootSlot, SlotState};
+use crate::superblock::Superblock;
+use crate::tree::Tree;
+use crate::value::{Dentry, Value};
+use crate::{BlockPtr, BlockWrite};
+use std::collections::{BTreeMap, BTreeSet};
+use warren_base::limits::CHUNK_BLOCKS;
+use warren_base::{BlockNo, FileKind, Ino, Lsn, ShardId};
+
+/// What a shard that is being written uses.
+struct Draft {
+    shard: ShardId,
+    /// All of its chunks, with the blocks that are used.
+    used: BTreeMap<u64, u64>,
+    /// In the chunks before this one nothing is free.
+    full_before: u64,
+    body: Vec<BlockWrite>,
+}
+
+impl Repairer<'_> {
+    pub(super) fn write(
+        mut self,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Repair, RepairError> {
+        let generation = self.superblock.generation + 1;
+        let mut body = Vec::new();
+        let mut slots = BTreeMap::new();
+        for shard in self.shards() {
+            let slot = if self.dirty.contains(&shard) {
+                self.tell(Mend::TreeWritten(shard));
+                Some(self.write_shard(shard, generation, &mut body)?)
+            } else {
+                self.kept_slot(shard, generation)
+            };
+            slots.insert(shard, slot);
+            let (shards, blocks_read) = (self.superblock.layout.shards(), self.reader.blocks_read);
+            progress(Progress { shards_done: shard.0 + 1, shards, blocks_read });
+        }
+        let mut heads = self.region_pages(generation);
+        heads.extend(self.root_slots(&slots));
+        heads.extend(self.log_tables(generation));
+        let superblock = Superblock { generation, clean: true, ..self.superblock.clone() };
+        let first = Superblock::commit_copy(generation);
+        let superblocks = [first, BlockNo(1 - first.0)].map(|block| (block, superblock.encode()));
+        let (mends, further_mends) = (self.mends.list, self.mends.further);
+        Ok(Repair { mends, further_mends, body, heads, superblocks })
+    }
+
+    /// The slot of a shard about which nothing is wrong but perhaps its counts.
+    fn kept_slot(&mut self, shard: ShardId, generation: u64) -> Option<RootSlot> {
+        let found = self.collect(shard);
+        let slot = found.slot?;
+        let right = RootSlot { generation, ..self.counted_slot(&found, slot) };
+        if right != (RootSlot { generation, ..slot }) {
+            self.tell(Mend::Counts(shard));
+        }
+        Some(right)
+    }
+
+    fn counted_slot(&self, found: &Shard, slot: RootSlot) -> RootSlot {
+        let used = found.records.values().map(|value| match value {
+            Value::Chunk(used) => u64::from(used.count_ones()),
+            _ => 0,
+        });
+        let inodes = found.records.values().filter(|value| matches!(value, Value::Inode(_)));
+        RootSlot {
+            inodes: inodes.count() as u64,
+            used_blocks: used.sum(),
+            next_sequence: self.census.next_sequence(found.shard, Some(slot.next_sequence)),
+            ..slot
+        }
+    }
+
+    fn write_shard(
+        &mut self,
+        shard: ShardId,
+        generation: u64,
+        body: &mut Vec<BlockWrite>,
+    ) -> Result<RootSlot, RepairError> {
+        let mut found = self.shard(shard);
+        let slot = found.slot;
+        found.records.retain(|_, value| !matches!(value, Value::Chunk(_)));
+        for edit in self.edits.remove(&shard).unwrap_or_default() {
+            self.carry_out(&mut found.records, edit);
+        }
+        recount(&mut found.records);
+        let owned = self.region.iter().filter(|(_, owner)| *owner == Owner::Shard(shard));
+        let used = owned.map(|(chunk, _)| (chunk, 0)).collect();
+        let mut draft = Draft { shard, used, full_before: 0, body: Vec::new() };
+        self.place_data(&mut draft, &mut found.records)?;
+        let inodes = found.records.values().filter(|value| matches!(value, Value::Inode(_)));
+        let inodes = inodes.count() as u64;
+        let (root, height) = self.plant(&mut draft, found.records, generation)?;
+        body.append(&mut draft.body);
+        Ok(RootSlot {
+            uuid: self.superblock.uuid,
+            shard,
+            generation,
+            root,
+            height,
+            next_sequence: self.census.next_sequence(shard, slot.map(|slot| slot.next_sequence)),
+            log: 0,
+            lsn: Lsn(0),
+            inodes,
+            used_blocks: draft.used.values().map(|used| u64::from(used.count_ones())).sum(),
+        })
+    }
+
+    fn carry_out(&mut self, records: &mut Records, edit: Edit) {
+        let secret = self.superblock.secret;
+        match edit {
+            Edit::Unlink { dir, name } => change_bucket(records, secret, dir, &name, |bucket| {
+                bucket.retain(|dentry| dentry.name != name);
+            }),
+            Edit::EntryKind { dir, name, kind } => {
+                change_bucket(records, secret, dir, &name, |bucket| {
+                    let named = bucket.iter_mut().filter(|dentry| dentry.name == name);
+                    named.for_each(|dentry| dentry.kind = kind);
+                });
+            }
+            Edit::Link { dir, mut name, ino, kind } => {
+                while !add_entry(records, secret, dir, Dentry { name: name.clone(), ino, kind }) {
+                    name = [&*name, b"~"].concat().into();
+                }
+            }
+            Edit::Links { ino, nlink } => {
+                if let Some(Value::Inode(inode)) = records.get_mut(&Key::inode(ino)) {
+                    inode.nlink = nlink;
+                }
+            }
+            Edit::Parent { ino, dir } => {
+                if let Some(Value::Inode(inode)) = records.get_mut(&Key::inode(ino)) {
+                    inode.parent = dir;
+                }
+            }
+            Edit::Directory { ino } => {
+                let inode = Value::Inode(Box::new(blank(FileKind::Directory)));
+                records.insert(Key::inode(ino), inode);
+                records.insert(Key::part(ino, 0), Value::Part(Box::default()));
+            }
+            Edit::AddOrphan { ino } => drop(records.insert(Key::orphan(ino), Value::Orphan)),
+            Edit::DropOrphan { ino } => drop(records.remove(&Key::orphan(ino))),
+        }
+    }
+
+    /// Every block of a file stays if it may, and is copied if it must not.
+    fn place_data(&mut self, draft: &mut Draft, records: &mut Records) -> Result<(), RepairError> {
+        let files: BTreeSet<u64> = records
+            .iter()
+            .filter(|(_, value)| matches!(value, Value::Extent(_)))
+            .map(|(key, _)| key.ino)
+            .collect();
+        for ino in files.into_iter().map(Ino) {
+            let all = Key::extent(ino, 0)..=Key::extent(ino, u64::MAX);
+            let extents = records.range(all).map(|(key, value)| (*key, value.clone())).collect();
+            let blocks = file_blocks(&extents);
+            let mut kept = Vec::with_capacity(blocks.len());
+            for &(at, block, checksum) in &blocks {
+                let chunk = block.0 / CHUNK_BLOCKS;
+                let owned = self.region.owner(chunk) == Some(Owner::Shard(draft.shard));
+                if self.space.keep(draft.shard, owned, block) {
+                    *draft.used.entry(chunk).or_default() |= bit(block);
+                    kept.push((at, block, checksum));
+                } else if let Some(to) = self.copy(draft, ino, at, block)? {
+                    kept.push((at, to, checksum));
+                }
+            }
+            if kept != blocks {
+                put_file_blocks(ino, records, &kept);
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &mut self,
+        draft: &mut Draft,
+        ino: Ino,
+        file_block: u64,
+        from: BlockNo,
+    ) -> Result<Option<BlockNo>, RepairError> {
+        let Ok(bytes) = self.reader.block(from) else {
+            self.tell(Mend::DataLost { ino, file_block, why: "it cannot be read" });
+            return Ok(None);
+        };
+        let to = self.take_block(draft)?;
+        self.tell(Mend::Copied { ino, file_block, to });
+        draft.body.push((to, bytes));
+        Ok(Some(to))
+    }
+
+    /// The tree of these records, with a Chunk record for every chunk, itself included in them.
+    fn plant(
+        &mut self,
+        draft: &mut Draft,
+        records: Records,
+        generation: u64,
+    ) -> Result<(Option<BlockPtr>, u8), RepairError> {
+        let mut tree = Tree::open(draft.shard, None, 0);
+        for (key, value) in records {
+            tree.insert(key, value).expect("a tree that is made here is in memory");
+        }
+        if tree.dirty_nodes() == 0 && draft.used.is_empty() {
+            return Ok((None, 0));
+        }
+        let mut places = Vec::new();
+        loop {
+            for chunk in draft.used.keys() {
+                tree.insert(Key::chunk(*chunk), Value::Chunk(0)).expect("as above");
+            }
+            if places.len() >= tree.dirty_nodes() {
+                break;
+            }
+            places.push(self.take_block(draft)?);
+        }
+        // The record of a chunk that was claimed for the last place never makes the tree smaller.
+        for (chunk, used) in &draft.used {
+            tree.insert(Key::chunk(*chunk), Value::Chunk(*used)).expect("as above");
+        }
+        let (root, height, writes) = tree.write_out(generation, &places);
+        draft.body.extend(writes);
+        Ok((root, height))
+    }
+
+    fn take_block(&mut self, draft: &mut Draft) -> Result<BlockNo, RepairError> {
+        if let Some(block) = self.own_free_block(draft, false) {
+            return Ok(block);
+        }
+        let chunk = self.unused_chunk();
+        if let Some(chunk) = chunk {
+            self.region.claim(chunk, draft.shard);
+            draft.used.insert(chunk, 0);
+        }
+        draft.full_before = chunk.unwrap_or(0);
+        self.own_free_block(draft, chunk.is_none()).ok_or(RepairError::NoSpace)
+    }
+
+    /// A chunk that nobody has and nobody speaks of. None before the last one is found again.
+    fn unused_chunk(&mut self) -> Option<u64> {
+        let is_unused = |chunk: &u64| {
+            self.region.owner(*chunk) == Some(Owner::Free) && self.space.taken(*chunk) == (0, 0)
+        };
+        let found = (self.chunks_searched..self.superblock.layout.chunks()).find(is_unused);
+        self.chunks_searched = found.map_or(self.superblock.layout.chunks(), |chunk| chunk + 1);
+        found
+    }
+
+    fn own_free_block(&self, draft: &mut Draft, recorded_too: bool) -> Option<BlockNo> {
+        for (chunk, used) in draft.used.range_mut(draft.full_before..) {
+            let (referred, recorded) = self.space.taken(*chunk);
+            let recorded = if recorded_too { 0 } else { recorded };
+            let free = !(referred | recorded | *used);
+            if let Some(block) = blocks_of(*chunk, free).next() {
+                *used |= bit(block);
+                draft.full_before = *chunk;
+                return Some(block);
+            }
+        }
+        draft.full_before = u64::MAX;
+        None
+    }
+
+    fn region_pages(&mut self, generation: u64) -> Vec<BlockWrite> {
+        let layout = self.superblock.layout;
+        self.region.soil();
+        let mut writes = self.region.write_out(generation);
+        // Of these nothing counted, so both copies may be written.
+        for page in &self.lost_pages {
+            let copies = [0, 1].map(|copy| layout.region_page(copy, *page));
+            let bytes = writes.iter().find(|(block, _)| copies.contains(block));
+            let bytes = bytes.expect("all pages were written").1.clone();
+            writes.retain(|(block, _)| !copies.contains(block));
+            writes.extend(copies.map(|block| (block, bytes.clone())));
+        }
+        writes
+    }
+
+    /// Every shard's slot, in the place that does not count, so that none is left in which something lies in wait.
+    fn root_slots(&mut self, slots: &BTreeMap<ShardId, Option<RootSlot>>) -> Vec<BlockWrite> {
+        let layout = self.superblock.layout;
+        let mut blocks: BTreeMap<BlockNo, Box<[u8]>> = BTreeMap::new();
+        for (shard, slot) in slots {
+            let chosen = self.chosen_root(*shard);
+            let places = match chosen {
+                Ok(chosen) if slot.is_none() && chosen.spare_state == SlotState::NeverWritten => {
+                    continue;
+                }
+                Ok(chosen) => chosen.spare..chosen.spare + 1,
+                Err(_) => 0..2,
+            };
+            let bytes = slot.map_or([0; ROOT_SLOT_SIZE].into(), |slot| slot.encode());
+            for place in places.map(|place| layout.root_slot(*shard, place)) {
+                let block = blocks.entry(place.block);
+                let block = block.or_insert_with(|| self.reader.block_or_rot(place.block));
+                block[place.offset..][..ROOT_SLOT_SIZE].copy_from_slice(&bytes);
+            }
+        }
+        blocks.into_iter().collect()
+    }
+
+    /// A table without logs.
+    fn log_tables(&mut self, generation: u64) -> Vec<BlockWrite> {
+        let layout = self.superblock.layout;
+        let table = LogTable { generation, incarnation: generation, starts: Vec::new() }.encode();
+        let places = [0, 1].map(|copy| layout.log_table(copy));
+        let [a, b] = places.map(|block| self.reader.block_or_rot(block));
+        match LogTable::choose([&a, &b], self.superblock.generation) {
+            Ok((_, spare)) => vec![(places[spare], table)],
+            Err(_) => places.map(|block| (block, table.clone())).into(),
+        }
+    }
+}
+
+fn change_bucket(
+    records: &mut Records,
+    secret: u64,
+    dir: Ino,
+    name: &[u8],
+    change: impl FnOnce(&mut Vec<Dentry>),
+) {
+    let key = Key::entry(dir, name_hash(secret, name));
+    let Some(Value::Entries(bucket)) = records.remove(&key) else { return };
+    let mut bucket = bucket.into_vec();
+    change(&mut bucket);
+    if !bucket.is_empty() {
+        records.insert(key, Value::Entries(bucket.into()));
+    }
+}
+
+/// Makes every directory's part say what is in it now.
+fn recount(records: &mut Records) {
+    let parts: Vec<(Key, Part)> = records
+        .iter()
+        .filter_map(|(key, value)| match value {
+            Value::Part(part) => Some((*key, **part)),
+            _ => None,
+        })
+        .collect();
+    for (key, part) in parts {
+        let (entries, subdirs) = counted(Ino(key.ino), records);
+        records.insert(key, Value::Part(Box::new(Part { entries, subdirs, ..part })));
+    }
+}

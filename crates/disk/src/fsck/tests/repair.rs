@@ -1,0 +1,454 @@
+//! Every kind of damage: repaired once, nothing is wrong any more, what could be kept is there, and a power failure
+//! at any write leaves the old pool or the new one.
+
+use super::*;
+use crate::fsck::{Mend, Repair, RepairError, repair};
+use crate::{Owner, ROOT_SLOT_SIZE};
+use std::collections::BTreeSet;
+
+impl Draft {
+    pub(super) fn work_out_repair(&self) -> Result<Repair, RepairError> {
+        let mut read = |block: BlockNo, into: &mut [u8]| {
+            let bytes = self.blocks.get(&block).ok_or(ReadError(Errno::EIO))?;
+            into.copy_from_slice(bytes);
+            Ok(())
+        };
+        repair(DEVICE_BLOCKS, &mut read, &mut |_| {})
+    }
+
+    /// Repairs the pool and makes sure that nothing is wrong with it then.
+    pub(super) fn repaired(&mut self) -> Vec<Mend> {
+        let repair = self.work_out_repair().expect("a repair");
+        let trail: Vec<String> = repair.mends.iter().map(Mend::to_string).collect();
+        self.blocks.extend(repair.body);
+        self.blocks.extend(repair.heads);
+        self.blocks.extend(repair.superblocks);
+        let wrong: Vec<_> = self.findings().into_iter().filter(is_damage).collect();
+        assert_eq!(wrong, [], "after {trail:#?}");
+        repair.mends
+    }
+
+    /// Repairs the pool if that can be done; then nothing may be wrong but data.
+    pub(super) fn repair_whatever_it_is(&mut self) {
+        let Ok(repair) = self.work_out_repair() else { return };
+        let trail: Vec<String> = repair.mends.iter().map(Mend::to_string).collect();
+        self.blocks.extend(repair.body.into_iter().chain(repair.heads).chain(repair.superblocks));
+        let is_wrong = |finding: &Finding| is_damage(finding) && !finding.is_lost_data();
+        let wrong: Vec<_> = self.findings().into_iter().filter(is_wrong).collect();
+        assert_eq!(wrong, [], "after {trail:#?}");
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        self.check().findings
+    }
+
+    fn superblock_now(&self) -> Superblock {
+        Superblock::choose(&self.blocks[&BlockNo(0)], &self.blocks[&BlockNo(1)]).unwrap().0
+    }
+
+    /// A shard's tree as the last checkpoint has it.
+    fn tree(&self, shard: ShardId) -> Tree {
+        let superblock = self.superblock_now();
+        let slots = [0, 1].map(|slot| {
+            let place = superblock.layout.root_slot(shard, slot);
+            &self.blocks[&place.block][place.offset..][..ROOT_SLOT_SIZE]
+        });
+        let root = RootSlot::choose(slots, &superblock, shard).unwrap().root;
+        root.map_or(Tree::open(shard, None, 0), |root| Tree::open(shard, root.root, root.height))
+    }
+
+    /// All records of a shard.
+    fn records(&self, shard: u16) -> BTreeMap<Key, Value> {
+        let mut tree = self.tree(ShardId(shard));
+        loop {
+            let mut records = BTreeMap::new();
+            let absent = tree.range(Key::MIN, Key::MAX, |key, value| {
+                records.insert(*key, value.clone());
+                std::ops::ControlFlow::Continue(())
+            });
+            match absent {
+                Ok(()) => return records,
+                Err(absent) => tree.load(absent.0, &self.blocks[&absent.0.block]).unwrap(),
+            }
+        }
+    }
+
+    fn value(&self, ino: Ino, key: &Key) -> Option<Value> {
+        let mut tree = self.tree(ino.shard());
+        loop {
+            match tree.get(key) {
+                Ok(value) => return value.cloned(),
+                Err(absent) => tree.load(absent.0, &self.blocks[&absent.0.block]).unwrap(),
+            }
+        }
+    }
+
+    fn inode(&self, ino: Ino) -> Option<Inode> {
+        match self.value(ino, &Key::inode(ino)) {
+            Some(Value::Inode(inode)) => Some(*inode),
+            _ => None,
+        }
+    }
+
+    pub(super) fn lookup(&self, dir: Ino, name: &str) -> Option<Ino> {
+        let key = Key::entry(dir, name_hash(SECRET, name.as_bytes()));
+        match self.value(dir, &key) {
+            Some(Value::Entries(bucket)) => {
+                bucket.iter().find(|dentry| &*dentry.name == name.as_bytes()).map(|d| d.ino)
+            }
+            _ => None,
+        }
+    }
+
+    fn found(&self, ino: Ino) -> bool {
+        let dir = self.lookup(Ino::ROOT, "lost+found").expect("lost+found");
+        self.lookup(dir, &format!("#{ino}")) == Some(ino)
+    }
+}
+
+pub(super) fn is_damage(finding: &Finding) -> bool {
+    finding.severity() == crate::fsck::Severity::Damage
+}
+
+/// The pool, damaged before it was written and then repaired.
+fn mended(plant: impl FnOnce(&mut Draft)) -> (Draft, Vec<Mend>) {
+    let mut draft = Draft::new();
+    plant(&mut draft);
+    draft.write();
+    let mends = draft.repaired();
+    (draft, mends)
+}
+
+/// The pool, damaged on disk and then repaired.
+fn healed(spoil: impl FnOnce(&mut Draft)) -> (Draft, Vec<Mend>) {
+    let mut draft = Draft::new();
+    draft.write();
+    spoil(&mut draft);
+    let mends = draft.repaired();
+    (draft, mends)
+}
+
+fn flip(draft: &mut Draft, block: BlockNo, at: usize, bit: u32) {
+    draft.blocks.get_mut(&block).unwrap()[at] ^= 1 << bit;
+}
+
+#[test]
+fn a_sound_pool_stays_as_it_is() {
+    let (draft, mends) = mended(|_| {});
+    assert_eq!(mends, []);
+    assert_eq!(draft.superblock_now().generation, 2);
+    assert_eq!(draft.inode(FILE).unwrap().nlink, 2);
+}
+
+#[test]
+fn counts_are_set_right() {
+    let (draft, _) = mended(|draft| draft.shards[0].change(FILE, |inode| inode.nlink = 1));
+    assert_eq!(draft.inode(FILE).unwrap().nlink, 2);
+    let (draft, _) = mended(|draft| draft.shards[0].change(Ino::ROOT, |inode| inode.nlink = 3));
+    assert_eq!(draft.inode(Ino::ROOT).unwrap().nlink, 2);
+    mended(|draft| draft.shards[0].part(Ino::ROOT, 3, 1));
+    let (_, mends) = mended(|draft| draft.shards[1].slot_inodes = 7);
+    assert_eq!(mends, [Mend::Counts(ShardId(1))]);
+    mended(|draft| draft.shards[0].next_sequence = 3);
+    let (draft, _) = mended(|draft| draft.shards[0].change(FILE, |inode| inode.blocks = 2));
+    assert_eq!(draft.inode(FILE).unwrap().blocks, 3);
+}
+
+#[test]
+fn names_are_set_right() {
+    let ghost = Ino(2 << 48 | 9);
+    let (draft, mends) = mended(|draft| {
+        draft.shards[0].entry(Ino::ROOT, "ghost", ghost, FileKind::Regular);
+        draft.shards[0].part(Ino::ROOT, 5, 1);
+    });
+    assert_eq!(draft.lookup(Ino::ROOT, "ghost"), None);
+    let named = |mend: &Mend| matches!(mend, Mend::Unlinked { name, .. } if **name == *b"ghost");
+    assert!(mends.iter().any(named), "what is lost is named: {mends:?}");
+    mended(|draft| {
+        draft.shards[1].records.remove(&Key::entry(DIR, name_hash(SECRET, b"inner")));
+        draft.shards[1].entry(DIR, "inner", INNER, FileKind::Socket);
+    });
+    let (draft, _) = mended(|draft| {
+        draft.shards[0].records.remove(&Key::entry(Ino::ROOT, name_hash(SECRET, b"link")));
+        draft.shards[0].part(Ino::ROOT, 3, 1);
+    });
+    assert!(draft.found(LINK));
+    let (draft, _) = mended(|draft| {
+        let key = Key::entry(Ino::ROOT, name_hash(SECRET, b"link"));
+        let bucket = draft.shards[0].records.remove(&key).unwrap();
+        draft.shards[0].records.insert(Key::entry(Ino::ROOT, 4), bucket);
+    });
+    assert_eq!(draft.lookup(Ino::ROOT, "link"), Some(LINK));
+}
+
+#[test]
+fn an_inode_with_neither_name_nor_link_comes_to_its_end() {
+    let file = Ino(1 << 48 | 3);
+    let (draft, mends) = mended(|draft| {
+        draft.shards[1].inode(file, FileKind::Regular, 0, Ino(0));
+    });
+    assert!(mends.contains(&Mend::Reclaimed { ino: file }));
+    assert_eq!(draft.findings(), [Finding::Orphan { ino: file }]);
+    let (draft, _) = mended(|draft| {
+        draft.shards[1].records.insert(Key::orphan(INNER), Value::Orphan);
+        draft.shards[1].records.insert(Key::orphan(Ino(1 << 48 | 77)), Value::Orphan);
+    });
+    assert_eq!(draft.findings(), []);
+}
+
+#[test]
+fn directories_become_a_tree() {
+    let (draft, _) = mended(|draft| draft.shards[1].change(DIR, |inode| inode.parent = FILE));
+    assert_eq!(draft.inode(DIR).unwrap().parent, Ino::ROOT);
+    let (a, b) = (Ino(1 << 48 | 8), Ino(1 << 48 | 9));
+    let (draft, _) = mended(|draft| {
+        for (ino, other) in [(a, b), (b, a)] {
+            draft.shards[1].inode(ino, FileKind::Directory, 2, other);
+            draft.shards[1].part(ino, 1, 1);
+            draft.shards[1].entry(ino, "other", other, FileKind::Directory);
+        }
+    });
+    assert!(draft.found(a));
+    assert_eq!(draft.lookup(a, "other"), Some(b));
+    let (draft, _) = mended(|draft| {
+        draft.shards[1].entry(DIR, "again", DIR, FileKind::Directory);
+        draft.shards[1].entry(DIR, "root", Ino::ROOT, FileKind::Directory);
+        draft.shards[1].part(DIR, 3, 2);
+    });
+    assert_eq!(draft.lookup(DIR, "again"), None);
+    assert_eq!(draft.lookup(Ino::ROOT, "dir"), Some(DIR));
+}
+
+#[test]
+fn what_is_left_of_an_inode_is_kept() {
+    let (draft, _) = mended(|draft| drop(draft.shards[1].records.remove(&Key::part(DIR, 0))));
+    assert_eq!(draft.lookup(DIR, "inner"), Some(INNER));
+    let (draft, mends) = mended(|draft| {
+        draft.shards[1].records.remove(&Key::inode(DIR));
+        draft.shards[1].slot_inodes = 1;
+    });
+    assert!(mends.contains(&Mend::Invented { ino: DIR, kind: FileKind::Directory }));
+    let inode = draft.inode(DIR).unwrap();
+    assert_eq!((inode.mode, inode.uid, inode.parent), (0o700, 0, Ino::ROOT));
+    assert_eq!(draft.lookup(DIR, "inner"), Some(INNER));
+    let (draft, _) = mended(|draft| drop(draft.shards[0].records.remove(&Key::inode(FILE))));
+    let inode = draft.inode(FILE).unwrap();
+    assert_eq!((inode.size, inode.nlink, inode.mode), (5 * BLOCK_SIZE as u64, 2, 0o600));
+    let (draft, _) = mended(|draft| drop(draft.shards[0].records.remove(&Key::target(LINK, 0))));
+    assert_eq!((draft.inode(LINK), draft.lookup(Ino::ROOT, "link")), (None, None));
+    let (draft, _) = mended(|draft| drop(draft.shards[0].records.remove(&Key::inode(Ino::ROOT))));
+    assert_eq!(draft.inode(Ino::ROOT).unwrap().mode, 0o700, "its entries are left");
+    assert_eq!(draft.lookup(Ino::ROOT, "dir"), Some(DIR));
+    let (draft, _) =
+        mended(|draft| draft.shards[0].records.retain(|key, _| key.ino != Ino::ROOT.0));
+    assert!(draft.found(DIR) && draft.found(FILE) && draft.found(LINK));
+    mended(|draft| draft.shards[0].part(FILE, 0, 0));
+    let stray = Ino(1 << 48 | 40);
+    mended(|draft| {
+        let xattr = Xattr { name: b"user.b".as_slice().into(), value: Box::default() };
+        let key = Key::xattr(stray, name_hash(SECRET, b"user.b"));
+        draft.shards[1].records.insert(key, Value::Xattrs(Box::new([xattr])));
+    });
+}
+
+#[test]
+fn extents_are_made_to_fit() {
+    let (draft, _) =
+        mended(|draft| draft.shards[0].change(FILE, |inode| inode.size = BLOCK_SIZE as u64));
+    assert_eq!(draft.inode(FILE).unwrap().size, 5 * BLOCK_SIZE as u64);
+    let (_, mends) = mended(|draft| {
+        let extent = draft.shards[0].records.remove(&Key::extent(FILE, 4)).unwrap();
+        draft.shards[0].records.insert(Key::extent(FILE, 1), extent);
+    });
+    assert!(
+        mends.iter().any(|mend| matches!(mend, Mend::DataLost { ino: FILE, file_block: 1, .. }))
+    );
+    mended(|draft| {
+        let extent = Extent { start: BlockNo(1), checksums: [0].into() };
+        draft.shards[0].records.insert(Key::extent(FILE, 0), Value::Extent(Box::new(extent)));
+    });
+    mended(|draft| {
+        let extent = Extent { start: BlockNo(u64::MAX), checksums: [0, 1].into() };
+        let far = Key::extent(FILE, u64::MAX);
+        draft.shards[0].records.insert(far, Value::Extent(Box::new(extent)));
+    });
+}
+
+#[test]
+fn space_adds_up_again() {
+    let (_, mends) = mended(|draft| draft.shards[0].used |= 1 << 40);
+    assert!(mends.contains(&Mend::Leaked { shard: ShardId(0), blocks: 1 }));
+    // The map knows nothing of shard 1's chunk.
+    let (draft, _) = mended(|draft| {
+        let mut region = RegionMap::new(draft.superblock.layout);
+        region.claim(20, ShardId(0));
+        draft.region = region;
+    });
+    assert_eq!(draft.lookup(DIR, "inner"), Some(INNER));
+    // The map gives shard 1's chunk to shard 2, which has no use for it.
+    mended(|draft| {
+        draft.region.release(21);
+        draft.region.claim(21, ShardId(2));
+    });
+}
+
+/// A block is handed out twice, to data and to the tree's node: the node is intact, so the data is gone.
+#[test]
+fn data_that_a_node_was_written_over_is_an_error() {
+    let mut draft = Draft::new();
+    draft.shards[0].used &= !1;
+    draft.write();
+    let repair = draft.work_out_repair().unwrap();
+    draft.blocks.extend(repair.body.into_iter().chain(repair.heads).chain(repair.superblocks));
+    let findings = draft.findings();
+    let [Finding::Contents { ino: FILE, file_block: 0, block }] = findings[..] else {
+        panic!("{findings:?}")
+    };
+    let copied = Mend::Copied { ino: FILE, file_block: 0, to: block };
+    assert!(repair.mends.contains(&copied));
+}
+
+#[test]
+fn a_block_of_two_files_is_copied_for_the_later() {
+    let other = Ino(1 << 48 | 3);
+    let start = BlockNo(20 * 64);
+    let share = |draft: &mut Draft| {
+        let checksums = [block_checksum(&[start.0 as u8; BLOCK_SIZE])].into();
+        let twice = Value::Extent(Box::new(Extent { start, checksums }));
+        draft.shards[0].records.insert(Key::extent(FILE, 3), twice.clone());
+        draft.shards[0].change(FILE, |inode| inode.blocks += 1);
+        let inode = draft.shards[1].inode(other, FileKind::Regular, 1, Ino(0));
+        (inode.size, inode.blocks) = (BLOCK_SIZE as u64, 1);
+        draft.shards[1].records.insert(Key::extent(other, 0), twice);
+        draft.shards[1].entry(DIR, "other", other, FileKind::Regular);
+        draft.shards[1].part(DIR, 2, 0);
+    };
+    // `repaired` compares the contents of all blocks with their checksums.
+    let (draft, mends) = mended(share);
+    let copied = mends.iter().filter(|mend| matches!(mend, Mend::Copied { .. })).count();
+    assert_eq!(copied, 2);
+    let places: BTreeSet<_> = [draft.records(0), draft.records(1)]
+        .iter()
+        .flatten()
+        .filter_map(|(_, value)| match value {
+            Value::Extent(extent) => Some(extent.start),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(places.len(), 4, "and the first has its own still");
+    assert!(places.contains(&start));
+}
+
+#[test]
+fn one_flipped_bit_of_a_node_costs_nothing() {
+    let mut sound = Draft::new();
+    sound.write();
+    let records = [sound.records(0), sound.records(1)];
+    let without_space = |records: &BTreeMap<Key, Value>| {
+        let mut records = records.clone();
+        records.retain(|key, _| key.ino != 0);
+        records
+    };
+    for (at, bit) in [(0, 3), (2, 7), (5, 1), (9, 0), (17, 2), (25, 1), (27, 0), (40, 5), (4095, 7)]
+    {
+        let (draft, mends) = healed(|draft| flip(draft, draft.roots[1].block, at, bit));
+        assert!(matches!(mends[0], Mend::Corrected { .. }), "{mends:?}");
+        assert_eq!(without_space(&draft.records(0)), without_space(&records[0]));
+        assert_eq!(without_space(&draft.records(1)), without_space(&records[1]));
+    }
+}
+
+#[test]
+fn a_lost_tree_is_given_up_and_what_it_held_is_named() {
+    let lost: [fn(&mut Draft); 3] = [
+        |draft| drop(draft.blocks.insert(draft.roots[1].block, vec![7; BLOCK_SIZE].into())),
+        |draft| drop(draft.blocks.remove(&draft.roots[1].block)),
+        |draft| {
+            let place = draft.superblock.layout.root_slot(ShardId(1), 0);
+            draft.blocks.get_mut(&place.block).unwrap()[place.offset..][..512].fill(9);
+        },
+    ];
+    for spoil in lost {
+        let (draft, mends) = healed(spoil);
+        let named = |mend: &Mend| matches!(mend, Mend::Unlinked { name, .. } if **name == *b"dir");
+        assert!(mends.iter().any(named), "{mends:?}");
+        assert_eq!(draft.lookup(Ino::ROOT, "file"), Some(FILE));
+    }
+    // Numbers that were used are not used again.
+    let (draft, _) = healed(lost[2]);
+    let place = draft.superblock.layout.root_slot(ShardId(1), 0);
+    let slot = RootSlot::decode(&draft.blocks[&place.block][place.offset..][..512]).unwrap();
+    assert_eq!(slot.next_sequence, DIR.sequence() + 1);
+}
+
+#[test]
+fn what_may_have_been_newer_is_given_up() {
+    // A shard's slot of checkpoint 2, rotten; so is a page of the map.
+    let (_, mends) = healed(|draft| {
+        draft.superblock.generation = 2;
+        for copy in 0..2 {
+            draft.blocks.insert(BlockNo(copy), draft.superblock.encode());
+        }
+        let place = draft.superblock.layout.root_slot(ShardId(0), 1);
+        draft.blocks.get_mut(&place.block).unwrap()[place.offset..][..512].fill(3);
+        let page = draft.superblock.layout.region_page(1, 0);
+        draft.blocks.insert(page, vec![5; BLOCK_SIZE].into());
+    });
+    assert_eq!(mends[0], Mend::SlotGivenUp(ShardId(0)));
+    let (draft, mends) = healed(|draft| {
+        for copy in 0..2 {
+            let page = draft.superblock.layout.region_page(copy, 0);
+            draft.blocks.insert(page, vec![5; BLOCK_SIZE].into());
+        }
+    });
+    assert!(mends.contains(&Mend::RegionPage(0)));
+    let layout = draft.superblock.layout;
+    let copies = [0, 1].map(|copy| &draft.blocks[&layout.region_page(copy, 0)][..]);
+    let map = RegionMap::load(&draft.superblock_now(), copies).unwrap();
+    assert_eq!(map.owner(21), Some(Owner::Shard(ShardId(1))));
+}
+
+#[test]
+fn a_bad_superblock_is_written_anew_and_none_is_the_end() {
+    healed(|draft| flip(draft, BlockNo(1), 50, 0));
+    healed(|draft| flip(draft, BlockNo(0), 50, 0));
+    let mut draft = Draft::new();
+    draft.write();
+    (0..2).for_each(|copy| flip(&mut draft, BlockNo(copy), 50, 0));
+    assert_eq!(draft.work_out_repair().unwrap_err(), RepairError::NoSuperblock);
+}
+
+/// Rotten data has no second copy: it stays, and whoever reads it is told.
+#[test]
+fn rotten_data_stays_an_error() {
+    let mut draft = Draft::new();
+    draft.write();
+    let block = BlockNo(20 * 64 + 1);
+    flip(&mut draft, block, 9, 0);
+    let repair = draft.work_out_repair().unwrap();
+    assert_eq!(repair.mends, []);
+    draft.blocks.extend(repair.heads.into_iter().chain(repair.superblocks));
+    assert_eq!(draft.findings(), [Finding::Contents { ino: FILE, file_block: 1, block }]);
+}
+
+#[test]
+fn a_power_failure_leaves_the_old_pool_or_the_new() {
+    let mut draft = Draft::new();
+    draft.shards[0].change(FILE, |inode| inode.nlink = 1);
+    draft.write();
+    let before = draft.findings();
+    let repair = draft.work_out_repair().unwrap();
+    let mut rng = Rng::new(5);
+    let writes: Vec<_> = repair.body.iter().chain(&repair.heads).cloned().collect();
+    for _ in 0..200 {
+        // Any of the writes before the superblock, in any order.
+        let mut cut = draft.clone();
+        cut.blocks.extend(writes.iter().filter(|_| rng.chance(1, 2)).cloned());
+        assert_eq!(cut.findings(), before);
+        assert_eq!(cut.repaired(), repair.mends, "a second repair does what the first would have");
+    }
+    let mut done = draft.clone();
+    done.blocks.extend(writes);
+    done.blocks.extend([repair.superblocks[0].clone()]);
+    assert_eq!(done.findings().into_iter().filter(is_damage).collect::<Vec<_>>(), []);
+}

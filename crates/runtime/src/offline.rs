@@ -1,0 +1,104 @@
+//! A pool that this process has for itself, to be checked, looked at or repaired.
+//!
+//! Who only looks never writes to the device: what a replay of the logs writes lies *over* it, in memory, and is
+//! read instead of what is below. It is a few times the size of the logs at most.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Errno};
+use warren_device::PoolFile;
+use warren_disk::Superblock;
+
+use crate::error::FleetError;
+use crate::pool_blocks::{self, Blocks, errno_of_device};
+use crate::recovery;
+
+/// What a pool is opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// To look at, while nobody else has it.
+    Check,
+    /// To be written to.
+    Repair,
+    /// To look at, while a fleet may be serving it.
+    Beside,
+}
+
+/// The opened pool.
+pub struct OfflinePool {
+    file: PoolFile,
+    path: PathBuf,
+    /// Blocks written over a device that is only looked at.
+    over: Option<RefCell<BTreeMap<BlockNo, Box<[u8]>>>>,
+}
+
+impl OfflinePool {
+    pub fn open(path: &Path, purpose: Purpose) -> Result<Self, FleetError> {
+        let file = match purpose {
+            Purpose::Check => PoolFile::open_to_check(path),
+            Purpose::Repair => PoolFile::open_exclusive(path),
+            Purpose::Beside => PoolFile::open_beside(path),
+        }?;
+        let over = (purpose != Purpose::Repair).then(RefCell::default);
+        Ok(Self { file, path: path.to_path_buf(), over })
+    }
+
+    /// The superblock that counts now.
+    pub fn superblock(&self) -> Result<Superblock, FleetError> {
+        Ok(pool_blocks::superblock(self, &self.path)?.0)
+    }
+
+    /// Whether the pool was not left in order, so that its logs count.
+    pub fn has_logs(&self) -> Result<bool, FleetError> {
+        let (ledger, _) = pool_blocks::load(self, &self.path)?;
+        Ok(recovery::is_needed(&ledger))
+    }
+
+    /// Replays the logs, as the next start would. If that fails the pool is as it was.
+    pub fn replay(&self) -> Result<(), FleetError> {
+        let (ledger, copies) = pool_blocks::load(self, &self.path)?;
+        let replayed = recovery::recover(self, ledger, copies);
+        if let (Err(_), Some(over)) = (&replayed, &self.over) {
+            over.borrow_mut().clear();
+        }
+        replayed
+    }
+}
+
+impl Blocks for OfflinePool {
+    fn len_blocks(&self) -> u64 {
+        self.file.len_blocks()
+    }
+
+    fn read(&self, block: BlockNo, into: &mut [u8]) -> Result<(), Errno> {
+        let below = self.file.read_blocks(block, into).map_err(|error| errno_of_device(&error));
+        let Some(over) = &self.over else { return below };
+        let blocks = into.len() / BLOCK_SIZE;
+        let mut covered = 0;
+        for (at, bytes) in over.borrow().range(block..block.offset(blocks as u64)) {
+            let from = (at.0 - block.0) as usize * BLOCK_SIZE;
+            into[from..from + BLOCK_SIZE].copy_from_slice(bytes);
+            covered += 1;
+        }
+        if covered == blocks { Ok(()) } else { below }
+    }
+
+    fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
+        let Some(over) = &self.over else {
+            return self.file.write_blocks(block, bytes).map_err(|error| errno_of_device(&error));
+        };
+        let blocks = bytes.chunks_exact(BLOCK_SIZE).map(Box::from);
+        over.borrow_mut().extend((block.0..).map(BlockNo).zip(blocks));
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        match self.over {
+            Some(_) => Ok(()),
+            None => self.file.flush().map_err(|error| errno_of_device(&error)),
+        }
+    }
+}

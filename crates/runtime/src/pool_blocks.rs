@@ -1,0 +1,103 @@
+//! The blocks of a pool, whoever holds it, and what a supervisor must know of them before anything else.
+
+use std::path::Path;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Errno};
+use warren_device::DeviceError;
+use warren_disk::{CopiesState, Superblock, SuperblockError};
+use warren_supervisor::Ledger;
+
+use crate::error::FleetError;
+
+/// What stands for a block that cannot be read: no magic, and not the zeros of a block never written.
+const UNREADABLE: u8 = 0xEE;
+
+/// Reads, writes and flushes that are waited for.
+pub trait Blocks {
+    fn len_blocks(&self) -> u64;
+    /// Fills `into`, a whole number of blocks.
+    fn read(&self, block: BlockNo, into: &mut [u8]) -> Result<(), Errno>;
+    /// Writes a whole number of blocks.
+    fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno>;
+    fn flush(&self) -> Result<(), Errno>;
+}
+
+/// Reads what the supervisor must know of the pool.
+pub fn load(blocks: &dyn Blocks, path: &Path) -> Result<(Ledger, CopiesState), FleetError> {
+    let (superblock, copies) = superblock(blocks, path)?;
+    let layout = superblock.layout;
+    let (has, needs) = (blocks.len_blocks(), layout.total_blocks());
+    if has < needs {
+        return Err(FleetError::BadPool {
+            pool: path.to_path_buf(),
+            what: format!("truncated: has {has} of {needs} blocks; restore it from a copy"),
+        });
+    }
+    let pages = layout.region_pages();
+    let [first, second] = [0, 1].map(|copy| read(blocks, layout.region_page(copy, 0), pages));
+    let roots = read(blocks, layout.roots_start(), 2 * layout.roots_blocks());
+    let tables = [0, 1].map(|copy| read(blocks, layout.log_table(copy), 1));
+    let tables = [&tables[0][..], &tables[1]];
+    let ledger = Ledger::load(superblock, [&first, &second], &roots, tables)
+        .map_err(|error| damaged(path, &error.to_string()))?;
+    Ok((ledger, copies))
+}
+
+/// The superblock that counts, and how the other stands to it.
+pub fn superblock(
+    blocks: &dyn Blocks,
+    path: &Path,
+) -> Result<(Superblock, CopiesState), FleetError> {
+    if blocks.len_blocks() < 2 {
+        return Err(not_a_pool(path));
+    }
+    let both = read(blocks, BlockNo(0), 2);
+    let (a, b) = both.split_at(BLOCK_SIZE);
+    match Superblock::choose(a, b) {
+        Ok(chosen) => Ok(chosen),
+        Err(SuperblockError::NotAPool) => Err(not_a_pool(path)),
+        Err(error @ SuperblockError::UnknownVersion(_)) => Err(FleetError::BadPool {
+            pool: path.to_path_buf(),
+            what: format!("{error}; use the version of Warren that made it"),
+        }),
+        Err(error) => Err(damaged(path, &error.to_string())),
+    }
+}
+
+/// Blocks of which there are two each. One that cannot be read is as one that is damaged: the other
+/// may do.
+fn read(pool: &dyn Blocks, block: BlockNo, blocks: u64) -> Vec<u8> {
+    let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
+    if pool.read(block, &mut bytes).is_ok() {
+        return bytes;
+    }
+    for (at, bytes) in (0..).zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
+        if pool.read(block.offset(at), bytes).is_err() {
+            bytes.fill(UNREADABLE);
+        }
+    }
+    bytes
+}
+
+pub fn errno_of_device(error: &DeviceError) -> Errno {
+    match error {
+        DeviceError::Io { source, .. } => crate::error::errno_of(source),
+        DeviceError::NoSpace(_) => Errno::ENOSPC,
+        _ => Errno::EIO,
+    }
+}
+
+pub fn not_a_pool(path: &Path) -> FleetError {
+    FleetError::BadPool {
+        pool: path.to_path_buf(),
+        what: "not a Warren pool; make one with `warren mkfs`".into(),
+    }
+}
+
+fn damaged(path: &Path, why: &str) -> FleetError {
+    FleetError::BadPool {
+        pool: path.to_path_buf(),
+        what: format!("{why}; check the pool with `warren fsck`"),
+    }
+}
