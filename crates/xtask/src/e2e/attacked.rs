@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::fleet::Fleet;
-use super::lifecycle::survivors;
+use super::lifecycle::{await_no_survivors, survivors};
 use super::{Ground, Tally, Verdict, process};
 use crate::hostile;
 
@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("hostile_client") {
         tally.case(&format!("hostile_client ({cells} cells)"), || {
+            // A mount's processes may outlive the command that has ended it for a moment.
+            await_no_survivors()?;
             let fleet = Fleet::start(ground, &format!("hostile-{cells}"), "4G", cells)?;
             fleet.during(|fleet| attacked(ground, fleet))
         });

@@ -271,7 +271,7 @@ fn nothing_left() -> Result<()> {
     Ok(())
 }
 
-fn await_no_survivors() -> Result<()> {
+pub fn await_no_survivors() -> Result<()> {
     const PATIENCE: u32 = 100;
     for _ in 0..PATIENCE {
         if survivors().is_empty() {
