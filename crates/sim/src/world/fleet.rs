@@ -395,16 +395,16 @@ impl World {
     fn ended(&mut self, result: Result<(), Failure>) {
         match result {
             Ok(()) => {}
+            // Which checkpoint is on the device nobody knew any more.
+            Err(Failure::CellExited { .. }) if self.supervisor_failed => {
+                self.count("a cell killed that could have no successor");
+                self.lost = true;
+            }
             // It had nothing left to do.
             Err(Failure::CellExited { cell, .. })
                 if self.cells[usize::from(cell.0)].dead && self.phase == Phase::Stopping =>
             {
                 self.count("a cell killed after the last checkpoint");
-            }
-            // Which checkpoint is on the device nobody knew any more.
-            Err(Failure::CellExited { .. }) if self.supervisor_failed => {
-                self.count("a cell killed that could have no successor");
-                self.lost = true;
             }
             Err(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
                 if self.supervisor_failed =>
