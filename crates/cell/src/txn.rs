@@ -519,10 +519,10 @@ impl Cell {
         if !self.replay.is_done() || changes.iter().all(locked) {
             self.again += 1;
             self.start(Task::new(Work::Again { from, txn, changes }));
-        } else {
-            // Its locks are released when it is made, and not before.
+        } else if self.replay.applied.contains(&txn) {
             self.send_reply(from, PeerReply::Committed { txn }, out);
         }
+        // Anything else is a peer's nonsense: what is not made has its locks.
     }
 
     /// Whether the change is of something here that the transaction has locked for it.
