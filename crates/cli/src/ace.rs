@@ -1,5 +1,7 @@
 //! `warren ace`: the systematic crash campaign.
 
+mod real;
+
 use std::process::ExitCode;
 use std::thread;
 
@@ -12,9 +14,14 @@ pub fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.unwrap_or(cores).max(1);
     let options = Options { no_flush: arguments.no_flush, plant: None };
-    let mut sequences = singles();
-    sequences.extend(pairs(arguments.seed, arguments.pairs));
-    let summary = run(&sequences, options, threads);
+    let summary = match arguments.real {
+        Some(count) => real::run(&pairs(arguments.seed, count), options)?,
+        None => {
+            let mut sequences = singles();
+            sequences.extend(pairs(arguments.seed, arguments.pairs));
+            run(&sequences, options, threads)
+        }
+    };
     print!("{summary}");
     // A control that finds nothing is a defect.
     let passed = summary.is_sound() != arguments.no_flush;

@@ -249,6 +249,10 @@ pub struct Ace {
     /// Which of them: another number draws others
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// Performs so many of the sequences of two operations on real fleets instead, whose processes record what
+    /// they write and flush; as root
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["pairs", "threads"])]
+    pub real: Option<usize>,
     /// The device ignores flushes: passes if that is found
     #[arg(long)]
     pub no_flush: bool,

@@ -12,6 +12,7 @@ mod blocking;
 mod device;
 mod error;
 mod pool_file;
+mod recording;
 mod transfer;
 mod uring;
 
@@ -22,5 +23,6 @@ pub use blocking::Blocking;
 pub use device::{Device, Done, open_queue};
 pub use error::DeviceError;
 pub use pool_file::PoolFile;
+pub use recording::{ENVIRONMENT as RECORD_ENVIRONMENT, Entry, Recorder, read_record};
 pub use transfer::FRAMES_MAX;
 pub use uring::Uring;

@@ -27,7 +27,7 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use warren_base::BlockNo;
 use warren_base::limits::BLOCK_SIZE;
 
-use crate::DeviceError;
+use crate::{DeviceError, Recorder};
 
 /// Blocks that one synchronous call moves at most.
 const BOUNCE_BLOCKS: usize = 64;
@@ -46,6 +46,8 @@ pub struct PoolFile {
     fd: OwnedFd,
     path: PathBuf,
     len_blocks: u64,
+    /// Of tests that ask for it.
+    recorder: Option<Recorder>,
 }
 
 impl PoolFile {
@@ -96,7 +98,12 @@ impl PoolFile {
             let path = path.to_owned();
             return Err(DeviceError::TooShort { path, blocks: 0, needed: 1 });
         }
-        Ok(Self { fd, path: path.to_owned(), len_blocks })
+        let recorder = Recorder::wanted();
+        let recorder = recorder.map_err(|source| {
+            let path = path.to_owned();
+            DeviceError::Io { path, doing: "record what is done with it", source }
+        })?;
+        Ok(Self { fd, path: path.to_owned(), len_blocks, recorder })
     }
 
     /// A pool that was just opened.
@@ -109,14 +116,33 @@ impl PoolFile {
     /// Anything as a pool of so many blocks.
     #[cfg(test)]
     pub(crate) fn of_descriptor(fd: OwnedFd, len_blocks: u64) -> Self {
-        Self { fd, path: PathBuf::new(), len_blocks }
+        Self { fd, path: PathBuf::new(), len_blocks, recorder: None }
     }
 
     /// Another descriptor of the same open pool (and of its lock).
     pub fn try_clone(&self) -> Result<Self, DeviceError> {
         let io = |source| DeviceError::Io { path: self.path.clone(), doing: "share it", source };
         let fd = self.fd.try_clone().map_err(io)?;
-        Ok(Self { fd, path: self.path.clone(), len_blocks: self.len_blocks })
+        let (path, recorder) = (self.path.clone(), self.recorder.clone());
+        Ok(Self { fd, path, len_blocks: self.len_blocks, recorder })
+    }
+
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// Does something that is recorded, if anything is.
+    fn recorded(
+        &self,
+        begin: impl FnOnce(&Recorder) -> u64,
+        perform: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let number = self.recorder.as_ref().map(begin);
+        let result = perform();
+        if let (Some(recorder), Some(number)) = (&self.recorder, number) {
+            recorder.end(number, result.is_ok());
+        }
+        result
     }
 
     /// Another open file of the same pool: with no part in its lock, and no other share in this one.
@@ -160,6 +186,10 @@ impl PoolFile {
     /// Writes `from`, a whole number of blocks, to blocks `block..`. Waits, but is durable only
     /// after [`Self::flush`].
     pub fn write_blocks(&self, block: BlockNo, from: &[u8]) -> Result<(), DeviceError> {
+        self.recorded(|recorder| recorder.write(block, from, false), || self.put(block, from))
+    }
+
+    fn put(&self, block: BlockNo, from: &[u8]) -> Result<(), DeviceError> {
         self.check_range(block, from.len())?;
         let mut bounce = vec![Aligned([0; BLOCK_SIZE]); BOUNCE_BLOCKS.min(from.len() / BLOCK_SIZE)];
         let mut at = block.0 * BLOCK_SIZE as u64;
@@ -176,7 +206,9 @@ impl PoolFile {
 
     /// Makes every write so far durable. After an error none of them can be relied on.
     pub fn flush(&self) -> Result<(), DeviceError> {
-        retry_on_intr(|| fdatasync(&self.fd)).map_err(|errno| self.failed("flush it", errno))
+        self.recorded(Recorder::flush, || {
+            retry_on_intr(|| fdatasync(&self.fd)).map_err(|errno| self.failed("flush it", errno))
+        })
     }
 
     /// A block device is claimed by opening it, so one has to know before. What was opened is looked at

@@ -32,7 +32,9 @@ use warren_disk::fsck;
 use warren_proto::{FileKind, NewInode};
 
 use crate::fixed::Fixed;
-use device::{Blocks, Device, Recorded};
+pub use client::Client;
+use device::{Blocks, Device};
+pub use device::{Covered, Recorded};
 use fleet::Fleet;
 pub use operation::{PAIRS, Sequence, pairs, singles};
 use operation::{Step, base};
@@ -41,8 +43,10 @@ use state::{Boundary, Kind, STATES, boundaries};
 use tree::{ROOT, View};
 
 /// Cells of the fleet that performs, and of the one that looks.
-const CELLS: u16 = 2;
+pub const CELLS: u16 = 2;
 const SHARDS: u16 = 4;
+/// Bytes of the pool.
+pub const POOL_BYTES: u64 = SIZE_MIN;
 /// Seeds of the names' hashes that are tried until `A` and `B` lie where they should.
 const SECRETS: u64 = 1000;
 /// Violations that are described.
@@ -107,6 +111,41 @@ impl Campaign {
         summary
     }
 
+    /// The pool that every sequence starts from, its blocks in order.
+    pub fn base(&self) -> Vec<(BlockNo, &[u8])> {
+        let mut blocks: Vec<(BlockNo, &[u8])> =
+            self.image.iter().map(|(block, bytes)| (*block, &bytes[..])).collect();
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        blocks
+    }
+
+    /// Performs a sequence by another client's calls; `mark` is told before step `n` that `2 n`, and behind it
+    /// that `2 n + 1`.
+    pub fn perform_by(
+        &self,
+        client: &mut impl Client,
+        sequence: &Sequence,
+        mut mark: impl FnMut(u64),
+    ) -> Result<(), String> {
+        for (number, step) in sequence.steps.iter().enumerate() {
+            mark(2 * number as u64);
+            client.perform(number, step).map_err(|why| format!("{step:?}: {why}"))?;
+            mark(2 * number as u64 + 1);
+        }
+        let (seen, end) = (client.look()?, Promises::new(&sequence.steps).end.view());
+        match seen == end {
+            true => Ok(()),
+            false => Err(format!("without a power cut there is{}", difference(&seen, &end))),
+        }
+    }
+
+    /// What a power cut would have left of a sequence that was performed elsewhere, on [`Self::base`].
+    pub fn run_recorded(&self, sequence: &Sequence, record: Vec<Recorded>) -> Summary {
+        let mut summary = Summary { sequences: 1, ..Summary::default() };
+        self.judge(sequence, &Promises::new(&sequence.steps), &record, &mut summary);
+        summary
+    }
+
     fn run_one(&self, sequence: &Sequence, summary: &mut Summary) {
         summary.sequences += 1;
         let promises = Promises::new(&sequence.steps);
@@ -117,9 +156,20 @@ impl Campaign {
                 return summary.show(format!("{sequence}: {why}"));
             }
         };
+        self.judge(sequence, &promises, &record, summary);
+    }
+
+    /// Cuts the power at every boundary of what was recorded of a sequence on this campaign's image.
+    fn judge(
+        &self,
+        sequence: &Sequence,
+        promises: &Promises<'_>,
+        record: &[Recorded],
+        summary: &mut Summary,
+    ) {
         let mut rng = Rng::new(hash_of(sequence));
         let mut known = HashMap::with_hasher(Fixed);
-        for (number, boundary) in boundaries(&record, self.options.no_flush).iter().enumerate() {
+        for (number, boundary) in boundaries(record, self.options.no_flush).iter().enumerate() {
             summary.boundaries += 1;
             let allowed = promises.allowed(boundary.progress);
             for state in 0..STATES {

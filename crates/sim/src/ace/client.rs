@@ -9,7 +9,6 @@ use warren_proto::{
     Reply, Request, SetAttr, XattrMode, XattrName,
 };
 
-use super::fleet::{Fleet, done};
 use super::operation::{Operation, Step, TARGET, XATTR, payload};
 use super::tree::{Place, Seen, View};
 
@@ -20,15 +19,20 @@ fn name_of(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }
 
-impl Fleet {
+/// Who passes on requests and waits for their answers.
+pub trait Client {
+    fn call(&mut self, request: Request, payload: &[u8]) -> Result<Answer, String>;
+
+    /// The payload of the last answer.
+    fn payload(&self) -> &[u8];
+
     fn ask(&mut self, request: Request, payload: &[u8]) -> Result<Reply, String> {
         let what = format!("{request:?}");
-        let answer: Answer = self.call(request, payload)?;
-        done(answer, &what)
+        self.call(request, payload)?.map_err(|errno| format!("{what}: {errno:?}"))
     }
 
     /// The inode at a path like `A/foo`.
-    pub fn resolve(&mut self, path: &str) -> Result<Ino, String> {
+    fn resolve(&mut self, path: &str) -> Result<Ino, String> {
         let mut at = Ino::ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let request = Request::Lookup { dir: at, name: name_of(name) };
@@ -48,7 +52,7 @@ impl Fleet {
     }
 
     /// Does step `number`.
-    pub fn perform(&mut self, number: usize, step: &Step) -> Result<(), String> {
+    fn perform(&mut self, number: usize, step: &Step) -> Result<(), String> {
         let request = match step {
             Step::Do(operation) => return self.operate(number, *operation),
             Step::Fsync(path) => Request::Fsync { ino: self.resolve(path)?, data_only: false },
@@ -106,12 +110,12 @@ impl Fleet {
         self.ask(request, &[]).map(drop)
     }
 
-    pub fn make(&mut self, (dir, name): Place, new: NewInode) -> Result<(), String> {
+    fn make(&mut self, (dir, name): Place, new: NewInode) -> Result<(), String> {
         self.create(&format!("{dir}/{name}"), new, &[])
     }
 
     /// A file with this content, or a directory.
-    pub fn create(&mut self, path: &str, new: NewInode, content: &[u8]) -> Result<(), String> {
+    fn create(&mut self, path: &str, new: NewInode, content: &[u8]) -> Result<(), String> {
         let (dir, name) = path.rsplit_once('/').ok_or("no directory")?;
         let request = Request::Create {
             dir: self.resolve(dir)?,
@@ -131,7 +135,7 @@ impl Fleet {
         self.ask(Request::Close { handle }, &[]).map(drop)
     }
 
-    pub fn link(&mut self, path: &str, new: &str) -> Result<(), String> {
+    fn link(&mut self, path: &str, new: &str) -> Result<(), String> {
         let (dir, name) = new.rsplit_once('/').ok_or("no directory")?;
         let (ino, dir) = (self.resolve(path)?, self.resolve(dir)?);
         self.ask(Request::Link { ino, dir, name: name_of(name) }, &[]).map(drop)
@@ -160,7 +164,7 @@ impl Fleet {
     }
 
     /// Everything that is there.
-    pub fn look(&mut self) -> Result<View, String> {
+    fn look(&mut self) -> Result<View, String> {
         let (mut view, mut first, mut links) = (View::new(), BTreeMap::new(), BTreeMap::new());
         let mut todo = vec![(String::new(), Ino::ROOT)];
         while let Some((path, ino)) = todo.pop() {

@@ -1,6 +1,7 @@
 //! A device that is recorded: what was written and flushed, in order, and between that what the client
 //! asked and was answered.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use hashbrown::HashMap;
@@ -20,11 +21,17 @@ const UNWRITTEN: Block = [0xa5; BLOCK_SIZE];
 #[derive(Clone, Debug)]
 pub enum Recorded {
     Write(BlockNo, Rc<Block>),
-    /// What was written before is durable when this is over.
-    Flush,
+    /// A flush is over: these writes are durable, or all before it. Writes are numbered as they come.
+    Flush(Covered),
     /// The client began its operation of this number, or was answered.
     Begun(usize),
     Answered(usize),
+}
+
+#[derive(Clone, Debug)]
+pub enum Covered {
+    All,
+    Writes(Rc<BTreeSet<usize>>),
 }
 
 /// An image that several devices may share, and what was written over it.
@@ -66,14 +73,14 @@ impl Device {
     }
 
     pub fn flush(&mut self) {
-        self.note(Recorded::Flush);
+        self.note(Recorded::Flush(Covered::All));
     }
 
     pub fn note(&mut self, what: Recorded) {
         self.record.iter_mut().for_each(|record| record.push(what.clone()));
     }
 
-    /// All that it holds.
+    /// All that it holds, as an image.
     pub fn into_image(self) -> Rc<Blocks> {
         let mut image = self.image;
         Rc::make_mut(&mut image).extend(self.over);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{
-    BlockNo, CellId, ClientId, Epoch, Errno, Instant, Lsn, MapVersion, ShardId, SlotNo, Timestamp,
+    BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion, ShardId, SlotNo, Timestamp,
 };
 use warren_cell::{
     Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Plant, Recovery, SlotRef,
@@ -17,6 +17,7 @@ use warren_supervisor::{
     Applicant, Config, ConnectionNo, Effect as Said, Event as Heard, Failure, Ledger, Supervisor,
 };
 
+use super::client::Client;
 use super::device::Device;
 
 /// Frames of a cell that serves, and of one that recovers.
@@ -157,31 +158,6 @@ impl Fleet {
     /// The cell of a shard.
     pub fn owner(&self, shard: ShardId) -> CellId {
         self.map[usize::from(shard.0)]
-    }
-
-    /// The client asks and waits for the answer.
-    pub fn call(&mut self, request: Request, payload: &[u8]) -> Result<Answer, String> {
-        self.seq += 1;
-        self.lanes.request = payload.to_vec();
-        self.lanes.reply.clear();
-        let cell = request.shard().map_or(CellId(0), |shard| self.owner(shard));
-        let payload_len = payload.len() as u32;
-        let header = RequestHeader {
-            seq: self.seq,
-            map_version: MAP_VERSION,
-            payload_len,
-            ..Default::default()
-        };
-        let client = self.client.expect("there is a client");
-        let from = SlotRef { client, slot: SlotNo(0) };
-        self.queue.push_back(Happening::Cell(cell, Event::Request { from, header, request }));
-        self.pump(|fleet| fleet.answer.is_some())?;
-        Ok(self.answer.take().expect("it was waited for"))
-    }
-
-    /// The payload of the last answer.
-    pub fn payload(&self) -> &[u8] {
-        &self.lanes.reply
     }
 
     /// A checkpoint that nobody waits for, and all that comes of it.
@@ -344,6 +320,31 @@ impl Fleet {
     }
 }
 
+impl Client for Fleet {
+    fn call(&mut self, request: Request, payload: &[u8]) -> Result<Answer, String> {
+        self.seq += 1;
+        self.lanes.request = payload.to_vec();
+        self.lanes.reply.clear();
+        let cell = request.shard().map_or(CellId(0), |shard| self.owner(shard));
+        let payload_len = payload.len() as u32;
+        let header = RequestHeader {
+            seq: self.seq,
+            map_version: MAP_VERSION,
+            payload_len,
+            ..Default::default()
+        };
+        let client = self.client.expect("there is a client");
+        let from = SlotRef { client, slot: SlotNo(0) };
+        self.queue.push_back(Happening::Cell(cell, Event::Request { from, header, request }));
+        self.pump(|fleet| fleet.answer.is_some())?;
+        Ok(self.answer.take().expect("it was waited for"))
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.lanes.reply
+    }
+}
+
 const fn clock(now: Instant) -> Clock {
     Clock { monotonic: now, wall: Timestamp(BIRTH + now.0 as i64) }
 }
@@ -442,9 +443,4 @@ impl Memory for Shared<'_> {
 
     // The client uses no leases.
     fn store_word(&mut self, _: ClientId, _: u32, _: u64) {}
-}
-
-/// What an operation that must succeed answered.
-pub fn done(answer: Answer, what: &str) -> Result<warren_proto::Reply, String> {
-    answer.map_err(|errno: Errno| format!("{what}: {errno:?}"))
 }

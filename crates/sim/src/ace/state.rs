@@ -7,7 +7,7 @@ use std::rc::Rc;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Rng};
 
-use super::device::{Block, Blocks, Recorded};
+use super::device::{Block, Blocks, Covered, Recorded};
 use super::promise::Progress;
 use crate::fixed::Fixed;
 
@@ -26,6 +26,9 @@ pub enum Kind {
     Torn,
 }
 
+/// Writes of each block that are not durable, in order, with their numbers.
+type Cached = BTreeMap<BlockNo, Vec<(usize, Rc<Block>)>>;
+
 /// A moment at which the power is cut: just before a flush is over, or at the end.
 pub struct Boundary {
     pub progress: Progress,
@@ -38,31 +41,46 @@ pub struct Boundary {
 pub fn boundaries(record: &[Recorded], no_flush: bool) -> Vec<Boundary> {
     let mut boundaries = Vec::new();
     let mut progress = Progress { begun: 0, answered: 0 };
-    let (mut durable, mut unflushed) = (BTreeMap::new(), BTreeMap::<_, Vec<_>>::new());
-    let cut = |progress: Progress, durable: &BTreeMap<_, _>, unflushed: &BTreeMap<_, _>| Boundary {
-        progress,
-        durable: durable.clone(),
-        unflushed: unflushed.clone(),
+    let (mut durable, mut unflushed, mut number) = (BTreeMap::new(), Cached::new(), 0);
+    let cut = |progress: Progress, durable: &BTreeMap<_, _>, unflushed: &Cached| {
+        let writes = |writes: &Vec<(_, Rc<Block>)>| {
+            writes.iter().map(|(_, bytes)| Rc::clone(bytes)).collect()
+        };
+        let unflushed = unflushed.iter().map(|(block, of)| (*block, writes(of))).collect();
+        Boundary { progress, durable: durable.clone(), unflushed }
     };
     for recorded in record {
         match recorded {
             Recorded::Write(block, bytes) => {
-                unflushed.entry(*block).or_default().push(Rc::clone(bytes));
+                unflushed.entry(*block).or_default().push((number, Rc::clone(bytes)));
+                number += 1;
             }
             Recorded::Begun(step) => progress.begun = step + 1,
             Recorded::Answered(step) => progress.answered = step + 1,
-            Recorded::Flush => {
+            Recorded::Flush(covered) => {
                 boundaries.push(cut(progress, &durable, &unflushed));
                 if !no_flush {
-                    for (block, writes) in std::mem::take(&mut unflushed) {
-                        durable.extend(writes.into_iter().next_back().map(|last| (block, last)));
-                    }
+                    flush(covered, &mut unflushed, &mut durable);
                 }
             }
         }
     }
     boundaries.push(cut(progress, &durable, &unflushed));
     boundaries
+}
+
+/// What is covered goes, with whatever was written to its block before.
+fn flush(covered: &Covered, unflushed: &mut Cached, durable: &mut BTreeMap<BlockNo, Rc<Block>>) {
+    let is_covered = |number: &usize| match covered {
+        Covered::All => true,
+        Covered::Writes(writes) => writes.contains(number),
+    };
+    for (block, writes) in unflushed.iter_mut() {
+        let last = writes.iter().rposition(|(number, _)| is_covered(number));
+        let covered = writes.drain(..last.map_or(0, |last| last + 1)).next_back();
+        durable.extend(covered.map(|(_, bytes)| (*block, bytes)));
+    }
+    unflushed.retain(|_, writes| !writes.is_empty());
 }
 
 impl Boundary {
@@ -116,8 +134,8 @@ mod tests {
 
     #[test]
     fn what_was_flushed_is_in_every_state() {
-        let record =
-            [Recorded::Begun(0), written(1), Recorded::Flush, Recorded::Answered(0), written(2)];
+        let flush = Recorded::Flush(Covered::All);
+        let record = [Recorded::Begun(0), written(1), flush, Recorded::Answered(0), written(2)];
         let bytes = |no_flush, at: usize, state| {
             let boundary = &boundaries(&record, no_flush)[at];
             let image = Blocks::with_hasher(Fixed);
@@ -133,5 +151,13 @@ mod tests {
         assert!(seen.contains(&1) && seen.contains(&2), "{seen:?}");
         let progress = boundaries(&record, false)[1].progress;
         assert_eq!(progress, Progress { begun: 1, answered: 1 });
+    }
+
+    #[test]
+    fn a_flush_may_cover_the_first_of_two_writes() {
+        let first = Covered::Writes(Rc::new([0].into()));
+        let record = [written(1), written(2), Recorded::Flush(first)];
+        let boundary = &boundaries(&record, false)[1];
+        assert_eq!((boundary.durable[&A][0], boundary.unflushed[&A].len()), (1, 1));
     }
 }

@@ -30,8 +30,8 @@ fn planted_faults_are_found() {
         let campaign = Campaign::new(Options { no_flush: false, plant: Some(plant) });
         let mut sequences = some(1);
         sequences.extend(pairs(2, 300));
-        let summary = campaign.run(&sequences);
-        assert!(!summary.is_sound(), "{plant:?} was not found: {summary}");
+        let is_found = sequences.chunks(20).any(|some| !campaign.run(some).is_sound());
+        assert!(is_found, "{plant:?} was not found");
     }
 }
 

@@ -1,0 +1,244 @@
+//! A record of what a fleet's processes write and flush, for tests that rebuild what a power cut would have left.
+//!
+//! Where [`ENVIRONMENT`] names a file, every process that opens the pool appends to it: a write with its
+//! bytes before it is begun, a flush before it is begun, and the end of either after it is over. Each entry
+//! is one `write(2)` to a file opened with `O_APPEND`, so the entries of all processes have one order, and in
+//! that order nothing ends before its end is known to whoever acts on it. A flush covers the writes whose end
+//! stands before its beginning, and nothing else.
+//!
+//! ```text
+//! entry    0  4  what: 0 write, 1 write-through, 2 flush, 3 end, 4 failed end, 5 mark
+//!          4  4  process
+//!          8  8  number of the request in the process, or of the mark
+//!         16  8  first block
+//!         24  8  bytes that follow
+//! ```
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Errno};
+
+use crate::{Device, DeviceError, Done};
+
+/// The variable that names the file.
+pub const ENVIRONMENT: &str = "WARREN_RECORD_DEVICE";
+
+const HEADER: usize = 32;
+
+/// What the record says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// A request of a process begins.
+    Write {
+        by: (u32, u64),
+        block: BlockNo,
+        bytes: Vec<u8>,
+        through: bool,
+    },
+    Flush {
+        by: (u32, u64),
+    },
+    /// It is over, and whether it succeeded.
+    End {
+        by: (u32, u64),
+        ok: bool,
+    },
+    /// What whoever asks has noted.
+    Mark(u64),
+}
+
+/// Where to append.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    file: Arc<File>,
+    next: Arc<AtomicU64>,
+}
+
+impl Recorder {
+    /// The record that the environment asks for, if it does.
+    pub(crate) fn wanted() -> io::Result<Option<Self>> {
+        std::env::var_os(ENVIRONMENT).map(|path| Self::append_to(Path::new(&path))).transpose()
+    }
+
+    pub fn append_to(path: &Path) -> io::Result<Self> {
+        let file = File::options().append(true).create(true).open(path)?;
+        Ok(Self { file: Arc::new(file), next: Arc::default() })
+    }
+
+    /// A request that begins. Its number is for [`Self::end`].
+    pub(crate) fn write(&self, block: BlockNo, bytes: &[u8], through: bool) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.put(u32::from(through), number, block, bytes);
+        number
+    }
+
+    pub(crate) fn flush(&self) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.put(2, number, BlockNo(0), &[]);
+        number
+    }
+
+    pub(crate) fn end(&self, number: u64, ok: bool) {
+        self.put(if ok { 3 } else { 4 }, number, BlockNo(0), &[]);
+    }
+
+    pub fn mark(&self, number: u64) {
+        self.put(5, number, BlockNo(0), &[]);
+    }
+
+    /// # Panics
+    /// If it cannot be written: a record with a gap would accuse the innocent.
+    fn put(&self, what: u32, number: u64, block: BlockNo, bytes: &[u8]) {
+        let mut entry = Vec::with_capacity(HEADER + bytes.len());
+        entry.extend_from_slice(&what.to_le_bytes());
+        entry.extend_from_slice(&std::process::id().to_le_bytes());
+        for word in [number, block.0, bytes.len() as u64] {
+            entry.extend_from_slice(&word.to_le_bytes());
+        }
+        entry.extend_from_slice(bytes);
+        let written = (&*self.file).write(&entry);
+        assert!(written.is_ok_and(|len| len == entry.len()), "the record of the device has a gap");
+    }
+}
+
+/// Reads a record; `None` if it is none.
+pub fn read_record(bytes: &[u8]) -> Option<Vec<Entry>> {
+    let (mut rest, mut entries) = (bytes, Vec::new());
+    while !rest.is_empty() {
+        let (header, behind) = rest.split_at_checked(HEADER)?;
+        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        let (what, by) = (word(0) as u32, ((word(0) >> 32) as u32, word(8)));
+        let (bytes, after) = behind.split_at_checked(usize::try_from(word(24)).ok()?)?;
+        let block = BlockNo(word(16));
+        entries.push(match what {
+            0 | 1 => Entry::Write { by, block, bytes: bytes.to_vec(), through: what == 1 },
+            2 => Entry::Flush { by },
+            3 | 4 => Entry::End { by, ok: what == 3 },
+            5 => Entry::Mark(by.1),
+            _ => return None,
+        });
+        rest = after;
+    }
+    Some(entries)
+}
+
+/// A queue whose writes and flushes are recorded.
+pub(crate) struct Recording {
+    device: Box<dyn Device>,
+    recorder: Recorder,
+    /// Requests under way, by the submitter's name: a cell's requests in parts share theirs.
+    under_way: Vec<(u64, u64)>,
+}
+
+impl Recording {
+    pub fn new(device: Box<dyn Device>, recorder: Recorder) -> Self {
+        Self { device, recorder, under_way: Vec::new() }
+    }
+
+    fn begin_write(&self, block: BlockNo, frames: &[*const u8], through: bool) -> u64 {
+        let mut bytes = vec![0; frames.len() * BLOCK_SIZE];
+        for (frame, into) in frames.iter().zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
+            // SAFETY: the submitter promised that the frame can be read and does not change until the
+            // request is done, and it has not even begun.
+            let frame = unsafe { std::slice::from_raw_parts(*frame, BLOCK_SIZE) };
+            into.copy_from_slice(frame);
+        }
+        self.recorder.write(block, &bytes, through)
+    }
+}
+
+impl Device for Recording {
+    fn len_blocks(&self) -> u64 {
+        self.device.len_blocks()
+    }
+
+    unsafe fn submit_read(&mut self, token: u64, block: BlockNo, frames: &[*mut u8]) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.device.submit_read(token, block, frames) };
+    }
+
+    unsafe fn submit_write(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
+        self.under_way.push((token, self.begin_write(block, frames, false)));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.device.submit_write(token, block, frames) };
+    }
+
+    unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
+        self.under_way.push((token, self.begin_write(block, frames, true)));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.device.submit_write_through(token, block, frames) };
+    }
+
+    unsafe fn write_through(&mut self, block: BlockNo, frames: &[*const u8]) -> Result<(), Errno> {
+        let number = self.begin_write(block, frames, true);
+        // SAFETY: the caller's promise is passed on.
+        let result = unsafe { self.device.write_through(block, frames) };
+        self.recorder.end(number, result.is_ok());
+        result
+    }
+
+    fn submit_flush(&mut self, token: u64) {
+        self.under_way.push((token, self.recorder.flush()));
+        self.device.submit_flush(token);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.device.in_flight()
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), DeviceError> {
+        let before = done.len();
+        self.device.poll(done)?;
+        for done in &done[before..] {
+            let at = self.under_way.iter().position(|(token, _)| *token == done.token);
+            // Reads are not recorded.
+            if let Some(at) = at {
+                self.recorder.end(self.under_way.remove(at).1, done.result.is_ok());
+            }
+        }
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Option<Duration>) -> Result<(), DeviceError> {
+        self.device.park(timeout)
+    }
+
+    fn set_wake(&mut self, wake: OwnedFd) {
+        self.device.set_wake(wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::ScratchPath;
+
+    #[test]
+    fn what_is_recorded_can_be_read() {
+        let scratch = ScratchPath::new();
+        let recorder = Recorder::append_to(scratch.path()).unwrap();
+        let bytes = vec![7; 2 * BLOCK_SIZE];
+        let (write, flush) = (recorder.write(BlockNo(9), &bytes, true), recorder.flush());
+        recorder.end(flush, false);
+        recorder.end(write, true);
+        recorder.mark(3);
+        let by = |number| (std::process::id(), number);
+        let record = std::fs::read(scratch.path()).unwrap();
+        let expected = [
+            Entry::Write { by: by(write), block: BlockNo(9), bytes, through: true },
+            Entry::Flush { by: by(flush) },
+            Entry::End { by: by(flush), ok: false },
+            Entry::End { by: by(write), ok: true },
+            Entry::Mark(3),
+        ];
+        assert_eq!(read_record(&record).unwrap(), expected);
+        assert_eq!(read_record(&record[..record.len() - 1]), None);
+    }
+}
