@@ -123,8 +123,19 @@ impl Outcome {
                     "note: the logs were replayed in memory only; the next start does it on disk"
                 );
             }
+            Logs::Unknown if self.repair.is_some() && self.had_logs() => {
+                println!(
+                    "repaired: the logs, which could not be replayed beside such damage, are given up"
+                );
+            }
             Logs::None | Logs::OfTheFleet | Logs::Unknown => {}
         }
+    }
+
+    /// Whether the pool was not left in order.
+    fn had_logs(&self) -> bool {
+        let before = self.before.as_ref().and_then(|report| report.superblock.as_ref());
+        before.is_some_and(|superblock| !superblock.clean)
     }
 
     fn verdict(&self, pool: &Path) -> String {
