@@ -23,7 +23,10 @@ use crate::failure::{
     CODE_FSCK_ERRORS_LEFT, CODE_FSCK_OPERATIONAL, CODE_FSCK_REPAIRED, CODE_POOL_IN_USE, Failure,
 };
 use bar::Bar;
-use report::{Logs, Outcome};
+use report::{Logs, Mends, Outcome};
+
+/// Neighbouring blocks that are written at once.
+const RUN_BLOCKS: usize = 256;
 
 /// Who decides about a repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,11 +95,12 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
         };
         return Ok(outcome);
     }
-    let repair = work_out(path, &pool, &mut bar)?;
-    write(path, &pool, &repair)?;
+    let mut repair = work_out(path, &pool, &mut bar)?;
+    let mends = Mends { list: std::mem::take(&mut repair.mends), further: repair.further_mends };
+    write(path, &pool, repair)?;
     outcome.before = Some(std::mem::take(&mut outcome.report));
     outcome.report = check(path, &pool, contents, &mut bar)?;
-    outcome.repair = Some(repair);
+    outcome.repair = Some(mends);
     Ok(outcome)
 }
 
@@ -181,14 +185,9 @@ fn work_out(path: &Path, pool: &OfflinePool, bar: &mut Bar) -> Result<Repair, Fa
 }
 
 /// The order is the one that [`Repair`] asks for.
-fn write(path: &Path, pool: &OfflinePool, repair: &Repair) -> Result<(), Failure> {
-    let [first, second] = &repair.superblocks;
-    let stages = [
-        &repair.body[..],
-        &repair.heads,
-        std::slice::from_ref(first),
-        std::slice::from_ref(second),
-    ];
+fn write(path: &Path, pool: &OfflinePool, repair: Repair) -> Result<(), Failure> {
+    let [first, second] = repair.superblocks;
+    let stages = [repair.body, repair.heads, vec![first], vec![second]];
     let written = stages.into_iter().try_for_each(|stage| write_stage(pool, stage));
     written.map_err(|errno| {
         let line = format!("{}: cannot write the repair: {errno}; run it again", path.display());
@@ -196,8 +195,14 @@ fn write(path: &Path, pool: &OfflinePool, repair: &Repair) -> Result<(), Failure
     })
 }
 
-fn write_stage(pool: &OfflinePool, stage: &[BlockWrite]) -> Result<(), Errno> {
-    stage.iter().try_for_each(|(block, bytes)| pool.write(*block, bytes))?;
+/// Writes blocks in any order, neighbours together, and flushes them.
+fn write_stage(pool: &OfflinePool, mut stage: Vec<BlockWrite>) -> Result<(), Errno> {
+    stage.sort_by_key(|(block, _)| *block);
+    let follows = |a: &BlockWrite, b: &BlockWrite| a.0.offset(1) == b.0;
+    for run in stage.chunk_by(follows).flat_map(|run| run.chunks(RUN_BLOCKS)) {
+        let bytes: Vec<u8> = run.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+        pool.write(run[0].0, &bytes)?;
+    }
     pool.flush()
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use warren_base::limits::BLOCK_SIZE;
-use warren_disk::fsck::{Finding, Repair, Report, Severity};
+use warren_disk::fsck::{Finding, Mend, Report, Severity};
 
 use crate::failure::{Failure, print_json};
 use crate::size;
@@ -25,6 +25,12 @@ pub enum Logs {
     Failed(String),
 }
 
+/// What a repair did.
+pub struct Mends {
+    pub list: Vec<Mend>,
+    pub further: u64,
+}
+
 /// What was found and done.
 pub struct Outcome {
     /// How it is now.
@@ -32,7 +38,7 @@ pub struct Outcome {
     /// How it was, if it was repaired.
     pub before: Option<Report>,
     pub logs: Logs,
-    pub repair: Option<Repair>,
+    pub repair: Option<Mends>,
     /// Why it was not repaired, if that has to be said.
     pub refused: Option<&'static str>,
 }
@@ -90,9 +96,9 @@ impl Outcome {
             print_lines(before);
         }
         if let Some(repair) = &self.repair {
-            repair.mends.iter().for_each(|mend| println!("repaired: {mend}"));
-            if repair.further_mends > 0 {
-                println!("and {} further repairs", repair.further_mends);
+            repair.list.iter().for_each(|mend| println!("repaired: {mend}"));
+            if repair.further > 0 {
+                println!("and {} further repairs", repair.further);
             }
         }
         self.print_findings();
@@ -117,8 +123,19 @@ impl Outcome {
                     "note: the logs were replayed in memory only; the next start does it on disk"
                 );
             }
+            Logs::Unknown if self.repair.is_some() && self.had_logs() => {
+                println!(
+                    "repaired: the logs, which could not be replayed beside such damage, are given up"
+                );
+            }
             Logs::None | Logs::OfTheFleet | Logs::Unknown => {}
         }
+    }
+
+    /// Whether the pool was not left in order.
+    fn had_logs(&self) -> bool {
+        let before = self.before.as_ref().and_then(|report| report.superblock.as_ref());
+        before.is_some_and(|superblock| !superblock.clean)
     }
 
     fn verdict(&self, pool: &Path) -> String {
@@ -139,7 +156,7 @@ impl Outcome {
 
     fn summary<'a>(&'a self, pool: &'a Path) -> Summary<'a> {
         let Report { inodes, directories, nodes, used_blocks, further_findings, .. } = self.report;
-        let mends = self.repair.as_ref().map(|repair| &repair.mends[..]).unwrap_or_default();
+        let mends = self.repair.as_ref().map(|repair| &repair.list[..]).unwrap_or_default();
         Summary {
             pool,
             sound: self.is_sound(),
@@ -159,7 +176,7 @@ impl Outcome {
             repaired: self.repair.is_some(),
             repaired_findings: self.before.as_ref().map(lines).unwrap_or_default(),
             mends: mends.iter().map(ToString::to_string).collect(),
-            further_mends: self.repair.as_ref().map_or(0, |repair| repair.further_mends),
+            further_mends: self.repair.as_ref().map_or(0, |repair| repair.further),
         }
     }
 }

@@ -29,7 +29,8 @@ impl Repairer<'_> {
             group.insert(key, value);
             if all.peek().is_none_or(|(next, _)| next.ino != key.ino) {
                 self.mend_inode(shard, Ino(key.ino), &mut group);
-                found.records.append(&mut group);
+                // Not `append`, which would build the whole map anew.
+                found.records.extend(std::mem::take(&mut group));
             }
         }
         if shard == Ino::ROOT.shard() {

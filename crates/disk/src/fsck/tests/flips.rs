@@ -87,8 +87,8 @@ fn of_the_only_root_slot_of_a_shard() {
 #[test]
 fn of_tree_nodes() {
     let sound = pool();
-    let is_node = |(_, bytes): &(&BlockNo, &Box<[u8]>)| bytes.starts_with(b"WNod");
-    let nodes: Vec<_> = sound.blocks.iter().filter(is_node).collect();
+    let nodes: Vec<_> =
+        sound.blocks.iter().filter(|(_, bytes)| bytes.starts_with(b"WNod")).collect();
     // `image` left a node that counts no more.
     let counts = |block: &BlockNo| [20, 22].contains(&(block.0 / CHUNK_BLOCKS));
     for level in [0, 1] {

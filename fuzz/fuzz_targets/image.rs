@@ -1,0 +1,75 @@
+//! A pool whose checksums are right and whose contents are not: checking, dumping and repairing it never panics; what
+//! was repaired is sound but for file data, and a supervisor opens it.
+
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use warren_base::{BlockNo, Ino, ShardId};
+use warren_disk::Superblock;
+use warren_disk::dump::{Subject, dump};
+use warren_disk::fsck::{Finding, Options, ReadError, Report, Severity, check, repair};
+use warren_fuzz::Pool;
+use warren_supervisor::Ledger;
+
+static SOUND: LazyLock<Pool> = LazyLock::new(|| {
+    let pool = Pool::new();
+    assert_eq!(damage(&checked(&pool)), Vec::<&Finding>::new());
+    pool
+});
+
+fn checked(pool: &Pool) -> Report {
+    let mut read = |block, into: &mut [u8]| pool.read(block, into).map_err(ReadError);
+    check(Options { contents: true }, pool.len_blocks(), &mut read, &mut |_| {})
+}
+
+fn damage(report: &Report) -> Vec<&Finding> {
+    let counts =
+        |finding: &&Finding| finding.severity() == Severity::Damage && !finding.is_lost_data();
+    report.findings.iter().filter(counts).collect()
+}
+
+fn look_at(pool: &Pool) {
+    let subjects = [
+        Subject::Superblock,
+        Subject::Slots(None),
+        Subject::Map,
+        Subject::Log,
+        Subject::Tree(ShardId(0)),
+        Subject::Inode(Ino(1 << 48 | 1)),
+    ];
+    for subject in subjects {
+        let _ = dump(subject, &mut |block, into| pool.read(block, into), &mut |_| {});
+    }
+}
+
+fn open(pool: &Pool) {
+    let (a, b) = (pool.run(BlockNo(0), 1), pool.run(BlockNo(1), 1));
+    let (superblock, _) = Superblock::choose(&a, &b).expect("a repaired pool has a superblock");
+    let layout = superblock.layout;
+    let maps = [0, 1].map(|copy| pool.run(layout.region_page(copy, 0), layout.region_pages()));
+    let slots = pool.run(layout.roots_start(), 2 * layout.roots_blocks());
+    let tables = [0, 1].map(|copy| pool.run(layout.log_table(copy), 1));
+    let (maps, tables) = ([&maps[0][..], &maps[1]], [&tables[0][..], &tables[1]]);
+    Ledger::load(superblock, maps, &slots, tables).expect("a repaired pool opens");
+}
+
+fuzz_target!(|input: &[u8]| {
+    let mut pool = SOUND.clone();
+    pool.change(input);
+    let before = checked(&pool);
+    look_at(&pool);
+    let mut read = |block, into: &mut [u8]| pool.read(block, into).map_err(ReadError);
+    let Ok(repair) = repair(pool.len_blocks(), &mut read, &mut |_| {}) else { return };
+    pool.blocks.extend(repair.body.into_iter().chain(repair.heads).chain(repair.superblocks));
+    let after = checked(&pool);
+    assert!(
+        damage(&after).is_empty(),
+        "{:#?}\nwas {:#?}\nby {:#?}",
+        damage(&after),
+        before.findings,
+        repair.mends
+    );
+    open(&pool);
+});
