@@ -152,7 +152,8 @@ impl PoolFile {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | (mode & OFlags::DIRECT);
         let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let fd = open(path, flags, Mode::empty()).map_err(failed)?;
-        Ok(Self { fd, path: self.path.clone(), len_blocks: self.len_blocks })
+        let (path, recorder) = (self.path.clone(), self.recorder.clone());
+        Ok(Self { fd, path, len_blocks: self.len_blocks, recorder })
     }
 
     /// Takes the lock of a writer of this number, on this open file. Waits for what an earlier one of
