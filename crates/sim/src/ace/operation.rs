@@ -7,8 +7,10 @@
 //! sequence:       operation, persistence, [fsync of an unrelated file, operation, persistence], ending
 //! ```
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use warren_base::Rng;
 use warren_proto::FileKind;
 
 use super::tree::{FIRST_MADE, Node, NodeNo, Place, Tree};
@@ -414,24 +416,46 @@ pub fn pair(number: usize) -> Option<Sequence> {
     Some(sequence)
 }
 
-/// `count` sequences of two operations, spread evenly over all of them (or all, if there are fewer). Another
-/// `first` draws others.
-pub fn pairs(first: u64, count: usize) -> Vec<Sequence> {
-    /// Coprime to the number of combinations and about 0.618 of it, so that its multiples lie evenly.
-    const STRIDE: usize = {
-        let mut stride = PAIRS / 1000 * 618 + 1;
-        while gcd(stride, PAIRS) != 1 {
-            stride += 1;
-        }
-        stride
-    };
-    let first = (first % PAIRS as u64) as usize;
-    let numbers = (first..first + PAIRS).map(|at| (at % PAIRS * STRIDE) % PAIRS);
-    numbers.filter_map(pair).take(count).collect()
+/// The number of a combination, from what [`pair`] draws of it.
+fn number_of([first, second]: [usize; 2], how: [usize; 2], unrelated: [usize; 2]) -> usize {
+    let drawn = [
+        (first, OPERATIONS.len()),
+        (how[0], PERSISTENCES.len()),
+        (unrelated[0], UNRELATED.len()),
+        (second, OPERATIONS.len()),
+        (how[1], PERSISTENCES.len()),
+        (unrelated[1], UNRELATED.len()),
+    ];
+    drawn.into_iter().rev().fold(0, |number, (drawn, of)| number * of + drawn)
 }
 
-const fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// `count` sequences of two operations (or nearly all, if there are fewer). Every two operations come once,
+/// each time with another persistence and whatever else there is, before any two come again.
+pub fn pairs(seed: u64, count: usize) -> Vec<Sequence> {
+    let mut rng = Rng::new(seed);
+    let (mut all, mut taken) = (Vec::with_capacity(count), BTreeSet::new());
+    let mut both: Vec<usize> = (0..OPERATIONS.len().pow(2)).collect();
+    for _ in 0..PAIRS / both.len() {
+        shuffle(&mut both, &mut rng);
+        for both in &both {
+            if all.len() == count {
+                return all;
+            }
+            let mut draw = |of: usize| [0; 2].map(|_| rng.below(of as u64) as usize);
+            let both = [both % OPERATIONS.len(), both / OPERATIONS.len()];
+            let number = number_of(both, draw(PERSISTENCES.len()), draw(UNRELATED.len()));
+            if taken.insert(number) {
+                all.extend(pair(number));
+            }
+        }
+    }
+    all
+}
+
+fn shuffle(values: &mut [usize], rng: &mut Rng) {
+    for end in (1..values.len()).rev() {
+        values.swap(end, rng.below(end as u64 + 1) as usize);
+    }
 }
 
 #[cfg(test)]
@@ -439,9 +463,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_combination_is_found_by_its_number() {
+        let number = number_of([3, 5], [1, 5], [2, 1]);
+        let steps = vec![
+            Step::Do(OPERATIONS[3]),
+            Step::Fsync("B/new".into()),
+            Step::Fsync("B/other".into()),
+            Step::Do(OPERATIONS[5]),
+            Step::Sync,
+            Step::Fsync("A/other".into()),
+        ];
+        assert_eq!(pair(number), Some(Sequence { steps, checkpoint: false }));
+    }
+
+    #[test]
     fn every_operation_and_every_persistence_occurs() {
-        let (singles, pairs) = (singles(), pairs(0, 2000));
+        let (singles, other) = (singles(), pairs(1, 2000));
+        let pairs = pairs(0, 2000);
         assert_eq!(pairs.len(), 2000);
+        assert_ne!(pairs, other, "another seed draws others");
         for operation in OPERATIONS {
             let has = |sequence: &&Sequence| sequence.steps.contains(&Step::Do(operation));
             let (one, two) = (singles.iter().filter(has).count(), pairs.iter().filter(has).count());
