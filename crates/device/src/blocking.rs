@@ -33,44 +33,32 @@ impl Blocking {
             None => self.refused.push(Done { token, result: Err(Errno::EIO) }),
         }
     }
-}
 
-/// As [`Device::write_through`], under its contract.
-pub(crate) fn write_through(
-    pool: &PoolFile,
-    block: BlockNo,
-    frames: &[*const u8],
-) -> Result<(), Errno> {
-    let frames = frames.iter().map(|frame| frame.cast_mut());
-    let transfer = Transfer::new(0, Action::WriteThrough, block, frames, pool.len_blocks());
-    transfer.map_or(Err(Errno::EIO), |mut transfer| carry_out(pool, &mut transfer))
-}
-
-/// Does a request by system calls, and waits for it.
-pub(crate) fn carry_out(pool: &PoolFile, transfer: &mut Transfer) -> Result<(), Errno> {
-    loop {
-        if let Step::Done(result) = transfer.advance(trip(pool, transfer)) {
-            return result;
+    fn carry_out(&self, transfer: &mut Transfer) -> Result<(), Errno> {
+        loop {
+            if let Step::Done(result) = transfer.advance(self.trip(transfer)) {
+                return result;
+            }
         }
     }
-}
 
-/// One system call; its result as io_uring would give it.
-fn trip(pool: &PoolFile, transfer: &Transfer) -> i32 {
-    let (fd, iovecs) = (pool.as_fd().as_raw_fd(), transfer.iovecs());
-    let (ptr, len, at) = (iovecs.as_ptr(), iovecs.len() as i32, transfer.offset as i64);
-    // SAFETY: the iovecs point into frames which the submitter promised to be valid and left
-    // alone until the request is done.
-    let result = unsafe {
-        match transfer.action {
-            Action::Read => libc::preadv(fd, ptr, len, at),
-            Action::Write | Action::WriteThrough => libc::pwritev(fd, ptr, len, at),
-            Action::Flush => libc::fdatasync(fd) as isize,
+    /// One system call; its result as io_uring would give it.
+    fn trip(&self, transfer: &Transfer) -> i32 {
+        let (fd, iovecs) = (self.pool.as_fd().as_raw_fd(), transfer.iovecs());
+        let (ptr, len, at) = (iovecs.as_ptr(), iovecs.len() as i32, transfer.offset as i64);
+        // SAFETY: the iovecs point into frames which the submitter promised to be valid and left
+        // alone until the request is done.
+        let result = unsafe {
+            match transfer.action {
+                Action::Read => libc::preadv(fd, ptr, len, at),
+                Action::Write | Action::WriteThrough => libc::pwritev(fd, ptr, len, at),
+                Action::Flush => libc::fdatasync(fd) as isize,
+            }
+        };
+        match i32::try_from(result) {
+            Ok(result) if result >= 0 => result,
+            _ => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
         }
-    };
-    match i32::try_from(result) {
-        Ok(result) if result >= 0 => result,
-        _ => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
     }
 }
 
@@ -97,10 +85,6 @@ impl Device for Blocking {
         self.submit(token, Transfer::new(token, Action::WriteThrough, block, frames, end));
     }
 
-    unsafe fn write_through(&mut self, block: BlockNo, frames: &[*const u8]) -> Result<(), Errno> {
-        write_through(&self.pool, block, frames)
-    }
-
     fn submit_flush(&mut self, token: u64) {
         self.submitted.push_back(Transfer::flush(token));
     }
@@ -112,7 +96,7 @@ impl Device for Blocking {
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), DeviceError> {
         done.append(&mut self.refused);
         while let Some(mut transfer) = self.submitted.pop_front() {
-            let result = carry_out(&self.pool, &mut transfer);
+            let result = self.carry_out(&mut transfer);
             done.push(Done { token: transfer.token, result });
         }
         Ok(())

@@ -47,13 +47,6 @@ pub trait Device: Send {
     /// As of [`Self::submit_write`].
     unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]);
 
-    /// As [`Self::submit_write_through`], at once: the caller waits, deaf to everything else, but sooner has it
-    /// done than one that sleeps and is woken.
-    ///
-    /// # Safety
-    /// Each frame is valid for reading 4096 bytes, and nobody changes them, during the call.
-    unsafe fn write_through(&mut self, block: BlockNo, frames: &[*const u8]) -> Result<(), Errno>;
-
     /// Makes durable every write that was `Done` before this call. After a failed flush none of
     /// them can be relied on (the kernel may have dropped the dirty pages).
     fn submit_flush(&mut self, token: u64);

@@ -25,7 +25,7 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use warren_base::{BlockNo, Errno};
 
-use crate::blocking::{drain, write_through};
+use crate::blocking::drain;
 use crate::device::{Device, Done};
 use crate::transfer::{Action, Step, Transfer};
 use crate::{DeviceError, PoolFile};
@@ -274,10 +274,6 @@ impl Device for Uring {
         let frames = frames.iter().map(|frame| frame.cast_mut());
         let end = self.len_blocks();
         self.submit(token, Transfer::new(token, Action::WriteThrough, block, frames, end));
-    }
-
-    unsafe fn write_through(&mut self, block: BlockNo, frames: &[*const u8]) -> Result<(), Errno> {
-        write_through(&self.pool, block, frames)
     }
 
     fn submit_flush(&mut self, token: u64) {

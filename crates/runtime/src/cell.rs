@@ -399,9 +399,7 @@ impl CellLoop {
                 self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
                 self.vitals.add(Counter::Writes, 1);
                 self.vitals.add(Counter::Flushes, 1);
-                // Only who asked for it waits, and nobody else has come.
-                let idle = self.core.live_tasks() <= 1 && self.intake.clients_waiting() == 0;
-                self.disk.write_through(io, block, &frames, self.memory.frames(), idle);
+                self.disk.write_through(io, block, &frames, self.memory.frames());
             }
             Effect::Flush { io } => {
                 self.vitals.add(Counter::Flushes, 1);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use warren_base::{BlockNo, Errno};
 use warren_cell::{FrameNo, IoId};
@@ -25,40 +25,6 @@ pub struct Disk {
     split: BTreeMap<u64, InParts>,
     done: Vec<Done>,
     finished: VecDeque<(IoId, Result<(), Errno>)>,
-    waiting: Waiting,
-}
-
-/// Whether to wait for the device in a system call rather than asleep on the ring. Being woken costs more than a
-/// quick device takes to write and flush; but who waits there hears nobody, so a device that was slow is
-/// left alone for a while, longer each time.
-#[derive(Default)]
-struct Waiting {
-    /// Writes to be done without waiting, and how many there will be after the next slow one.
-    left: u32,
-    next: u32,
-}
-
-impl Waiting {
-    /// What is still quick: several times what waking a sleeper costs.
-    const QUICK: Duration = Duration::from_micros(200);
-    /// Writes without waiting after a slow one: at first, and at the most.
-    const SHUNNED: (u32, u32) = (16, 4096);
-
-    fn is_worth_it(&mut self) -> bool {
-        let worth_it = self.left == 0;
-        self.left = self.left.saturating_sub(1);
-        worth_it
-    }
-
-    fn took(&mut self, time: Duration) {
-        let (first, most) = Self::SHUNNED;
-        if time <= Self::QUICK {
-            self.next = (self.next / 2).max(first);
-        } else {
-            self.left = self.next.max(first);
-            self.next = (2 * self.left).min(most);
-        }
-    }
 }
 
 /// What an I/O does with its frames.
@@ -85,7 +51,6 @@ impl Disk {
             split: BTreeMap::new(),
             done: Vec::new(),
             finished: VecDeque::new(),
-            waiting: Waiting::default(),
         })
     }
 
@@ -97,38 +62,10 @@ impl Disk {
         self.submit(Direction::Write, io, block, from, frames);
     }
 
-    /// Writes, then makes durable that and what was written before. It must fit one request. `idle`: the
-    /// cell has nothing to do meanwhile.
-    pub fn write_through(
-        &mut self,
-        io: IoId,
-        block: BlockNo,
-        from: &[FrameNo],
-        frames: &Frames,
-        idle: bool,
-    ) {
+    /// Writes, then makes durable that and what was written before. It must fit one request.
+    pub fn write_through(&mut self, io: IoId, block: BlockNo, from: &[FrameNo], frames: &Frames) {
         assert!(from.len() <= FRAMES_MAX, "written through in parts");
-        if idle && self.device.in_flight() == 0 && self.waiting.is_worth_it() {
-            let begun = Instant::now();
-            let result = self.write_through_now(block, from, frames);
-            self.waiting.took(begun.elapsed());
-            return self.finished.push_back((io, result));
-        }
         self.submit(Direction::WriteThrough, io, block, from, frames);
-    }
-
-    #[allow(unsafe_code)]
-    fn write_through_now(
-        &mut self,
-        block: BlockNo,
-        from: &[FrameNo],
-        frames: &Frames,
-    ) -> Result<(), Errno> {
-        let raw: Vec<*const u8> =
-            from.iter().map(|frame| frames.raw(frame.0).cast_const()).collect();
-        // SAFETY: frames are mapped for as long as the process runs, and nothing changes them while this
-        // thread, the only one that does, is in this call.
-        unsafe { self.device.write_through(block, &raw) }
     }
 
     /// Makes durable what was written before.
@@ -225,32 +162,5 @@ impl Disk {
         self.device.park(Some(limit))?;
         bell::drain(&self.bell);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slow_device_is_waited_for_less_and_less() {
-        let mut waiting = Waiting::default();
-        let mut without = || {
-            let mut count = 0;
-            while !waiting.is_worth_it() {
-                count += 1;
-            }
-            waiting.took(Duration::from_millis(5));
-            count
-        };
-        let counts: Vec<u32> = (0..11).map(|_| without()).collect();
-        assert_eq!(counts, [0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4096]);
-        (0..4096).for_each(|_| assert!(!waiting.is_worth_it()));
-        (0..20).for_each(|_| {
-            assert!(waiting.is_worth_it());
-            waiting.took(Duration::from_micros(20));
-        });
-        waiting.took(Duration::from_millis(5));
-        assert_eq!(waiting.left, 16);
     }
 }
