@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Errno};
+use warren_base::BlockNo;
 
 use crate::{Device, DeviceError, Done};
 
@@ -174,14 +174,6 @@ impl Device for Recording {
         self.under_way.push((token, self.begin_write(block, frames, true)));
         // SAFETY: the caller's promise is passed on.
         unsafe { self.device.submit_write_through(token, block, frames) };
-    }
-
-    unsafe fn write_through(&mut self, block: BlockNo, frames: &[*const u8]) -> Result<(), Errno> {
-        let number = self.begin_write(block, frames, true);
-        // SAFETY: the caller's promise is passed on.
-        let result = unsafe { self.device.write_through(block, frames) };
-        self.recorder.end(number, result.is_ok());
-        result
     }
 
     fn submit_flush(&mut self, token: u64) {
