@@ -67,6 +67,11 @@ impl Slots {
         self.admitted.contains(&from.client) && before(&self.answered) && before(&self.taken)
     }
 
+    /// Whether an answer lies in the slot, or one to a later request.
+    pub fn is_answered(&self, slot: SlotRef, seq: u32) -> bool {
+        self.answered.get(&slot).is_some_and(|answered| *answered >= seq)
+    }
+
     /// A request is in its slot. Returns whether the process takes it now.
     pub fn post(&mut self, from: SlotRef, header: RequestHeader, request: Request) -> bool {
         // One that was looked at twice may come when there is a newer one.
