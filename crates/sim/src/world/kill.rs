@@ -50,11 +50,13 @@ impl World {
     /// The cell's process is gone, whatever it was doing.
     pub(super) fn kill_cell(&mut self, id: CellId) {
         self.count("a cell killed");
+        let lost_at = self.place();
         let host = &mut self.cells[usize::from(id.0)];
         let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
         host.lost_in_a_row += u64::from(!was_ready);
         (host.cell, host.wake, host.dead) = (None, None, true);
         host.slots.forget();
+        host.slots.lost_at = lost_at;
         host.orders.clear();
         let reports = std::mem::take(&mut host.reports);
         if !was_ready {
@@ -207,6 +209,9 @@ impl World {
             if self.clients.iter().any(|client| client.id == to.client && client.is_gone) {
                 let hint = self.place();
                 self.would_answer(to, seq, hint, answer);
+            } else {
+                let slots = &mut self.cells[usize::from(id.0)].slots;
+                slots.hints.entry((to, seq)).or_insert(slots.lost_at);
             }
         }
     }

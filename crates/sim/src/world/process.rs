@@ -54,6 +54,10 @@ pub struct Slots {
     pub posted: BTreeMap<SlotRef, (RequestHeader, Request)>,
     /// The number of the last reply that is in each.
     pub answered: BTreeMap<SlotRef, u32>,
+    /// Where in the order of events requests took effect that a lost process had executed.
+    pub hints: BTreeMap<(SlotRef, u32), u64>,
+    /// When the last process was lost.
+    pub lost_at: u64,
     /// Whose slots this process knows.
     pub admitted: BTreeSet<ClientId>,
     /// The last request of each that this process has taken.
