@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use warren_base::limits::BLOCK_SIZE;
 use warren_base::BlockNo;
+use warren_base::limits::BLOCK_SIZE;
 
 use crate::{Device, DeviceError, Done};
 
