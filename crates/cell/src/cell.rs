@@ -326,8 +326,8 @@ impl Cell {
     fn order<M: Memory>(&mut self, order: Order, out: &mut Out<'_, M>) {
         match order {
             Order::Admit { client, credentials, acknowledged_leases, slots } => {
-                // Whoever comes before a successor serves was its predecessor's.
-                if acknowledged_leases && !self.is_ready() && self.replay.is_of_process() {
+                // It may have been the predecessor's; one that was not only hears of more than it must.
+                if acknowledged_leases && self.replay.is_of_process() {
                     self.leases.inherit(client);
                 }
                 let credentials = Arc::new(credentials);

@@ -268,6 +268,9 @@ impl Leases {
     pub(crate) fn inherit(&mut self, client: ClientId) {
         let inherited = Inherited { names: true, dropped: HashSet::default() };
         self.inherited.insert(client, inherited);
+        // It may be busy dropping pages of which the predecessor has told it, and listen only then; on the
+        // other lane they must not be in the way of names and attributes.
+        self.recalls.entry(client).or_default().has_pages = true;
     }
 
     /// Whether nobody but `except` holds an acknowledged lease on `key`; if somebody does, the recall
@@ -441,6 +444,16 @@ mod tests {
         assert!(leases.recall(&KEY, Some(B)));
         assert!(!leases.recall(&LeaseKey::Attr(Ino(9)), Some(B)), "of another object");
         assert!(leases.hold(KEY, A) && !leases.recall(&KEY, Some(B)), "granted anew");
+    }
+
+    #[test]
+    fn pages_of_a_predecessor_are_in_nobodys_way() {
+        let mut leases = Leases::new(Epoch(2), 7, None);
+        leases.inherit(A);
+        assert!(!leases.recall(&LeaseKey::Pages(Ino::ROOT), None) && !leases.recall(&KEY, None));
+        assert!(!leases.listens(A, Lane::Other, 0));
+        assert_eq!(leases.take_recall(A, Lane::Other).unwrap().1, [KEY]);
+        assert!(leases.take_recall(A, Lane::Other).is_none(), "not before it listens for pages");
     }
 
     #[test]
