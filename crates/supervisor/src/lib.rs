@@ -29,4 +29,4 @@ pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId};
 pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};
 pub use status::{CellStatus, ClientStatus, Status};
-pub use supervisor::{CHECKPOINT_INTERVAL, Config, STOP_MAX, STOP_WAIT, Stage, Supervisor};
+pub use supervisor::{CHECKPOINT_INTERVAL, Config, Estate, STOP_MAX, STOP_WAIT, Stage, Supervisor};
