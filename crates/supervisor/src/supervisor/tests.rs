@@ -811,7 +811,7 @@ fn a_fleet_whose_supervisor_dies_ever_and_again_stops_in_order() {
         world.start();
         for client in 1..=4 {
             world.connect(u64::from(client));
-            (0..world.rng.below(12)).for_each(|_| drop(world.turn()));
+            (0..world.rng.below(12)).for_each(|_| _ = world.turn());
             world.want();
             if client % 2 == 0 {
                 world.apply(Event::Hangup { client: ClientId(client) });
