@@ -133,7 +133,7 @@ impl LoneCell {
         self.checkpoints += 1;
         let number = self.checkpoints;
         self.apply(Event::Order(Order::Drain { number }));
-        self.apply(Event::Order(Order::Write { number }));
+        self.apply(Event::Order(Order::Write { number, count: false }));
         self.apply(Event::Order(Order::Switched { number }));
     }
 

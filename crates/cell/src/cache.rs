@@ -40,7 +40,7 @@ impl Page {
         self.state == PageState::Clean && settled && self.pins == 0
     }
 
-    fn is_used_by_io(&self) -> bool {
+    pub(crate) fn is_used_by_io(&self) -> bool {
         self.writing.is_some() || matches!(self.state, PageState::Loading(_))
     }
 }
@@ -204,11 +204,13 @@ impl Cache {
         }
     }
 
-    /// The page moves to `frame`; the frame it had is left to the I/O that uses it.
-    pub(crate) fn move_page(&mut self, at: PageNo, frame: FrameNo) {
+    /// The page moves to `frame`. Returns whether the frame it had is left to an I/O; else it is the
+    /// caller's.
+    pub(crate) fn move_page(&mut self, at: PageNo, frame: FrameNo) -> bool {
         let page = self.get_mut(at).expect("only a page in the cache is moved");
-        assert!(page.writing.take().is_some());
         page.frame = frame;
+        page.unflushed = false;
+        page.writing.take().is_some()
     }
 
     /// The page is being written as it is now.
@@ -310,7 +312,8 @@ impl Cache {
         }
     }
 
-    /// Drops pages of `ino`, dirty ones too. Returns those that may have an entry in the table.
+    /// Drops pages of `ino`, dirty ones too. Returns those that may have an entry in the table; the frames
+    /// of those that no I/O uses are the caller's.
     pub(crate) fn drop_pages(
         &mut self,
         ino: Ino,
@@ -321,11 +324,10 @@ impl Cache {
         let mut dropped = Vec::new();
         for number in doomed {
             let page = self.remove((ino, number)).expect("just listed");
-            if !page.is_used_by_io() {
-                self.give_frame(page.frame);
-            }
             if page.state == PageState::Dirty || page.writing.is_some() {
                 dropped.push((number, page));
+            } else if !page.is_used_by_io() {
+                self.give_frame(page.frame);
             }
         }
         dropped

@@ -25,6 +25,7 @@ use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMe
 use crate::filelock::FileLocks;
 use crate::io::Io;
 use crate::lease::{Lane, Leases};
+use crate::loss::Peers;
 use crate::open::Opens;
 use crate::oplog::OpLog;
 use crate::plant::Plant;
@@ -136,6 +137,7 @@ pub struct Cell {
     pub(crate) replay: Replay,
     /// Transactions that are being made again after a recovery.
     pub(crate) again: usize,
+    pub(crate) peers: Peers,
     pub(crate) total_blocks: u64,
     pub(crate) plant: Option<Plant>,
     /// Changes whose leases are revoked with the next event, by a plant.
@@ -157,7 +159,8 @@ impl Cell {
             Shard::open(*id, root.as_ref(), owned.remove(id).unwrap_or_default())
         });
         let shards = Shards::new(config.map.len(), open);
-        let others = (0..config.cells).map(CellId).filter(|cell| *cell != config.id).collect();
+        let others: BTreeSet<CellId> =
+            (0..config.cells).map(CellId).filter(|cell| *cell != config.id).collect();
         let LogConfig { area, incarnation, start, recovery } = config.log;
         let image = FrameNo(config.frames);
         let table = FrameNo(config.frames + area.blocks as u32);
@@ -166,7 +169,7 @@ impl Cell {
             secret: config.secret,
             now,
             cache: Cache::new(config.frames),
-            leases: Leases::new(config.epoch, config.secret, config.plant),
+            leases: Leases::new(config.epoch, config.secret, recovery, config.plant),
             opens: Opens::new(config.epoch),
             file_locks: FileLocks::new(),
             clients: BTreeMap::new(),
@@ -183,12 +186,13 @@ impl Cell {
                 (first, config.cells),
                 chunks,
                 config.free_chunks,
-                recovery == Recovery::Power,
+                recovery,
             ),
             checkpoint: Checkpoint::new(config.generation),
             log: OpLog::new(area, image, incarnation, start),
             table: FrameTable::new(table, config.frames),
             behind: Behind::default(),
+            peers: Peers::new(others.clone()),
             replay: Replay::new(recovery, start, others),
             again: 0,
             total_blocks: config.total_blocks,
@@ -235,11 +239,14 @@ impl Cell {
         }
         self.run_ready(out);
         let lsn = self.log.last();
-        for effect in out.effects.iter_mut() {
-            if let Effect::Send { message, .. } = effect {
+        // What was for a lost cell is said again, as far as need be, when its successor has joined.
+        out.effects.retain_mut(|effect| match effect {
+            Effect::Send { to, message } => {
                 message.lsn = lsn;
+                !self.peers.is_lost(*to)
             }
-        }
+            _ => true,
+        });
     }
 
     fn run_ready<M: Memory>(&mut self, out: &mut Out<'_, M>) {
@@ -259,6 +266,11 @@ impl Cell {
                 return;
             }
         }
+    }
+
+    /// Whether requests of clients can be offered. Orders and peers' messages always can.
+    pub const fn is_ready(&self) -> bool {
+        self.ready
     }
 
     /// Says that the cell can serve, once all shards are open and the pool knows its chunks.
@@ -287,7 +299,9 @@ impl Cell {
         let who = client.act_as(&header);
         if let Some(answer) = self.executed(from, header.seq) {
             let seq = header.seq;
-            return out.effects.push(Effect::Reply { to: from, seq, answer, payload_len: 0 });
+            // What was read lies in the reply's payload: it was put there before the record was made.
+            let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
+            return out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
         }
         let id = self.tasks.new_id();
         self.run(id, Task::new(Work::Request { from, header, request, who }), out);
@@ -309,6 +323,9 @@ impl Cell {
     fn order<M: Memory>(&mut self, order: Order, out: &mut Out<'_, M>) {
         match order {
             Order::Admit { client, credentials, acknowledged_leases, slots } => {
+                if acknowledged_leases {
+                    self.leases.admit(client);
+                }
                 let credentials = Arc::new(credentials);
                 let (listening, leaving) = ([None; 2], false);
                 let admitted =
@@ -316,15 +333,20 @@ impl Cell {
                 self.clients.insert(client, admitted);
                 out.effects.push(Effect::Report(Report::Admitted { client }));
             }
+            // What the log says of the client comes first.
+            Order::Expel { client } if !self.replay.is_done() => self.replay.expel_later(client),
             Order::Expel { client } => self.expel(client, out),
             Order::Drain { number } => self.drain(number, out),
-            Order::Write { number } => self.start_writing(number),
+            Order::Write { number, count } => self.start_writing(number, count),
             Order::Switched { number } => self.switched(number, out),
             Order::Failed { number, errno } => self.checkpoint_failed(number, errno, out),
             Order::Cut { ends } => self.cut_log(&ends, out),
             Order::Replay => self.start_replay(),
             Order::Claimed { chunks } => self.chunks_claimed(&chunks, out),
-            Order::Lost { .. } | Order::Joined { .. } => {}
+            Order::Abandoned { number } => self.checkpoint_abandoned(number),
+            Order::Found { chunks } => self.give_chunks(chunks, out),
+            Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, out),
+            Order::Joined { cell, .. } => self.peer_joined(cell, out),
             Order::Stop => {
                 let cell = self.id;
                 out.effects.push(Effect::Report(Report::Stopped { cell }));
@@ -366,6 +388,12 @@ impl Cell {
             Err(Stop::Fail(errno)) => {
                 self.release_txn(&mut task, out);
                 self.finish(&task, Some((Err(errno), 0)), out);
+            }
+            Err(Stop::Wait(Wait::Joined(cell))) => {
+                // Nobody else shall wait for a lost cell.
+                self.release_txn(&mut task, out);
+                task.txn = None;
+                self.wait(id, task, Wait::Joined(cell), out);
             }
             Err(Stop::Wait(wait)) => self.wait(id, task, wait, out),
         }
@@ -502,6 +530,7 @@ impl Cell {
                 self.want_checkpoint(out);
                 self.tasks.wait_for(WaitKey::LogRoom, id);
             }
+            Wait::Joined(cell) => self.tasks.wait_for(WaitKey::Joined(cell), id),
             Wait::Yield => self.tasks.wake(id),
             Wait::Remote | Wait::Peek(_) | Wait::Coarser => {
                 unreachable!("only operations on names meet other cells")
@@ -566,7 +595,7 @@ impl Cell {
 
     /// A client is gone. What it asked for is dropped, but transactions, which others take part in, are
     /// finished. Nobody waits for its copies.
-    fn expel<M: Memory>(&mut self, client: ClientId, out: &mut Out<'_, M>) {
+    pub(crate) fn expel<M: Memory>(&mut self, client: ClientId, out: &mut Out<'_, M>) {
         let Some(known) = self.clients.get_mut(&client) else { return };
         (known.leaving, known.listening) = (true, [None; 2]);
         for id in self.tasks.of_client(client) {

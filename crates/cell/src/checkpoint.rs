@@ -59,6 +59,8 @@ pub(crate) struct Checkpoint {
     log_start: Lsn,
     /// The shards whose trees were written, which must be written again if it fails.
     roots: Vec<ShardId>,
+    /// Whether free chunks are to be counted.
+    count: bool,
     /// Transactions of others that were made here before the state was fixed.
     applied: BTreeSet<TxnId>,
 }
@@ -73,6 +75,7 @@ impl Checkpoint {
             written: Written::default(),
             log_start: Lsn(0),
             roots: Vec::new(),
+            count: false,
             applied: BTreeSet::new(),
         }
     }
@@ -109,8 +112,9 @@ impl Cell {
         }
     }
 
-    pub(crate) fn start_writing(&mut self, number: u64) {
+    pub(crate) fn start_writing(&mut self, number: u64, count: bool) {
         if self.checkpoint.number == number {
+            self.checkpoint.count = count;
             self.checkpoint.phase = Phase::Fixing;
             self.start(Task::new(Work::Fix));
         }
@@ -118,6 +122,10 @@ impl Cell {
 
     /// Fixes the state that the checkpoint holds. Waits for nodes as often as need be.
     pub(crate) fn fix<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+        // It was given up meanwhile.
+        if self.checkpoint.phase != Phase::Fixing {
+            return Ok(());
+        }
         // What a failed write left dirty is written again now: only failures from here on count.
         self.io.take_write_error();
         while self.cache.dirty_pages() > 0 {
@@ -296,6 +304,26 @@ impl Cell {
         if self.checkpoint.number != number {
             return;
         }
+        self.undo_checkpoint();
+        self.still_held(errno, out);
+        self.end_checkpoint();
+        self.tasks.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
+        if self.plant == Some(Plant::IgnoreFailure) {
+            return self.tasks.wake_all(WaitKey::Checkpoint(number));
+        }
+        self.tasks.fail_all(WaitKey::Checkpoint(number), errno);
+    }
+
+    /// It was given up: who waits for it waits for the next, which comes unasked.
+    pub(crate) fn checkpoint_abandoned(&mut self, number: u64) {
+        if self.checkpoint.number == number && self.checkpoint.phase != Phase::Idle {
+            self.undo_checkpoint();
+            self.end_checkpoint();
+            self.tasks.requeue(WaitKey::Checkpoint(number), WaitKey::NextCheckpoint);
+        }
+    }
+
+    fn undo_checkpoint(&mut self) {
         for id in std::mem::take(&mut self.checkpoint.roots) {
             let shard = self.shards.get_mut(&id).expect("owned");
             shard.space.failed();
@@ -305,13 +333,6 @@ impl Cell {
         }
         self.replay.applied.append(&mut self.checkpoint.applied);
         self.log.snapshot_failed();
-        self.still_held(errno, out);
-        self.end_checkpoint();
-        self.tasks.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
-        if self.plant == Some(Plant::IgnoreFailure) {
-            return self.tasks.wake_all(WaitKey::Checkpoint(number));
-        }
-        self.tasks.fail_all(WaitKey::Checkpoint(number), errno);
     }
 
     fn end_checkpoint(&mut self) {

@@ -12,6 +12,7 @@ use warren_proto::Step;
 
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, Memory, PeerBody};
+use crate::replay::Recovery;
 use crate::task::{Stop, Task, Wait, WaitKey};
 
 /// The cell's shard of the pool of free chunks.
@@ -36,10 +37,14 @@ impl Chunks {
         (first, cells): (CellId, u16),
         legal: Range<u64>,
         free: Vec<u64>,
-        held_back: bool,
+        recovery: Recovery,
     ) -> Self {
         let (algorithm, tuning) = (Algorithm::Bulk, Tuning::default());
-        let pool = if first == id {
+        let others = (0..cells).map(CellId).filter(|cell| *cell != id);
+        let held_back = recovery == Recovery::Power;
+        let pool = if recovery == Recovery::Process {
+            Pool::rejoin(id, others, algorithm, tuning)
+        } else if first == id {
             Pool::create(id, algorithm, tuning)
         } else {
             Pool::join(id, first, algorithm, tuning)
@@ -67,6 +72,12 @@ impl Chunks {
         self.early = early.into_iter().filter(|chunk| !taken.contains(chunk)).collect();
         self.held_back = false;
         self.add_early();
+    }
+
+    /// A cell that was lost is back. What had been sent to it and was not taken is here again.
+    pub(crate) fn peer_joined(&mut self, cell: CellId) {
+        self.pool.peer_died(cell);
+        self.pool.peer_joined(cell);
     }
 
     /// The lowest is added last, as the pool hands the newest out first: so a file grows upwards.
@@ -222,7 +233,7 @@ mod tests {
     #[test]
     fn chunks_are_handed_out_from_the_lowest_up() {
         let free = vec![6, 7, 8];
-        let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), 3..40, free, false);
+        let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), 3..40, free, Recovery::None);
         assert!(chunks.is_open());
         let got: Vec<_> = (0..3).map(|_| chunks.pool.get()).collect();
         assert_eq!(got, [6, 7, 8].map(Get::Got));

@@ -71,6 +71,15 @@ impl Cell {
         })
     }
 
+    /// A successor of the cell has to be asked again.
+    pub(crate) fn count_again<M: Memory>(&mut self, cell: CellId, out: &mut Out<'_, M>) {
+        let open = |(id, ask): (&TaskId, &Ask)| ask.open.contains(&cell).then_some(id.0);
+        let asks: Vec<u64> = self.counting.asks.iter().filter_map(open).collect();
+        for ask in asks {
+            self.send_request(cell, PeerRequest::Count { ask }, out);
+        }
+    }
+
     /// A peer has counted.
     pub(crate) fn counted(&mut self, from: CellId, ask: u64, count: Count) {
         let id = TaskId(ask);

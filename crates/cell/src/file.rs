@@ -23,22 +23,11 @@ const INLINE_PAGES: usize = 8;
 /// A day, in nanoseconds: how old an access time may get (relatime).
 const DAY: i64 = 86_400_000_000_000;
 
-/// A page whose frame is being changed.
-#[derive(Clone, Copy)]
-struct Changed {
-    frame: FrameNo,
-    /// The table says already what is in the frame.
-    tagged: bool,
-    /// The frame that the page leaves to an I/O.
-    old: Option<FrameNo>,
-}
-
 /// How a write changes one page.
 struct PageWrite {
     page: u64,
-    /// It has no frame, or one that is being written: it gets `frame`.
-    moves: bool,
-    frame: Option<FrameNo>,
+    /// Where it lies from now on.
+    frame: FrameNo,
     /// It is a hole until now.
     hole: bool,
 }
@@ -297,20 +286,21 @@ impl Cell {
         let pages = pages_of(offset, end - offset);
         let is_partial = |page| part_of(page, offset, end).1 < BLOCK_SIZE;
         let mut plan = Vec::with_capacity((pages.end() - pages.start() + 1) as usize);
+        let frame = FrameNo(0);
         let mut missing = false;
         for page in pages.clone() {
-            let (moves, hole) = match self.cache.page((ino, page)) {
+            let hole = match self.cache.page((ino, page)) {
                 Some(found) => {
                     missing |= matches!(found.state, PageState::Loading(_));
-                    (found.writing.is_some(), false)
+                    false
                 }
                 None => {
                     let placed = self.shards[&ino.shard()].placed(ino, page)?;
                     missing |= placed.is_some() && is_partial(page);
-                    (true, placed.is_none())
+                    placed.is_none()
                 }
             };
-            plan.push(PageWrite { page, moves, frame: None, hole });
+            plan.push(PageWrite { page, frame, hole });
         }
         if missing {
             return Err(self.wait_for_these(ino, pages, is_partial));
@@ -325,23 +315,26 @@ impl Cell {
 
     /// Takes the frames that the plan wants, all or none. The pages that it found in the cache stay there.
     fn take_frames(&mut self, ino: Ino, plan: &mut [PageWrite]) -> bool {
-        if !plan.iter().any(|write| write.moves) {
-            return true;
-        }
         let found: Vec<PageNo> = plan.iter().map(|write| (ino, write.page)).collect();
         let found: Vec<_> = found.into_iter().filter(|at| self.cache.page(*at).is_some()).collect();
         found.iter().for_each(|at| self.cache.pin(*at));
-        let mut complete = true;
-        for write in plan.iter_mut().filter(|write| write.moves) {
-            write.frame = self.cache.take_frame();
-            complete &= write.frame.is_some();
-        }
+        let frames: Vec<FrameNo> = plan.iter().map_while(|_| self.cache.take_frame()).collect();
         found.iter().for_each(|at| self.cache.unpin(*at));
-        if !complete {
-            let taken = plan.iter_mut().filter_map(|write| write.frame.take());
-            taken.for_each(|frame| self.cache.give_frame(frame));
+        let complete = frames.len() == plan.len();
+        if complete {
+            plan.iter_mut().zip(frames).for_each(|(write, frame)| write.frame = frame);
+        } else {
+            frames.into_iter().for_each(|frame| self.cache.give_frame(frame));
         }
         complete
+    }
+
+    /// A frame for a page that is in the cache, and stays there.
+    fn take_frame_beside(&mut self, at: PageNo) -> Option<FrameNo> {
+        self.cache.pin(at);
+        let frame = self.cache.take_frame();
+        self.cache.unpin(at);
+        frame
     }
 
     /// Frames come back when write-back goes on, unless there could never be enough.
@@ -362,61 +355,46 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> u64 {
         let (mut at, mut filled) = (0, 0);
-        for PageWrite { page, frame, hole, .. } in plan {
+        for PageWrite { page, frame, hole } in plan {
             let (start, count) = part_of(page, offset, end);
-            let changed = self.page_for_change((ino, page), frame, count == BLOCK_SIZE, out);
-            out.memory.payload_to_frame(from, at, changed.frame, start, count);
-            self.tag(changed, (ino, page), out);
+            self.move_for_change((ino, page), frame, count == BLOCK_SIZE, out);
+            out.memory.payload_to_frame(from, at, frame, start, count);
+            self.tag(frame, (ino, page), out);
             at += count;
             filled += u64::from(hole);
         }
         filled
     }
 
-    /// The frame in which the page may be changed; the page is dirty now. `new` is for a page that has
-    /// no frame, or one that is being written. The frame is to be tagged once it is changed.
-    fn page_for_change<M: Memory>(
+    /// The page lies in `new` from now on, where it may be changed (as a copy of what it was, unless the
+    /// `whole` of it changes), and is dirty. The old frame stays what it is until the record is made: so
+    /// the record decides whether the change happened. `new` is to be tagged once it is changed.
+    fn move_for_change<M: Memory>(
         &mut self,
         at: PageNo,
-        new: Option<FrameNo>,
+        new: FrameNo,
         whole: bool,
         out: &mut Out<'_, M>,
-    ) -> Changed {
-        let mut changed = Changed { frame: FrameNo(0), tagged: false, old: None };
-        changed.frame = match (self.cache.page(at), new) {
-            (None, Some(new)) => {
-                if !whole {
-                    out.memory.frame_mut(new).fill(0);
-                }
-                self.cache.insert(at, new, PageState::Dirty);
-                changed.frame = new;
-                return changed;
+    ) {
+        let Some(page) = self.cache.page(at) else {
+            if !whole {
+                out.memory.frame_mut(new).fill(0);
             }
-            (Some(page), Some(new)) => {
-                let copy = *out.memory.frame(page.frame);
-                *out.memory.frame_mut(new) = copy;
-                self.cache.move_page(at, new);
-                changed.old = Some(page.frame);
-                new
-            }
-            (Some(page), None) => {
-                changed.tagged = page.state == PageState::Dirty;
-                page.frame
-            }
-            (None, None) => unreachable!("a page without a frame was given one"),
+            return self.cache.insert(at, new, PageState::Dirty);
         };
+        if !whole {
+            let copy = *out.memory.frame(page.frame);
+            *out.memory.frame_mut(new) = copy;
+        }
+        let is_used = self.cache.move_page(at, new);
+        let after = if is_used { After::Untag } else { After::Release };
+        self.log.do_after(after(page.frame));
         self.cache.mark_dirty(at);
-        changed
     }
 
-    /// Says in the table what is in the frame, now that it is there.
-    fn tag<M: Memory>(&mut self, changed: Changed, at: PageNo, out: &mut Out<'_, M>) {
-        if !changed.tagged {
-            self.table.set(changed.frame, at, out.memory);
-        }
-        if let Some(old) = changed.old {
-            self.table.clear(old, out.memory);
-        }
+    /// Says in the table what is in the frame once the record is made, now that it is there.
+    fn tag<M: Memory>(&mut self, frame: FrameNo, at: PageNo, out: &mut Out<'_, M>) {
+        self.table.set(frame, at, self.log.end(), out.memory);
     }
 
     /// Brings what truncation needs: the page that the new end cuts, and a frame if it is being
@@ -439,11 +417,7 @@ impl Cell {
             return Err(Stop::Wait(Wait::Recall));
         }
         if !size.is_multiple_of(PAGE) {
-            self.bring_pages(ino, size / PAGE..=size / PAGE)?;
-            let being_written = |page: crate::cache::Page| page.writing.is_some();
-            if self.cache.page((ino, size / PAGE)).is_some_and(being_written) {
-                return Err(Stop::Wait(Wait::Frames));
-            }
+            self.bring_cut_page((ino, size / PAGE))?;
         }
         self.shards[&ino.shard()].extents(ino, size / PAGE, u64::MAX / PAGE, |_, _| {})
     }
@@ -451,7 +425,7 @@ impl Cell {
     /// Sets the size of a file for which [`Self::ready_to_truncate`] has been done.
     pub(crate) fn truncate_now<M: Memory>(&mut self, ino: Ino, size: u64, out: &mut Out<'_, M>) {
         self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
-        self.step(Step::Truncate { ino, size, now: self.now.wall }, out);
+        self.step_truncate(ino, size, out);
     }
 
     /// The part of truncation that the cache has in it. What the table says changes with the record.
@@ -467,8 +441,10 @@ impl Cell {
         if size < old {
             let (cut, at) = ((size % PAGE) as usize, (ino, size / PAGE));
             if cut > 0 && self.cache.page(at).is_some() {
-                let changed = self.page_for_change(at, None, false, out);
-                self.log.do_after(After::Cut(changed.frame, cut, at));
+                let new = self.take_frame_beside(at).expect("there was one just now");
+                self.move_for_change(at, new, false, out);
+                out.memory.frame_mut(new)[cut..].fill(0);
+                self.tag(new, at, out);
                 self.behind.insert(ino);
             }
             unplaced = self.forget_pages(ino, size.div_ceil(PAGE)..=u64::MAX);
@@ -483,7 +459,8 @@ impl Cell {
     pub(crate) fn forget_pages(&mut self, ino: Ino, pages: std::ops::RangeInclusive<u64>) -> u64 {
         let mut unplaced = 0;
         for (number, page) in self.cache.drop_pages(ino, pages) {
-            self.log.do_after(After::Untag(page.frame));
+            let after = if page.is_used_by_io() { After::Untag } else { After::Release };
+            self.log.do_after(after(page.frame));
             let placed = self.shards[&ino.shard()].placed(ino, number);
             unplaced += u64::from(page.state == PageState::Dirty && matches!(placed, Ok(None)));
         }
@@ -497,7 +474,17 @@ impl Cell {
         if size >= old || size.is_multiple_of(PAGE) {
             return Ok(());
         }
-        self.bring_pages(ino, size / PAGE..=size / PAGE)
+        self.bring_cut_page((ino, size / PAGE))
+    }
+
+    /// Brings a page, and sees that there is a frame for the rest of it.
+    fn bring_cut_page(&mut self, at: PageNo) -> Result<(), Stop> {
+        self.bring_pages(at.0, at.1..=at.1)?;
+        if self.cache.page(at).is_some() {
+            let frame = self.take_frame_beside(at).ok_or(Stop::Wait(Wait::Frames))?;
+            self.cache.give_frame(frame);
+        }
+        Ok(())
     }
 
     /// Puts a page that a record holds into the cache. Returns whether it was not dirty before.
@@ -509,17 +496,17 @@ impl Cell {
     ) -> Result<bool, Stop> {
         let found = self.cache.page(at);
         let new = match found {
-            Some(page) if matches!(page.state, PageState::Loading(_)) || page.writing.is_some() => {
-                return Err(Stop::Wait(Wait::Frames));
-            }
-            Some(_) => None,
-            None => Some(self.cache.take_frame().ok_or(Stop::Wait(Wait::Frames))?),
+            Some(page) if matches!(page.state, PageState::Loading(_)) => None,
+            Some(_) => self.take_frame_beside(at),
+            None => self.cache.take_frame(),
         };
-        let changed = self.page_for_change(at, new, true, out);
-        let frame = out.memory.frame_mut(changed.frame);
+        let new = new.ok_or(Stop::Wait(Wait::Frames))?;
+        self.move_for_change(at, new, true, out);
+        let frame = out.memory.frame_mut(new);
         let len = bytes.len().min(frame.len());
         frame[..len].copy_from_slice(&bytes[..len]);
-        self.tag(changed, at, out);
+        frame[len..].fill(0);
+        self.tag(new, at, out);
         Ok(found.is_none_or(|page| page.state != PageState::Dirty))
     }
 

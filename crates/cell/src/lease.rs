@@ -10,8 +10,11 @@
 //! attributes are never behind pages. A write does not wait for others' pages while its own client's
 //! are being recalled.
 //!
+//! A successor does not know who holds acknowledged leases. It takes every acknowledging client to hold
+//! everything, and recalls that from the start on.
+//!
 //! Invariants: a stamp is never used twice, by no epoch of the cell; a key that is being recalled is
-//! granted to nobody.
+//! granted to nobody; a recall has a number that no predecessor gave to one.
 
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +24,7 @@ use warren_base::limits::LEASE_WORDS;
 use warren_base::{ClientId, Epoch, FixedState, Ino, siphash_2_4};
 use warren_proto::{Lease, LeaseKey};
 
-use crate::{Memory, Plant};
+use crate::{Memory, Plant, Recovery};
 
 #[derive(Debug)]
 struct Holder {
@@ -49,7 +52,6 @@ struct Recalls {
     queued: BTreeSet<LeaseKey>,
     /// Sent with this number, not yet acknowledged.
     sent: Option<(u64, BTreeSet<LeaseKey>)>,
-    next: u64,
 }
 
 impl Recalls {
@@ -59,6 +61,11 @@ impl Recalls {
 
     fn names(&self, key: &LeaseKey) -> bool {
         self.is_sent(key) || self.queued.contains(key)
+    }
+
+    /// The same for a key or everything of its kind.
+    fn covers(&self, key: &LeaseKey) -> bool {
+        self.names(key) || self.names(&LeaseKey::Everything { pages: key.is_of_pages() })
     }
 }
 
@@ -72,7 +79,9 @@ struct Lanes {
 
 impl Lanes {
     fn of_key(&mut self, key: &LeaseKey) -> &mut Recalls {
-        let of_pages = self.has_pages && matches!(key, LeaseKey::Pages(_));
+        // Everything waits until the client listens there: its reads and writes may be what it waits for.
+        let is_all = matches!(key, LeaseKey::Everything { .. });
+        let of_pages = key.is_of_pages() && (self.has_pages || is_all);
         self.get(if of_pages { Lane::Pages } else { Lane::Other })
     }
 
@@ -80,8 +89,8 @@ impl Lanes {
         &mut self.lanes[lane as usize]
     }
 
-    fn names(&self, key: &LeaseKey) -> bool {
-        self.lanes.iter().any(|recalls| recalls.names(key))
+    fn covers(&self, key: &LeaseKey) -> bool {
+        self.lanes.iter().any(|recalls| recalls.covers(key))
     }
 }
 
@@ -90,6 +99,10 @@ pub(crate) struct Leases {
     words: HashMap<u32, Vec<Holder>, FixedState>,
     acknowledged: HashMap<LeaseKey, Vec<ClientId>, FixedState>,
     recalls: BTreeMap<ClientId, Lanes>,
+    /// Those of a predecessor's clients that may hold anything, by kind: names and attributes, pages.
+    unknown: [BTreeSet<ClientId>; 2],
+    is_successor: bool,
+    next_recall: u64,
     /// Pages are being recalled that were not when this was last asked.
     new_pages: bool,
     next_stamp: u64,
@@ -110,15 +123,31 @@ fn word_of(key: &LeaseKey) -> u32 {
 }
 
 impl Leases {
-    pub(crate) fn new(epoch: Epoch, secret: u64, plant: Option<Plant>) -> Self {
+    pub(crate) fn new(epoch: Epoch, secret: u64, recovery: Recovery, plant: Option<Plant>) -> Self {
         let seed = siphash_2_4([secret, HOLDERS_KEY], &epoch.0.to_le_bytes());
         Self {
             words: HashMap::default(),
             acknowledged: HashMap::with_hasher(FixedState::seeded(seed)),
             recalls: BTreeMap::new(),
+            unknown: Default::default(),
+            is_successor: recovery == Recovery::Process,
+            next_recall: u64::from(epoch.0) << 40,
             new_pages: false,
             next_stamp: (u64::from(epoch.0) << 40) + 1,
             plant,
+        }
+    }
+
+    /// A client whose leases are acknowledged is here. If it was a predecessor's it may hold anything.
+    pub(crate) fn admit(&mut self, client: ClientId) {
+        if !self.is_successor {
+            return;
+        }
+        let lanes = self.recalls.entry(client).or_default();
+        for (pages, unknown) in [false, true].into_iter().zip(&mut self.unknown) {
+            unknown.insert(client);
+            let everything = LeaseKey::Everything { pages };
+            lanes.of_key(&everything).queued.insert(everything);
         }
     }
 
@@ -180,7 +209,7 @@ impl Leases {
     /// Grants an acknowledged lease, unless the key is being recalled from somebody or there are too
     /// many.
     pub(crate) fn hold(&mut self, key: LeaseKey, client: ClientId) -> bool {
-        if self.is_recalling(&key) && self.plant != Some(Plant::GrantDuringRecall) {
+        if self.is_recalling(&key, client) && self.plant != Some(Plant::GrantDuringRecall) {
             return false;
         }
         if self.acknowledged.len() >= ACKNOWLEDGED_MAX && !self.acknowledged.contains_key(&key) {
@@ -213,30 +242,31 @@ impl Leases {
         if self.plant == Some(Plant::WaitForOwnRecall) {
             return false;
         }
-        self.recalls.get(&client).is_some_and(|lanes| lanes.names(key))
+        self.recalls.get(&client).is_some_and(|lanes| lanes.covers(key))
     }
 
-    fn is_recalling(&self, key: &LeaseKey) -> bool {
-        self.recalls.values().any(|lanes| lanes.names(key))
+    /// Whether the key is being recalled from anybody, or everything from `client`.
+    fn is_recalling(&self, key: &LeaseKey, client: ClientId) -> bool {
+        let named = |recalls: &Recalls| recalls.names(key);
+        self.recalls.values().any(|lanes| lanes.lanes.iter().any(named))
+            || self.recalls.get(&client).is_some_and(|lanes| lanes.covers(key))
     }
 
     /// Whether anybody holds an acknowledged lease on anything.
     pub(crate) fn has_acknowledged(&self) -> bool {
-        !self.acknowledged.is_empty()
+        !self.acknowledged.is_empty() || self.unknown.iter().any(|unknown| !unknown.is_empty())
     }
 
     /// Whether nobody but `except` holds an acknowledged lease on `key`; if somebody does, the recall
     /// is under way when this returns (or queued: see [`Self::take_recall`]).
     pub(crate) fn recall(&mut self, key: &LeaseKey, except: Option<ClientId>) -> bool {
-        if self.acknowledged.is_empty() {
-            return true;
-        }
-        let Some(holders) = self.acknowledged.get(key) else { return true };
-        let mut free = true;
+        let unknown = &self.unknown[usize::from(key.is_of_pages())];
+        let mut free = unknown.iter().all(|client| Some(*client) == except);
+        let holders = self.acknowledged.get(key).map_or(&[][..], Vec::as_slice);
         for holder in holders.iter().filter(|holder| Some(**holder) != except) {
             free = false;
             let lanes = self.recalls.entry(*holder).or_default();
-            if !lanes.names(key) {
+            if !lanes.lanes.iter().any(|recalls| recalls.names(key)) {
                 lanes.of_key(key).queued.insert(key.clone());
                 self.new_pages |= matches!(key, LeaseKey::Pages(_));
             }
@@ -256,15 +286,24 @@ impl Leases {
         let lanes = self.recalls.entry(client).or_default();
         if lane == Lane::Pages && !std::mem::replace(&mut lanes.has_pages, true) {
             let of_pages = |key: &LeaseKey| matches!(key, LeaseKey::Pages(_));
-            let moved = lanes.get(Lane::Other).queued.extract_if(.., of_pages).collect();
-            lanes.get(Lane::Pages).queued = moved;
+            let mut moved: BTreeSet<_> =
+                lanes.get(Lane::Other).queued.extract_if(.., of_pages).collect();
+            lanes.get(Lane::Pages).queued.append(&mut moved);
         }
         let recalls = lanes.get(lane);
         let Some((_, keys)) = recalls.sent.take_if(|(sent, _)| *sent == number) else {
             return false;
         };
-        let dropped: Vec<_> = keys.into_iter().filter(|key| !lanes.names(key)).collect();
-        dropped.iter().for_each(|key| self.drop_holder(key, client));
+        let left = |key: &LeaseKey| lanes.lanes.iter().any(|recalls| recalls.names(key));
+        let dropped: Vec<_> = keys.into_iter().filter(|key| !left(key)).collect();
+        for key in dropped {
+            match key {
+                LeaseKey::Everything { pages } => {
+                    self.unknown[usize::from(pages)].remove(&client);
+                }
+                key => self.drop_holder(&key, client),
+            }
+        }
         true
     }
 
@@ -282,9 +321,9 @@ impl Leases {
         }
         let keys: BTreeSet<_> = recalls.queued.iter().take(BATCH).cloned().collect();
         recalls.queued.retain(|key| !keys.contains(key));
-        recalls.next += 1;
-        recalls.sent = Some((recalls.next, keys.clone()));
-        Some((recalls.next, keys.into_iter().collect()))
+        self.next_recall += 1;
+        recalls.sent = Some((self.next_recall, keys.clone()));
+        Some((self.next_recall, keys.into_iter().collect()))
     }
 
     pub(crate) fn drop_holder(&mut self, key: &LeaseKey, client: ClientId) {
@@ -299,6 +338,9 @@ impl Leases {
     /// The client is gone with all its caches.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.recalls.remove(&client);
+        for unknown in &mut self.unknown {
+            unknown.remove(&client);
+        }
         self.words.retain(|_, holders| {
             holders.retain(|holder| holder.client != client);
             !holders.is_empty()
@@ -313,7 +355,8 @@ impl Leases {
     pub(crate) fn forget_inode(&mut self, ino: Ino) {
         if !self.acknowledged.is_empty() {
             for key in [LeaseKey::Attr(ino), LeaseKey::Pages(ino)] {
-                if !self.is_recalling(&key) {
+                let named = |recalls: &Recalls| recalls.names(&key);
+                if !self.recalls.values().any(|lanes| lanes.lanes.iter().any(named)) {
                     self.acknowledged.remove(&key);
                 }
             }
@@ -331,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_recall_is_over_when_it_was_acknowledged() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
+        let mut leases = Leases::new(Epoch(1), 7, Recovery::None, None);
         assert!(leases.hold(KEY, A));
         assert!(leases.recall(&KEY, Some(A)));
         assert!(!leases.recall(&KEY, Some(B)));
@@ -345,7 +388,7 @@ mod tests {
 
     #[test]
     fn who_is_being_recalled_is_known() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
+        let mut leases = Leases::new(Epoch(1), 7, Recovery::None, None);
         assert!(leases.hold(KEY, A) && leases.hold(KEY, B));
         assert!(!leases.recall(&KEY, Some(A)));
         assert!(leases.is_recalled_from(&KEY, B) && !leases.is_recalled_from(&KEY, A));
@@ -355,7 +398,7 @@ mod tests {
 
     #[test]
     fn what_was_read_during_a_recall_is_recalled_again() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
+        let mut leases = Leases::new(Epoch(1), 7, Recovery::None, None);
         assert!(leases.hold(KEY, A));
         assert!(!leases.recall(&KEY, None));
         let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
@@ -369,7 +412,7 @@ mod tests {
 
     #[test]
     fn attributes_are_not_behind_pages() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
+        let mut leases = Leases::new(Epoch(1), 7, Recovery::None, None);
         let pages = LeaseKey::Pages(Ino::ROOT);
         assert!(leases.hold(KEY, A) && leases.hold(pages.clone(), A));
         assert!(!leases.recall(&pages, None) && leases.take_new_pages());

@@ -18,6 +18,7 @@ mod filelock;
 mod io;
 mod lease;
 mod lock;
+mod loss;
 mod names;
 mod op;
 mod open;

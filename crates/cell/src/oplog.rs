@@ -24,7 +24,6 @@ use warren_base::{CellId, Errno, Lsn, TxnId};
 use warren_disk::{LogArea, RECORD_ALIGN, RECORD_HEADER, RECORD_MAX, seal_record};
 use warren_proto::{Cause, Change, Executed, PeerReply, PeerRequest, Step, Wire};
 
-use crate::cache::PageNo;
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, FrameNo, IoId, Memory};
 use crate::plant::Plant;
@@ -78,10 +77,10 @@ enum Commit {
 /// What happens only when the record that justifies it is in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum After {
-    /// The frame holds no dirty page any more.
+    /// The frame holds no dirty page any more. An I/O may still use it.
     Untag(FrameNo),
-    /// A page of a file that was cut: zeros behind its end, and it is dirty.
-    Cut(FrameNo, usize, PageNo),
+    /// The same, and nobody uses it.
+    Release(FrameNo),
 }
 
 /// Records between `first` and `last` rest on another cell's log, up to `there` at the most.
@@ -213,11 +212,19 @@ impl OpLog {
         self.snapshot = self.start;
     }
 
-    /// Goes on behind what a recovery has read, in a block of its own.
-    pub(crate) fn resume(&mut self, end: Lsn) {
-        self.last = end;
-        let end = Lsn(end.0.next_multiple_of(BLOCK_SIZE as u64));
-        (self.end, self.wanted) = (end, self.durable);
+    /// Goes on behind what a recovery has read, in a block of its own. What lies between is no record, and
+    /// must not look like the beginning of one.
+    pub(crate) fn resume<M: Memory>(&mut self, end: Lsn, memory: &mut M) {
+        (self.last, self.end, self.wanted) = (end, end, self.durable);
+        self.pad(memory);
+        // What a predecessor has written may not be flushed.
+        self.data_written = true;
+    }
+
+    /// The lost cell waits for nothing any more, and what it was asked has to be asked again.
+    pub(crate) fn forget_asking(&mut self, lost: CellId) {
+        self.asking.retain(|asked| asked.by != lost);
+        self.asked.remove(&lost);
     }
 
     /// The frame that holds a byte of the image, and the byte in it.
@@ -406,9 +413,9 @@ impl Cell {
         for after in std::mem::take(&mut self.log.after) {
             match after {
                 After::Untag(frame) => self.table.clear(frame, out.memory),
-                After::Cut(frame, from, at) => {
-                    out.memory.frame_mut(frame)[from..].fill(0);
-                    self.table.set(frame, at, out.memory);
+                After::Release(frame) => {
+                    self.table.clear(frame, out.memory);
+                    self.cache.give_frame(frame);
                 }
             }
         }
@@ -462,6 +469,12 @@ impl Cell {
                 self.send_request(cell, PeerRequest::Harden { lsn: there }, out);
             }
         }
+    }
+
+    /// A successor of the cell has to be asked again.
+    pub(crate) fn harden_again<M: Memory>(&mut self, cell: CellId, out: &mut Out<'_, M>) {
+        self.log.asked.remove(&cell);
+        self.ask_others(self.log.wanted, out);
     }
 
     /// Another cell wants the log durable up to `lsn`.
@@ -610,7 +623,9 @@ impl Cell {
     ) {
         for (at, frame) in self.cache.end_flush(result.is_ok()) {
             self.behind.insert(at.0);
-            self.table.set(frame, at, out.memory);
+            // It was dirty before some record that is in the log.
+            let since = Lsn(self.log.last().0.saturating_sub(1));
+            self.table.set(frame, at, since, out.memory);
         }
         if let Err(errno) = result {
             // Nobody knows what of the data written so far is there.

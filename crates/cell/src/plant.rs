@@ -33,4 +33,10 @@ pub enum Plant {
     ReuseBlocks,
     /// What comes from another cell is not taken to rest on its log.
     ForgetDepends,
+    /// A successor leaves its predecessor's lease words as they are (its driver does).
+    KeepWords,
+    /// A successor does not look in the log for what its predecessor has executed.
+    ExecuteTwice,
+    /// A successor starts before its predecessor's I/O is over (its driver does).
+    StartEarly,
 }

@@ -8,16 +8,19 @@
 //!      -> Resend decided transactions to all, and hear theirs -> Ready
 //! ```
 //!
-//! After the end of this process alone its image is whole: it is replayed to its end at once, dirty pages
-//! come back from their frames, and the rest is the same from "resend" on.
+//! After the end of a process alone its image is whole: the successor replays it to its end at once, dirty
+//! pages come back from their frames, and the rest is the same from "resend" on (`loss.rs`).
 //!
-//! Invariant: nothing is served before every transaction that a peer has decided is made here too, for
-//! its keys are not locked any more.
+//! Invariants:
+//! * Nothing is served before every transaction that a peer has decided is made here too, for its keys
+//!   are not locked any more, and before everybody has made those that were decided here.
+//! * A request that the log says was executed is answered from there: its record was made, its reply may
+//!   not have been.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Errno, Ino, Lsn, TxnId};
+use warren_base::{CellId, ClientId, Errno, Ino, Lsn, TxnId};
 use warren_disk::{RECORD_MAX, RawRecord, read_record};
 use warren_proto::control::Report;
 use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, Wire};
@@ -25,8 +28,10 @@ use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, W
 use crate::cache::{PageNo, PageState};
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, FrameNo, Memory, SlotRef};
+use crate::plant::Plant;
 use crate::step::Replaying;
 use crate::task::{Stop, Task, Wait, Work};
+use crate::txn::Committing;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks of the log that are read at a time.
@@ -81,6 +86,8 @@ pub(crate) struct Replay {
     unheard: BTreeSet<CellId>,
     /// Messages that came too early.
     early: VecDeque<(CellId, PeerRequest)>,
+    /// Clients that are gone, as was said too early.
+    expelled: Vec<ClientId>,
     /// Up to where messages that came before the log could go on rest on other cells' logs.
     early_points: BTreeMap<CellId, Lsn>,
 }
@@ -108,6 +115,7 @@ impl Replay {
             applied: BTreeSet::new(),
             unheard: others,
             early: VecDeque::new(),
+            expelled: Vec::new(),
             early_points: BTreeMap::new(),
         }
     }
@@ -125,6 +133,16 @@ impl Replay {
     pub(crate) fn depend_later(&mut self, cell: CellId, lsn: Lsn) {
         let known = self.early_points.entry(cell).or_default();
         *known = (*known).max(lsn);
+    }
+
+    /// A client is gone, of which the log may tell.
+    pub(crate) fn expel_later(&mut self, client: ClientId) {
+        self.expelled.push(client);
+    }
+
+    /// What a lost cell had said and was not heard yet its successor says again.
+    pub(crate) fn forget_early(&mut self, lost: CellId) {
+        self.early.retain(|(from, _)| *from != lost);
     }
 
     fn replaying(&self) -> Replaying {
@@ -304,19 +322,20 @@ impl Cell {
     }
 
     fn finish_replay<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
-        self.log.resume(self.replay.end);
+        if self.replay.kind == Recovery::Process {
+            self.take_back_pages(out)?;
+        } else {
+            self.behind.clear();
+        }
+        self.replay.phase = Phase::Claiming;
+        self.log.resume(self.replay.end, out.memory);
         for (cell, lsn) in std::mem::take(&mut self.replay.early_points) {
             self.log.depend(cell, lsn);
         }
-        self.behind.clear();
         self.log.held = true;
         match self.replay.kind {
-            Recovery::Process => {
-                self.take_back_pages(out)?;
-                self.hear_others(out);
-            }
+            Recovery::Process => self.hear_others(out),
             _ => {
-                self.replay.phase = Phase::Claiming;
                 let (cell, claimed) = (self.id, std::mem::take(&mut self.replay.claimed));
                 let chunks = claimed.iter().map(|(chunk, _)| *chunk).collect();
                 out.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
@@ -325,13 +344,19 @@ impl Cell {
         Ok(())
     }
 
-    /// Dirty pages of the predecessor, from its frames.
+    /// Dirty pages of the predecessor, from its frames. Everything that has to be read is read before
+    /// anything is changed, and nothing is logged before all is done: whoever is lost in between has a
+    /// successor that does the same again.
     fn take_back_pages<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
-        let mut newest: BTreeMap<PageNo, (u64, FrameNo)> = BTreeMap::new();
+        let mut newest: BTreeMap<PageNo, (Lsn, FrameNo)> = BTreeMap::new();
         for frame in (0..self.cache.frames()).map(FrameNo) {
-            let Some((at, version)) = self.table.read(frame, out.memory) else { continue };
-            if newest.get(&at).is_none_or(|(known, _)| *known < version) {
-                newest.insert(at, (version, frame));
+            let entry = self.table.read(frame, out.memory);
+            // A change whose record was not made did not happen.
+            let Some((at, since)) = entry.filter(|(_, since)| *since < self.replay.end) else {
+                continue;
+            };
+            if newest.get(&at).is_none_or(|(known, _)| *known < since) {
+                newest.insert(at, (since, frame));
             }
         }
         let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
@@ -341,7 +366,7 @@ impl Cell {
                 sizes.insert(*ino, shard.inode(*ino)?.map_or(0, |inode| inode.size));
             }
         }
-        // Pages past the end are of a write that never happened, or of before a truncation that did.
+        // Pages past the end are of before a truncation that the table was not told of any more.
         let lives = |at: &PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
         let kept: BTreeMap<FrameNo, PageNo> = newest
             .iter()
@@ -350,16 +375,13 @@ impl Cell {
             .collect();
         self.cache.take_back(kept.keys().copied().collect());
         for frame in (0..self.cache.frames()).map(FrameNo) {
-            let Some(at) = kept.get(&frame) else {
-                self.table.clear(frame, out.memory);
-                continue;
-            };
-            let end = sizes[&at.0] - at.1 * BLOCK;
-            if end < BLOCK {
-                out.memory.frame_mut(frame)[end as usize..].fill(0);
+            match kept.get(&frame) {
+                None => self.table.clear(frame, out.memory),
+                Some(at) => {
+                    self.cache.insert(*at, frame, PageState::Dirty);
+                    self.behind.insert(at.0);
+                }
             }
-            self.cache.insert(*at, frame, PageState::Dirty);
-            self.behind.insert(at.0);
         }
         Ok(())
     }
@@ -376,41 +398,35 @@ impl Cell {
     /// Says what this cell has decided, and waits for what the others have.
     fn hear_others<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         self.replay.phase = Phase::Hearing;
-        // Some may have been heard already: they had less to wait for.
-        let others: BTreeSet<_> =
-            self.map.iter().copied().filter(|cell| *cell != self.id).collect();
-        for cell in others {
-            self.resend_to(cell, true, out);
+        self.peers.tell_all();
+        for (txn, others) in std::mem::take(&mut self.replay.decided) {
+            self.resume_commit(txn, others, out);
         }
+        for cell in self.peers.all() {
+            self.say_again(cell, out);
+        }
+        self.say_all(out);
+        self.hear_early(out);
         self.heard_all(out);
     }
 
-    /// Sends `cell` its part of every transaction that it may not have made, then says that this is all.
-    pub(crate) fn resend_to<M: Memory>(
-        &mut self,
-        cell: CellId,
-        answer: bool,
-        out: &mut Out<'_, M>,
-    ) {
-        let decided = std::mem::take(&mut self.replay.decided);
-        for (txn, others) in &decided {
-            let own = |change: &&Change| self.map[usize::from(change.shard().0)] == cell;
-            let changes: Vec<Change> = others.iter().filter(own).cloned().collect();
-            if !changes.is_empty() {
-                self.send_request(cell, PeerRequest::Again { txn: *txn, changes }, out);
-            }
+    /// Takes in what came too early, as far as it is not too early still.
+    fn hear_early<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        for (from, request) in std::mem::take(&mut self.replay.early) {
+            self.peer_request(from, request, out);
         }
-        self.replay.decided = decided;
-        self.send_request(cell, PeerRequest::AllSaid { answer }, out);
     }
 
-    /// Whether a message has to wait until recovery is over.
+    /// Whether a message has to wait: one of recovery until the log is replayed, others until it is over.
     pub(crate) fn is_early(&mut self, from: CellId, request: &PeerRequest) -> bool {
         let recovering = matches!(
             request,
-            PeerRequest::Again { .. } | PeerRequest::AllSaid { .. } | PeerRequest::Harden { .. }
+            PeerRequest::Again { .. } | PeerRequest::AllSaid | PeerRequest::Harden { .. }
         );
-        let early = !self.replay.is_done() && !recovering;
+        let early = match recovering {
+            true => self.replay.needs_image(),
+            false => !self.replay.is_done(),
+        };
         if early {
             self.replay.early.push_back((from, request.clone()));
         }
@@ -423,14 +439,17 @@ impl Cell {
         self.heard_all(out);
     }
 
-    /// Ready when everybody was heard and what they said is done.
+    /// Ready when everybody was heard, what they said is done, and they have done what was said to them.
     pub(crate) fn heard_all<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         let quiet = self.replay.unheard.is_empty() && self.again == 0;
-        if self.replay.phase != Phase::Hearing || !quiet {
+        let made = || !self.committing.values().any(Committing::is_recovered);
+        if self.replay.phase != Phase::Hearing || !quiet || !made() {
             return;
         }
         self.replay.phase = Phase::Done;
-        self.replay.decided.clear();
+        for client in std::mem::take(&mut self.replay.expelled) {
+            self.expel(client, out);
+        }
         let orphans: Vec<Ino> =
             self.shards.values().filter_map(|s| s.orphans().ok()).flatten().collect();
         for ino in orphans {
@@ -438,20 +457,23 @@ impl Cell {
         }
         self.want_checkpoint(out);
         self.report_if_ready(out);
-        for (from, request) in std::mem::take(&mut self.replay.early) {
-            self.peer_request(from, request, out);
-        }
+        self.hear_early(out);
     }
 
     /// The answer of a request that a predecessor has executed.
     pub(crate) fn executed(&mut self, from: SlotRef, seq: u32) -> Option<Answer> {
-        if self.replay.executed.is_empty() {
+        if self.replay.executed.is_empty() || self.plant == Some(Plant::ExecuteTwice) {
             return None;
         }
         match self.replay.executed.remove(&from) {
             Some((known, answer)) if known == seq => Some(answer),
             _ => None,
         }
+    }
+
+    /// Answers of a predecessor that were not asked for again: their clients have them, or are gone.
+    pub fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
+        self.replay.executed.iter().map(|(slot, (seq, answer))| (*slot, *seq, answer))
     }
 
     /// Opens, offsets and locks, as the steps of the session tell of them.

@@ -6,7 +6,7 @@
 //! | step | as it happens | process died: frames are there | power was cut: frames are gone |
 //! | --- | --- | --- | --- |
 //! | `Wrote` | size, times | the same | the file is *behind* until its next cover |
-//! | `Truncate` | extents, pages | extents only | the same as it happens; waits if the file is behind |
+//! | `Truncate` | extents, pages | extents, blocks | the same as it happens; waits if the file is behind |
 //! | `Placed` | extents | extents | extents; brings the file up to its cover |
 //! | `Inline` | nothing | nothing | pages; brings the file up to its cover |
 
@@ -91,20 +91,32 @@ impl Cell {
     /// Notes a step of the running task and makes it.
     pub(crate) fn step<M: Memory>(&mut self, step: Step, out: &mut Out<'_, M>) {
         self.log.note(&step);
+        self.make_step(step, out);
+    }
+
+    /// Cuts a file, or makes it longer by a hole, and notes it.
+    pub(crate) fn step_truncate<M: Memory>(&mut self, ino: Ino, size: u64, out: &mut Out<'_, M>) {
+        let now = self.now.wall;
+        self.truncate_with_pages(ino, size, now, out);
+        let blocks = self.inode_mut(ino).blocks;
+        self.log.note(&Step::Truncate { ino, size, blocks, now });
+    }
+
+    fn make_step<M: Memory>(&mut self, step: Step, out: &mut Out<'_, M>) {
         match step {
             Step::SetAttr { ino, attributes } => self.make_set_attr(ino, attributes),
             Step::Accessed { ino, atime } => self.inode_mut(ino).atime = atime,
             Step::SetXattr { ino, name, value, now } => {
                 self.make_set_xattr(ino, &name, value, now);
             }
-            Step::Truncate { ino, size, now } => self.truncate_with_pages(ino, size, now, out),
             Step::Wrote { ino, size, blocks, mode, now } => {
                 self.make_wrote(ino, size, blocks, mode, now);
                 self.behind.insert(ino);
             }
             Step::Reaped { ino } => self.make_reaped(ino, out),
             // Made by whoever notes them.
-            Step::Placed { .. }
+            Step::Truncate { .. }
+            | Step::Placed { .. }
             | Step::Inline { .. }
             | Step::Claimed { .. }
             | Step::Change(_)
@@ -189,16 +201,22 @@ impl Cell {
             Step::Claimed { shard, chunk } => {
                 self.shard_mut(*shard).space.claim(*chunk);
             }
-            Step::Truncate { ino, size, now } if powerless => {
+            Step::Truncate { ino, size, now, .. } if powerless => {
                 if !self.behind.cut(*ino, *size) {
                     self.cut_page(*ino, *size)?;
                     self.truncate_with_pages(*ino, *size, *now, out);
                 }
             }
-            Step::Truncate { ino, size, now } => self.truncate_extents(*ino, *size, *now),
+            Step::Truncate { ino, size, blocks, now } => {
+                self.truncate_extents(*ino, *size, *now);
+                self.inode_mut(*ino).blocks = *blocks;
+                // It may have changed a page.
+                self.behind.insert(*ino);
+            }
             Step::Wrote { ino, .. } if powerless => self.behind.insert(*ino),
             Step::Wrote { ino, size, blocks, mode, now } => {
                 self.make_wrote(*ino, *size, *blocks, *mode, *now);
+                self.behind.insert(*ino);
             }
             Step::Placed { ino, runs, cover } => {
                 if powerless {
@@ -208,6 +226,8 @@ impl Cell {
                 if powerless {
                     let last = runs.last().map(|run| run.page + run.checksums.len() as u64);
                     self.cover(*ino, cover, last);
+                } else if cover.complete {
+                    self.behind.remove(*ino);
                 }
             }
             Step::Inline { ino, pages, cover } if powerless => {
@@ -215,7 +235,12 @@ impl Cell {
                 self.remake_inline(*ino, pages, out)?;
                 self.cover(*ino, cover, pages.last().map(|page| page.page + 1));
             }
-            Step::Inline { .. } | Step::Depends { .. } => {}
+            Step::Inline { ino, cover, .. } => {
+                if cover.complete {
+                    self.behind.remove(*ino);
+                }
+            }
+            Step::Depends { .. } => {}
             Step::Finished { .. }
             | Step::Opened { .. }
             | Step::Closed { .. }

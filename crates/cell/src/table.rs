@@ -6,16 +6,18 @@
 //! entry of a frame, 32 bytes
 //!   0  8  ino, 0 for none
 //!   8  8  page
-//!  16  8  version: of two frames with the same page the higher counts
+//!  16  8  LSN of the record that made it so: it counts if the log has that; of two with the same page
+//!         the later counts
 //!  24  4  crc of bytes 0..24
 //!  28  4  zero
 //! ```
 //!
 //! A page has an entry from before its first change that was acknowledged until its bytes are on the
-//! device and a record says where.
+//! device and a record says where. A change is made in another frame, so that the record decides between
+//! both: with it the new one counts, without it the old.
 
-use warren_base::Ino;
 use warren_base::limits::BLOCK_SIZE;
+use warren_base::{Ino, Lsn};
 
 use crate::cache::PageNo;
 use crate::event::{FrameNo, Memory};
@@ -27,7 +29,6 @@ const ENTRIES_PER_FRAME: u32 = (BLOCK_SIZE / ENTRY) as u32;
 pub(crate) struct FrameTable {
     first: FrameNo,
     frames: u32,
-    version: u64,
 }
 
 impl FrameTable {
@@ -37,7 +38,7 @@ impl FrameTable {
     }
 
     pub(crate) const fn new(first: FrameNo, frames: u32) -> Self {
-        Self { first, frames, version: 0 }
+        Self { first, frames }
     }
 
     fn place(&self, frame: FrameNo) -> (FrameNo, usize) {
@@ -46,12 +47,12 @@ impl FrameTable {
         (table, (frame.0 % ENTRIES_PER_FRAME) as usize * ENTRY)
     }
 
-    pub(crate) fn set<M: Memory>(&mut self, frame: FrameNo, at: PageNo, memory: &mut M) {
-        self.version += 1;
+    /// The page is in the frame if the log comes to have a record at `since`.
+    pub(crate) fn set<M: Memory>(&self, frame: FrameNo, at: PageNo, since: Lsn, memory: &mut M) {
         let mut entry = [0; ENTRY];
         entry[..8].copy_from_slice(&at.0.0.to_le_bytes());
         entry[8..16].copy_from_slice(&at.1.to_le_bytes());
-        entry[16..24].copy_from_slice(&self.version.to_le_bytes());
+        entry[16..24].copy_from_slice(&since.0.to_le_bytes());
         let crc = crc32c::crc32c(&entry[..24]);
         entry[24..28].copy_from_slice(&crc.to_le_bytes());
         let (table, offset) = self.place(frame);
@@ -63,8 +64,8 @@ impl FrameTable {
         memory.frame_mut(table)[offset..offset + ENTRY].fill(0);
     }
 
-    /// What a predecessor's entry says, with its version.
-    pub(crate) fn read<M: Memory>(&mut self, frame: FrameNo, memory: &M) -> Option<(PageNo, u64)> {
+    /// What a predecessor's entry says, and since when.
+    pub(crate) fn read<M: Memory>(&self, frame: FrameNo, memory: &M) -> Option<(PageNo, Lsn)> {
         let (table, offset) = self.place(frame);
         let entry = &memory.frame(table)[offset..offset + ENTRY];
         let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
@@ -72,7 +73,6 @@ impl FrameTable {
         if word(0) == 0 || crc != crc32c::crc32c(&entry[..24]) {
             return None;
         }
-        self.version = self.version.max(word(16));
-        Some(((Ino(word(0)), word(8)), word(16)))
+        Some(((Ino(word(0)), word(8)), Lsn(word(16))))
     }
 }

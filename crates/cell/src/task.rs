@@ -49,6 +49,8 @@ pub(crate) enum Wait {
     Remote,
     /// An inode of another cell has to be looked at.
     Peek(Ino),
+    /// A successor of a lost cell. Nothing is held meanwhile.
+    Joined(CellId),
     /// Leases are being recalled.
     Recall,
     /// All frames are in use.
@@ -79,6 +81,8 @@ pub(crate) enum WaitKey {
     Checkpoint(u64),
     /// Transactions may start again.
     Undrained,
+    /// A successor of the cell.
+    Joined(CellId),
     /// More of the op log is durable, or cannot be made so.
     Durable,
     /// There is room in the op log again.
@@ -298,6 +302,17 @@ impl Tasks {
             self.by_slot.remove(&slot);
         }
         Some(task)
+    }
+
+    /// Drops waiting tasks whose work is not to be kept. None of them answers a slot.
+    pub(crate) fn retain_work(&mut self, keep: impl Fn(&Work) -> bool) {
+        self.waiting.retain(|_, task| task.slot().is_some() || keep(&task.work));
+    }
+
+    /// The waiting tasks that are such transactions.
+    pub(crate) fn with_txn(&self, wanted: impl Fn(&Txn) -> bool) -> Vec<TaskId> {
+        let is_wanted = |task: &Task| task.txn.as_ref().is_some_and(|txn| wanted(txn));
+        self.waiting.iter().filter(|(_, task)| is_wanted(task)).map(|(id, _)| *id).collect()
     }
 
     /// The task that will answer this slot.

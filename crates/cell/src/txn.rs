@@ -42,8 +42,8 @@ pub(crate) struct Txn {
     pub(crate) peeked: BTreeMap<Ino, Option<InodeValue>>,
     /// Cells that hold something for it.
     participants: BTreeSet<CellId>,
-    /// For a peer's answer, or for a lock of this cell.
-    waiting: bool,
+    /// For this cell's answer, or for a lock of our own.
+    waiting: Option<CellId>,
     waiting_lock: Option<LockKey>,
 }
 
@@ -56,13 +56,18 @@ impl Txn {
             values: BTreeMap::new(),
             peeked: BTreeMap::new(),
             participants: BTreeSet::new(),
-            waiting: false,
+            waiting: None,
             waiting_lock: None,
         }
     }
 
     pub(crate) fn is_acquiring(&self) -> bool {
         !self.wanted.is_empty() || self.waiting_lock.is_some()
+    }
+
+    /// Whether it cannot go on without the cell.
+    pub(crate) fn rests_on(&self, cell: CellId) -> bool {
+        self.participants.contains(&cell) || self.waiting == Some(cell)
     }
 
     /// Whether it keeps others from going on.
@@ -83,6 +88,24 @@ pub(crate) struct Committing {
     /// The cell that is told when all others have answered: it holds the lock on the tree's shape.
     last: Option<(CellId, Vec<Change>)>,
     unlock_tree: bool,
+    /// A predecessor has decided it. Nobody knows any more who holds the lock on the tree's shape for it.
+    recovered: bool,
+}
+
+impl Committing {
+    /// A decided transaction that a log tells of.
+    pub(crate) const fn recovered(told: BTreeMap<CellId, Vec<Change>>) -> Self {
+        Self { told, last: None, unlock_tree: false, recovered: true }
+    }
+
+    pub(crate) const fn is_recovered(&self) -> bool {
+        self.recovered
+    }
+
+    /// Whether `cell` must not release yet what it holds, or may have held, of the tree's shape.
+    pub(crate) fn keeps_untold(&self, cell: CellId) -> bool {
+        self.recovered || self.last.as_ref().is_some_and(|(last, _)| *last == cell)
+    }
 }
 
 /// A transaction at a cell that takes part.
@@ -93,6 +116,13 @@ pub(crate) struct Participant {
     promised: Vec<warren_base::ShardId>,
     /// The task that is still locking.
     task: Option<TaskId>,
+}
+
+impl Participant {
+    /// Whether it has not prepared all that it was asked to.
+    pub(crate) const fn is_locking(&self) -> bool {
+        self.task.is_some()
+    }
 }
 
 fn lease_of(key: &LockKey) -> Option<LeaseKey> {
@@ -187,6 +217,9 @@ impl Cell {
                 }
                 continue;
             }
+            if self.peers.is_lost(owner) {
+                return Err(Stop::Wait(Wait::Joined(owner)));
+            }
             let mut keys = vec![(key, mode)];
             while let Some(next) = txn.wanted.first_entry()
                 && self.map.get(usize::from(next.key().shard().0)) == Some(&owner)
@@ -195,7 +228,7 @@ impl Cell {
             }
             txn.held.extend(keys.iter().cloned());
             txn.participants.insert(owner);
-            txn.waiting = true;
+            txn.waiting = Some(owner);
             self.tasks_of_txns.insert(txn.id, id);
             let message = PeerRequest::Prepare { txn: txn.id, client, keys };
             self.send_request(owner, message, out);
@@ -213,8 +246,11 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Stop {
         let Some(to) = self.owner(ino.shard()) else { return Errno::EIO.into() };
+        if self.peers.is_lost(to) {
+            return Stop::Wait(Wait::Joined(to));
+        }
         let txn = task.txn.as_mut().expect("only a transaction peeks");
-        txn.waiting = true;
+        txn.waiting = Some(to);
         self.tasks_of_txns.insert(txn.id, id);
         let message = PeerRequest::Peek { txn: txn.id, ino };
         self.send_request(to, message, out);
@@ -223,7 +259,7 @@ impl Cell {
 
     /// Whether the task still waits for another cell's answer.
     pub(crate) fn is_waiting_for_peer(task: &Task) -> bool {
-        task.txn.as_ref().is_some_and(|txn| txn.waiting)
+        task.txn.as_ref().is_some_and(|txn| txn.waiting.is_some())
     }
 
     /// The transaction happens: other cells get their changes, and this cell's locks are released.
@@ -252,7 +288,8 @@ impl Cell {
         self.log.decide(txn.id, others.collect());
         let unlock_tree = shape && owner == self.id;
         let told = BTreeMap::new();
-        self.committing.insert(txn.id, Committing { told, last, unlock_tree });
+        let recovered = false;
+        self.committing.insert(txn.id, Committing { told, last, unlock_tree, recovered });
         for cell in txn.participants.iter().filter(|cell| !shape || **cell != owner) {
             let changes = by_cell.remove(cell).unwrap_or_default();
             self.send_commit(txn.id, *cell, changes, out);
@@ -273,7 +310,38 @@ impl Cell {
         if let Some(commit) = self.committing.get_mut(&txn) {
             commit.told.insert(to, changes.clone());
         }
-        self.send_request(to, PeerRequest::Commit { txn, changes }, out);
+        // Whoever recovers has nothing prepared.
+        let request = match self.peers.is_untold(to) {
+            true => PeerRequest::Again { txn, changes },
+            false => PeerRequest::Commit { txn, changes },
+        };
+        self.send_request(to, request, out);
+    }
+
+    /// Tells `cell`, which has lost what it held, its part of every transaction that it may not have made.
+    pub(crate) fn say_again<M: Memory>(&mut self, cell: CellId, out: &mut Out<'_, M>) {
+        for (txn, commit) in &self.committing {
+            if let Some(changes) = commit.told.get(&cell) {
+                let request = PeerRequest::Again { txn: *txn, changes: changes.clone() };
+                self.send_request(cell, request, out);
+            }
+        }
+    }
+
+    /// Goes on with a transaction that a predecessor has decided.
+    pub(crate) fn resume_commit<M: Memory>(
+        &mut self,
+        txn: TxnId,
+        others: Vec<Change>,
+        out: &mut Out<'_, M>,
+    ) {
+        let mut told: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
+        for change in others {
+            let owner = self.owner(change.shard()).expect("this cell has made the record");
+            told.entry(owner).or_default().push(change);
+        }
+        self.committing.insert(txn, Committing::recovered(told));
+        self.advance_commit(txn, out);
     }
 
     /// Goes on with a decided transaction when everybody who was told has made the changes.
@@ -283,7 +351,8 @@ impl Cell {
             return;
         };
         if let Some((cell, changes)) = commit.last.take() {
-            return self.send_commit(id, cell, changes, out);
+            self.send_commit(id, cell, changes, out);
+            return self.say_all(out);
         }
         let commit = self.committing.remove(&id).expect("just seen");
         if commit.unlock_tree {
@@ -291,6 +360,8 @@ impl Cell {
         }
         self.log.note(&Step::Finished { txn: id });
         self.end_txn(id, out);
+        self.say_all(out);
+        self.heard_all(out);
     }
 
     fn unlock_held(&mut self, txn: &Txn) {
@@ -344,8 +415,11 @@ impl Cell {
         // An answer to a transaction that is not known here is late or forged: it changes nothing.
         let Some(task_id) = self.tasks_of_txns.get(&id).copied() else { return };
         let Some(task) = self.tasks.get_mut(task_id) else { return };
-        let Some(txn) = task.txn.as_mut().filter(|txn| txn.id == id && txn.waiting) else { return };
-        txn.waiting = false;
+        let Some(txn) = task.txn.as_mut().filter(|txn| txn.id == id && txn.waiting == Some(from))
+        else {
+            return;
+        };
+        txn.waiting = None;
         match outcome {
             Ok((values, peeked)) => {
                 let map = &self.map;
@@ -378,13 +452,9 @@ impl Cell {
         match request {
             PeerRequest::Harden { lsn } => self.harden_for(from, lsn, out),
             PeerRequest::Again { txn, changes } => {
-                let owned = changes.iter().all(|change| self.shards.contains_key(&change.shard()));
-                if owned && txn.cell == from {
-                    self.again += 1;
-                    self.start(Task::new(Work::Again { from, txn, changes }));
-                }
+                self.again(from, txn, changes, out);
             }
-            PeerRequest::AllSaid { answer } => self.all_said(from, answer, out),
+            PeerRequest::AllSaid => self.all_said(from, out),
             PeerRequest::Prepare { txn, client, keys } => {
                 let owned = keys.iter().all(|(key, _)| self.shards.contains_key(&key.shard()));
                 if !owned || txn.cell != from {
@@ -419,6 +489,28 @@ impl Cell {
             }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave_txn(txn),
             PeerRequest::Abort { .. } => {}
+        }
+    }
+
+    /// A transaction happened that may not be made here.
+    fn again<M: Memory>(
+        &mut self,
+        from: CellId,
+        txn: TxnId,
+        changes: Vec<Change>,
+        out: &mut Out<'_, M>,
+    ) {
+        let owned = |change: &Change| self.shards.contains_key(&change.shard());
+        let locked = |change: &Change| self.has_locked(txn, change);
+        if txn.cell != from || !changes.iter().all(owned) {
+            return;
+        }
+        if !self.replay.is_done() || changes.iter().all(locked) {
+            self.again += 1;
+            self.start(Task::new(Work::Again { from, txn, changes }));
+        } else {
+            // Its locks are released when it is made, and not before.
+            self.send_reply(from, PeerReply::Committed { txn }, out);
         }
     }
 
@@ -633,8 +725,13 @@ impl Cell {
         };
         let (from, txn, changes) = (*from, *txn, changes.clone());
         if !self.replay.applied.contains(&txn) {
-            self.ready(&changes, None, task, true, out)?;
-            self.make(&changes, None, out);
+            let client = self.participants.get(&txn).map(|participant| participant.client);
+            match client {
+                Some(_) => self.ready(&changes, client, task, true, out)?,
+                // Copies were recalled when it was prepared, and none was granted since.
+                None => changes.iter().try_for_each(|change| self.fetch_change(change))?,
+            }
+            self.make(&changes, client, out);
             self.replay.applied.insert(txn);
         }
         self.leave_txn(txn);
@@ -644,23 +741,18 @@ impl Cell {
         Ok(())
     }
 
-    /// A cell has named all transactions that it decided and that may not be known here.
-    fn all_said<M: Memory>(&mut self, from: CellId, answer: bool, out: &mut Out<'_, M>) {
-        if answer && self.replay.is_done() {
-            let left: Vec<_> =
-                self.committing.iter().map(|(txn, c)| (*txn, c.told.get(&from).cloned())).collect();
-            for (txn, changes) in left {
-                if let Some(changes) = changes {
-                    self.send_request(from, PeerRequest::Again { txn, changes }, out);
-                }
-            }
-            self.send_request(from, PeerRequest::AllSaid { answer: false }, out);
-        }
+    /// A cell has named all transactions that it, or a predecessor, decided and that may not be made here.
+    /// A predecessor's others did not happen; a cell that lives has none here that recovers, nor says this
+    /// to any other.
+    fn all_said<M: Memory>(&mut self, from: CellId, out: &mut Out<'_, M>) {
+        let undecided: Vec<TxnId> =
+            self.participants.keys().filter(|txn| txn.cell == from).copied().collect();
+        undecided.into_iter().for_each(|txn| self.leave_txn(txn));
         self.heard(from, out);
     }
 
     /// Releases what the transaction holds at this cell, which takes part in it.
-    fn leave_txn(&mut self, txn: TxnId) {
+    pub(crate) fn leave_txn(&mut self, txn: TxnId) {
         let Some(participant) = self.participants.remove(&txn) else { return };
         if let Some(task) = participant.task {
             self.tasks.remove(task);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use warren_runtime::FleetStatus;
+use warren_runtime::{CellStatus, FleetStatus};
 
 use crate::arguments::{Status, Stop};
 use crate::failure::{Failure, print_json};

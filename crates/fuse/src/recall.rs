@@ -74,6 +74,8 @@ pub fn drop_copies(channel: &dyn Channel, keys: &[LeaseKey]) {
                 }
             }
             LeaseKey::Pages(ino) => drop_pages(channel, *ino),
+            // The epoch takes names with it; attributes and pages of inodes that the kernel knows stay.
+            LeaseKey::Everything { .. } => names = true,
         }
     }
     if names || !unknown.is_empty() {

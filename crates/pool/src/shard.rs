@@ -146,6 +146,33 @@ impl<T: Clone> Pool<T> {
         pool
     }
 
+    /// The shard of a cell that was lost, begun anew and empty. All `others` are told by
+    /// [`Self::peer_joined`]; until then they may overlook what comes to lie here.
+    pub fn rejoin(
+        me: CellId,
+        others: impl Iterator<Item = CellId>,
+        algorithm: Algorithm,
+        tuning: Tuning,
+    ) -> Self {
+        let mut pool = Self::create(me, algorithm, tuning);
+        others.for_each(|cell| pool.know(cell));
+        pool.center = pool.members().fold(me, CellId::min);
+        pool
+    }
+
+    /// The cell that died, as [`Self::peer_died`] has said, has a shard again.
+    pub fn peer_joined(&mut self, cell: CellId) {
+        self.know(cell);
+        if self.search.is_some() {
+            self.begin_search();
+        }
+    }
+
+    fn know(&mut self, cell: CellId) {
+        let peer = self.meet(cell);
+        (peer.welcomed, peer.ready) = (true, true);
+    }
+
     /// What to do next. To be called until `None` after every other call.
     pub fn poll(&mut self) -> Option<Effect<T>> {
         self.effects.pop_front()

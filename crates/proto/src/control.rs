@@ -16,12 +16,18 @@ pub enum Order {
     Expel { client: ClientId },
     /// Checkpoint `number`: start no new transaction and say when none is left.
     Drain { number: u64 },
-    /// No cell has a transaction: write all that changed, flush, report.
-    Write { number: u64 },
+    /// No cell has a transaction: write all that changed, flush, report. `count`: also which free chunks
+    /// the cell has, since some may have been lost with a cell.
+    Write { number: u64, count: bool },
     /// The superblock names checkpoint `number`: freed blocks may be used again.
     Switched { number: u64 },
     /// Checkpoint `number` did not happen.
     Failed { number: u64, errno: Errno },
+    /// Checkpoint `number` was given up, for a cell was lost meanwhile. Nothing failed: who waits for it
+    /// waits for the next.
+    Abandoned { number: u64 },
+    /// Free chunks that nobody has any more, since a cell was lost: they are this cell's to give.
+    Found { chunks: Vec<u64> },
     /// Recovery: where the log of each cell ends, as far as is known. Cut your own accordingly.
     Cut { ends: Vec<Lsn> },
     /// Recovery: replay your log up to its cut.
@@ -32,7 +38,7 @@ pub enum Order {
     /// was handled before this order. Send it nothing more, and say that it was heard.
     Lost { cell: CellId, epoch: Epoch },
     /// Every cell has heard of the loss; a successor of this epoch starts. Beside the order come the
-    /// descriptors of a new link to it.
+    /// descriptors of a new link to it; what was not read of the old one is void.
     Joined { cell: CellId, epoch: Epoch },
     /// After the last checkpoint: answer what waits and end.
     Stop,
@@ -49,6 +55,25 @@ pub struct Written {
     pub released: Vec<u64>,
     /// From where the cell's log is to be replayed after this checkpoint.
     pub log_start: Lsn,
+    /// If it was asked for.
+    pub free: Option<FreeChunks>,
+}
+
+/// The free chunks of a cell when it fixed its state, and what it had exchanged with others by then.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Wire)]
+pub struct FreeChunks {
+    /// Runs of chunks: the first of each, and how many.
+    pub chunks: Vec<(u64, u64)>,
+    /// For every other cell: messages with chunks that went there and that came from there, since either
+    /// of the two was started last.
+    pub exchanged: Vec<Exchanged>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Wire)]
+pub struct Exchanged {
+    pub with: CellId,
+    pub given: u64,
+    pub taken: u64,
 }
 
 /// Where a shard's tree is, and what else its root slot holds.

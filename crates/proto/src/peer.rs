@@ -101,9 +101,10 @@ pub enum PeerRequest {
     Harden { lsn: Lsn },
     /// After a recovery: the transaction happened. Make the changes unless they are made already.
     Again { txn: TxnId, changes: Vec<Change> },
-    /// After a recovery: every transaction was named that the sender decided and that may not be known
-    /// everywhere. Those of before that were not named did not happen. `answer`: say the same.
-    AllSaid { answer: bool },
+    /// After a recovery of either side: every transaction was named that the sender decided and that the
+    /// receiver may not have made. Those that a predecessor of the sender began and that were not named did
+    /// not happen.
+    AllSaid,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]

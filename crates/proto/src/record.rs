@@ -102,9 +102,11 @@ pub enum Step {
         value: Option<Box<[u8]>>,
         now: Timestamp,
     },
+    /// `blocks` are the inode's from now on, with the pages that lie in frames.
     Truncate {
         ino: Ino,
         size: u64,
+        blocks: u64,
         now: Timestamp,
     },
     /// Pages were written, in frames. `blocks` and `mode` are the inode's from now on.

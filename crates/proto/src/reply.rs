@@ -25,6 +25,16 @@ pub enum LeaseKey {
     Attr(Ino),
     /// The file's data in a cache that must acknowledge (the kernel's page cache).
     Pages(Ino),
+    /// All of the cell's that must be acknowledged: pages, or names and attributes. A cell recalls it whose
+    /// predecessor died and took along who held what.
+    Everything { pages: bool },
+}
+
+impl LeaseKey {
+    /// Whether it is recalled on the lane of pages.
+    pub const fn is_of_pages(&self) -> bool {
+        matches!(self, Self::Pages(_) | Self::Everything { pages: true })
+    }
 }
 
 /// Where a name leads. `attr` is there if the inode lies on the same cell.

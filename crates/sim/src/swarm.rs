@@ -126,6 +126,8 @@ pub struct Swarm {
     pub rot: u64,
     pub supervisor_error: u64,
     pub flush_error: u64,
+    /// Chances in 10,000 that a cell is killed at an event of its.
+    pub kills: u64,
     kinds: Vec<Kind>,
 }
 
@@ -165,6 +167,7 @@ impl Swarm {
             rot: *rng.pick(&[0, 0, 0, 10]),
             supervisor_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 10, 50]),
             flush_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 50]),
+            kills: *rng.pick(&[0, 0, 0, 0, 0, 0, 3, 15, 60]),
             kinds: draw_kinds(rng),
         }
     }

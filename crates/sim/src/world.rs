@@ -15,6 +15,7 @@ mod disk;
 mod fleet;
 mod front;
 mod kernel;
+mod kill;
 pub(crate) mod lanes;
 mod program;
 pub(crate) mod queue;
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Ino, Instant, MapVersion, Rng, Timestamp};
-use warren_cell::{PeerMessage, Plant};
+use warren_cell::Plant;
 use warren_client::Op;
 use warren_disk::format::{FormatOptions, image, log_suggested};
 use warren_disk::fsck;
@@ -117,7 +118,7 @@ pub struct World {
     lanes: Lanes,
     map: Vec<CellId>,
     cells: Vec<CellHost>,
-    links: BTreeMap<(CellId, CellId), Link<PeerMessage>>,
+    links: BTreeMap<(CellId, CellId), Link>,
     supervisor: SupervisorHost,
     clients: Vec<Client>,
     known: Known,
@@ -140,6 +141,8 @@ pub struct World {
     event_began: u64,
     /// Numbers of processes given out. The first is the restart's.
     processes: usize,
+    /// Links between cells made so far.
+    links_made: u64,
     calls_left: u64,
     /// The first call of all, which lets others than root in.
     opening: Option<Op>,
@@ -210,6 +213,7 @@ impl World {
             flush_failed_at: None,
             event_began: 0,
             processes: 1,
+            links_made: 0,
             calls_left: plan.calls,
             opening: Some(Op::Ino(open_up)),
             audit: None,
@@ -442,10 +446,12 @@ fn summary(happening: &Happening) -> [u64; 4] {
         Happening::Step { at: At { client, slot }, ticket } => {
             [3, *client as u64, *slot as u64, *ticket]
         }
-        Happening::Peer { from, to } => [4, cell(*from), cell(*to), 0],
-        Happening::Order { to } => [5, cell(*to), 0, 0],
-        Happening::Report { from } => [6, cell(*from), 0, 0],
-        Happening::CellIo { cell: of, io } => [7, cell(*of), io.0, 0],
+        Happening::Peer { from, to, .. } => [4, cell(*from), cell(*to), 0],
+        Happening::Order { to, .. } => [5, cell(*to), 0, 0],
+        Happening::Report { from, .. } => [6, cell(*from), 0, 0],
+        Happening::CellIo { cell: of, io, .. } => [7, cell(*of), io.0, 0],
+        Happening::Exited { cell: of, epoch } => [13, cell(*of), u64::from(epoch.0), 0],
+        Happening::Start { cell: of } => [14, cell(*of), 0, 0],
         Happening::SupervisorIo { io } => [8, io.0, 0, 0],
         Happening::Tick { cell: of, .. } => [9, cell(*of), 0, 0],
         Happening::DropCopies { client, listener } => [11, *listener as u64, *client as u64, 0],

@@ -7,6 +7,9 @@
 //!
 //! A client that hangs up before all cells know it is expelled all the same: orders arrive in order,
 //! so every cell has admitted it before it expels it. Numbers are never used twice.
+//!
+//! A cell's successor is told of every client anew, and of those that leave that they do; until it has
+//! said what the lost one was asked for, the client waits.
 
 use std::collections::BTreeMap;
 
@@ -48,10 +51,10 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Takes somebody in, or says why not.
+    /// Takes somebody in, or says why not. Of all `cells` those that are `living` are told now.
     pub fn connect(
         &mut self,
-        cells: CellSet,
+        (cells, living): (CellSet, CellSet),
         connection: ConnectionNo,
         applicant: Applicant,
         effects: &mut Vec<Effect>,
@@ -67,13 +70,7 @@ impl Admission {
         self.last = self.last.checked_add(1).ok_or(Errno::ENFILE)?;
         let client = ClientId(self.last);
         effects.push(Effect::NewClient { connection, client });
-        let order = Order::Admit {
-            client,
-            credentials: applicant.credentials.clone(),
-            acknowledged_leases: applicant.front,
-            slots: applicant.slots,
-        };
-        send(cells, &order, effects);
+        send(living, &admit(client, &applicant), effects);
         let state = ClientState::Admitting;
         self.clients.insert(client, Client { applicant, state, waiting: cells });
         Ok(())
@@ -88,12 +85,17 @@ impl Admission {
         }
     }
 
-    pub fn hangup(&mut self, cells: CellSet, client: ClientId, effects: &mut Vec<Effect>) {
+    pub fn hangup(
+        &mut self,
+        (cells, living): (CellSet, CellSet),
+        client: ClientId,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(known) = self.clients.get_mut(&client) else { return };
         if known.state != ClientState::Expelling {
             known.state = ClientState::Expelling;
             known.waiting = cells;
-            send(cells, &Order::Expel { client }, effects);
+            send(living, &Order::Expel { client }, effects);
         }
     }
 
@@ -104,7 +106,24 @@ impl Admission {
         }
     }
 
-    pub fn expel_all(&mut self, cells: CellSet, effects: &mut Vec<Effect>) {
+    /// The cell is gone, with all that it had said.
+    pub fn lost(&mut self, cell: CellId) {
+        let waiting = |client: &&mut Client| client.state != ClientState::Admitted;
+        self.clients.values_mut().filter(waiting).for_each(|client| client.waiting.insert(cell));
+    }
+
+    /// A successor of the cell learns of everybody.
+    pub fn introduce(&self, cell: CellId, effects: &mut Vec<Effect>) {
+        for (client, known) in &self.clients {
+            let order = admit(*client, &known.applicant);
+            effects.push(Effect::Send { to: cell, order });
+            if known.state == ClientState::Expelling {
+                effects.push(Effect::Send { to: cell, order: Order::Expel { client: *client } });
+            }
+        }
+    }
+
+    pub fn expel_all(&mut self, cells: (CellSet, CellSet), effects: &mut Vec<Effect>) {
         let clients: Vec<ClientId> = self.clients.keys().copied().collect();
         for client in clients {
             self.hangup(cells, client, effects);
@@ -132,6 +151,15 @@ impl Admission {
 
     pub fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
         self.clients.iter().map(|(client, known)| (*client, known))
+    }
+}
+
+fn admit(client: ClientId, applicant: &Applicant) -> Order {
+    Order::Admit {
+        client,
+        credentials: applicant.credentials.clone(),
+        acknowledged_leases: applicant.front,
+        slots: applicant.slots,
     }
 }
 

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! Every attempt has a number of its own, so that no late answer is taken for one to a later
-//! attempt. All cells have answered before an attempt is given up: nobody is still writing for it.
+//! attempt. All cells have answered before an attempt is failed: nobody is still writing for it. One that
+//! a lost cell cannot answer is given up at once: what is still written for it is waited for by the next,
+//! and lies where nothing that counts does.
 
 use warren_base::{CellId, Errno};
 use warren_proto::Wire;
@@ -124,6 +126,15 @@ impl Barrier {
             Phase::Recording { written } => Some(written),
             _ => None,
         }
+    }
+
+    /// Whether cells still have to answer: the attempt can be given up.
+    pub const fn is_answering(&self) -> bool {
+        matches!(self.phase, Phase::Draining { .. } | Phase::Writing { .. })
+    }
+
+    pub const fn is_recording(&self) -> bool {
+        matches!(self.phase, Phase::Recording { .. })
     }
 
     /// The attempt is over, one way or the other.

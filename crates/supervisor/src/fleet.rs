@@ -12,6 +12,8 @@ pub enum CellState {
     /// Its process was started and opens its shards.
     Starting,
     Ready,
+    /// Its process is gone, and a successor will be started.
+    Lost,
     /// It ended because it was told to.
     Stopped,
     /// Its process is gone.
@@ -49,6 +51,17 @@ impl Fleet {
         self.members[usize::from(cell.0)].state = state;
     }
 
+    pub fn epoch(&self, cell: CellId) -> Epoch {
+        self.members[usize::from(cell.0)].epoch
+    }
+
+    /// A successor starts.
+    pub fn restart(&mut self, cell: CellId) -> Epoch {
+        let member = &mut self.members[usize::from(cell.0)];
+        (member.epoch, member.state) = (Epoch(member.epoch.0 + 1), CellState::Starting);
+        member.epoch
+    }
+
     pub fn all(&self) -> CellSet {
         CellSet::first(self.members.len())
     }
@@ -56,6 +69,11 @@ impl Fleet {
     /// The cells whose processes run and listen.
     pub fn living(&self) -> CellSet {
         self.with(|state| matches!(state, CellState::Starting | CellState::Ready))
+    }
+
+    /// Cells that have yet to become ready, for the first time or again.
+    pub fn unready(&self) -> CellSet {
+        self.with(|state| matches!(state, CellState::Starting | CellState::Lost))
     }
 
     pub fn are_all_ready(&self) -> bool {

@@ -18,6 +18,7 @@ mod barrier;
 mod event;
 mod fleet;
 mod ledger;
+mod loss;
 mod recorder;
 mod recovery;
 mod set;

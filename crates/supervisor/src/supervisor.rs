@@ -9,8 +9,9 @@
 //! A stop first expels all clients, so that nothing is acknowledged after the last checkpoint and
 //! unlinked open files are gone by then: only so may the superblock say "clean".
 //!
-//! A cell that is lost ends the fleet: there are no successors in this version. What was
-//! synced is in the last checkpoint and the logs, which the next start replays.
+//! A cell that is lost while the fleet serves or stops gets a successor (`loss.rs`). One that is lost
+//! before that, or after the last checkpoint, ends the fleet: what was synced is in the last checkpoint
+//! and the logs, which the next start replays.
 
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use crate::barrier::Barrier;
 use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
 use crate::fleet::{CellState, Fleet};
 use crate::ledger::Ledger;
+use crate::loss::Losses;
 use crate::recorder::{Begun, Progress, Recorder};
 use crate::recovery::{Next, Recovery};
 use crate::status::{CellStatus, ClientStatus, Status};
@@ -79,13 +81,14 @@ pub enum Stage {
 }
 
 pub struct Supervisor {
-    fleet: Fleet,
+    pub(crate) fleet: Fleet,
     map_version: MapVersion,
     owners: Vec<CellId>,
-    admission: Admission,
-    barrier: Barrier,
+    pub(crate) admission: Admission,
+    pub(crate) losses: Losses,
+    pub(crate) barrier: Barrier,
     recorder: Recorder,
-    stage: Stage,
+    pub(crate) stage: Stage,
     recovery: Option<Recovery>,
     /// A superblock copy to bring up to date before anything else.
     behind: Option<usize>,
@@ -101,10 +104,10 @@ pub struct Supervisor {
 }
 
 /// The time of an event, and where its effects go.
-struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     now: Instant,
     wall: Timestamp,
-    effects: &'a mut Vec<Effect>,
+    pub(crate) effects: &'a mut Vec<Effect>,
 }
 
 impl Supervisor {
@@ -120,6 +123,7 @@ impl Supervisor {
             recovery,
             map_version,
             owners,
+            losses: Losses::new(epochs.len()),
             admission: Admission::default(),
             barrier: Barrier::new(ledger.superblock().generation),
             recorder: Recorder::new(ledger),
@@ -158,7 +162,9 @@ impl Supervisor {
         self.catch_up(&mut turn);
         match event {
             Event::Report { from, epoch, report } => {
-                if self.fleet.is_current(from, epoch) {
+                // What a lost cell had said last comes too late.
+                let listens = self.fleet.state(from) != CellState::Lost;
+                if self.fleet.is_current(from, epoch) && listens {
                     self.report(from, epoch, report, &mut turn);
                 }
             }
@@ -210,7 +216,7 @@ impl Supervisor {
                 let next = self.recovery.as_mut().and_then(|r| r.replayed(from, chunks));
                 self.recover(next, turn);
             }
-            Report::Heard { .. } => {}
+            Report::Heard { lost, .. } => self.losses.heard(from, lost),
             Report::Broken { shard, errno, .. } => {
                 self.fail(Failure::BrokenShard { shard, errno }, turn);
             }
@@ -225,14 +231,15 @@ impl Supervisor {
     }
 
     fn ready(&mut self, from: CellId, map: MapVersion, turn: &mut Turn<'_>) {
-        if self.stage != Stage::Starting || self.fleet.state(from) != CellState::Starting {
+        if self.fleet.state(from) != CellState::Starting {
             return;
         }
         if map != self.map_version {
             return self.fail(Failure::WrongMap { cell: from }, turn);
         }
         self.fleet.set(from, CellState::Ready);
-        if !self.fleet.are_all_ready() {
+        self.losses.recovered(from);
+        if self.stage != Stage::Starting || !self.fleet.are_all_ready() {
             return;
         }
         if self.recovery.is_some() {
@@ -271,7 +278,7 @@ impl Supervisor {
         let result = match self.stage {
             Stage::Starting | Stage::Opening => Err(Errno::EAGAIN),
             Stage::Serving => {
-                let cells = self.fleet.all();
+                let cells = (self.fleet.all(), self.fleet.living());
                 self.admission.connect(cells, connection, applicant, turn.effects)
             }
             _ => Err(Errno::EIO),
@@ -283,14 +290,24 @@ impl Supervisor {
 
     fn hangup(&mut self, client: ClientId, turn: &mut Turn<'_>) {
         if !matches!(self.stage, Stage::Closing { .. }) {
-            self.admission.hangup(self.fleet.all(), client, turn.effects);
+            let cells = (self.fleet.all(), self.fleet.living());
+            self.admission.hangup(cells, client, turn.effects);
         }
     }
 
     fn exited(&mut self, cell: CellId, epoch: Epoch, turn: &mut Turn<'_>) {
-        let was_expected = self.fleet.state(cell) == CellState::Stopped;
+        let state = self.fleet.state(cell);
+        let is_served =
+            matches!(self.stage, Stage::Serving | Stage::Expelling | Stage::LastCheckpoint { .. });
+        let is_running = matches!(state, CellState::Ready | CellState::Starting);
+        if is_served && is_running && self.recovery.is_none() {
+            return self.lose(cell, epoch, turn);
+        }
+        if state == CellState::Lost {
+            return;
+        }
         self.fleet.set(cell, CellState::Exited);
-        if !was_expected {
+        if state != CellState::Stopped {
             self.fail(Failure::CellExited { cell, epoch }, turn);
         }
     }
@@ -304,14 +321,15 @@ impl Supervisor {
                 let stop_by = turn.now + STOP_MAX;
                 self.stop_by = Some(stop_by);
                 turn.effects.push(Effect::Wake(stop_by));
-                self.admission.expel_all(self.fleet.all(), turn.effects);
+                let cells = (self.fleet.all(), self.fleet.living());
+                self.admission.expel_all(cells, turn.effects);
             }
             _ => {}
         }
     }
 
     /// Ends the fleet without another checkpoint. The first failure is the one that is told.
-    fn fail(&mut self, failure: Failure, turn: &mut Turn<'_>) {
+    pub(crate) fn fail(&mut self, failure: Failure, turn: &mut Turn<'_>) {
         self.failure = self.failure.or(Some(failure));
         if !matches!(self.stage, Stage::Closing { .. }) {
             self.recorder.halt();
@@ -332,12 +350,13 @@ impl Supervisor {
 
     /// Whatever has become possible or due.
     fn advance(&mut self, turn: &mut Turn<'_>) {
+        self.restart_lost(turn);
         match self.stage {
             Stage::Serving if std::mem::take(&mut self.stop_wanted) => {
                 self.stop(turn);
                 self.advance(turn);
             }
-            Stage::Serving | Stage::Expelling if self.barrier.is_idle() => {
+            Stage::Serving | Stage::Expelling if self.may_drain() => {
                 let is_due = self.stage == Stage::Serving && turn.now >= self.next_checkpoint;
                 if self.barrier.wanted || (is_due && self.recorder.broken().is_none()) {
                     self.drain(turn);
@@ -349,7 +368,7 @@ impl Supervisor {
             Stage::Expelling if self.admission.is_empty() => {
                 self.stage = Stage::LastCheckpoint { started: false };
             }
-            Stage::LastCheckpoint { started: false } if self.barrier.is_idle() => {
+            Stage::LastCheckpoint { started: false } if self.may_drain() => {
                 self.stage = Stage::LastCheckpoint { started: true };
                 self.drain(turn);
             }
@@ -373,9 +392,20 @@ impl Supervisor {
             let failure = hangs.map(|cell| Failure::CellHangs { cell });
             self.failure = self.failure.or(failure);
             self.end(turn);
-        } else if let Some(cell) = self.barrier.waits_for().or(self.admission.waits_for()) {
+        } else if let Some(cell) = self.late() {
             self.fail(Failure::CellHangs { cell }, turn);
         }
+    }
+
+    /// A cell that the stop waits for.
+    fn late(&self) -> Option<CellId> {
+        let unready = || self.fleet.unready().iter().next();
+        unready().or(self.barrier.waits_for()).or(self.admission.waits_for())
+    }
+
+    /// Whether a checkpoint can begin: every cell takes part.
+    fn may_drain(&self) -> bool {
+        self.barrier.is_idle() && self.fleet.are_all_ready()
     }
 
     fn end(&mut self, turn: &mut Turn<'_>) {
@@ -394,7 +424,8 @@ impl Supervisor {
         }
         let number = self.barrier.number();
         self.barrier.write(self.fleet.all());
-        send(self.fleet.all(), &Order::Write { number }, turn.effects);
+        let count = self.losses.is_uncounted();
+        send(self.fleet.all(), &Order::Write { number, count }, turn.effects);
     }
 
     fn written(
@@ -450,14 +481,14 @@ impl Supervisor {
         let number = self.barrier.number();
         self.checkpoints += 1;
         self.last_checkpoint = Some(turn.wall);
-        send(self.fleet.all(), &Order::Switched { number }, turn.effects);
+        send(self.fleet.living(), &Order::Switched { number }, turn.effects);
         self.checkpoint_ended(turn);
     }
 
     fn checkpoint_failed(&mut self, errno: Errno, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
         self.checkpoints_failed += 1;
-        send(self.fleet.all(), &Order::Failed { number, errno }, turn.effects);
+        send(self.fleet.living(), &Order::Failed { number, errno }, turn.effects);
         if self.stage == (Stage::LastCheckpoint { started: true }) {
             self.failure = self.failure.or(Some(Failure::LastCheckpoint { errno }));
         }

@@ -85,6 +85,7 @@ fn state_name(state: CellState) -> &'static str {
     match state {
         CellState::Starting => "starting",
         CellState::Ready => "ready",
+        CellState::Lost => "lost",
         CellState::Stopped => "stopped",
         CellState::Exited => "exited",
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, Errno};
+use warren_base::{BlockNo, CellId, Epoch, Errno};
 use warren_cell::{Event, FrameNo, IoId};
 use warren_disk::BlockWrite;
 use warren_supervisor::{Event as Heard, IoId as SupervisorIo};
@@ -64,10 +64,7 @@ impl World {
         let early = write && self.rng.chance(1, 2);
         let taken_early = early.then(|| host.gather(&frames));
         let request = InFlight { write, block, frames, taken_early, result, rot, flush: None };
-        let before = self.cells[usize::from(id.0)].in_flight.insert(io, request);
-        assert!(before.is_none(), "an I/O number was used twice");
-        let delay = self.io_delay();
-        self.plan(delay, Happening::CellIo { cell: id, io });
+        self.begin_io(id, io, request);
     }
 
     /// Flushes of cells fail in the crash campaign only, where everything can be lost.
@@ -82,9 +79,16 @@ impl World {
             rot: None,
             flush: Some(self.disk.position()),
         };
-        self.cells[usize::from(id.0)].in_flight.insert(io, request);
+        self.begin_io(id, io, request);
+    }
+
+    fn begin_io(&mut self, cell: CellId, io: IoId, request: InFlight) {
+        let host = &mut self.cells[usize::from(cell.0)];
+        let epoch = host.epoch;
+        let before = host.in_flight.insert((epoch, io), request);
+        assert!(before.is_none(), "an I/O number was used twice");
         let delay = self.io_delay();
-        self.plan(delay, Happening::CellIo { cell: id, io });
+        self.plan(delay, Happening::CellIo { cell, epoch, io });
     }
 
     /// No I/O fails any more, not even what is under way.
@@ -99,21 +103,32 @@ impl World {
         }
     }
 
-    pub(super) fn cell_io_done(&mut self, id: CellId, io: IoId) {
+    pub(super) fn cell_io_done(&mut self, id: CellId, epoch: Epoch, io: IoId) {
         let host = &mut self.cells[usize::from(id.0)];
-        let done = host.in_flight.remove(&io).expect("an I/O is done once");
-        // What a dead cell has under way may still get there, or not.
-        if host.is_dead() && self.rng.chance(1, 2) {
-            return;
+        let done = host.in_flight.remove(&(epoch, io)).expect("an I/O is done once");
+        if host.dead || host.epoch != epoch {
+            // What a dead cell has under way may still get there, or not.
+            if self.rng.chance(1, 2) {
+                self.do_io(id, &done);
+            }
+            return self.start_successor(id);
         }
-        let host = &mut self.cells[usize::from(id.0)];
-        if let Some(position) = done.flush {
+        if done.flush.is_some() {
             if std::mem::take(&mut host.flush_failed) {
                 return self.happen_to(id, Event::IoDone { io, result: Err(Errno::EIO) });
             }
+        }
+        self.do_io(id, &done);
+        self.happen_to(id, Event::IoDone { io, result: done.result });
+    }
+
+    /// What an I/O of a cell does to the device, or to its frames.
+    fn do_io(&mut self, id: CellId, done: &InFlight) {
+        let host = &mut self.cells[usize::from(id.0)];
+        if let Some(position) = done.flush {
             self.disk.flush(position);
         } else if done.result.is_ok() && done.write {
-            let bytes = done.taken_early.unwrap_or_else(|| host.gather(&done.frames));
+            let bytes = done.taken_early.clone().unwrap_or_else(|| host.gather(&done.frames));
             self.disk.write(done.block, &bytes);
         } else if done.result.is_ok() {
             for (at, frame) in done.frames.iter().enumerate() {
@@ -123,7 +138,6 @@ impl World {
                 host.frame_mut(done.frames[0])[bit / 8] ^= 1 << (bit % 8);
             }
         }
-        self.happen_to(id, Event::IoDone { io, result: done.result });
     }
 
     pub(super) fn supervise_write(&mut self, io: SupervisorIo, write: BlockWrite) {

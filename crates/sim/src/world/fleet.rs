@@ -1,6 +1,7 @@
 //! The simulated fleet: cells and the supervisor, and the links between them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion, ShardId};
@@ -17,8 +18,11 @@ use warren_supervisor::{
 
 use super::clients::At;
 use super::device::{InFlight, SupervisorInFlight};
+use super::kill::{Death, Killed};
 use super::{Phase, World};
 
+/// Successors of one cell in one life are fewer.
+const EPOCHS_OF_A_LIFE: u32 = 1000;
 /// Messages an inbox holds; what comes then waits at the sender.
 const INBOX_MAX: usize = 4;
 
@@ -48,16 +52,29 @@ pub enum Happening {
     Peer {
         from: CellId,
         to: CellId,
+        link: u64,
     },
     Order {
         to: CellId,
+        epoch: Epoch,
     },
     Report {
         from: CellId,
+        epoch: Epoch,
     },
     CellIo {
         cell: CellId,
+        epoch: Epoch,
         io: IoId,
+    },
+    /// The supervisor gets the exit notice of a cell's process.
+    Exited {
+        cell: CellId,
+        epoch: Epoch,
+    },
+    /// A cell's successor may start, if its predecessor has nothing under way any more.
+    Start {
+        cell: CellId,
     },
     SupervisorIo {
         io: SupervisorIo,
@@ -73,6 +90,7 @@ pub enum Happening {
     },
     Tick {
         cell: CellId,
+        epoch: Epoch,
         at: Instant,
     },
     SupervisorTick {
@@ -80,35 +98,53 @@ pub enum Happening {
     },
 }
 
-/// Messages in order: the first of them is on its way.
-#[derive(Debug)]
-pub struct Link<T>(VecDeque<T>);
-
-impl<T> Default for Link<T> {
-    fn default() -> Self {
-        Self(VecDeque::new())
-    }
+/// Messages of one cell to another in order: the first of them is on its way.
+#[derive(Debug, Default)]
+pub struct Link {
+    pub(super) number: u64,
+    /// The receiver has it too.
+    pub(super) is_open: bool,
+    pub(super) messages: VecDeque<PeerMessage>,
 }
 
-type Frame = Box<[u8; BLOCK_SIZE]>;
+pub(super) type Frame = Box<[u8; BLOCK_SIZE]>;
 
 /// A cell and what it has of the machine. While the cell runs it is taken out.
 pub struct CellHost {
-    cell: Option<Cell>,
-    frames: Vec<Option<Frame>>,
-    pub(super) in_flight: BTreeMap<IoId, InFlight>,
+    pub(super) cell: Option<Cell>,
+    pub(super) epoch: Epoch,
+    pub(super) frames: Vec<Option<Frame>>,
+    pub(super) in_flight: BTreeMap<(Epoch, IoId), InFlight>,
     /// A flush of somebody else's has failed, and this cell was not told yet.
     pub(super) flush_failed: bool,
-    /// It ended before it was told to.
-    dead: bool,
-    wake: Option<Instant>,
-    orders: Link<Order>,
-    reports: Link<Report>,
+    /// Its process is gone.
+    pub(super) dead: bool,
+    /// A successor is to start.
+    pub(super) is_starting: bool,
+    /// It serves clients.
+    pub(super) is_ready: bool,
+    /// Successors that were lost since one was ready.
+    pub(super) lost_in_a_row: u64,
+    pub(super) wake: Option<Instant>,
+    pub(super) orders: VecDeque<Order>,
+    pub(super) reports: VecDeque<Report>,
+    pub(super) slots: Slots,
+}
+
+/// What the slots hold that a cell's process looks at, and what it knows of them.
+#[derive(Default)]
+pub struct Slots {
+    /// The last request of each.
+    pub(super) posted: BTreeMap<SlotRef, (RequestHeader, Request)>,
+    /// The number of the last reply that is in each.
+    pub(super) answered: BTreeMap<SlotRef, u32>,
+    /// The last request of each that this process has taken.
+    pub(super) taken: BTreeMap<SlotRef, u32>,
 }
 
 /// The supervisor and its I/O.
 pub struct SupervisorHost {
-    supervisor: Option<Supervisor>,
+    pub(super) supervisor: Option<Supervisor>,
     pub(super) in_flight: SupervisorInFlight,
     wake: Option<Instant>,
 }
@@ -120,7 +156,7 @@ impl World {
         let ledger = self.load_ledger(superblock.clone());
         let shards = superblock.layout.shards();
         self.lives += 1;
-        let epoch = Epoch(self.lives as u32);
+        let epoch = Epoch(self.lives as u32 * EPOCHS_OF_A_LIFE);
         self.map = (0..shards).map(|shard| CellId(shard % cells)).collect();
         let mut free: Vec<u64> = (ledger.regions().iter())
             .filter(|(_, owner)| *owner == Owner::Free)
@@ -131,19 +167,30 @@ impl World {
         }
         let mut started = Vec::new();
         for id in (0..cells).map(CellId) {
-            let config = self.cell_config(id, epoch, cells, &superblock, &ledger, &free);
+            let log = LogConfig {
+                area: superblock.layout.log_area(usize::from(id.0), usize::from(cells)),
+                incarnation: superblock.generation + 1,
+                start: Lsn(0),
+                recovery: Recovery::None,
+            };
+            let config = self.cell_config((id, epoch), cells, &ledger, &free, log);
             let frames = CellConfig::frames_total(config.frames, config.log.area);
             let mut effects = Vec::new();
             let cell = Cell::new(config, self.clock(), &mut effects);
             self.cells.push(CellHost {
                 cell: Some(cell),
+                epoch,
                 frames: vec![None; frames as usize],
                 in_flight: BTreeMap::new(),
                 flush_failed: false,
                 dead: false,
+                is_starting: false,
+                is_ready: false,
+                lost_in_a_row: 0,
                 wake: None,
-                orders: Link::default(),
-                reports: Link::default(),
+                orders: VecDeque::new(),
+                reports: VecDeque::new(),
+                slots: Slots::default(),
             });
             started.push((id, effects));
         }
@@ -160,20 +207,24 @@ impl World {
             in_flight: BTreeMap::new(),
             wake: None,
         };
+        for cell in (0..cells).map(CellId) {
+            self.make_links(cell);
+        }
+        self.links.values_mut().for_each(|link| link.is_open = true);
         for (id, effects) in started {
             self.carry_out(id, effects);
         }
     }
 
-    fn cell_config(
+    pub(super) fn cell_config(
         &self,
-        id: CellId,
-        epoch: Epoch,
+        (id, epoch): (CellId, Epoch),
         cells: u16,
-        superblock: &Superblock,
         ledger: &Ledger,
         free: &[u64],
+        log: LogConfig,
     ) -> CellConfig {
+        let superblock = ledger.superblock();
         let own = |shard: &ShardId| self.map[usize::from(shard.0)] == id;
         let shards = (0..self.map.len() as u16).map(ShardId).filter(own);
         let share = free.iter().skip(usize::from(id.0)).step_by(usize::from(cells));
@@ -190,12 +241,7 @@ impl World {
             reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
             frames: self.swarm.frames,
-            log: LogConfig {
-                area: superblock.layout.log_area(usize::from(id.0), usize::from(cells)),
-                incarnation: superblock.generation + 1,
-                start: Lsn(0),
-                recovery: Recovery::None,
-            },
+            log,
             generation: superblock.generation,
             plant: self.plant,
         }
@@ -227,24 +273,52 @@ impl World {
 
     /// An event happens to a cell, and what it wants done is begun.
     pub(super) fn happen_to(&mut self, id: CellId, event: Event) {
-        let host = &mut self.cells[usize::from(id.0)];
-        if host.dead {
+        if self.cells[usize::from(id.0)].dead {
             return;
         }
+        let death = self.draw_death(id);
+        if death == Some(Death::Before) {
+            return self.kill_cell(id);
+        }
+        let host = &mut self.cells[usize::from(id.0)];
         let mut cell = host.cell.take().expect("a cell does one thing at a time");
         self.event_began = self.place();
         let now = self.clock();
         let mut effects = Vec::new();
-        cell.apply(now, event, &mut SharedMemory { world: self, cell: id }, &mut effects);
+        let stores_left = match death {
+            Some(Death::AtStore(stores)) => Some(stores),
+            _ => None,
+        };
+        let mut memory = SharedMemory { world: self, cell: id, stores_left };
+        let apply = || cell.apply(now, event, &mut memory, &mut effects);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(apply)) {
+            if !panic.is::<Killed>() {
+                resume_unwind(panic);
+            }
+            self.count("a cell killed at a store");
+            return self.kill_cell(id);
+        }
+        if death.is_some() {
+            self.count("a cell killed among its effects");
+            let done = self.rng.below(effects.len() as u64 + 1) as usize;
+            effects.truncate(done);
+            self.carry_out(id, effects);
+            return self.kill_cell(id);
+        }
+        let is_ready = cell.is_ready();
         self.cells[usize::from(id.0)].cell = Some(cell);
         self.carry_out(id, effects);
+        if is_ready && !std::mem::replace(&mut self.cells[usize::from(id.0)].is_ready, true) {
+            self.cell_is_ready(id);
+        }
     }
 
-    fn carry_out(&mut self, id: CellId, effects: Vec<Effect>) {
+    pub(super) fn carry_out(&mut self, id: CellId, effects: Vec<Effect>) {
         for effect in effects {
             self.trace.note(self.now, &(id, &effect));
             match effect {
                 Effect::Reply { to, seq, answer, payload_len: _ } => {
+                    self.cells[usize::from(id.0)].slots.answered.insert(to, seq);
                     let hint = self.place();
                     let delay = self.message_delay();
                     self.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
@@ -254,11 +328,12 @@ impl World {
                     if let Report::Expelled { client } = report {
                         self.let_go(id, client);
                     }
-                    let reports = &mut self.cells[usize::from(id.0)].reports.0;
-                    reports.push_back(report);
-                    if reports.len() == 1 {
+                    let host = &mut self.cells[usize::from(id.0)];
+                    let epoch = host.epoch;
+                    host.reports.push_back(report);
+                    if host.reports.len() == 1 {
                         let delay = self.message_delay();
-                        self.plan(delay, Happening::Report { from: id });
+                        self.plan(delay, Happening::Report { from: id, epoch });
                     }
                 }
                 Effect::Read { io, block, frames } => self.submit(id, io, false, block, frames),
@@ -266,33 +341,26 @@ impl World {
                 Effect::Flush { io } => self.submit_flush(id, io),
                 Effect::Wake(at) => {
                     let at = at.max(self.now);
-                    self.cells[usize::from(id.0)].wake = Some(at);
-                    self.queue.plan(at, Happening::Tick { cell: id, at });
+                    let host = &mut self.cells[usize::from(id.0)];
+                    let epoch = host.epoch;
+                    host.wake = Some(at);
+                    self.queue.plan(at, Happening::Tick { cell: id, epoch, at });
                 }
             }
         }
     }
 
     fn send_peer(&mut self, from: CellId, to: CellId, message: PeerMessage) {
-        let link = &mut self.links.entry((from, to)).or_default().0;
-        link.push_back(message);
-        let len = link.len();
+        let link = self.links.get_mut(&(from, to)).expect("cells have links to each other");
+        link.messages.push_back(message);
+        let (len, is_open, link) = (link.messages.len(), link.is_open, link.number);
         if len > INBOX_MAX {
             self.count("a full inbox");
         }
-        if len == 1 {
+        if len == 1 && is_open {
             let delay = self.message_delay();
-            self.plan(delay, Happening::Peer { from, to });
+            self.plan(delay, Happening::Peer { from, to, link });
         }
-    }
-
-    /// A cell ends without notice. Its supervisor learns of it.
-    pub(super) fn end_cell(&mut self, id: CellId) {
-        self.count("a cell ended by itself");
-        self.cells[usize::from(id.0)].dead = true;
-        (self.lost, self.io_failed) = (true, true);
-        let epoch = Epoch(self.lives as u32);
-        self.tell_supervisor(Heard::CellExited { cell: id, epoch });
     }
 
     pub(super) fn tell_supervisor(&mut self, event: Heard) {
@@ -314,11 +382,15 @@ impl World {
                     self.switched = true;
                     self.switched_at = self.place();
                 }
-                let orders = &mut self.cells[usize::from(to.0)].orders.0;
-                orders.push_back(order);
-                if orders.len() == 1 {
+                let host = &mut self.cells[usize::from(to.0)];
+                if host.dead && !host.is_starting {
+                    return;
+                }
+                let (epoch, is_running) = (host.epoch, !host.dead);
+                host.orders.push_back(order);
+                if host.orders.len() == 1 && is_running {
                     let delay = self.message_delay();
-                    self.plan(delay, Happening::Order { to });
+                    self.plan(delay, Happening::Order { to, epoch });
                 }
             }
             Said::Write { io, block, bytes } => self.supervise_write(io, (block, bytes)),
@@ -338,15 +410,20 @@ impl World {
                 self.fail(format!("{connection:?} was refused: {errno}"));
             }
             Said::ForgetClient { client } => self.forgotten(client),
-            Said::Restart { .. } => {}
+            Said::Restart { cell, epoch } => self.restart_cell(cell, epoch),
             Said::Exit(result) => self.ended(result),
         }
     }
 
     fn ended(&mut self, result: Result<(), Failure>) {
         match result {
-            Ok(()) if self.cells.iter().all(|host| !host.dead) => {}
-            Err(Failure::CellExited { cell, .. }) if self.cells[usize::from(cell.0)].dead => {}
+            Ok(()) => {}
+            // It had nothing left to do.
+            Err(Failure::CellExited { cell, .. })
+                if self.cells[usize::from(cell.0)].dead && self.phase == Phase::Stopping =>
+            {
+                self.count("a cell killed after the last checkpoint");
+            }
             Err(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
                 if self.supervisor_failed =>
             {
@@ -379,7 +456,7 @@ impl World {
     pub(super) fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Request { cell, from, header, request } => {
-                self.happen_to(cell, Event::Request { from, header, request });
+                self.offer(cell, from, header, request);
             }
             Happening::Reply { from, to, seq, hint, answer } => {
                 self.answered(from, to, seq, hint, answer);
@@ -389,18 +466,35 @@ impl World {
                     self.go_on(at);
                 }
             }
-            Happening::Peer { from, to } => {
-                let message = self.next_of_link(from, to);
-                self.deliver_peer(from, to, message);
+            Happening::Peer { from, to, link } => {
+                if self.links[&(from, to)].number == link {
+                    let message = self.next_of_link(from, to);
+                    self.deliver_peer(from, to, message);
+                }
             }
-            Happening::Order { to } => self.deliver_order(to),
-            Happening::Report { from } => self.deliver_report(from),
-            Happening::CellIo { cell, io } => self.cell_io_done(cell, io),
+            Happening::Order { to, epoch } => {
+                let host = &self.cells[usize::from(to.0)];
+                if !host.dead && host.epoch == epoch {
+                    self.deliver_order(to);
+                }
+            }
+            Happening::Report { from, epoch } => {
+                let host = &self.cells[usize::from(from.0)];
+                if !host.dead && host.epoch == epoch {
+                    self.deliver_report(from);
+                }
+            }
+            Happening::CellIo { cell, epoch, io } => self.cell_io_done(cell, epoch, io),
+            Happening::Exited { cell, epoch } => {
+                self.tell_supervisor(Heard::CellExited { cell, epoch });
+            }
+            Happening::Start { cell } => self.start_successor(cell),
             Happening::SupervisorIo { io } => self.supervisor_io_done(io),
             Happening::DropCopies { client, listener } => self.drop_copies(client, listener),
             Happening::Hangup { client } => self.hang_up(client),
-            Happening::Tick { cell, at } => {
-                if self.cells[usize::from(cell.0)].wake == Some(at) {
+            Happening::Tick { cell, epoch, at } => {
+                let host = &self.cells[usize::from(cell.0)];
+                if host.epoch == epoch && host.wake == Some(at) {
                     self.cells[usize::from(cell.0)].wake = None;
                     self.happen_to(cell, Event::Tick);
                 }
@@ -415,11 +509,12 @@ impl World {
     }
 
     fn next_of_link(&mut self, from: CellId, to: CellId) -> PeerMessage {
-        let link = &mut self.links.get_mut(&(from, to)).expect("there is a message").0;
-        let message = link.pop_front().expect("there is a message");
-        if !link.is_empty() {
+        let link = self.links.get_mut(&(from, to)).expect("there is a message");
+        let message = link.messages.pop_front().expect("there is a message");
+        let (is_empty, link) = (link.messages.is_empty(), link.number);
+        if !is_empty {
             let delay = self.message_delay();
-            self.plan(delay, Happening::Peer { from, to });
+            self.plan(delay, Happening::Peer { from, to, link });
         }
         message
     }
@@ -440,35 +535,36 @@ impl World {
                 Ok(_) => "a damaged message that can be decoded",
                 Err(_) => "a damaged message that cannot be decoded",
             });
-            return self.end_cell(to);
+            self.count("a cell ended by itself");
+            return self.kill_cell(to);
         }
         self.happen_to(to, Event::Peer { from, message });
     }
 
     fn deliver_order(&mut self, to: CellId) {
-        let orders = &mut self.cells[usize::from(to.0)].orders.0;
-        let order = orders.pop_front().expect("there is an order");
-        if !orders.is_empty() {
+        let host = &mut self.cells[usize::from(to.0)];
+        let order = host.orders.pop_front().expect("there is an order");
+        let (is_empty, epoch) = (host.orders.is_empty(), host.epoch);
+        if !is_empty {
             let delay = self.message_delay();
-            self.plan(delay, Happening::Order { to });
+            self.plan(delay, Happening::Order { to, epoch });
         }
+        self.prepare_order(to, &order);
         self.happen_to(to, Event::Order(order));
     }
 
     fn deliver_report(&mut self, from: CellId) {
-        let reports = &mut self.cells[usize::from(from.0)].reports.0;
-        let report = reports.pop_front().expect("there is a report");
-        if !reports.is_empty() {
+        let host = &mut self.cells[usize::from(from.0)];
+        let report = host.reports.pop_front().expect("there is a report");
+        let (is_empty, epoch) = (host.reports.is_empty(), host.epoch);
+        if !is_empty {
             let delay = self.message_delay();
-            self.plan(delay, Happening::Report { from });
+            self.plan(delay, Happening::Report { from, epoch });
         }
-        let epoch = Epoch(self.lives as u32);
-        if !self.cells[usize::from(from.0)].dead {
-            self.tell_supervisor(Heard::Report { from, epoch, report });
-        }
+        self.tell_supervisor(Heard::Report { from, epoch, report });
     }
 
-    fn clock(&self) -> Clock {
+    pub(super) fn clock(&self) -> Clock {
         Clock { monotonic: self.now, wall: self.wall() }
     }
 }
@@ -483,10 +579,6 @@ impl SupervisorHost {
 static UNFILLED: [u8; BLOCK_SIZE] = [0xc3; BLOCK_SIZE];
 
 impl CellHost {
-    pub(super) fn is_dead(&self) -> bool {
-        self.dead
-    }
-
     fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
         self.frames[frame.0 as usize].as_deref().unwrap_or(&UNFILLED)
     }
@@ -504,11 +596,23 @@ impl CellHost {
 struct SharedMemory<'a> {
     world: &'a mut World,
     cell: CellId,
+    /// Stores after which the cell's process is killed.
+    stores_left: Option<u64>,
 }
 
 impl SharedMemory<'_> {
     fn host(&mut self) -> &mut CellHost {
         &mut self.world.cells[usize::from(self.cell.0)]
+    }
+
+    /// A store begins: the process may not get to it.
+    fn store_begins(&mut self) {
+        if let Some(left) = &mut self.stores_left {
+            match left.checked_sub(1) {
+                Some(less) => *left = less,
+                None => resume_unwind(Box::new(Killed)),
+            }
+        }
     }
 
     /// A cell that said it has let go of a client has no memory of its any more.
@@ -526,6 +630,7 @@ impl Memory for SharedMemory<'_> {
     }
 
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        self.store_begins();
         self.host().frame_mut(frame)
     }
 
@@ -537,6 +642,7 @@ impl Memory for SharedMemory<'_> {
         at: usize,
         len: usize,
     ) {
+        self.store_begins();
         self.must_know(from.client);
         let bytes = &mut self.world.cells[usize::from(self.cell.0)].frame_mut(frame)[at..at + len];
         self.world.lanes.read_request(from, offset, bytes);
@@ -550,17 +656,20 @@ impl Memory for SharedMemory<'_> {
         offset: usize,
         len: usize,
     ) {
+        self.store_begins();
         self.must_know(to.client);
         let bytes = &self.world.cells[usize::from(self.cell.0)].frame(frame)[at..at + len];
         self.world.lanes.reply_mut(self.cell, to, offset, len).copy_from_slice(bytes);
     }
 
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
+        self.store_begins();
         self.must_know(to.client);
         self.world.lanes.reply_mut(self.cell, to, offset, len).fill(0);
     }
 
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {
+        self.store_begins();
         self.must_know(client);
         self.world.let_clients_act();
         self.world.lanes.store(self.cell, client, word, stamp);

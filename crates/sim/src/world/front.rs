@@ -166,15 +166,21 @@ impl World {
                 LeaseKey::Name(dir, name) => {
                     Some(Request::Lookup { dir: *dir, name: name.clone() })
                 }
-                LeaseKey::Pages(_) => wanted.take(),
+                LeaseKey::Pages(_) | LeaseKey::Everything { .. } => wanted.take(),
+            };
+            let is_locked = match key {
+                LeaseKey::Pages(ino) => kernel.locks_pages(*ino),
+                LeaseKey::Everything { pages: true } => kernel.locks_any_pages(),
+                _ => false,
             };
             match key {
                 LeaseKey::Name(..) => listener.names = true,
-                LeaseKey::Pages(ino) if kernel.locks_pages(*ino) => {
+                LeaseKey::Pages(_) | LeaseKey::Everything { .. } if is_locked => {
                     listener.blocked = true;
                     self.count("a recall of pages waits for a read or write of them");
                     return None;
                 }
+                LeaseKey::Everything { pages } => kernel.void_everything(*pages),
                 key => kernel.void(key),
             }
             keys.pop_first();

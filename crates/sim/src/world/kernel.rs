@@ -47,6 +47,7 @@ pub struct Kernel {
     voided: BTreeMap<LeaseKey, Moment>,
     names_voided: Moment,
     attrs_voided: Moment,
+    pages_voided: Moment,
     /// Requests under way, by slot: the request, and when it was asked.
     under_way: BTreeMap<usize, (Request, Moment)>,
 }
@@ -154,7 +155,8 @@ impl Kernel {
         let all = match key {
             LeaseKey::Name(..) => self.names_voided,
             LeaseKey::Attr(_) => self.attrs_voided,
-            LeaseKey::Pages(_) => Moment(0),
+            LeaseKey::Pages(_) => self.pages_voided,
+            LeaseKey::Everything { .. } => unreachable!("asked of one copy"),
         };
         all.max(self.voided.get(key).copied().unwrap_or_default()) > asked || self.is_changing(key)
     }
@@ -252,6 +254,7 @@ impl Kernel {
             LeaseKey::Name(dir, name) => drop(self.names.remove(&(*dir, name.clone()))),
             LeaseKey::Attr(ino) => drop(self.attrs.remove(ino)),
             LeaseKey::Pages(ino) => self.pages.retain(|(of, _), _| of != ino),
+            LeaseKey::Everything { .. } => unreachable!("voided by its parts"),
         }
     }
 
@@ -262,11 +265,31 @@ impl Kernel {
         self.voided.insert(key.clone(), self.moment);
     }
 
+    /// Voids all attributes and names, or all pages.
+    pub fn void_everything(&mut self, pages: bool) {
+        if pages {
+            self.moment.0 += 1;
+            self.pages.clear();
+            self.pages_voided = self.moment;
+        } else {
+            self.void_names();
+            self.attrs.clear();
+            self.attrs_voided = self.moment;
+        }
+    }
+
     /// Voids all names: the epoch grows.
     pub fn void_names(&mut self) {
         self.moment.0 += 1;
         self.names.clear();
         self.names_voided = self.moment;
+    }
+
+    /// Whether pages of any file are.
+    pub fn locks_any_pages(&self) -> bool {
+        let uses =
+            |request: &Request| matches!(request, Request::Read { .. } | Request::Write { .. });
+        self.under_way.values().any(|(request, _)| uses(request))
     }
 
     /// Whether pages of the file are locked by a read or write under way.

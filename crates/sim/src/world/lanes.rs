@@ -28,6 +28,14 @@ impl Lanes {
         self.closed.contains(&(cell, client))
     }
 
+    /// The cell's successor has it again; of the words of its predecessor only those remain that are kept.
+    pub fn reopen(&mut self, cell: CellId, client: ClientId, keep_words: bool) {
+        self.closed.remove(&(cell, client));
+        if !keep_words {
+            self.words.retain(|(of, to, _), _| (*of, *to) != (cell, client));
+        }
+    }
+
     pub fn store(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {
         self.words.insert((cell, client, word), stamp);
     }

@@ -47,6 +47,7 @@ impl Supervisor {
             map_version,
             owners,
             admission,
+            losses,
             barrier,
             recorder,
             stage,
@@ -66,6 +67,7 @@ impl Supervisor {
         map_version.encode(out);
         owners.encode(out);
         admission.encode(out);
+        losses.encode(out);
         barrier.encode(out);
         recorder.broken().encode(out);
         stage.encode(out);
@@ -87,6 +89,7 @@ impl Supervisor {
             map_version: Wire::decode(from)?,
             owners: Wire::decode(from)?,
             admission: Wire::decode(from)?,
+            losses: Wire::decode(from)?,
             barrier: Wire::decode(from)?,
             recorder: {
                 let broken: Option<Errno> = Wire::decode(from)?;

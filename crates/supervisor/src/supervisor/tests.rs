@@ -271,7 +271,7 @@ impl World {
             Order::Expel { client } => Report::Expelled { client: *client },
             Order::Drain { number } => Report::Drained { cell, number: *number },
             Order::Stop => Report::Stopped { cell },
-            Order::Write { number } => {
+            Order::Write { number, .. } => {
                 let (number, result) = (*number, self.write(cell, *number));
                 Report::Written { cell, number, result }
             }
@@ -285,7 +285,11 @@ impl World {
                 return;
             }
             Order::Lost { cell: lost, epoch } => Report::Heard { lost: *lost, epoch: *epoch },
-            Order::Joined { .. } => return,
+            Order::Joined { .. } | Order::Found { .. } => return,
+            Order::Abandoned { .. } => {
+                self.staged = self.committed.clone();
+                return;
+            }
             Order::Cut { .. } | Order::Replay | Order::Claimed { .. } => {
                 panic!("nothing is recovered here");
             }

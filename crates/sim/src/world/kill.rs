@@ -1,0 +1,242 @@
+//! Cells that are killed, and their successors.
+//!
+//! A process dies before an event, at any store while it is handled, or when it has carried out some of
+//! the effects. What it had submitted to the device is still done, or not, in any order and late. What it
+//! had said to other cells is in their inboxes, what it had answered in the clients' slots; of its reports
+//! some were heard. Its frames stay.
+//!
+//! ```text
+//! kill -> exit notice -> Lost: the others read what is left in their inboxes -> Restart
+//!      -> the last of its I/O is over -> the successor starts -> Ready: it looks at all slots
+//! ```
+
+use std::collections::BTreeMap;
+
+use warren_base::{CellId, Epoch};
+use warren_cell::{Cell, Event, LogConfig, Plant, Recovery, SlotRef};
+use warren_proto::control::Order;
+use warren_proto::{Request, RequestHeader};
+use warren_supervisor::{Event as Heard, Stage};
+
+use super::fleet::{Happening, Link, Slots};
+use super::{Phase, World};
+
+/// Successors of one cell that may be killed in a row: with one more the fleet ends.
+const LOST_IN_A_ROW_MAX: u64 = 4;
+
+/// Stores of one event up to which a cell is killed at one: most have fewer.
+const STORES_MAX: u64 = 12;
+
+/// When a process dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Death {
+    Before,
+    /// When it has made so many stores.
+    AtStore(u64),
+    /// When it has carried out some of the effects.
+    After,
+}
+
+/// What unwinds a cell that is killed.
+pub struct Killed;
+
+impl World {
+    /// Whether the cell dies with the event that comes.
+    pub(super) fn draw_death(&mut self, id: CellId) -> Option<Death> {
+        if self.swarm.kills == 0 || self.lives != 1 || !self.admitted || !self.may_be_lost(id) {
+            return None;
+        }
+        if !self.rng.chance(self.swarm.kills, 10_000) {
+            return None;
+        }
+        Some(match self.rng.below(3) {
+            0 => Death::Before,
+            1 => Death::AtStore(self.rng.below(STORES_MAX)),
+            _ => Death::After,
+        })
+    }
+
+    fn may_be_lost(&self, id: CellId) -> bool {
+        let supervisor = self.supervisor.supervisor.as_ref().expect("between two events");
+        let is_phase = match self.phase {
+            Phase::Safety => true,
+            Phase::Stopping => {
+                matches!(supervisor.stage(), Stage::Expelling | Stage::LastCheckpoint { .. })
+            }
+            Phase::Heal | Phase::Stopped => false,
+        };
+        is_phase && self.cells[usize::from(id.0)].lost_in_a_row < LOST_IN_A_ROW_MAX
+    }
+
+    /// The cell's process is gone, whatever it was doing.
+    pub(super) fn kill_cell(&mut self, id: CellId) {
+        self.count("a cell killed");
+        let host = &mut self.cells[usize::from(id.0)];
+        if !host.is_ready {
+            host.lost_in_a_row += 1;
+        }
+        let (was_ready, epoch) = (host.is_ready, host.epoch);
+        (host.cell, host.wake, host.dead, host.is_ready) = (None, None, true, false);
+        host.orders.clear();
+        let reports = std::mem::take(&mut host.reports);
+        if !was_ready {
+            self.count("a successor killed before it was ready");
+        }
+        for ((_, to), link) in &mut self.links {
+            if *to == id {
+                // Nobody reads it any more.
+                link.is_open = false;
+                link.number = 0;
+                link.messages.clear();
+            }
+        }
+        let heard = self.rng.below(reports.len() as u64 + 1) as usize;
+        for report in reports.into_iter().take(heard) {
+            self.tell_supervisor(Heard::Report { from: id, epoch, report });
+        }
+        let delay = self.message_delay();
+        self.plan(delay, Happening::Exited { cell: id, epoch });
+    }
+
+    /// The supervisor wants a successor.
+    pub(super) fn restart_cell(&mut self, id: CellId, epoch: Epoch) {
+        self.make_links(id);
+        let host = &mut self.cells[usize::from(id.0)];
+        (host.epoch, host.is_starting) = (epoch, true);
+        let delay = self.message_delay();
+        self.plan(delay, Happening::Start { cell: id });
+    }
+
+    /// Fresh links between the cell and all others. Nobody can read them yet.
+    pub(super) fn make_links(&mut self, id: CellId) {
+        for other in (0..self.cells.len() as u16).map(CellId).filter(|other| *other != id) {
+            for pair in [(id, other), (other, id)] {
+                self.links_made += 1;
+                let number = self.links_made;
+                self.links.insert(pair, Link { number, ..Link::default() });
+            }
+        }
+    }
+
+    fn open_link(&mut self, from: CellId, to: CellId) {
+        let link = self.links.get_mut(&(from, to)).expect("made when the cell was started again");
+        link.is_open = true;
+        let (is_empty, link) = (link.messages.is_empty(), link.number);
+        if !is_empty {
+            let delay = self.message_delay();
+            self.plan(delay, Happening::Peer { from, to, link });
+        }
+    }
+
+    /// Starts the successor that is wanted, once nothing of its predecessors is under way.
+    pub(super) fn start_successor(&mut self, id: CellId) {
+        let host = &self.cells[usize::from(id.0)];
+        let is_quiet = host.in_flight.is_empty() || self.plant == Some(Plant::StartEarly);
+        if !host.is_starting || !is_quiet {
+            return;
+        }
+        let epoch = host.epoch;
+        let supervisor = self.supervisor.supervisor.as_ref().expect("between two events");
+        let (ledger, cells) = (supervisor.ledger(), self.cells.len() as u16);
+        let log = LogConfig {
+            area: ledger.superblock().layout.log_area(usize::from(id.0), usize::from(cells)),
+            incarnation: ledger.logs().incarnation,
+            start: ledger.logs().starts[usize::from(id.0)],
+            recovery: Recovery::Process,
+        };
+        let config = self.cell_config((id, epoch), cells, ledger, &[], log);
+        let mut effects = Vec::new();
+        let cell = Cell::new(config, self.clock(), &mut effects);
+        let host = &mut self.cells[usize::from(id.0)];
+        (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
+        host.slots.taken = BTreeMap::new();
+        let has_orders = !host.orders.is_empty();
+        for other in (0..cells).map(CellId).filter(|other| *other != id) {
+            self.open_link(other, id);
+        }
+        if has_orders {
+            let delay = self.message_delay();
+            self.plan(delay, Happening::Order { to: id, epoch });
+        }
+        self.carry_out(id, effects);
+    }
+
+    /// What a driver does before its cell hears the order.
+    pub(super) fn prepare_order(&mut self, to: CellId, order: &Order) {
+        match order {
+            Order::Lost { cell: lost, .. } => self.read_last_words(*lost, to),
+            Order::Joined { cell, .. } => self.open_link(*cell, to),
+            Order::Admit { client, .. } => {
+                let keep_words = self.plant == Some(Plant::KeepWords);
+                self.lanes.reopen(to, *client, keep_words);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything that the lost cell had sent is handled.
+    fn read_last_words(&mut self, lost: CellId, by: CellId) {
+        while let Some(link) = self.links.get_mut(&(lost, by))
+            && let Some(message) = link.messages.pop_front()
+        {
+            link.number = 0;
+            self.count("last words of a lost cell");
+            self.happen_to(by, Event::Peer { from: lost, message });
+        }
+    }
+
+    /// A request is in its slot. A cell that cannot take it finds it there later.
+    pub(super) fn offer(
+        &mut self,
+        cell: CellId,
+        from: SlotRef,
+        header: RequestHeader,
+        request: Request,
+    ) {
+        let host = &mut self.cells[usize::from(cell.0)];
+        host.slots.posted.insert(from, (header, request.clone()));
+        if host.dead || !host.is_ready || !host.slots.is_new(from, header.seq) {
+            return;
+        }
+        host.slots.taken.insert(from, header.seq);
+        self.happen_to(cell, Event::Request { from, header, request });
+    }
+
+    /// The cell serves: it looks at all slots.
+    pub(super) fn cell_is_ready(&mut self, id: CellId) {
+        let host = &mut self.cells[usize::from(id.0)];
+        host.lost_in_a_row = 0;
+        let waiting = host.slots.posted.iter();
+        let waiting: Vec<_> = waiting
+            .filter(|(from, (header, _))| host.slots.is_new(**from, header.seq))
+            .map(|(from, (header, request))| (*from, *header, request.clone()))
+            .collect();
+        if !waiting.is_empty() {
+            self.count("a successor found requests waiting");
+        }
+        for (from, header, request) in waiting {
+            self.plan_request(id, from, header, request);
+        }
+        self.note_unanswered(id);
+    }
+
+    /// What a predecessor did for clients that are gone: nobody will hear of it, but it happened.
+    fn note_unanswered(&mut self, id: CellId) {
+        let cell = self.cells[usize::from(id.0)].cell.as_ref().expect("it is ready");
+        let executed: Vec<_> = cell.unanswered().map(|(to, seq, a)| (to, seq, a.clone())).collect();
+        for (to, seq, answer) in executed {
+            if self.clients.iter().any(|client| client.id == to.client && client.is_gone) {
+                let hint = self.place();
+                self.would_answer(to, seq, hint, answer);
+            }
+        }
+    }
+}
+
+impl Slots {
+    /// Whether nobody has answered the request, and this process has not taken it.
+    fn is_new(&self, from: SlotRef, seq: u32) -> bool {
+        let before = |numbers: &BTreeMap<SlotRef, u32>| numbers.get(&from).is_none_or(|n| *n < seq);
+        before(&self.answered) && before(&self.taken)
+    }
+}

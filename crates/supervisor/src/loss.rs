@@ -1,0 +1,131 @@
+//! Cells that are lost, and their successors (Hive's two barriers; design 12).
+//!
+//! ```text
+//! exit notice -> Lost to all who live -> all have Heard: nothing of the dead cell's is under way
+//!             -> Restart, with all clients -> Joined to all others -> Ready: it serves again
+//! ```
+//!
+//! Several may be lost at once, and a successor may be lost again at any point. Invariants:
+//! * A successor starts from what the last checkpoint made of the ledger: while one is being recorded none
+//!   starts, and one that still waits for cells is given up.
+//! * Between the loss of a cell and the readiness of its successor no checkpoint begins.
+//! * A cell hears of a loss before it hears of the successor, and of each once. A successor hears first of
+//!   those that are lost when it starts.
+
+use std::collections::BTreeMap;
+
+use warren_base::{CellId, Epoch};
+use warren_proto::Wire;
+use warren_proto::control::Order;
+
+use crate::admission::send;
+use crate::event::{Effect, Failure};
+use crate::fleet::CellState;
+use crate::set::CellSet;
+use crate::supervisor::{Stage, Supervisor, Turn};
+
+/// Successors of one cell that may end in a row before one is ready. What ends five of them is in what they
+/// take over, and ends the sixth too.
+pub const SUCCESSORS_MAX: u32 = 5;
+
+#[derive(Wire)]
+pub(crate) struct Losses {
+    /// Lost cells without a successor, and who has not heard of them.
+    unheard: BTreeMap<CellId, CellSet>,
+    /// Successors that ended since one was ready, by cell.
+    failed: Vec<u32>,
+    /// Free chunks may have been lost, and were not counted since.
+    uncounted: bool,
+}
+
+impl Losses {
+    pub fn new(cells: usize) -> Self {
+        Self { unheard: BTreeMap::new(), failed: vec![0; cells], uncounted: false }
+    }
+
+    pub fn heard(&mut self, by: CellId, lost: CellId) {
+        if let Some(waiting) = self.unheard.get_mut(&lost) {
+            waiting.remove(by);
+        }
+    }
+
+    /// A cell is ready, for the first time or again.
+    pub fn recovered(&mut self, cell: CellId) {
+        self.failed[usize::from(cell.0)] = 0;
+    }
+
+    pub const fn is_uncounted(&self) -> bool {
+        self.uncounted
+    }
+
+    /// The cell ended before it was ready. Returns whether that happens too often.
+    fn fails(&mut self, cell: CellId) -> bool {
+        let failed = &mut self.failed[usize::from(cell.0)];
+        *failed += 1;
+        *failed >= SUCCESSORS_MAX
+    }
+
+    fn lost(&mut self, cell: CellId, living: CellSet) {
+        // The dead hear nothing.
+        for waiting in self.unheard.values_mut() {
+            waiting.remove(cell);
+        }
+        self.unheard.insert(cell, living);
+        self.uncounted = true;
+    }
+
+    /// A lost cell of which everybody has heard.
+    fn next_heard(&self) -> Option<CellId> {
+        self.unheard.iter().find(|(_, waiting)| waiting.is_empty()).map(|(cell, _)| *cell)
+    }
+}
+
+impl Supervisor {
+    /// The cell's process is gone.
+    pub(crate) fn lose(&mut self, cell: CellId, epoch: Epoch, turn: &mut Turn<'_>) {
+        let was_ready = self.fleet.state(cell) == CellState::Ready;
+        self.fleet.set(cell, CellState::Lost);
+        if !was_ready && self.losses.fails(cell) {
+            return self.fail(Failure::CellExited { cell, epoch }, turn);
+        }
+        self.losses.lost(cell, self.fleet.living());
+        self.admission.lost(cell);
+        send(self.fleet.living(), &Order::Lost { cell, epoch }, turn.effects);
+        if self.barrier.is_answering() {
+            self.abandon(turn);
+        }
+    }
+
+    /// Gives up the checkpoint that waits for a cell which will not answer, for one later.
+    fn abandon(&mut self, turn: &mut Turn<'_>) {
+        let number = self.barrier.number();
+        send(self.fleet.living(), &Order::Abandoned { number }, turn.effects);
+        self.barrier.end();
+        self.barrier.wanted = true;
+        if self.stage == (Stage::LastCheckpoint { started: true }) {
+            self.stage = Stage::LastCheckpoint { started: false };
+        }
+    }
+
+    /// Starts successors of the cells whose loss everybody has heard of.
+    pub(crate) fn restart_lost(&mut self, turn: &mut Turn<'_>) {
+        let is_over = matches!(self.stage, Stage::Closing { .. } | Stage::Ended);
+        while !is_over
+            && !self.barrier.is_recording()
+            && let Some(cell) = self.losses.next_heard()
+        {
+            self.losses.unheard.remove(&cell);
+            let others = self.fleet.living();
+            let epoch = self.fleet.restart(cell);
+            turn.effects.push(Effect::Restart { cell, epoch });
+            for (lost, waiting) in &mut self.losses.unheard {
+                waiting.insert(cell);
+                let epoch = self.fleet.epoch(*lost);
+                let order = Order::Lost { cell: *lost, epoch };
+                turn.effects.push(Effect::Send { to: cell, order });
+            }
+            self.admission.introduce(cell, turn.effects);
+            send(others, &Order::Joined { cell, epoch }, turn.effects);
+        }
+    }
+}
