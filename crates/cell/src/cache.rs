@@ -45,7 +45,7 @@ impl Page {
     }
 }
 
-/// Frames that only tree nodes may use.
+/// Frames that only tree nodes may use: so a successor finds some that hold no dirty page.
 const NODE_FRAMES_MIN: usize = 4;
 
 /// A page of a file: the inode and the page's number in it.
@@ -278,8 +278,8 @@ impl Cache {
         again
     }
 
-    /// Takes over a predecessor's frames: these are in use.
-    pub(crate) fn take_back(&mut self, used: BTreeSet<FrameNo>) {
+    /// Takes over a predecessor's frames: these may be in use.
+    pub(crate) fn keep_frames(&mut self, used: &BTreeSet<FrameNo>) {
         self.free.retain(|frame| !used.contains(frame));
     }
 

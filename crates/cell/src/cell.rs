@@ -227,6 +227,9 @@ impl Cell {
         self.now = now;
         let out = &mut Out { memory, effects };
         self.revoke_late(out);
+        if self.replay.needs_frames() {
+            self.keep_frames(out);
+        }
         match event {
             Event::Request { from, header, request } => self.request(from, header, request, out),
             Event::Peer { from, message } => self.peer(from, message, out),
@@ -344,7 +347,7 @@ impl Cell {
             Order::Replay => self.start_replay(),
             Order::Claimed { chunks } => self.chunks_claimed(&chunks, out),
             Order::Abandoned { number } => self.checkpoint_abandoned(number),
-            Order::Found { chunks } => self.give_chunks(chunks, out),
+            Order::Found { runs } => self.take_found(&runs, out),
             Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, out),
             Order::Joined { cell, .. } => self.peer_joined(cell, out),
             Order::Stop => {
@@ -378,11 +381,11 @@ impl Cell {
         self.seal_task(&task, answer, out);
         match outcome {
             Ok(answer) => self.finish(&task, answer, out),
-            Err(Stop::Fail(Errno::ENOSPC)) if task.may_retry() => {
+            Err(Stop::Fail(Errno::ENOSPC)) if task.may_retry(self.chunks.are_certain()) => {
                 // Holding locks it must not wait for a checkpoint, which waits for transactions.
                 self.release_txn(&mut task, out);
                 task.txn = None;
-                task.checkpointed = true;
+                task.checkpointed = self.chunks.are_certain();
                 self.wait(id, task, Wait::Checkpoint, out);
             }
             Err(Stop::Fail(errno)) => {

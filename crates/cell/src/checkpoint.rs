@@ -115,6 +115,7 @@ impl Cell {
     pub(crate) fn start_writing(&mut self, number: u64, count: bool) {
         if self.checkpoint.number == number {
             self.checkpoint.count = count;
+            self.chunks.begin_count(count);
             self.checkpoint.phase = Phase::Fixing;
             self.start(Task::new(Work::Fix));
         }
@@ -144,6 +145,10 @@ impl Cell {
         if !self.log.is_fresh() {
             written.log_start = self.log.pad(out.memory);
             self.snapshot_session(out);
+        }
+        if self.checkpoint.count {
+            let departing = self.shards.values().flat_map(|shard| shard.space.departing());
+            written.free = Some(self.chunks.count(departing.copied()));
         }
         self.behind.fixed();
         self.checkpoint.applied.append(&mut self.replay.applied);
@@ -288,6 +293,7 @@ impl Cell {
             self.give_chunks(chunks, out);
         }
         self.checkpoint.applied.clear();
+        self.chunks.end_count();
         self.log.switched();
         self.behind.switched();
         self.free_log(self.checkpoint.log_start, out);

@@ -1,5 +1,9 @@
 //! Where a shard's blocks come from: chunks out of the distributed pool that the cells share.
 //!
+//! **Lost chunks.** Free chunks that lay at a cell are lost with it. Until a checkpoint has counted what the
+//! others have, and what nobody has was handed out again (`warren-supervisor`'s `count.rs`), nobody can
+//! say that there is no chunk left: who finds none waits for another checkpoint.
+//!
 //! What a peer says of chunks is checked before the pool hears it: no chunk comes from it that no shard may
 //! own, or that one of this cell's has, and no cell is heard of that does not exist.
 
@@ -9,6 +13,7 @@ use std::ops::Range;
 use warren_base::{CellId, Errno, ShardId};
 use warren_pool::{Algorithm, Effect as PoolEffect, Get, Pool, PoolMessage, Ticket, Tuning};
 use warren_proto::Step;
+use warren_proto::control::{Exchanged, FreeChunks};
 
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, Memory, PeerBody};
@@ -27,7 +32,23 @@ pub(crate) struct Chunks {
     /// Some of them may be taken: nothing is given before that is known.
     held_back: bool,
     waiting: BTreeMap<Ticket, ShardId>,
+    /// Messages with chunks to and from each other cell, since its present process is known.
+    exchanged: BTreeMap<CellId, Exchanged>,
+    /// Some may have been lost and not been found.
+    certainty: Certainty,
 }
+
+/// Whether every free chunk lies at some cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Certainty {
+    Certain,
+    /// They do when the checkpoint under way counts.
+    Settling,
+    Uncertain,
+}
+
+/// Runs of chunks in one message.
+const RUNS_MAX: usize = 1000;
 
 impl Chunks {
     /// Of the `cells`, `first` creates the pool and the others join it there. `free` is what this cell
@@ -50,7 +71,13 @@ impl Chunks {
             Pool::join(id, first, algorithm, tuning)
         };
         let waiting = BTreeMap::new();
-        let mut chunks = Self { pool, cells, legal, early: free, held_back, waiting };
+        let certainty = match recovery {
+            Recovery::Process => Certainty::Uncertain,
+            _ => Certainty::Certain,
+        };
+        let exchanged = BTreeMap::new();
+        let mut chunks =
+            Self { pool, cells, legal, early: free, held_back, waiting, exchanged, certainty };
         chunks.add_early();
         chunks
     }
@@ -78,6 +105,45 @@ impl Chunks {
     pub(crate) fn peer_joined(&mut self, cell: CellId) {
         self.pool.peer_died(cell);
         self.pool.peer_joined(cell);
+        self.exchanged.remove(&cell);
+    }
+
+    /// A cell is lost, with the chunks that it had.
+    pub(crate) const fn peer_lost(&mut self) {
+        self.certainty = Certainty::Uncertain;
+    }
+
+    /// A checkpoint begins that counts chunks, or need not.
+    pub(crate) fn begin_count(&mut self, count: bool) {
+        if !count && self.certainty == Certainty::Uncertain {
+            self.certainty = Certainty::Settling;
+        }
+    }
+
+    /// That checkpoint counts.
+    pub(crate) fn end_count(&mut self) {
+        if self.certainty == Certainty::Settling {
+            self.certainty = Certainty::Certain;
+        }
+    }
+
+    pub(crate) fn are_certain(&self) -> bool {
+        self.certainty == Certainty::Certain
+    }
+
+    fn exchanged_with(&mut self, with: CellId) -> &mut Exchanged {
+        self.exchanged.entry(with).or_insert(Exchanged { with, ..Exchanged::default() })
+    }
+
+    /// What lies here now, and `more` that will.
+    pub(crate) fn count(&self, more: impl Iterator<Item = u64>) -> FreeChunks {
+        let mut all: Vec<u64> = self.pool.elements().chain(&self.early).copied().collect();
+        all.extend(more);
+        all.sort_unstable();
+        let runs: Vec<(u64, u64)> =
+            all.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run.len() as u64)).collect();
+        let runs = Some(runs).filter(|runs| runs.len() <= RUNS_MAX);
+        FreeChunks { runs, exchanged: self.exchanged.values().copied().collect() }
     }
 
     /// The lowest is added last, as the pool hands the newest out first: so a file grows upwards.
@@ -114,9 +180,11 @@ impl Cell {
                 return Ok(());
             }
             if std::mem::take(&mut task.no_chunk) {
-                if task.holds_locks() || std::mem::replace(&mut task.checkpointed, true) {
+                let is_certain = self.chunks.are_certain();
+                if task.holds_locks() || (is_certain && task.checkpointed) {
                     return Err(Errno::ENOSPC.into());
                 }
+                task.checkpointed |= is_certain;
                 return Err(Stop::Wait(Wait::Checkpoint));
             }
             match self.chunks.pool.get() {
@@ -155,6 +223,14 @@ impl Cell {
         self.poll_pool(out);
     }
 
+    /// Chunks that were lost with a cell.
+    pub(crate) fn take_found<M: Memory>(&mut self, runs: &[(u64, u64)], out: &mut Out<'_, M>) {
+        let legal = self.chunks.legal.clone();
+        let chunks = runs.iter().flat_map(|(first, count)| *first..first.saturating_add(*count));
+        let chunks = chunks.take_while(|chunk| legal.contains(chunk)).collect();
+        self.give_chunks(chunks, out);
+    }
+
     pub(crate) fn pool_message<M: Memory>(
         &mut self,
         from: CellId,
@@ -162,6 +238,9 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) {
         if self.may_be(&message) {
+            if let PoolMessage::Transfer { .. } = message {
+                self.chunks.exchanged_with(from).taken += 1;
+            }
             self.chunks.pool.handle(from, message);
             self.poll_pool(out);
         }
@@ -186,6 +265,9 @@ impl Cell {
         while let Some(effect) = self.chunks.pool.poll() {
             match effect {
                 PoolEffect::Send { to, message } => {
+                    if let PoolMessage::Transfer { .. } = message {
+                        self.chunks.exchanged_with(to).given += 1;
+                    }
                     out.effects
                         .push(Effect::Send { to, message: Self::message(PeerBody::Pool(message)) });
                 }

@@ -67,6 +67,7 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) {
         self.peers.lost.insert(lost);
+        self.chunks.peer_lost();
         self.log.forget_asking(lost);
         self.replay.forget_early(lost);
         self.drop_tasks_for(lost);

@@ -76,6 +76,8 @@ pub(crate) struct Replay {
     record: Option<(RawRecord, Vec<Step>, Cause)>,
     made: usize,
     claimed: Vec<(u64, warren_base::ShardId)>,
+    /// The frames that the predecessor's table names have been set aside.
+    frames_kept: bool,
     /// The last request of each slot that the log says was executed.
     executed: BTreeMap<SlotRef, (u32, Answer)>,
     /// Transactions decided here that some cell may not have heard of.
@@ -110,6 +112,7 @@ impl Replay {
             record: None,
             made: 0,
             claimed: Vec::new(),
+            frames_kept: kind != Recovery::Process,
             executed: BTreeMap::new(),
             decided: BTreeMap::new(),
             applied: BTreeSet::new(),
@@ -127,6 +130,11 @@ impl Replay {
     /// Whether the image still holds what is to be replayed: nothing may be logged.
     pub(crate) fn needs_image(&self) -> bool {
         matches!(self.phase, Phase::Loading | Phase::Cutting | Phase::Replaying)
+    }
+
+    /// Whether nothing may be read into a frame yet.
+    pub(crate) const fn needs_frames(&self) -> bool {
+        !self.frames_kept
     }
 
     /// A message came that rests on another cell's log, before that can be logged.
@@ -344,6 +352,16 @@ impl Cell {
         Ok(())
     }
 
+    /// Sets aside what the predecessor's frames may hold of dirty pages. There are others: some frames
+    /// never hold any ([`crate::cache`]).
+    pub(crate) fn keep_frames<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        let frames = (0..self.cache.frames()).map(FrameNo);
+        let tagged = frames.filter(|frame| self.table.read(*frame, out.memory).is_some());
+        let tagged = tagged.collect();
+        self.cache.keep_frames(&tagged);
+        self.replay.frames_kept = true;
+    }
+
     /// Dirty pages of the predecessor, from its frames. Everything that has to be read is read before
     /// anything is changed, and nothing is logged before all is done: whoever is lost in between has a
     /// successor that does the same again.
@@ -373,10 +391,14 @@ impl Cell {
             .filter(|(at, _)| lives(at))
             .map(|(at, (_, frame))| (*frame, *at))
             .collect();
-        self.cache.take_back(kept.keys().copied().collect());
         for frame in (0..self.cache.frames()).map(FrameNo) {
+            let is_tagged = self.table.read(frame, out.memory).is_some();
             match kept.get(&frame) {
-                None => self.table.clear(frame, out.memory),
+                None if is_tagged => {
+                    self.table.clear(frame, out.memory);
+                    self.cache.give_frame(frame);
+                }
+                None => {}
                 Some(at) => {
                     self.cache.insert(*at, frame, PageState::Dirty);
                     self.behind.insert(at.0);

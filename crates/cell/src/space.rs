@@ -182,6 +182,11 @@ impl Space {
         }
     }
 
+    /// Chunks that leave with the checkpoint being written.
+    pub(crate) fn departing(&self) -> &[u64] {
+        &self.departing
+    }
+
     /// The checkpoint that is being written no longer refers to what was freed so far. Returns the
     /// chunks that came and those that leave with it.
     pub(crate) fn seal(&mut self) -> (Vec<u64>, Vec<u64>) {

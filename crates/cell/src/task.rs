@@ -167,9 +167,10 @@ impl Task {
         }
     }
 
-    /// Whether it is a transaction that may try again after a checkpoint has freed space.
-    pub(crate) fn may_retry(&self) -> bool {
-        self.txn.is_some() && !self.checkpointed
+    /// Whether it is a transaction that may try again after a checkpoint has freed space, or found what was
+    /// lost.
+    pub(crate) fn may_retry(&self, are_chunks_certain: bool) -> bool {
+        self.txn.is_some() && !(self.checkpointed && are_chunks_certain)
     }
 
     /// Whether others wait for it, so that it must not wait for a checkpoint.

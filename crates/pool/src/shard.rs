@@ -232,6 +232,11 @@ impl<T: Clone> Pool<T> {
         }
     }
 
+    /// What lies in this shard.
+    pub fn elements(&self) -> impl Iterator<Item = &T> {
+        self.elements.iter()
+    }
+
     /// Whether the shard takes adds.
     pub fn is_member(&self) -> bool {
         self.phase == Phase::Member

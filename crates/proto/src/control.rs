@@ -26,8 +26,9 @@ pub enum Order {
     /// Checkpoint `number` was given up, for a cell was lost meanwhile. Nothing failed: who waits for it
     /// waits for the next.
     Abandoned { number: u64 },
-    /// Free chunks that nobody has any more, since a cell was lost: they are this cell's to give.
-    Found { chunks: Vec<u64> },
+    /// Free chunks that nobody has any more, since a cell was lost: they are this cell's to give. Runs: the
+    /// first of each, and how many.
+    Found { runs: Vec<(u64, u64)> },
     /// Recovery: where the log of each cell ends, as far as is known. Cut your own accordingly.
     Cut { ends: Vec<Lsn> },
     /// Recovery: replay your log up to its cut.
@@ -62,8 +63,8 @@ pub struct Written {
 /// The free chunks of a cell when it fixed its state, and what it had exchanged with others by then.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Wire)]
 pub struct FreeChunks {
-    /// Runs of chunks: the first of each, and how many.
-    pub chunks: Vec<(u64, u64)>,
+    /// Runs of chunks: the first of each, and how many. `None`: too many to tell.
+    pub runs: Option<Vec<(u64, u64)>>,
     /// For every other cell: messages with chunks that went there and that came from there, since either
     /// of the two was started last.
     pub exchanged: Vec<Exchanged>,

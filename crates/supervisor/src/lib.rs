@@ -15,6 +15,7 @@
 
 mod admission;
 mod barrier;
+mod count;
 mod event;
 mod fleet;
 mod ledger;

@@ -19,6 +19,7 @@ use warren_proto::Wire;
 use warren_proto::control::Order;
 
 use crate::admission::send;
+use crate::count;
 use crate::event::{Effect, Failure};
 use crate::fleet::CellState;
 use crate::set::CellSet;
@@ -104,6 +105,19 @@ impl Supervisor {
         self.barrier.wanted = true;
         if self.stage == (Stage::LastCheckpoint { started: true }) {
             self.stage = Stage::LastCheckpoint { started: false };
+        }
+    }
+
+    /// Hands out again what free chunks nobody has, if all cells have said which they have.
+    pub(crate) fn count_chunks(&mut self, turn: &mut Turn<'_>) {
+        let written = self.barrier.parts().expect("all cells have written");
+        if !self.losses.uncounted {
+            return;
+        }
+        if let Some(missing) = count::missing(self.recorder.ledger(), written) {
+            self.losses.uncounted = false;
+            // Whoever finds none asks all others, so it may be anybody's.
+            count::hand_out(&missing, written[0].0, turn.effects);
         }
     }
 

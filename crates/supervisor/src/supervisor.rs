@@ -87,7 +87,7 @@ pub struct Supervisor {
     pub(crate) admission: Admission,
     pub(crate) losses: Losses,
     pub(crate) barrier: Barrier,
-    recorder: Recorder,
+    pub(crate) recorder: Recorder,
     pub(crate) stage: Stage,
     recovery: Option<Recovery>,
     /// A superblock copy to bring up to date before anything else.
@@ -437,7 +437,11 @@ impl Supervisor {
     ) {
         match self.barrier.written(from, number, result) {
             None => {}
-            Some(Ok(())) => self.begin_recording(turn),
+            Some(Ok(())) => {
+                // Once: what is handed out is not handed out again when it is recorded again.
+                self.count_chunks(turn);
+                self.begin_recording(turn);
+            }
             Some(Err(errno)) => self.checkpoint_failed(errno, turn),
         }
     }

@@ -1,6 +1,6 @@
 //! The simulated fleet: cells and the supervisor, and the links between them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warren_base::limits::BLOCK_SIZE;
@@ -138,6 +138,8 @@ pub struct Slots {
     pub(super) posted: BTreeMap<SlotRef, (RequestHeader, Request)>,
     /// The number of the last reply that is in each.
     pub(super) answered: BTreeMap<SlotRef, u32>,
+    /// Whose slots this process knows.
+    pub(super) admitted: BTreeSet<ClientId>,
     /// The last request of each that this process has taken.
     pub(super) taken: BTreeMap<SlotRef, u32>,
 }
@@ -550,7 +552,15 @@ impl World {
             self.plan(delay, Happening::Order { to, epoch });
         }
         self.prepare_order(to, &order);
+        let admitted = match order {
+            Order::Admit { client, .. } => Some(client),
+            _ => None,
+        };
         self.happen_to(to, Event::Order(order));
+        if let Some(client) = admitted {
+            self.cells[usize::from(to.0)].slots.admitted.insert(client);
+            self.look_at_slots(to);
+        }
     }
 
     fn deliver_report(&mut self, from: CellId) {

@@ -51,7 +51,10 @@ impl World {
         }
         Some(match self.rng.below(3) {
             0 => Death::Before,
-            1 => Death::AtStore(self.rng.below(STORES_MAX)),
+            1 => Death::AtStore({
+                let most = *self.rng.pick(&[2, 6, STORES_MAX]);
+                self.rng.below(most)
+            }),
             _ => Death::After,
         })
     }
@@ -149,7 +152,7 @@ impl World {
         let cell = Cell::new(config, self.clock(), &mut effects);
         let host = &mut self.cells[usize::from(id.0)];
         (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
-        host.slots.taken = BTreeMap::new();
+        (host.slots.taken, host.slots.admitted) = Default::default();
         let has_orders = !host.orders.is_empty();
         for other in (0..cells).map(CellId).filter(|other| *other != id) {
             self.open_link(other, id);
@@ -195,7 +198,7 @@ impl World {
     ) {
         let host = &mut self.cells[usize::from(cell.0)];
         host.slots.posted.insert(from, (header, request.clone()));
-        if host.dead || !host.is_ready || !host.slots.is_new(from, header.seq) {
+        if host.dead || !host.is_ready || !host.slots.may_take(from, header.seq) {
             return;
         }
         host.slots.taken.insert(from, header.seq);
@@ -204,11 +207,20 @@ impl World {
 
     /// The cell serves: it looks at all slots.
     pub(super) fn cell_is_ready(&mut self, id: CellId) {
-        let host = &mut self.cells[usize::from(id.0)];
-        host.lost_in_a_row = 0;
+        self.cells[usize::from(id.0)].lost_in_a_row = 0;
+        self.note_unanswered(id);
+        self.look_at_slots(id);
+    }
+
+    /// A driver that serves looks at all slots of the clients that it knows.
+    pub(super) fn look_at_slots(&mut self, id: CellId) {
+        let host = &self.cells[usize::from(id.0)];
+        if !host.is_ready {
+            return;
+        }
         let waiting = host.slots.posted.iter();
         let waiting: Vec<_> = waiting
-            .filter(|(from, (header, _))| host.slots.is_new(**from, header.seq))
+            .filter(|(from, (header, _))| host.slots.may_take(**from, header.seq))
             .map(|(from, (header, request))| (*from, *header, request.clone()))
             .collect();
         if !waiting.is_empty() {
@@ -217,7 +229,6 @@ impl World {
         for (from, header, request) in waiting {
             self.plan_request(id, from, header, request);
         }
-        self.note_unanswered(id);
     }
 
     /// What a predecessor did for clients that are gone: nobody will hear of it, but it happened.
@@ -234,9 +245,9 @@ impl World {
 }
 
 impl Slots {
-    /// Whether nobody has answered the request, and this process has not taken it.
-    fn is_new(&self, from: SlotRef, seq: u32) -> bool {
+    /// Whether nobody has answered the request, and this process has not taken it but could.
+    fn may_take(&self, from: SlotRef, seq: u32) -> bool {
         let before = |numbers: &BTreeMap<SlotRef, u32>| numbers.get(&from).is_none_or(|n| *n < seq);
-        before(&self.answered) && before(&self.taken)
+        self.admitted.contains(&from.client) && before(&self.answered) && before(&self.taken)
     }
 }

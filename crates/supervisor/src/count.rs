@@ -1,0 +1,105 @@
+//! Free chunks that were lost with a cell, found by counting (design 10: what lies in a dead shard of the pool
+//! is gone with it, and added again by whoever knows that it is free).
+//!
+//! Every cell says with its part of a checkpoint which free chunks it has when it fixes its state (its
+//! *sample*), and how many messages with chunks it had exchanged with each other cell by then. Chunks that
+//! the region map has as free, that no cell has claimed, and that are in no sample, are nobody's, if
+//!
+//! > for every pair, y had taken at its sample what x had given it at its own.
+//!
+//! Why. Let a chunk that is free in the map, and not claimed by the time of any sample, lie at some cell or be
+//! on its way to one, now. Of all its arrivals at a cell (its first place counts as one) take the last that
+//! was before that cell's sample; there is one, since it was somewhere before the first sample. If it was
+//! still there at the sample, it is in it. Else it had been given away before the sample, and by the
+//! condition its next receiver had taken it before its own: that arrival is later, and before a sample, too.
+//!
+//! What leaves the map's owners with this very checkpoint becomes free when it counts, and is not looked at.
+//! What a shard claims after a sample was in one. What leaves a shard that has claimed it since the last
+//! checkpoint is in the sample of its cell. While a cell is lost no checkpoint is taken, so all counts of a
+//! pair are of the same two processes.
+
+use std::collections::BTreeMap;
+
+use warren_base::CellId;
+use warren_disk::Owner;
+use warren_proto::control::{FreeChunks, Order, Written};
+
+use crate::event::Effect;
+use crate::ledger::Ledger;
+
+/// Runs of one order.
+const RUNS_MAX: usize = 1000;
+
+/// The free chunks that nobody has; `None` if that cannot be told now.
+pub(crate) fn missing(ledger: &Ledger, written: &[(CellId, Written)]) -> Option<Vec<u64>> {
+    let samples = written.iter().map(|(cell, part)| Some((*cell, part.free.as_ref()?)));
+    let samples: BTreeMap<CellId, &FreeChunks> = samples.collect::<Option<_>>()?;
+    if !is_cut(&samples) {
+        return None;
+    }
+    let free = |(chunk, owner): (u64, Owner)| (owner == Owner::Free).then_some(chunk);
+    let mut missing: Vec<u64> = ledger.regions().iter().filter_map(free).collect();
+    let mut had: Vec<(u64, u64)> = Vec::new();
+    for sample in samples.values() {
+        had.extend(sample.runs.as_ref()?);
+    }
+    had.extend(written.iter().flat_map(|(_, part)| &part.claimed).map(|(chunk, _)| (*chunk, 1)));
+    had.sort_unstable();
+    // Both rise, so each run is passed once.
+    let mut runs = had.into_iter().peekable();
+    missing.retain(|chunk| {
+        while runs.next_if(|(first, count)| first.saturating_add(*count) <= *chunk).is_some() {}
+        runs.peek().is_none_or(|(first, _)| chunk < first)
+    });
+    Some(missing)
+}
+
+/// Whether everything that was given away before its giver's sample was taken before its taker's.
+fn is_cut(samples: &BTreeMap<CellId, &FreeChunks>) -> bool {
+    let taken = |by: CellId, from: CellId| {
+        let of = samples.get(&by)?.exchanged.iter().find(|other| other.with == from)?;
+        Some(of.taken)
+    };
+    samples.iter().all(|(giver, sample)| {
+        let mut given = sample.exchanged.iter();
+        given.all(|to| taken(to.with, *giver).unwrap_or(0) >= to.given)
+    })
+}
+
+/// Tells `cell` that these are its to give.
+pub(crate) fn hand_out(chunks: &[u64], cell: CellId, effects: &mut Vec<Effect>) {
+    let runs: Vec<(u64, u64)> =
+        chunks.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run.len() as u64)).collect();
+    for runs in runs.chunks(RUNS_MAX) {
+        effects.push(Effect::Send { to: cell, order: Order::Found { runs: runs.to_vec() } });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_proto::control::Exchanged;
+
+    fn sample(given: &[(u16, u64)], taken: &[(u16, u64)]) -> FreeChunks {
+        let mut exchanged: BTreeMap<CellId, Exchanged> = BTreeMap::new();
+        for (cell, given) in given {
+            let with = CellId(*cell);
+            exchanged.entry(with).or_insert(Exchanged { with, given: 0, taken: 0 }).given = *given;
+        }
+        for (cell, taken) in taken {
+            let with = CellId(*cell);
+            exchanged.entry(with).or_insert(Exchanged { with, given: 0, taken: 0 }).taken = *taken;
+        }
+        FreeChunks { runs: Some(Vec::new()), exchanged: exchanged.into_values().collect() }
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_no_ground_to_count_on() {
+        let (a, b) = (CellId(0), CellId(1));
+        for (given, taken, is_exact) in [(2, 2, true), (2, 1, false), (2, 3, true), (1, 0, false)] {
+            let (from, to) = (sample(&[(1, given)], &[]), sample(&[], &[(0, taken)]));
+            let samples = BTreeMap::from([(a, &from), (b, &to)]);
+            assert_eq!(is_cut(&samples), is_exact, "{given} given, {taken} taken");
+        }
+    }
+}
