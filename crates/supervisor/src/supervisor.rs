@@ -533,6 +533,7 @@ impl Supervisor {
                 pid: known.applicant.pid,
                 uid: known.applicant.credentials.uid,
                 front: known.applicant.front,
+                slots: known.applicant.slots,
                 state: known.state,
             })
             .collect();
