@@ -421,13 +421,8 @@ impl Cell {
     fn hear_others<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         self.replay.phase = Phase::Hearing;
         self.peers.tell_all();
-        for (txn, others) in std::mem::take(&mut self.replay.decided) {
-            self.resume_commit(txn, others, out);
-        }
-        for cell in self.peers.all() {
-            self.say_again(cell, out);
-        }
-        self.say_all(out);
+        let decided = std::mem::take(&mut self.replay.decided);
+        self.resume_commits(decided, out);
         self.hear_early(out);
         self.heard_all(out);
     }

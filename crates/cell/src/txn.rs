@@ -328,20 +328,31 @@ impl Cell {
         }
     }
 
-    /// Goes on with a transaction that a predecessor has decided.
-    pub(crate) fn resume_commit<M: Memory>(
-        &mut self,
-        txn: TxnId,
-        others: Vec<Change>,
-        out: &mut Out<'_, M>,
-    ) {
+    /// A transaction that a predecessor has decided is to be made by others.
+    fn take_over(&mut self, txn: TxnId, others: Vec<Change>) {
         let mut told: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in others {
             let owner = self.owner(change.shard()).expect("this cell has made the record");
             told.entry(owner).or_default().push(change);
         }
         self.committing.insert(txn, Committing::recovered(told));
-        self.advance_commit(txn, out);
+    }
+
+    /// Goes on with what a predecessor has decided: says all of it to everybody, and only then that this
+    /// is all.
+    pub(crate) fn resume_commits<M: Memory>(
+        &mut self,
+        decided: BTreeMap<TxnId, Vec<Change>>,
+        out: &mut Out<'_, M>,
+    ) {
+        let txns: Vec<TxnId> = decided.keys().copied().collect();
+        decided.into_iter().for_each(|(txn, others)| self.take_over(txn, others));
+        for cell in self.peers.all() {
+            self.say_again(cell, out);
+        }
+        // Some wait for nobody.
+        txns.into_iter().for_each(|txn| self.advance_commit(txn, out));
+        self.say_all(out);
     }
 
     /// Goes on with a decided transaction when everybody who was told has made the changes.
@@ -508,10 +519,10 @@ impl Cell {
         if !self.replay.is_done() || changes.iter().all(locked) {
             self.again += 1;
             self.start(Task::new(Work::Again { from, txn, changes }));
-        } else {
-            // Its locks are released when it is made, and not before.
+        } else if self.replay.applied.contains(&txn) {
             self.send_reply(from, PeerReply::Committed { txn }, out);
         }
+        // Anything else is a peer's nonsense: what is not made has its locks.
     }
 
     /// Whether the change is of something here that the transaction has locked for it.

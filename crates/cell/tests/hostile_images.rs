@@ -305,7 +305,7 @@ impl Bench {
                 self.checkpoint += 1;
                 Order::Drain { number: self.checkpoint }
             }
-            Report::Drained { number, .. } => Order::Write { number },
+            Report::Drained { number, .. } => Order::Write { number, count: false },
             Report::Written { number, result: Ok(_), .. } => Order::Switched { number },
             Report::Written { number, result: Err(errno), .. } => Order::Failed { number, errno },
             _ => return None,

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit};
+use rustix::net::{SendFlags, Shutdown};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, Resource, Rlimit};
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX, XATTR_NAME_MAX};
 use warren_base::{CellId, Errno, Ino, Timestamp};
 use warren_device::PoolFile;
@@ -69,7 +70,13 @@ fn main() -> ExitCode {
             "a_supervisor_that_dies_ever_again_ends_the_fleet",
             adoption::a_supervisor_that_dies_ever_again_ends_the_fleet,
         ),
+        ("all_cells_die_at_once", all_cells_die_at_once),
+        (
+            "a_cell_that_cannot_be_spoken_with_is_replaced",
+            a_cell_that_cannot_be_spoken_with_is_replaced,
+        ),
         ("calls_outlive_the_cell_that_they_wait_for", calls_outlive_the_cell_that_they_wait_for),
+        ("what_was_written_outlives_its_cell", what_was_written_outlives_its_cell),
         (
             "a_successor_waits_for_its_predecessors_writes",
             a_successor_waits_for_its_predecessors_writes,
@@ -595,6 +602,76 @@ fn a_dead_cell_has_a_successor() {
     }
 }
 
+/// All of them, again and again, some while they recover.
+fn all_cells_die_at_once() {
+    const CELLS: u16 = 3;
+    let scratch = Scratch::formatted("all-die");
+    let fleet = start_fleet(&scratch.options(CELLS), Lifetime::WithStarter).expect("start");
+    std::thread::scope(|scope| {
+        let busy = [0, 1].map(|thread| {
+            let pool = &scratch.pool;
+            scope.spawn(move || {
+                let mut files = Files::of(&connect(pool));
+                (0..400).for_each(|n| files.make(&format!("{thread} {n}")));
+            })
+        });
+        for round in 0..4 {
+            let before: Vec<u64> = (0..CELLS).map(|cell| kill_cell(&scratch.pool, cell)).collect();
+            if round % 2 == 1 {
+                await_start(&scratch.pool, 1, before[1]);
+                kill_cell(&scratch.pool, 1);
+            }
+            for (cell, restarts) in (0..CELLS).zip(before) {
+                await_successor(&scratch.pool, cell, restarts);
+            }
+        }
+        busy.into_iter().for_each(|thread| thread.join().expect("every call is answered"));
+    });
+    let mut files = Files::of(&connect(&scratch.pool));
+    for thread in [0, 1] {
+        for n in 0..400 {
+            files.lookup(Ino::ROOT, &format!("{thread} {n}"));
+        }
+    }
+    fleet.stop().expect("stop");
+}
+
+/// A cell whose link to the supervisor breaks, or says what no cell says, is ended and replaced.
+fn a_cell_that_cannot_be_spoken_with_is_replaced() {
+    let scratch = Scratch::formatted("nonsense");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    files.make("before");
+    for (restarts, cell) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let link =
+            link_of(door::status(&scratch.pool).expect("status").cells[usize::from(cell)].pid);
+        if restarts == 0 {
+            let nonsense = [0, 0xff, 0xff];
+            let sent = rustix::net::send(&link, &nonsense, SendFlags::NOSIGNAL);
+            assert_eq!(sent, Ok(nonsense.len()));
+        } else {
+            rustix::net::shutdown(&link, Shutdown::Write).expect("shut down");
+        }
+        drop(link);
+        await_successor(&scratch.pool, cell, restarts);
+        files.lookup(Ino::ROOT, "before");
+    }
+    fleet.stop().expect("stop");
+}
+
+/// The only socket of a cell's.
+fn link_of(pid: u32) -> std::os::fd::OwnedFd {
+    let is_socket = |entry: &fs::DirEntry| {
+        fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+    };
+    let mut fds = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").flatten();
+    let socket = fds.find(is_socket).expect("a link").file_name();
+    let number = socket.to_string_lossy().parse().expect("a number");
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("pid");
+    let cell = rustix::process::pidfd_open(pid, PidfdFlags::empty()).expect("pidfd");
+    rustix::process::pidfd_getfd(&cell, number, PidfdGetfdFlags::empty()).expect("its link")
+}
+
 /// Calls that wait at a cell when it dies (a lock, and a thousand short ones) are answered by its successor.
 fn calls_outlive_the_cell_that_they_wait_for() {
     let scratch = Scratch::formatted("waiting");
@@ -623,6 +700,46 @@ fn calls_outlive_the_cell_that_they_wait_for() {
         assert_eq!(waits.join().expect("a thread"), Ok(Reply::Done));
         busy.join().expect("every call is answered");
     });
+    fleet.stop().expect("stop");
+}
+
+/// A file is written while its cell dies again and again, before, in and after checkpoints; every byte that
+/// was answered is there each time.
+fn what_was_written_outlives_its_cell() {
+    const PAGE: usize = 4096;
+    let scratch = Scratch::formatted("written");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    let ino = files.create(Ino::ROOT, "written", NewInode::regular(0o600)).ino;
+    let handle = files.open(ino);
+    let mut rng = warren_base::Rng::new(1);
+    let mut model: Vec<u8> = Vec::new();
+    let page = |serial: u64| -> Vec<u8> { serial.to_le_bytes().repeat(PAGE / 8) };
+    let mut serial = 0;
+    for round in 0..40 {
+        let until = Instant::now() + Duration::from_millis(100 + rng.below(300));
+        while Instant::now() < until {
+            serial += 1;
+            let at = rng.below(400) as usize * PAGE;
+            model.resize(model.len().max(at + PAGE), 0);
+            model[at..at + PAGE].copy_from_slice(&page(serial));
+            files.write(handle, at as u64, &page(serial));
+            if rng.chance(1, 20) {
+                files.call(&Request::Sync);
+            }
+        }
+        let restarts = kill_cell(&scratch.pool, 0);
+        await_successor(&scratch.pool, 0, restarts);
+        for (n, expected) in model.chunks(PAGE).enumerate() {
+            let found = files.read(handle, (n * PAGE) as u64, PAGE as u32);
+            assert!(
+                found == expected,
+                "round {round}, page {n}: {:x?}, not {:x?}",
+                &found[..16],
+                &expected[..16]
+            );
+        }
+    }
     fleet.stop().expect("stop");
 }
 

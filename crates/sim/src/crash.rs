@@ -7,14 +7,14 @@
 //!           -> fleet of another size -> everything is read back and compared ] -> next life
 //! ```
 //!
-//! One seed, one queue of events, virtual time: a seed always runs alike. The power goes out, and no
-//! process is lost alone: `Recovery::Process` has no place here yet (it would be a fault beside
-//! [`World::power_cut`], which keeps the frames).
+//! One seed, one queue of events, virtual time: a seed always runs alike. While clients work, cells are
+//! killed alone too (`kill.rs`): their successors take over their frames, and the power cut comes later.
 
 mod audit;
 mod client;
 mod disk;
 mod fleet;
+mod kill;
 mod mix;
 mod model;
 
@@ -422,10 +422,12 @@ fn summary(happening: &Happening) -> [u64; 4] {
             [2 + (errno << 8), cell(*from), u64::from(to.client.0), u64::from(*seq)]
         }
         Happening::Step { client } => [3, *client as u64, 0, 0],
-        Happening::Peer { from, to } => [4, cell(*from), cell(*to), 0],
-        Happening::Order { to } => [5, cell(*to), 0, 0],
-        Happening::Report { from } => [6, cell(*from), 0, 0],
-        Happening::CellIo { cell: of, io } => [7, cell(*of), io.0, 0],
+        Happening::Peer { from, to, .. } => [4, cell(*from), cell(*to), 0],
+        Happening::Order { to, .. } => [5, cell(*to), 0, 0],
+        Happening::Report { from, .. } => [6, cell(*from), 0, 0],
+        Happening::Exited { cell: of, .. } => [12, cell(*of), 0, 0],
+        Happening::Start { cell: of } => [13, cell(*of), 0, 0],
+        Happening::CellIo { cell: of, io, .. } => [7, cell(*of), io.0, 0],
         Happening::SupervisorIo { io } => [8, io.0, 0, 0],
         Happening::Tick { cell: of, .. } => [9, cell(*of), 0, 0],
         Happening::SupervisorTick { .. } => [10, 0, 0, 0],

@@ -17,6 +17,7 @@ mod front;
 mod kernel;
 mod kill;
 pub(crate) mod lanes;
+pub(crate) mod process;
 mod program;
 pub(crate) mod queue;
 pub(crate) mod trace;
@@ -41,8 +42,9 @@ use crate::swarm::Swarm;
 use audit::Audit;
 use clients::{At, Client, SlotState};
 use disk::Disk;
-use fleet::{CellHost, Happening, Link, SupervisorHost};
+use fleet::{CellHost, Happening, SupervisorHost};
 use lanes::Lanes;
+use process::Link;
 use program::Known;
 use queue::EventQueue;
 use trace::Trace;
@@ -371,8 +373,10 @@ impl World {
         if findings.is_empty() {
             return Ok(());
         }
-        // Wrong answers tell more than a wrong disk.
-        self.check_history()?;
+        // Wrong answers tell more than a wrong disk, where it is known which are right.
+        if !self.lost {
+            self.check_history()?;
+        }
         Err(format!("fsck {when}:{findings}"))
     }
 
@@ -414,7 +418,9 @@ impl World {
     fn excuses(&self, invoked: u64) -> Excuses {
         let mut excuses = Excuses::default();
         excuses.set(Excuses::NO_SPACE, self.swarm.chunks.is_some() && self.lives == 1);
-        excuses.set(Excuses::IO, self.io_failed && (invoked < self.healed_at || self.is_broken()));
+        // A checkpoint that had failed already may be told of later.
+        let is_healed = self.healed_at < invoked.min(self.switched_at) && !self.is_broken();
+        excuses.set(Excuses::IO, self.io_failed && !is_healed);
         excuses
     }
 

@@ -20,6 +20,8 @@ fn seeds_pass_and_reach_the_rare_branches() {
         Err(failure) => panic!("{failure}"),
     };
     let rare = [
+        "a cell killed among its effects",
+        "a cell killed at a store",
         "a client acted between two stores of a cell",
         "a client hung up that held files or locks",
         "a client hung up with a request under way",
@@ -38,12 +40,15 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a path walked over copies",
         "a recall of pages waits for a read or write of them",
         "a stale inode refused",
+        "a successor found requests waiting",
+        "a successor killed before it was ready",
         "a stall",
         "a sync was told of a failure",
         "a write failed",
         "a write of the supervisor failed",
         "answered from copies",
         "block read by a cell",
+        "last words of a lost cell",
         "ENOSPC answered",
         "fsck while running",
         "link over two cells",
@@ -128,6 +133,21 @@ fn a_write_that_waits_for_its_own_recall_is_found() {
 #[test]
 fn locks_of_the_dead_are_found() {
     is_found(Plant::KeepLocks);
+}
+
+#[test]
+fn a_successor_that_keeps_lease_words_is_found() {
+    is_found(Plant::KeepWords);
+}
+
+#[test]
+fn a_request_executed_twice_is_found() {
+    is_found(Plant::ExecuteTwice);
+}
+
+#[test]
+fn a_successor_that_starts_before_its_predecessors_writes_are_done_is_found() {
+    is_found(Plant::StartEarly);
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //!
 //! * [`Supervisor`]: the whole; stages of a fleet's life.
 //! * `fleet`: cells and their epochs. `admission`: clients.
-//! * `barrier`: the phases of a checkpoint over all cells.
+//! * `barrier`: the phases of a checkpoint over all cells. `loss`: lost cells and their successors;
+//!   `count`: free chunks that were lost with them.
 //! * [`Ledger`]: what the device says of shards and chunks, and what a checkpoint changes in it.
 //! * `recorder`: the order of writes and flushes that makes a checkpoint count.
 
@@ -30,5 +31,6 @@ pub use admission::{ADMISSIONS_MAX, ClientState};
 pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId};
 pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};
+pub use loss::SUCCESSORS_MAX;
 pub use status::{CellStatus, ClientStatus, Status};
 pub use supervisor::{CHECKPOINT_INTERVAL, Config, Estate, STOP_MAX, STOP_WAIT, Stage, Supervisor};

@@ -9,6 +9,8 @@
 //! * A successor starts from what the last checkpoint made of the ledger: while one is being recorded none
 //!   starts, and one that still waits for cells is given up.
 //! * Between the loss of a cell and the readiness of its successor no checkpoint begins.
+//! * Once nobody knows which superblock counts (the recorder is broken) there are no successors: one would
+//!   take blocks for free that its predecessor had written for a checkpoint that may be on the device.
 //! * A cell hears of a loss before it hears of the successor, and of each once. A successor hears first of
 //!   those that are lost when it starts.
 
@@ -128,6 +130,10 @@ impl Supervisor {
             && !self.barrier.is_recording()
             && let Some(cell) = self.losses.next_heard()
         {
+            if self.recorder.broken().is_some() {
+                let epoch = self.fleet.epoch(cell);
+                return self.fail(Failure::CellExited { cell, epoch }, turn);
+            }
             self.losses.unheard.remove(&cell);
             let others = self.fleet.living();
             let epoch = self.fleet.restart(cell);

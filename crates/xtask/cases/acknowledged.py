@@ -1,12 +1,18 @@
-# Programs that remember every answer they got: acknowledged.py SECONDS SEED. Whatever dies meanwhile, no call
-# may fail, nothing that was answered may be lost, and nothing may be done twice. Prints how many operations
-# there were and the longest that one of them took, in milliseconds.
+# Programs that remember every answer they got: acknowledged.py SECONDS SEED [ENOUGH]. They end after so many
+# seconds, or when there is a file ENOUGH. Whatever dies meanwhile, no call may fail, nothing that was answered
+# may be lost, and nothing may be done twice. Prints how many operations there were and the longest that one of
+# them took, in milliseconds.
 import fcntl, os, random, struct, sys, time
 
 seconds, seed = float(sys.argv[1]), int(sys.argv[2])
+enough = sys.argv[3] if len(sys.argv) > 3 else None
 end = time.monotonic() + seconds
 COUNTERS = 3
 operations, slowest = 0, 0.0
+
+
+def is_time():
+    return time.monotonic() < end and not (enough and os.path.exists(enough))
 
 
 def timed(call, *arguments):
@@ -21,7 +27,7 @@ def appends(rng):
     """Each record once, in order: a write that is done twice or not at all shows."""
     log = os.open("appended", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     count = 0
-    while time.monotonic() < end:
+    while is_time():
         assert timed(os.write, log, b"%011d\n" % count) == 12
         count += 1
         if rng.randrange(50) == 0:
@@ -36,7 +42,7 @@ def names(rng):
     os.makedirs("names/a"), os.makedirs("names/b")
     present = set()
     serial = 0
-    while time.monotonic() < end:
+    while is_time():
         deed = rng.randrange(6)
         side = f"names/{rng.choice('ab')}"
         some = rng.choice(sorted(present)) if present else None
@@ -72,7 +78,7 @@ def names(rng):
 def counts(rng, own):
     """A counter under a lock, and how often this program has counted, in a file of its own."""
     counter, mine = os.open("counter", os.O_RDWR), 0
-    while time.monotonic() < end:
+    while is_time():
         timed(fcntl.lockf, counter, fcntl.LOCK_EX)
         (value,) = struct.unpack("<Q", timed(os.pread, counter, 8, 0))
         assert timed(os.pwrite, counter, struct.pack("<Q", value + 1), 0) == 8
@@ -89,7 +95,7 @@ def contents(rng):
     """Files against a copy in memory."""
     model = [bytearray() for _ in range(6)]
     files = [os.open(f"contents{n}", os.O_RDWR | os.O_CREAT | os.O_EXCL) for n in range(len(model))]
-    while time.monotonic() < end:
+    while is_time():
         n = rng.randrange(len(model))
         file, at, size = files[n], rng.randrange(900_000), rng.choice((1, 100, 4096, 65_536, 300_000))
         deed = rng.randrange(8)

@@ -1,12 +1,12 @@
 //! The fleet of one life: cells and the supervisor, the links between them, and their I/O.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, Lsn, MapVersion, ShardId};
 use warren_cell::{
-    Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerMessage,
-    Recovery, SlotRef,
+    Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, Recovery, SlotRef,
 };
 use warren_disk::{BlockWrite, Owner, Superblock};
 use warren_proto::control::{Order, Report};
@@ -17,9 +17,12 @@ use warren_supervisor::{
 };
 
 use super::{Stage, World};
+use crate::world::process::{Death, Killed, Link, Slots};
 
 /// Frames of a cell that recovers, as the runtime has them.
 const RECOVERY_FRAMES: u32 = 4096;
+/// Successors of one cell in one life are fewer.
+const EPOCHS_OF_A_LIFE: u32 = 1000;
 const MAP_VERSION: MapVersion = MapVersion(1);
 
 /// Everything that can happen.
@@ -44,22 +47,36 @@ pub enum Happening {
     Peer {
         from: CellId,
         to: CellId,
+        link: u64,
     },
     Order {
         to: CellId,
+        epoch: Epoch,
     },
     Report {
         from: CellId,
+        epoch: Epoch,
     },
     CellIo {
         cell: CellId,
+        epoch: Epoch,
         io: IoId,
+    },
+    /// The supervisor gets the exit notice of a cell's process.
+    Exited {
+        cell: CellId,
+        epoch: Epoch,
+    },
+    /// A cell's successor may start, if its predecessor has nothing under way any more.
+    Start {
+        cell: CellId,
     },
     SupervisorIo {
         io: SupervisorIo,
     },
     Tick {
         cell: CellId,
+        epoch: Epoch,
         at: Instant,
     },
     SupervisorTick {
@@ -77,7 +94,7 @@ enum Doing {
     Flush(u64),
 }
 
-struct InFlight {
+pub(super) struct InFlight {
     doing: Doing,
     block: BlockNo,
     frames: Vec<FrameNo>,
@@ -90,14 +107,22 @@ type Frame = Box<[u8; BLOCK_SIZE]>;
 
 /// A cell and what it has of the machine. While the cell runs it is taken out.
 pub struct CellHost {
-    cell: Option<Cell>,
+    pub(super) cell: Option<Cell>,
+    pub(super) epoch: Epoch,
     frames: Vec<Option<Frame>>,
-    in_flight: BTreeMap<IoId, InFlight>,
-    wake: Option<Instant>,
-    orders: VecDeque<Order>,
-    reports: VecDeque<Report>,
+    pub(super) in_flight: BTreeMap<(Epoch, IoId), InFlight>,
+    /// Its process is gone.
+    pub(super) dead: bool,
+    /// A successor is to start.
+    pub(super) is_starting: bool,
+    /// Successors that were lost since one was ready.
+    pub(super) lost_in_a_row: u64,
+    pub(super) wake: Option<Instant>,
+    pub(super) orders: VecDeque<Order>,
+    pub(super) reports: VecDeque<Report>,
+    pub(super) slots: Slots,
     /// Failed flushes of the device that it has heard of.
-    errors_seen: u64,
+    pub(super) errors_seen: u64,
 }
 
 enum SupervisorRequest {
@@ -107,7 +132,7 @@ enum SupervisorRequest {
 
 #[derive(Default)]
 pub struct SupervisorHost {
-    supervisor: Option<Supervisor>,
+    pub(super) supervisor: Option<Supervisor>,
     in_flight: BTreeMap<SupervisorIo, SupervisorRequest>,
     wake: Option<Instant>,
     errors_seen: u64,
@@ -117,9 +142,11 @@ pub struct SupervisorHost {
 #[derive(Default)]
 pub struct Fleet {
     pub map: Vec<CellId>,
-    cells: Vec<CellHost>,
-    links: BTreeMap<(CellId, CellId), VecDeque<PeerMessage>>,
-    supervisor: SupervisorHost,
+    pub(super) cells: Vec<CellHost>,
+    pub(super) links: BTreeMap<(CellId, CellId), Link>,
+    /// Links made so far.
+    pub(super) links_made: u64,
+    pub(super) supervisor: SupervisorHost,
 }
 
 impl World {
@@ -135,20 +162,41 @@ impl World {
         let (ledger, copies) = self.load_ledger();
         let recover = cells.is_none();
         let cells = cells.unwrap_or(ledger.logs().starts.len() as u16);
-        self.epoch += 1;
+        self.epoch += EPOCHS_OF_A_LIFE;
         self.stage = Stage::Starting;
         let shards = ledger.superblock().layout.shards();
         self.fleet.map = (0..shards).map(|shard| CellId(shard % cells)).collect();
         let mut started = Vec::new();
         for id in (0..cells).map(CellId) {
-            let config = self.cell_config(id, cells, &ledger, recover);
+            let area = ledger.superblock().layout.log_area(usize::from(id.0), usize::from(cells));
+            let log = match recover {
+                true => LogConfig {
+                    area,
+                    incarnation: ledger.logs().incarnation,
+                    start: ledger.logs().starts[usize::from(id.0)],
+                    recovery: Recovery::Power,
+                },
+                false => LogConfig {
+                    area,
+                    incarnation: ledger.superblock().generation + 1,
+                    start: Lsn(0),
+                    recovery: Recovery::None,
+                },
+            };
+            let epoch = Epoch(self.epoch);
+            let config = self.cell_config((id, epoch), cells, &ledger, log);
             let frames = CellConfig::frames_total(config.frames, config.log.area);
             let mut effects = Vec::new();
             let cell = Cell::new(config, self.clock(), &mut effects);
             self.fleet.cells.push(CellHost {
                 cell: Some(cell),
+                epoch,
                 frames: vec![None; frames as usize],
                 in_flight: BTreeMap::new(),
+                dead: false,
+                is_starting: false,
+                lost_in_a_row: 0,
+                slots: Slots::default(),
                 wake: None,
                 orders: VecDeque::new(),
                 reports: VecDeque::new(),
@@ -166,46 +214,47 @@ impl World {
         };
         self.fleet.supervisor.supervisor = Some(Supervisor::new(config));
         self.fleet.supervisor.errors_seen = self.disk.errors;
+        for cell in (0..cells).map(CellId) {
+            self.make_links(cell);
+        }
+        self.fleet.links.values_mut().for_each(|link| link.is_open = true);
         for (id, effects) in started {
             self.carry_out(id, effects);
         }
     }
 
-    fn cell_config(&self, id: CellId, cells: u16, ledger: &Ledger, recover: bool) -> CellConfig {
-        let (superblock, logs) = (ledger.superblock(), ledger.logs());
+    pub(super) fn cell_config(
+        &self,
+        (id, epoch): (CellId, Epoch),
+        cells: u16,
+        ledger: &Ledger,
+        log: LogConfig,
+    ) -> CellConfig {
+        let superblock = ledger.superblock();
         let map = &self.fleet.map;
         let own = |shard: &ShardId| map[usize::from(shard.0)] == id;
         let shards = (0..map.len() as u16).map(ShardId).filter(own);
         let free = ledger.regions().iter().filter(|(_, owner)| *owner == Owner::Free);
         let share = free.skip(usize::from(id.0)).step_by(usize::from(cells));
-        let area = superblock.layout.log_area(usize::from(id.0), usize::from(cells));
-        let log = match recover {
-            true => LogConfig {
-                area,
-                incarnation: logs.incarnation,
-                start: logs.starts[usize::from(id.0)],
-                recovery: Recovery::Power,
-            },
-            false => LogConfig {
-                area,
-                incarnation: superblock.generation + 1,
-                start: Lsn(0),
-                recovery: Recovery::None,
-            },
-        };
         CellConfig {
             id,
-            epoch: Epoch(self.epoch),
+            epoch,
             cells,
             map: map.clone(),
             map_version: MAP_VERSION,
             secret: superblock.secret,
             roots: shards.map(|shard| (shard, ledger.root(shard).copied())).collect(),
             owned_chunks: ledger.chunks_of_shards(),
-            free_chunks: share.map(|(chunk, _)| chunk).collect(),
+            free_chunks: match log.recovery {
+                Recovery::Process => Vec::new(),
+                _ => share.map(|(chunk, _)| chunk).collect(),
+            },
             reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
-            frames: if recover { RECOVERY_FRAMES } else { self.mix.frames },
+            frames: match log.recovery {
+                Recovery::Power => RECOVERY_FRAMES,
+                _ => self.mix.frames,
+            },
             log,
             generation: superblock.generation,
             plant: self.plant,
@@ -258,42 +307,75 @@ impl World {
         writes
     }
 
-    fn host(&mut self, id: CellId) -> &mut CellHost {
+    pub(super) fn host(&mut self, id: CellId) -> &mut CellHost {
         &mut self.fleet.cells[usize::from(id.0)]
     }
 
     /// An event happens to a cell, and what it wants done is begun.
-    fn happen_to(&mut self, id: CellId, event: Event) {
+    pub(super) fn happen_to(&mut self, id: CellId, event: Event) {
+        if self.host(id).dead {
+            return;
+        }
+        let death = self.draw_death(id);
+        if death == Some(Death::Before) {
+            return self.kill_cell(id);
+        }
         let mut cell = self.host(id).cell.take().expect("a cell does one thing at a time");
         let now = self.clock();
         let mut effects = Vec::new();
-        cell.apply(now, event, &mut SharedMemory { world: self, cell: id }, &mut effects);
+        let stores_left = match death {
+            Some(Death::AtStore(stores)) => Some(stores),
+            _ => None,
+        };
+        let mut memory = SharedMemory { world: self, cell: id, stores_left };
+        let apply = || cell.apply(now, event, &mut memory, &mut effects);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(apply)) {
+            if !panic.is::<Killed>() {
+                resume_unwind(panic);
+            }
+            return self.kill_cell(id);
+        }
+        if death.is_some() {
+            let done = self.rng.below(effects.len() as u64 + 1) as usize;
+            effects.truncate(done);
+            self.carry_out(id, effects);
+            return self.kill_cell(id);
+        }
+        let is_ready = cell.is_ready();
         self.host(id).cell = Some(cell);
         self.carry_out(id, effects);
+        if is_ready && !std::mem::replace(&mut self.host(id).slots.is_ready, true) {
+            self.host(id).lost_in_a_row = 0;
+            self.look_at_slots(id);
+        }
     }
 
-    fn carry_out(&mut self, id: CellId, effects: Vec<Effect>) {
+    pub(super) fn carry_out(&mut self, id: CellId, effects: Vec<Effect>) {
         for effect in effects {
             self.trace.note(self.now, &(id, &effect));
             match effect {
                 Effect::Reply { to, seq, answer, payload_len: _ } => {
+                    self.host(id).slots.answered.insert(to, seq);
                     let delay = self.message_delay();
                     self.plan(delay, Happening::Reply { from: id, to, seq, answer });
                 }
                 Effect::Send { to, message } => {
-                    let link = self.fleet.links.entry((id, to)).or_default();
-                    link.push_back(message);
-                    if link.len() == 1 {
+                    let link = self.fleet.links.get_mut(&(id, to)).expect("cells have links");
+                    link.messages.push_back(message);
+                    let is_first = link.messages.len() == 1 && link.is_open;
+                    let link = link.number;
+                    if is_first {
                         let delay = self.message_delay();
-                        self.plan(delay, Happening::Peer { from: id, to });
+                        self.plan(delay, Happening::Peer { from: id, to, link });
                     }
                 }
                 Effect::Report(report) => {
-                    let reports = &mut self.host(id).reports;
-                    reports.push_back(report);
-                    if reports.len() == 1 {
+                    let host = self.host(id);
+                    host.reports.push_back(report);
+                    let (is_first, epoch) = (host.reports.len() == 1, host.epoch);
+                    if is_first {
                         let delay = self.message_delay();
-                        self.plan(delay, Happening::Report { from: id });
+                        self.plan(delay, Happening::Report { from: id, epoch });
                     }
                 }
                 Effect::Read { io, block, frames } => {
@@ -309,7 +391,8 @@ impl World {
                 Effect::Wake(at) => {
                     let at = at.max(self.now);
                     self.host(id).wake = Some(at);
-                    self.queue.plan(at, Happening::Tick { cell: id, at });
+                    let epoch = self.host(id).epoch;
+                    self.queue.plan(at, Happening::Tick { cell: id, epoch, at });
                 }
             }
         }
@@ -325,19 +408,26 @@ impl World {
         let host = self.host(id);
         let taken_early = early.then(|| host.gather(&frames));
         let request = InFlight { doing, block, frames, taken_early, fails };
-        let before = host.in_flight.insert(io, request);
+        let epoch = host.epoch;
+        let before = host.in_flight.insert((epoch, io), request);
         assert!(before.is_none(), "an I/O number was used twice");
         let delay = self.io_delay();
-        self.plan(delay, Happening::CellIo { cell: id, io });
+        self.plan(delay, Happening::CellIo { cell: id, epoch, io });
     }
 
     fn is_faulty(&mut self, chance: u64) -> bool {
         self.is_working && chance > 0 && self.rng.chance(chance, 1000)
     }
 
-    fn io_done(&mut self, id: CellId, io: IoId) {
+    fn io_done(&mut self, id: CellId, epoch: Epoch, io: IoId) {
         let host = self.host(id);
-        let done = host.in_flight.remove(&io).expect("an I/O is done once");
+        let done = host.in_flight.remove(&(epoch, io)).expect("an I/O is done once");
+        let is_late = host.dead || host.epoch != epoch;
+        // What a dead cell has under way may still get there, or not.
+        if is_late && self.rng.chance(1, 2) {
+            return self.start_successor(id);
+        }
+        let host = self.host(id);
         let result = match done.doing {
             Doing::Read => {
                 let World { fleet, disk, .. } = self;
@@ -362,7 +452,10 @@ impl World {
                 result
             }
         };
-        self.happen_to(id, Event::IoDone { io, result });
+        match is_late {
+            true => self.start_successor(id),
+            false => self.happen_to(id, Event::IoDone { io, result }),
+        }
     }
 
     /// A write that fails may have written all the same.
@@ -411,11 +504,15 @@ impl World {
                     Order::Replay => self.count("logs replayed"),
                     _ => {}
                 }
-                let orders = &mut self.host(to).orders;
-                orders.push_back(order);
-                if orders.len() == 1 {
+                let host = self.host(to);
+                if host.dead && !host.is_starting {
+                    return;
+                }
+                host.orders.push_back(order);
+                let (is_first, epoch) = (host.orders.len() == 1 && !host.dead, host.epoch);
+                if is_first {
                     let delay = self.message_delay();
-                    self.plan(delay, Happening::Order { to });
+                    self.plan(delay, Happening::Order { to, epoch });
                 }
             }
             Said::Write { io, block, bytes } => {
@@ -445,7 +542,7 @@ impl World {
                 self.fail(format!("{connection:?} was refused: {errno}"));
             }
             Said::ForgetClient { .. } => {}
-            Said::Restart { .. } => {}
+            Said::Restart { cell, epoch } => self.restart_cell(cell, epoch),
             Said::Exit(result) => self.stage = Stage::Ended(result),
         }
     }
@@ -504,25 +601,30 @@ impl World {
     pub(super) fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Request { cell, from, header, request } => {
-                self.happen_to(cell, Event::Request { from, header, request });
+                self.offer(cell, from, header, request);
             }
             Happening::Reply { from, to, seq, answer } => self.answered(from, to, seq, answer),
             Happening::Step { client } => self.begin_operation(client),
-            Happening::Peer { from, to } => {
-                let link = self.fleet.links.get_mut(&(from, to)).expect("there is a message");
-                let message = link.pop_front().expect("there is a message");
-                if !link.is_empty() {
-                    let delay = self.message_delay();
-                    self.plan(delay, Happening::Peer { from, to });
+            Happening::Peer { from, to, link } => self.deliver_peer(from, to, link),
+            Happening::Order { to, epoch } => {
+                if !self.host(to).dead && self.host(to).epoch == epoch {
+                    self.deliver_order(to);
                 }
-                self.happen_to(to, Event::Peer { from, message });
             }
-            Happening::Order { to } => self.deliver_order(to),
-            Happening::Report { from } => self.deliver_report(from),
-            Happening::CellIo { cell, io } => self.io_done(cell, io),
+            Happening::Report { from, epoch } => {
+                if !self.host(from).dead && self.host(from).epoch == epoch {
+                    self.deliver_report(from);
+                }
+            }
+            Happening::CellIo { cell, epoch, io } => self.io_done(cell, epoch, io),
+            Happening::Exited { cell, epoch } => {
+                self.tell_supervisor(Heard::CellExited { cell, epoch });
+            }
+            Happening::Start { cell } => self.start_successor(cell),
             Happening::SupervisorIo { io } => self.supervisor_io_done(io),
-            Happening::Tick { cell, at } => {
-                if self.host(cell).wake.take_if(|wake| *wake == at).is_some() {
+            Happening::Tick { cell, epoch, at } => {
+                let is_its = self.host(cell).epoch == epoch;
+                if is_its && self.host(cell).wake.take_if(|wake| *wake == at).is_some() {
                     self.happen_to(cell, Event::Tick);
                 }
             }
@@ -538,7 +640,7 @@ impl World {
     fn nudge(&mut self) {
         if self.stage == Stage::Serving {
             let report = Report::WantCheckpoint { cell: CellId(0) };
-            let epoch = Epoch(self.epoch);
+            let epoch = self.host(CellId(0)).epoch;
             self.tell_supervisor(Heard::Report { from: CellId(0), epoch, report });
             self.plan_nudge();
         }
@@ -552,27 +654,37 @@ impl World {
     }
 
     fn deliver_order(&mut self, to: CellId) {
-        let orders = &mut self.host(to).orders;
-        let order = orders.pop_front().expect("there is an order");
-        if !orders.is_empty() {
+        let host = self.host(to);
+        let order = host.orders.pop_front().expect("there is an order");
+        let (is_empty, epoch) = (host.orders.is_empty(), host.epoch);
+        if !is_empty {
             let delay = self.message_delay();
-            self.plan(delay, Happening::Order { to });
+            self.plan(delay, Happening::Order { to, epoch });
         }
+        self.prepare_order(to, &order);
+        let admitted = match order {
+            Order::Admit { client, .. } => Some(client),
+            _ => None,
+        };
         self.happen_to(to, Event::Order(order));
+        if let Some(client) = admitted {
+            self.host(to).slots.admitted.insert(client);
+            self.look_at_slots(to);
+        }
     }
 
     fn deliver_report(&mut self, from: CellId) {
-        let reports = &mut self.host(from).reports;
-        let report = reports.pop_front().expect("there is a report");
-        if !reports.is_empty() {
+        let host = self.host(from);
+        let report = host.reports.pop_front().expect("there is a report");
+        let (is_empty, epoch) = (host.reports.is_empty(), host.epoch);
+        if !is_empty {
             let delay = self.message_delay();
-            self.plan(delay, Happening::Report { from });
+            self.plan(delay, Happening::Report { from, epoch });
         }
-        let epoch = Epoch(self.epoch);
         self.tell_supervisor(Heard::Report { from, epoch, report });
     }
 
-    fn clock(&self) -> Clock {
+    pub(super) fn clock(&self) -> Clock {
         Clock { monotonic: self.now, wall: self.wall() }
     }
 }
@@ -598,6 +710,20 @@ impl CellHost {
 struct SharedMemory<'a> {
     world: &'a mut World,
     cell: CellId,
+    /// Stores after which the cell's process is killed.
+    stores_left: Option<u64>,
+}
+
+impl SharedMemory<'_> {
+    /// A store begins: the process may not get to it.
+    fn store_begins(&mut self) {
+        if let Some(left) = &mut self.stores_left {
+            match left.checked_sub(1) {
+                Some(less) => *left = less,
+                None => resume_unwind(Box::new(Killed)),
+            }
+        }
+    }
 }
 
 impl Memory for SharedMemory<'_> {
@@ -606,6 +732,7 @@ impl Memory for SharedMemory<'_> {
     }
 
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        self.store_begins();
         self.world.host(self.cell).frame_mut(frame)
     }
 
@@ -617,6 +744,7 @@ impl Memory for SharedMemory<'_> {
         at: usize,
         len: usize,
     ) {
+        self.store_begins();
         let World { fleet, lanes, .. } = self.world;
         let frame = fleet.cells[usize::from(self.cell.0)].frame_mut(frame);
         lanes.read_request(from, offset, &mut frame[at..at + len]);
@@ -630,6 +758,7 @@ impl Memory for SharedMemory<'_> {
         offset: usize,
         len: usize,
     ) {
+        self.store_begins();
         let World { fleet, lanes, .. } = self.world;
         let frame = fleet.cells[usize::from(self.cell.0)].frame(frame);
         lanes.reply_mut(self.cell, to, offset, len).copy_from_slice(&frame[at..at + len]);

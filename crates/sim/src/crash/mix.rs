@@ -67,6 +67,8 @@ pub struct Mix {
     /// Bytes of the largest write, and how far into a file calls reach.
     pub write_max: u64,
     pub reach: u64,
+    /// Chances in 10,000 that a cell is killed at an event of its.
+    pub kills: u64,
     kinds: Vec<Kind>,
 }
 
@@ -90,6 +92,8 @@ impl Mix {
             flush_fails: if faulty { *rng.pick(&[0, 20, 200]) } else { 0 },
             write_max: *rng.pick(&[100, 5000, 12_288, 61_440]),
             reach: *rng.pick(&[100, 10_000, 60_000, 400_000]),
+            // What was written and not flushed when a cell died nobody writes again after a failed flush.
+            kills: if faulty { 0 } else { *rng.pick(&[0, 0, 3, 15, 60]) },
             kinds: draw_kinds(rng),
         }
     }

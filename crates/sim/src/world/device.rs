@@ -48,7 +48,7 @@ impl World {
     ) {
         self.count(if write { "block written by a cell" } else { "block read by a cell" });
         // Whoever cannot read what he takes over ends the fleet: that is no fault to survive.
-        let faulty = self.is_device_faulty() && self.cells[usize::from(id.0)].is_ready;
+        let faulty = self.is_device_faulty() && self.cells[usize::from(id.0)].slots.is_ready;
         let mut result = Ok(());
         if faulty && self.rng.chance(self.swarm.io_error, 1000) {
             self.io_failed = true;

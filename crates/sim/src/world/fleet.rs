@@ -1,6 +1,6 @@
 //! The simulated fleet: cells and the supervisor, and the links between them.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warren_base::limits::BLOCK_SIZE;
@@ -18,7 +18,7 @@ use warren_supervisor::{
 
 use super::clients::At;
 use super::device::{InFlight, SupervisorInFlight};
-use super::kill::{Death, Killed};
+use super::process::{Death, Killed, Slots};
 use super::{Phase, World};
 
 /// Successors of one cell in one life are fewer.
@@ -98,15 +98,6 @@ pub enum Happening {
     },
 }
 
-/// Messages of one cell to another in order: the first of them is on its way.
-#[derive(Debug, Default)]
-pub struct Link {
-    pub(super) number: u64,
-    /// The receiver has it too.
-    pub(super) is_open: bool,
-    pub(super) messages: VecDeque<PeerMessage>,
-}
-
 pub(super) type Frame = Box<[u8; BLOCK_SIZE]>;
 
 /// A cell and what it has of the machine. While the cell runs it is taken out.
@@ -121,27 +112,12 @@ pub struct CellHost {
     pub(super) dead: bool,
     /// A successor is to start.
     pub(super) is_starting: bool,
-    /// It serves clients.
-    pub(super) is_ready: bool,
     /// Successors that were lost since one was ready.
     pub(super) lost_in_a_row: u64,
     pub(super) wake: Option<Instant>,
     pub(super) orders: VecDeque<Order>,
     pub(super) reports: VecDeque<Report>,
     pub(super) slots: Slots,
-}
-
-/// What the slots hold that a cell's process looks at, and what it knows of them.
-#[derive(Default)]
-pub struct Slots {
-    /// The last request of each.
-    pub(super) posted: BTreeMap<SlotRef, (RequestHeader, Request)>,
-    /// The number of the last reply that is in each.
-    pub(super) answered: BTreeMap<SlotRef, u32>,
-    /// Whose slots this process knows.
-    pub(super) admitted: BTreeSet<ClientId>,
-    /// The last request of each that this process has taken.
-    pub(super) taken: BTreeMap<SlotRef, u32>,
 }
 
 /// The supervisor and its I/O.
@@ -187,7 +163,6 @@ impl World {
                 flush_failed: false,
                 dead: false,
                 is_starting: false,
-                is_ready: false,
                 lost_in_a_row: 0,
                 wake: None,
                 orders: VecDeque::new(),
@@ -310,7 +285,7 @@ impl World {
         let is_ready = cell.is_ready();
         self.cells[usize::from(id.0)].cell = Some(cell);
         self.carry_out(id, effects);
-        if is_ready && !std::mem::replace(&mut self.cells[usize::from(id.0)].is_ready, true) {
+        if is_ready && !std::mem::replace(&mut self.cells[usize::from(id.0)].slots.is_ready, true) {
             self.cell_is_ready(id);
         }
     }
@@ -420,6 +395,11 @@ impl World {
     fn ended(&mut self, result: Result<(), Failure>) {
         match result {
             Ok(()) => {}
+            // Which checkpoint is on the device nobody knew any more.
+            Err(Failure::CellExited { .. }) if self.supervisor_failed => {
+                self.count("a cell killed that could have no successor");
+                self.lost = true;
+            }
             // It had nothing left to do.
             Err(Failure::CellExited { cell, .. })
                 if self.cells[usize::from(cell.0)].dead && self.phase == Phase::Stopping =>

@@ -10,35 +10,18 @@
 //!      -> the last of its I/O is over -> the successor starts -> Ready: it looks at all slots
 //! ```
 
-use std::collections::BTreeMap;
-
 use warren_base::{CellId, Epoch};
 use warren_cell::{Cell, Event, LogConfig, Plant, Recovery, SlotRef};
 use warren_proto::control::Order;
 use warren_proto::{Request, RequestHeader};
 use warren_supervisor::{Event as Heard, Stage};
 
-use super::fleet::{Happening, Link, Slots};
+use super::fleet::Happening;
+use super::process::{Death, Link};
 use super::{Phase, World};
 
 /// Successors of one cell that may be killed in a row: with one more the fleet ends.
 const LOST_IN_A_ROW_MAX: u64 = 4;
-
-/// Stores of one event up to which a cell is killed at one: most have fewer.
-const STORES_MAX: u64 = 12;
-
-/// When a process dies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Death {
-    Before,
-    /// When it has made so many stores.
-    AtStore(u64),
-    /// When it has carried out some of the effects.
-    After,
-}
-
-/// What unwinds a cell that is killed.
-pub struct Killed;
 
 impl World {
     /// Whether the cell dies with the event that comes.
@@ -49,14 +32,7 @@ impl World {
         if !self.rng.chance(self.swarm.kills, 10_000) {
             return None;
         }
-        Some(match self.rng.below(3) {
-            0 => Death::Before,
-            1 => Death::AtStore({
-                let most = *self.rng.pick(&[2, 6, STORES_MAX]);
-                self.rng.below(most)
-            }),
-            _ => Death::After,
-        })
+        Some(Death::draw(&mut self.rng))
     }
 
     fn may_be_lost(&self, id: CellId) -> bool {
@@ -75,11 +51,10 @@ impl World {
     pub(super) fn kill_cell(&mut self, id: CellId) {
         self.count("a cell killed");
         let host = &mut self.cells[usize::from(id.0)];
-        if !host.is_ready {
-            host.lost_in_a_row += 1;
-        }
-        let (was_ready, epoch) = (host.is_ready, host.epoch);
-        (host.cell, host.wake, host.dead, host.is_ready) = (None, None, true, false);
+        let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
+        host.lost_in_a_row += u64::from(!was_ready);
+        (host.cell, host.wake, host.dead) = (None, None, true);
+        host.slots.forget();
         host.orders.clear();
         let reports = std::mem::take(&mut host.reports);
         if !was_ready {
@@ -152,7 +127,6 @@ impl World {
         let cell = Cell::new(config, self.clock(), &mut effects);
         let host = &mut self.cells[usize::from(id.0)];
         (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
-        (host.slots.taken, host.slots.admitted) = Default::default();
         let has_orders = !host.orders.is_empty();
         for other in (0..cells).map(CellId).filter(|other| *other != id) {
             self.open_link(other, id);
@@ -197,12 +171,9 @@ impl World {
         request: Request,
     ) {
         let host = &mut self.cells[usize::from(cell.0)];
-        host.slots.posted.insert(from, (header, request.clone()));
-        if host.dead || !host.is_ready || !host.slots.may_take(from, header.seq) {
-            return;
+        if host.slots.post(from, header, request.clone()) {
+            self.happen_to(cell, Event::Request { from, header, request });
         }
-        host.slots.taken.insert(from, header.seq);
-        self.happen_to(cell, Event::Request { from, header, request });
     }
 
     /// The cell serves: it looks at all slots.
@@ -214,15 +185,8 @@ impl World {
 
     /// A driver that serves looks at all slots of the clients that it knows.
     pub(super) fn look_at_slots(&mut self, id: CellId) {
-        let host = &self.cells[usize::from(id.0)];
-        if !host.is_ready {
-            return;
-        }
-        let waiting = host.slots.posted.iter();
-        let waiting: Vec<_> = waiting
-            .filter(|(from, (header, _))| host.slots.may_take(**from, header.seq))
-            .map(|(from, (header, request))| (*from, *header, request.clone()))
-            .collect();
+        let slots = &self.cells[usize::from(id.0)].slots;
+        let waiting = if slots.is_ready { slots.waiting() } else { Vec::new() };
         if !waiting.is_empty() {
             self.count("a successor found requests waiting");
         }
@@ -241,13 +205,5 @@ impl World {
                 self.would_answer(to, seq, hint, answer);
             }
         }
-    }
-}
-
-impl Slots {
-    /// Whether nobody has answered the request, and this process has not taken it but could.
-    fn may_take(&self, from: SlotRef, seq: u32) -> bool {
-        let before = |numbers: &BTreeMap<SlotRef, u32>| numbers.get(&from).is_none_or(|n| *n < seq);
-        self.admitted.contains(&from.client) && before(&self.answered) && before(&self.taken)
     }
 }

@@ -115,6 +115,7 @@ struct World {
     supervisor: Supervisor,
     cells: u16,
     device: Device,
+    epochs: Vec<Epoch>,
     /// What each cell has said and the supervisor not yet heard.
     said: Vec<VecDeque<Event>>,
     ios: BTreeMap<IoId, Io>,
@@ -163,6 +164,7 @@ impl World {
             supervisor: Supervisor::new(config),
             cells,
             device,
+            epochs: vec![EPOCH; usize::from(cells)],
             said: vec![VecDeque::new(); usize::from(cells)],
             ios: BTreeMap::new(),
             log: Vec::new(),
@@ -245,6 +247,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Send { to, ref order } => self.order(to, order),
+                Effect::Restart { cell, epoch } => self.restart(cell, epoch),
                 Effect::Write { io, block, bytes } => {
                     let is_free =
                         self.ios.values().all(|io| !matches!(io, Io::Write(b, _) if *b == block));
@@ -294,8 +297,26 @@ impl World {
                 panic!("nothing is recovered here");
             }
         };
-        let said = Event::Report { from: cell, epoch: EPOCH, report };
+        let epoch = self.epochs[usize::from(cell.0)];
+        let said = Event::Report { from: cell, epoch, report };
         self.said[usize::from(cell.0)].push_back(said);
+    }
+
+    /// The cell's process ends; what it had said may not be heard.
+    fn kill(&mut self, cell: CellId) {
+        let said = &mut self.said[usize::from(cell.0)];
+        let heard = self.rng.below(said.len() as u64 + 1) as usize;
+        let said: Vec<Event> = std::mem::take(said).into_iter().take(heard).collect();
+        said.into_iter().for_each(|event| self.apply(event));
+        let epoch = self.epochs[usize::from(cell.0)];
+        self.apply(Event::CellExited { cell, epoch });
+    }
+
+    fn restart(&mut self, cell: CellId, epoch: Epoch) {
+        assert_eq!(epoch.0, self.epochs[usize::from(cell.0)].0 + 1);
+        self.epochs[usize::from(cell.0)] = epoch;
+        let report = Report::Ready { cell, epoch, map: MapVersion(1) };
+        self.said[usize::from(cell.0)].push_back(Event::Report { from: cell, epoch, report });
     }
 
     /// Claims, releases and new roots at random.
@@ -645,23 +666,116 @@ fn a_last_checkpoint_that_fails_is_told() {
 }
 
 #[test]
-fn a_lost_cell_ends_the_fleet_whenever_it_is_lost() {
-    for turns in 0..40 {
+fn a_lost_cell_has_a_successor_whenever_it_is_lost() {
+    let client = ClientId(1);
+    for turns in 0..60 {
         let mut world = World::serving(3, turns);
         world.changes = 1;
         world.connect(1);
         world.want();
+        if turns % 3 == 0 {
+            world.apply(Event::Hangup { client });
+        }
         for _ in 0..turns {
             world.turn();
         }
         world.apply(Event::CellExited { cell: CellId(1), epoch: Epoch(0) });
-        assert_eq!(world.supervisor.stage(), Stage::Serving, "an earlier epoch concerns nobody");
-        world.apply(Event::CellExited { cell: CellId(1), epoch: EPOCH });
+        assert_eq!(world.epochs[1], EPOCH, "an earlier epoch concerns nobody");
+        world.kill(CellId(1));
+        let heard = Effect::Restart { cell: CellId(1), epoch: Epoch(2) };
+        assert!(!world.log.contains(&heard), "the others have not heard of it");
         world.settle();
-        let failure = Failure::CellExited { cell: CellId(1), epoch: EPOCH };
-        assert_eq!(world.exit(), Some(Err(failure)), "after {turns} turns");
-        world.crash(turns);
+        assert!(world.log.contains(&heard), "after {turns} turns");
+        let state = world.supervisor.status().cells[1].state;
+        assert_eq!((state, world.supervisor.stage()), (CellState::Ready, Stage::Serving));
+        assert_eq!(world.orders(|order| matches!(order, Order::Joined { .. })), 2);
+        let is_known = !world.supervisor.status().clients.is_empty();
+        assert_eq!(is_known, turns % 3 != 0, "after {turns} turns");
+        let admitted = world.log.contains(&Effect::AdmitClient { client });
+        assert!(admitted || !is_known, "after {turns} turns");
+        world.checkpoint();
+        assert_eq!(state_of(world.supervisor.ledger()), world.committed);
+        world.apply(Event::Stop);
+        world.settle();
+        assert_eq!(world.exit(), Some(Ok(())), "after {turns} turns");
     }
+}
+
+#[test]
+fn cells_that_are_lost_together_or_while_they_start_have_successors_too() {
+    for seed in 0..100 {
+        let mut world = World::serving(4, seed);
+        world.connect(1);
+        for kills in 1..8 {
+            for _ in 0..world.rng.below(12) {
+                world.turn();
+            }
+            let cell = CellId(world.rng.below(4) as u16);
+            let is_lost = world.supervisor.status().cells[usize::from(cell.0)].state;
+            if is_lost != CellState::Lost {
+                world.kill(cell);
+            }
+            if kills == 4 {
+                world.apply(Event::Stop);
+            }
+            if world.exit().is_some() || matches!(world.supervisor.stage(), Stage::Closing { .. }) {
+                break;
+            }
+        }
+        world.settle();
+        if let Some(result) = world.exit() {
+            let is_late = matches!(result, Ok(()) | Err(Failure::CellExited { .. }));
+            assert!(is_late, "seed {seed}: {result:?}");
+            continue;
+        }
+        let cells = world.supervisor.status().cells;
+        assert!(cells.iter().all(|cell| cell.state == CellState::Ready), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_cell_whose_successors_end_again_and_again_ends_the_fleet() {
+    let mut world = World::serving(2, 1);
+    for successor in 0..crate::SUCCESSORS_MAX {
+        assert_eq!(world.exit(), None, "successor {successor}");
+        world.said[1].clear();
+        world.kill(CellId(1));
+        while let Some(said) = world.said[0].pop_front() {
+            world.apply(said);
+        }
+    }
+    world.said[1].clear();
+    world.kill(CellId(1));
+    world.settle();
+    let failure = Failure::CellExited { cell: CellId(1), epoch: Epoch(1 + crate::SUCCESSORS_MAX) };
+    assert_eq!(world.exit(), Some(Err(failure)));
+}
+
+#[test]
+fn a_successor_waits_for_the_checkpoint_that_is_being_recorded() {
+    let mut world = World::serving(2, 1);
+    world.changes = 1;
+    world.want();
+    while world.ios.is_empty() {
+        assert!(world.turn(), "the checkpoint is written");
+    }
+    world.kill(CellId(0));
+    while let Some(said) = world.said[1].pop_front() {
+        world.apply(said);
+    }
+    assert_eq!(world.epochs[0], EPOCH);
+    world.settle();
+    assert_eq!((world.epochs[0], world.switched), (Epoch(2), FIRST));
+    assert_eq!(state_of(world.supervisor.ledger()), world.committed);
+}
+
+#[test]
+fn a_cell_that_is_lost_before_the_fleet_serves_ends_it() {
+    let mut world = World::new(2, 1);
+    world.apply(Event::CellExited { cell: CellId(1), epoch: EPOCH });
+    world.settle();
+    let failure = Failure::CellExited { cell: CellId(1), epoch: EPOCH };
+    assert_eq!(world.exit(), Some(Err(failure)));
 }
 
 #[test]

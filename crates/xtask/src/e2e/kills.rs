@@ -30,6 +30,9 @@ const LULL_MAX: Duration = Duration::from_millis(400);
 /// What the programs need beyond the kills themselves.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A file that says so to the program that remembers.
+const ENOUGH: &str = "enough";
+
 /// What the supervisor says when a cell is back.
 const BACK: &str = "serves again after ";
 
@@ -47,7 +50,7 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
 
 fn killed_cells(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let kills = if ground.options.full { KILLS_FULL } else { KILLS };
-    // A program that is told how long to work cannot be told how many kills there will be: about so long.
+    // At most, though it works no longer than there are kills.
     let time = Duration::from_secs(4) + (LULL_MAX + Duration::from_millis(300)) * kills as u32;
     let mut program = set_to_work(ground, fleet, time)?;
     let over = AtomicBool::new(false);
@@ -55,7 +58,8 @@ fn killed_cells(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
         let killing = scope.spawn(|| {
             let killed = Killer::new(ground, fleet).kill(kills, Instant::now() + time);
             over.store(true, Ordering::Relaxed);
-            killed
+            let enough = File::create(ground.path(ENOUGH)).context("cannot stop the program");
+            enough.and(killed)
         });
         let beside = match ground.options.full {
             true => work_beside(ground, fleet, &over),
@@ -77,12 +81,15 @@ fn killed_cells(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
 }
 
 fn set_to_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<Child> {
+    // Of a run with another number of cells.
+    let _absent = std::fs::remove_file(ground.path(ENOUGH));
     let place = fleet.mounted.join("acknowledged");
     std::fs::create_dir(&place).context("cannot make a directory")?;
     let log = File::create(ground.path("acknowledged.log")).context("cannot make a log")?;
     Command::new("python3")
         .arg(ground.root.join("crates/xtask/cases/acknowledged.py"))
         .args([time.as_secs().to_string(), ground.seed.to_string()])
+        .arg(ground.path(ENOUGH))
         .current_dir(place)
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("cannot share a log")?)

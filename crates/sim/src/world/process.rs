@@ -1,0 +1,95 @@
+//! What a cell's process is to a world that kills it: when it dies, what it knows of clients' slots, and what
+//! is on its way to it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use warren_base::{ClientId, Rng};
+use warren_cell::{PeerMessage, SlotRef};
+use warren_proto::{Request, RequestHeader};
+
+/// Stores of one event up to which a cell is killed at one: most have fewer.
+const STORES_MAX: u64 = 12;
+
+/// When a process dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Death {
+    Before,
+    /// When it has made so many stores.
+    AtStore(u64),
+    /// When it has carried out some of the effects.
+    After,
+}
+
+impl Death {
+    pub fn draw(rng: &mut Rng) -> Self {
+        match rng.below(3) {
+            0 => Self::Before,
+            1 => {
+                let most = *rng.pick(&[2, 6, STORES_MAX]);
+                Self::AtStore(rng.below(most))
+            }
+            _ => Self::After,
+        }
+    }
+}
+
+/// What unwinds a cell that is killed.
+pub struct Killed;
+
+/// Messages of one cell to another in order: the first of them is on its way.
+#[derive(Debug, Default)]
+pub struct Link {
+    pub number: u64,
+    /// The receiver has it too.
+    pub is_open: bool,
+    pub messages: VecDeque<PeerMessage>,
+}
+
+/// What the slots hold that a cell's process looks at, and what it knows of them.
+#[derive(Default)]
+pub struct Slots {
+    /// The process looks at them.
+    pub is_ready: bool,
+    /// The last request of each.
+    pub posted: BTreeMap<SlotRef, (RequestHeader, Request)>,
+    /// The number of the last reply that is in each.
+    pub answered: BTreeMap<SlotRef, u32>,
+    /// Whose slots this process knows.
+    pub admitted: BTreeSet<ClientId>,
+    /// The last request of each that this process has taken.
+    pub taken: BTreeMap<SlotRef, u32>,
+}
+
+impl Slots {
+    /// Whether nobody has answered the request, and this process has not taken it but could.
+    pub fn may_take(&self, from: SlotRef, seq: u32) -> bool {
+        let before = |numbers: &BTreeMap<SlotRef, u32>| numbers.get(&from).is_none_or(|n| *n < seq);
+        self.admitted.contains(&from.client) && before(&self.answered) && before(&self.taken)
+    }
+
+    /// A request is in its slot. Returns whether the process takes it now.
+    pub fn post(&mut self, from: SlotRef, header: RequestHeader, request: Request) -> bool {
+        // One that was looked at twice may come when there is a newer one.
+        let newest = self.posted.get(&from).map_or(0, |(newest, _)| newest.seq);
+        if header.seq >= newest {
+            self.posted.insert(from, (header, request));
+        }
+        let takes = self.is_ready && self.may_take(from, header.seq);
+        if takes {
+            self.taken.insert(from, header.seq);
+        }
+        takes
+    }
+
+    /// What waits in the slots, for a process that begins to look.
+    pub fn waiting(&self) -> Vec<(SlotRef, RequestHeader, Request)> {
+        let waiting = self.posted.iter();
+        let waiting = waiting.filter(|(from, (header, _))| self.may_take(**from, header.seq));
+        waiting.map(|(from, (header, request))| (*from, *header, request.clone())).collect()
+    }
+
+    /// The process is gone; what it knew goes with it.
+    pub fn forget(&mut self) {
+        (self.taken, self.admitted, self.is_ready) = Default::default();
+    }
+}
