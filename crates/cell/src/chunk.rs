@@ -101,10 +101,10 @@ impl Chunks {
         self.add_early();
     }
 
-    /// A cell that was lost is back. What had been sent to it and was not taken is here again.
+    /// A cell that was lost is back. What had been sent to it is its own if its log says so; else it is
+    /// found with what was lost.
     pub(crate) fn peer_joined(&mut self, cell: CellId) {
-        self.pool.peer_died(cell);
-        self.pool.peer_joined(cell);
+        self.pool.peer_replaced(cell);
         self.exchanged.remove(&cell);
     }
 

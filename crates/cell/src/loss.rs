@@ -5,8 +5,8 @@
 //! ```text
 //! Lost    everything that the dead had sent is handled; nothing more is sent to it; transactions that it
 //!         takes part in are given up and wait, holding nothing -> Heard
-//! Joined  chunks that it had not taken are here again; what it was told of decided transactions is said
-//!         again, then that this is all; what waited goes on
+//! Joined  what it was told of decided transactions is said again, then that this is all; what waited
+//!         goes on
 //! AllSaid from the successor: what its predecessor had locked here and not decided is released
 //! ```
 //!

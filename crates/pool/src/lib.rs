@@ -19,8 +19,8 @@
 //! * A message to a cell that has no shard of this pool comes back as [`Pool::peer_gone`]; to a
 //!   cell that is dying, not before that barrier.
 //!
-//! A cell that died can come back ([`Pool::rejoin`], [`Pool::peer_joined`]) without the handshake of one
-//! that joins: who the members are is known. Before every shard knows it again, a search may overlook
+//! A cell that died can come back ([`Pool::rejoin`], [`Pool::peer_replaced`]) without the handshake of
+//! one that joins: who the members are is known. Before every shard knows it again, a search may overlook
 //! elements there, and say empty too early.
 //!
 //! This crate is pure: no thread, no clock, no I/O, no chance.

@@ -147,7 +147,7 @@ impl<T: Clone> Pool<T> {
     }
 
     /// The shard of a cell that was lost, begun anew and empty. All `others` are told by
-    /// [`Self::peer_joined`]; until then they may overlook what comes to lie here.
+    /// [`Self::peer_replaced`]; until then they may overlook what comes to lie here.
     pub fn rejoin(
         me: CellId,
         others: impl Iterator<Item = CellId>,
@@ -160,8 +160,13 @@ impl<T: Clone> Pool<T> {
         pool
     }
 
-    /// The cell that died, as [`Self::peer_died`] has said, has a shard again.
-    pub fn peer_joined(&mut self, cell: CellId) {
+    /// The cell died, as [`Self::peer_died`] would say, and has a shard again. What was on its way to the
+    /// dead is not taken back: it may have been taken there, and put to a use that outlives it.
+    pub fn peer_replaced(&mut self, cell: CellId) {
+        if let Some(peer) = self.peers.get_mut(&cell) {
+            peer.unacked.clear();
+        }
+        self.peer_died(cell);
         self.know(cell);
         if self.search.is_some() {
             self.begin_search();

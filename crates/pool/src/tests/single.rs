@@ -260,3 +260,42 @@ fn boundless_estimates_and_questions_are_bounded() {
     settle(&mut [&mut a, &mut b, &mut c]);
     assert!(a.deferred.is_empty());
 }
+
+#[test]
+fn what_was_on_its_way_to_one_that_is_replaced_is_not_taken_back() {
+    let (mut a, mut b) = (Pool::create(A, Algorithm::Bulk, Tuning::default()), None);
+    let mut link = Pool::<u32>::join(B, A, Algorithm::Bulk, Tuning::default());
+    let exchange = |a: &mut Pool<u32>, b: &mut Pool<u32>| {
+        loop {
+            let (to_b, to_a) = (sent(a), sent(b));
+            if to_b.is_empty() && to_a.is_empty() {
+                return;
+            }
+            to_b.into_iter().for_each(|message| b.handle(A, message));
+            to_a.into_iter().for_each(|message| a.handle(B, message));
+        }
+    };
+    exchange(&mut a, &mut link);
+    a.add(7).expect("a member");
+    assert!(matches!(link.get(), Get::Pending(_)));
+    sent(&mut link).into_iter().for_each(|message| a.handle(B, message));
+    assert_eq!(a.local_size(), 0, "it is on its way");
+    a.peer_replaced(B);
+    assert_eq!(a.local_size(), 0);
+    let others = std::iter::once(A);
+    let again = b.insert(Pool::rejoin(B, others, Algorithm::Bulk, Tuning::default()));
+    sent(&mut a);
+    a.add(8).expect("a member");
+    assert!(matches!(again.get(), Get::Pending(_)));
+    exchange(&mut a, again);
+    assert_eq!(again.local_size() + a.local_size(), 0, "who waited has it");
+}
+
+/// Messages that a shard sends now.
+fn sent(pool: &mut Pool<u32>) -> Vec<PoolMessage<u32>> {
+    let message = |effect| match effect {
+        Effect::Send { message, .. } => Some(message),
+        _ => None,
+    };
+    std::iter::from_fn(|| pool.poll()).filter_map(message).collect()
+}
