@@ -176,6 +176,11 @@ impl Cell {
             batch.iter().for_each(|step| self.log.note(step));
             self.seal(Cause::Cell, out);
         }
+        // One a record: an answer may be long.
+        for request in self.unanswered_within(self.log.unanswered_bytes()) {
+            self.log.note(&Step::Unanswered { request });
+            self.seal(Cause::Cell, out);
+        }
         self.log.snapshot_taken();
     }
 

@@ -236,13 +236,20 @@ impl OpLog {
     /// Bytes that may still be logged, with room for what `dirty` pages will want.
     pub(crate) fn room(&self, dirty: usize) -> u64 {
         let used = self.end.0 - self.start.0;
-        let promised = RESERVE + self.session_bytes() + PER_DIRTY_PAGE * dirty as u64;
+        let session = self.session_bytes() + self.unanswered_bytes();
+        let promised = RESERVE + session + PER_DIRTY_PAGE * dirty as u64;
         self.area.bytes().saturating_sub(used + promised)
     }
 
     /// Bytes that are kept free for a snapshot of the session.
     const fn session_bytes(&self) -> u64 {
         self.area.bytes() / 4
+    }
+
+    /// Bytes that are kept free for answers that a predecessor may not have given: those of the requests that
+    /// were under way when it died.
+    pub(crate) const fn unanswered_bytes(&self) -> u64 {
+        self.area.bytes() / 16
     }
 
     /// Open files and held locks of a cell, together: what a snapshot of the session has room for.

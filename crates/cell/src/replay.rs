@@ -477,6 +477,11 @@ impl Cell {
         self.hear_early(out);
     }
 
+    /// The client is gone: it asks no more.
+    pub(crate) fn forget_executed(&mut self, client: ClientId) {
+        self.replay.executed.retain(|from, _| from.client != client);
+    }
+
     /// The answer of a request that a predecessor has executed.
     pub(crate) fn executed(&mut self, from: SlotRef, seq: u32) -> Option<Answer> {
         if self.replay.executed.is_empty() || self.plant == Some(Plant::ExecuteTwice) {
@@ -491,6 +496,25 @@ impl Cell {
     /// Answers of a predecessor that were not asked for again: their clients have them, or are gone.
     pub fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
         self.replay.executed.iter().map(|(slot, (seq, answer))| (*slot, *seq, answer))
+    }
+
+    /// The same, to be logged anew in so many bytes with what every record takes.
+    pub(crate) fn unanswered_within(&self, bytes: u64) -> Vec<Executed> {
+        const PER_RECORD: u64 = 64;
+        let mut left = bytes;
+        let executed = self.unanswered().map(|(from, seq, answer)| Executed {
+            client: from.client,
+            slot: from.slot,
+            seq,
+            answer: answer.clone(),
+        });
+        let fits = |request: &Executed| {
+            let size = request.to_bytes().len() as u64 + PER_RECORD;
+            let fits = size <= left;
+            left = left.saturating_sub(size);
+            fits
+        };
+        executed.take_while(fits).collect()
     }
 
     /// Opens, offsets and locks, as the steps of the session tell of them.
@@ -514,7 +538,9 @@ impl Cell {
                     self.opens.forget(handle);
                 }
                 drop(self.file_locks.forget_client(*client));
+                self.forget_executed(*client);
             }
+            Step::Unanswered { request } => self.note_executed(request.clone()),
             _ => {}
         }
     }

@@ -126,7 +126,8 @@ impl Cell {
             | Step::Closed { .. }
             | Step::Moved { .. }
             | Step::Locked { .. }
-            | Step::Expelled { .. } => {}
+            | Step::Expelled { .. }
+            | Step::Unanswered { .. } => {}
         }
     }
 
@@ -246,7 +247,8 @@ impl Cell {
             | Step::Closed { .. }
             | Step::Moved { .. }
             | Step::Locked { .. }
-            | Step::Expelled { .. } => {
+            | Step::Expelled { .. }
+            | Step::Unanswered { .. } => {
                 if !powerless {
                     self.remake_session(step);
                 }

@@ -168,6 +168,10 @@ pub enum Step {
     Expelled {
         client: ClientId,
     },
+    /// Session: a predecessor has executed the request, and nobody may have read the answer.
+    Unanswered {
+        request: Executed,
+    },
 }
 
 impl Step {
@@ -190,7 +194,8 @@ impl Step {
             | Self::Closed { .. }
             | Self::Moved { .. }
             | Self::Locked { .. }
-            | Self::Expelled { .. } => None,
+            | Self::Expelled { .. }
+            | Self::Unanswered { .. } => None,
         }
     }
 }

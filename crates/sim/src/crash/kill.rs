@@ -119,6 +119,7 @@ impl World {
         let errors = self.disk.errors;
         let host = self.host(id);
         (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
+        host.slots.forget();
         host.errors_seen = errors;
         let has_orders = !host.orders.is_empty();
         for other in (0..cells).map(CellId).filter(|other| *other != id) {

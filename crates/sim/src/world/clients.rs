@@ -296,6 +296,10 @@ impl World {
         if at.slot >= self.clients[client].slots.len() {
             return self.recalled(at, seq, answer);
         }
+        // What a lost cell had done for it was noted when a successor told of it.
+        if self.clients[client].is_gone && self.slot(at).asked.is_none() {
+            return;
+        }
         let slot = self.slot(at);
         let fits = slot.seq == seq && slot.asked.as_ref().is_some_and(|asked| asked.cell == from);
         if !fits {

@@ -114,10 +114,8 @@ impl World {
             }
             return self.start_successor(id);
         }
-        if done.flush.is_some() {
-            if std::mem::take(&mut host.flush_failed) {
-                return self.happen_to(id, Event::IoDone { io, result: Err(Errno::EIO) });
-            }
+        if done.flush.is_some() && std::mem::take(&mut host.flush_failed) {
+            return self.happen_to(id, Event::IoDone { io, result: Err(Errno::EIO) });
         }
         self.do_io(id, &done);
         self.happen_to(id, Event::IoDone { io, result: done.result });

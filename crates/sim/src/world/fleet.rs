@@ -300,8 +300,11 @@ impl World {
             self.trace.note(self.now, &(id, &effect));
             match effect {
                 Effect::Reply { to, seq, answer, payload_len: _ } => {
-                    self.cells[usize::from(id.0)].slots.answered.insert(to, seq);
+                    let slots = &mut self.cells[usize::from(id.0)].slots;
+                    slots.answered.insert(to, seq);
+                    let known = slots.hints.remove(&(to, seq));
                     let hint = self.place();
+                    let hint = known.unwrap_or(hint);
                     let delay = self.message_delay();
                     self.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
                 }

@@ -13,7 +13,7 @@
 use warren_base::{CellId, Epoch};
 use warren_cell::{Cell, Event, LogConfig, Plant, Recovery, SlotRef};
 use warren_proto::control::Order;
-use warren_proto::{Request, RequestHeader};
+use warren_proto::{Answer, Request, RequestHeader};
 use warren_supervisor::{Event as Heard, Stage};
 
 use super::fleet::Happening;
@@ -50,11 +50,13 @@ impl World {
     /// The cell's process is gone, whatever it was doing.
     pub(super) fn kill_cell(&mut self, id: CellId) {
         self.count("a cell killed");
+        let lost_at = self.place();
         let host = &mut self.cells[usize::from(id.0)];
         let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
         host.lost_in_a_row += u64::from(!was_ready);
         (host.cell, host.wake, host.dead) = (None, None, true);
         host.slots.forget();
+        host.slots.lost_at = lost_at;
         host.orders.clear();
         let reports = std::mem::take(&mut host.reports);
         if !was_ready {
@@ -127,6 +129,7 @@ impl World {
         let cell = Cell::new(config, self.clock(), &mut effects);
         let host = &mut self.cells[usize::from(id.0)];
         (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
+        host.slots.forget();
         let has_orders = !host.orders.is_empty();
         for other in (0..cells).map(CellId).filter(|other| *other != id) {
             self.open_link(other, id);
@@ -197,12 +200,18 @@ impl World {
 
     /// What a predecessor did for clients that are gone: nobody will hear of it, but it happened.
     fn note_unanswered(&mut self, id: CellId) {
-        let cell = self.cells[usize::from(id.0)].cell.as_ref().expect("it is ready");
-        let executed: Vec<_> = cell.unanswered().map(|(to, seq, a)| (to, seq, a.clone())).collect();
+        let host = &self.cells[usize::from(id.0)];
+        let cell = host.cell.as_ref().expect("it is ready");
+        let is_new = |(to, seq, _): &(SlotRef, u32, &Answer)| !host.slots.is_answered(*to, *seq);
+        let executed = cell.unanswered().filter(is_new);
+        let executed: Vec<_> = executed.map(|(to, seq, a)| (to, seq, a.clone())).collect();
         for (to, seq, answer) in executed {
             if self.clients.iter().any(|client| client.id == to.client && client.is_gone) {
                 let hint = self.place();
                 self.would_answer(to, seq, hint, answer);
+            } else {
+                let slots = &mut self.cells[usize::from(id.0)].slots;
+                slots.hints.entry((to, seq)).or_insert(slots.lost_at);
             }
         }
     }

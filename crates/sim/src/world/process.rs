@@ -54,6 +54,10 @@ pub struct Slots {
     pub posted: BTreeMap<SlotRef, (RequestHeader, Request)>,
     /// The number of the last reply that is in each.
     pub answered: BTreeMap<SlotRef, u32>,
+    /// Where in the order of events requests took effect that a lost process had executed.
+    pub hints: BTreeMap<(SlotRef, u32), u64>,
+    /// When the last process was lost.
+    pub lost_at: u64,
     /// Whose slots this process knows.
     pub admitted: BTreeSet<ClientId>,
     /// The last request of each that this process has taken.
@@ -65,6 +69,11 @@ impl Slots {
     pub fn may_take(&self, from: SlotRef, seq: u32) -> bool {
         let before = |numbers: &BTreeMap<SlotRef, u32>| numbers.get(&from).is_none_or(|n| *n < seq);
         self.admitted.contains(&from.client) && before(&self.answered) && before(&self.taken)
+    }
+
+    /// Whether an answer lies in the slot, or one to a later request.
+    pub fn is_answered(&self, slot: SlotRef, seq: u32) -> bool {
+        self.answered.get(&slot).is_some_and(|answered| *answered >= seq)
     }
 
     /// A request is in its slot. Returns whether the process takes it now.
