@@ -120,12 +120,15 @@ impl Supervisor {
         effects: &mut Vec<Effect>,
     ) -> Result<Self, Malformed> {
         let mut supervisor = Self::from_record(estate)?;
-        if supervisor.stage != Stage::Ended {
-            let mut turn = Turn { now, wall, effects };
-            supervisor.catch_up(&mut turn);
-            supervisor.resume(&mut turn);
-            supervisor.advance(&mut turn);
+        let mut turn = Turn { now, wall, effects };
+        if supervisor.stage == Stage::Ended {
+            // Said once more: the driver has ended what was to be ended, or not.
+            supervisor.end(&mut turn);
+            return Ok(supervisor);
         }
+        supervisor.catch_up(&mut turn);
+        supervisor.resume(&mut turn);
+        supervisor.advance(&mut turn);
         Ok(supervisor)
     }
 

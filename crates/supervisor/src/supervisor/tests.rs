@@ -945,6 +945,7 @@ fn a_fleet_whose_supervisor_dies_ever_and_again_stops_in_order() {
         let (ledger, copies) = world.device.open();
         assert!(ledger.superblock().clean && copies == CopiesState::Agree, "seed {seed}");
         assert_eq!(state_of(&ledger), world.committed, "seed {seed}");
+        assert_eq!(world.adopt(), [Effect::Exit(Ok(()))], "also when all is over");
         adoptions += world.adoptions;
     }
     assert!(adoptions > 500, "{adoptions} adoptions");
