@@ -17,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 use warren_proto::Wire;
 
+use crate::clock;
 use crate::error::{FleetError, errno_of, system};
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, OsBytes, ToKeeper};
@@ -182,6 +183,7 @@ impl<'a> Keeper<'a> {
             wards: self.wards.iter().map(|(&token, ward)| (token, ward.child.id())).collect(),
             stop: self.stop,
             predecessors: self.died,
+            died: clock::monotonic(),
             kept: self.kept.len() as u32,
         });
         (self.supervisor, self.link) = start_supervisor(&self.plan, handover)?;

@@ -7,7 +7,7 @@
 //! client -> supervisor   DoorRequest     supervisor -> client   DoorReply
 //! ```
 
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Lsn, MapVersion};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
 use warren_mailbox::Capability;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
@@ -61,8 +61,9 @@ pub struct Handover {
     pub wards: Vec<(u32, u32)>,
     /// Somebody asked the fleet to stop.
     pub stop: bool,
-    /// Supervisors before this one.
+    /// Supervisors before this one, and when the last of them was found dead.
     pub predecessors: u32,
+    pub died: Instant,
     /// [`FromKeeper::Kept`]s that follow.
     pub kept: u32,
 }

@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use warren_base::{CellId, ClientId, Epoch};
 use warren_proto::Wire;
@@ -90,25 +91,11 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
     let (journal, notes) = Journal::adopt(kept.take_one(Kept::Record)?)?;
     let path = path_of(&handover.plan.pool);
     let pool = OpenPool::adopt(kept.take(Kept::Pool)?, &path)?;
-    let spare = ToKeeper::Keep { name: Kept::Pool };
-    keeper.send(spare.to_bytes(), pool.kept()?).map_err(|_| keeper_died())?;
-    let flushed = pool.flush();
-    let (ledger, copies) = pool.load(&path)?;
-    let layout = ledger.superblock().layout;
-    let estate = Estate { record: &notes.core, ledger, copies, flushed };
-    let mut catching_up = Vec::new();
-    let core = Supervisor::adopt(estate, clock::monotonic(), clock::wall(), &mut catching_up)
-        .map_err(|_| incomplete())?;
+    let (core, effects) = core(&pool, &path, &notes)?;
+    let layout = core.ledger().superblock().layout;
     let posts = posts(&notes, &handover, &mut kept, &pool)?;
-    let map = ShardMap {
-        version: FIRST_MAP,
-        owners: pool::owners(layout.shards(), handover.plan.cells),
-        epochs: posts.iter().map(|post| post.epoch).collect(),
-    };
+    let memory = memory(&mut kept, layout.shards(), &posts)?;
     let cells = (0..handover.plan.cells).map(CellId);
-    let memories = cells.clone().map(|cell| kept.take(Kept::Cell(cell)));
-    let memories = memories.collect::<Result<Vec<_>, _>>()?;
-    let memory = FleetMemory::adopt(kept.take_one(Kept::Map)?, map, memories.into_iter())?;
     let in_place = cells.filter(|cell| !notes.posts[usize::from(cell.0)].exited);
     let mailboxes = Mailboxes::adopt(in_place, notes.given.clone(), notes.reports_refused)?;
     let listener = kept.take_one(Kept::Door)?;
@@ -143,9 +130,37 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
         plan: handover.plan,
     };
     shell.readmit(&mut kept, &notes)?;
-    shell.catch_up(notes, catching_up)?;
+    shell.catch_up(notes, effects)?;
     shell.look_around(&handover.wards, handover.stop)?;
+    let ms = (clock::monotonic() - handover.died).as_millis();
+    eprintln!("warren: the supervisor serves again after {ms} ms (death {})", shell.predecessors);
     Ok(shell)
+}
+
+/// The core, and what it wants done first.
+fn core(
+    pool: &OpenPool,
+    path: &Path,
+    notes: &Notes,
+) -> Result<(Supervisor, Vec<Effect>), FleetError> {
+    let flushed = pool.flush();
+    let (ledger, copies) = pool.load(path)?;
+    let estate = Estate { record: &notes.core, ledger, copies, flushed };
+    let mut effects = Vec::new();
+    let core = Supervisor::adopt(estate, clock::monotonic(), clock::wall(), &mut effects);
+    Ok((core.map_err(|_| incomplete())?, effects))
+}
+
+fn memory(kept: &mut Estates, shards: u16, posts: &[CellPost]) -> Result<FleetMemory, FleetError> {
+    let cells = posts.len() as u16;
+    let map = ShardMap {
+        version: FIRST_MAP,
+        owners: pool::owners(shards, cells),
+        epochs: posts.iter().map(|post| post.epoch).collect(),
+    };
+    let memories = (0..cells).map(|cell| kept.take(Kept::Cell(CellId(cell))));
+    let memories = memories.collect::<Result<Vec<_>, _>>()?;
+    FleetMemory::adopt(kept.take_one(Kept::Map)?, map, memories.into_iter())
 }
 
 /// The cells' posts as they were; those of voids as if their processes were about to end.
@@ -271,6 +286,10 @@ impl Shell<'_> {
             }
         }
         self.note(&effects)?;
+        // Not before it is noted how the flush went, and before this one writes.
+        let spare = ToKeeper::Keep { name: Kept::Pool }.to_bytes();
+        self.keeper.send(spare, self.pool.kept()?).map_err(|_| keeper_died())?;
+        self.settle()?;
         self.follow(effects)?;
         self.apply_pending()
     }
