@@ -175,7 +175,7 @@ pub fn cells_and_supervisors_die_together() {
 }
 
 pub fn a_stop_outlives_the_supervisor() {
-    for round in 0..8 {
+    for round in 0..16 {
         let scratch = Scratch::formatted(&format!("stop{round}"));
         let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
         let mut files = Files::of(&connect(&scratch.pool));
@@ -183,7 +183,7 @@ pub fn a_stop_outlives_the_supervisor() {
         let keeper = fleet.keeper_pid();
         std::thread::scope(|scope| {
             let stop = scope.spawn(|| fleet.stop());
-            std::thread::sleep(Duration::from_micros(300 * round));
+            std::thread::sleep(Duration::from_micros(1_500 * round));
             kill_supervisor(keeper);
             stop.join().expect("stop").expect("the pool is left in order");
         });
