@@ -31,7 +31,7 @@ pub fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
 fn describe(fleet: &FleetStatus) -> String {
     let bytes = |blocks: u64| size::display(blocks * u64::from(fleet.block_size));
     let mut text = format!(
-        "{}: {}, {} of {} free, {} shards, checkpoint {}, keeper {}, supervisor {}\n",
+        "{}: {}, {} of {} free, {} shards, checkpoint {}, keeper {}, supervisor {}{}\n",
         fleet.pool,
         fleet.state,
         bytes(fleet.free_blocks),
@@ -40,6 +40,7 @@ fn describe(fleet: &FleetStatus) -> String {
         fleet.generation,
         fleet.keeper_pid,
         fleet.supervisor_pid,
+        times(fleet.supervisor_restarts.into()),
     );
     // Writing to a string does not fail.
     if let Some(why) = &fleet.broken {
@@ -68,10 +69,14 @@ fn describe(fleet: &FleetStatus) -> String {
 /// Nothing, for a cell that was never lost.
 fn restarts_of(cell: &CellStatus) -> String {
     let pause = cell.last_pause_ms.map(|ms| format!(", last pause {ms} ms")).unwrap_or_default();
-    match cell.restarts {
+    times(cell.restarts) + if cell.restarts == 0 { "" } else { &pause }
+}
+
+fn times(restarts: u64) -> String {
+    match restarts {
         0 => String::new(),
-        1 => format!(", restarted once{pause}"),
-        n => format!(", restarted {n} times{pause}"),
+        1 => ", restarted once".into(),
+        n => format!(", restarted {n} times"),
     }
 }
 

@@ -202,11 +202,12 @@ impl Custodian {
             self.ending.as_ref().map(|end| end.deadline.saturating_duration_since(Instant::now()));
         // Once the end has begun nobody asks why.
         let asked = if self.ending.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let hung_up = if self.ending.is_none() { PollFlags::RDHUP } else { PollFlags::empty() };
         let mut fds = [
             (self.front.link.as_fd(), PollFlags::IN),
             (self.front.pidfd.as_fd(), PollFlags::IN),
             (self.signals.as_fd(), asked),
-            (self.estate.admission.socket(), asked),
+            (self.estate.admission.socket(), hung_up),
         ];
         let [ready, ended, signal, fleet] = poll_for(&mut fds, timeout);
         let begun = self.ending.is_some();

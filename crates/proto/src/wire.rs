@@ -2,11 +2,12 @@
 //!
 //! Decoding never trusts: a length is checked against what is left before anything is reserved.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use warren_base::{
-    BlockNo, CellId, ClientId, Epoch, Errno, FileKind, Ino, Lsn, MapVersion, ShardId, SlotNo,
-    Timestamp, TxnId,
+    BlockNo, CellId, ClientId, Epoch, Errno, FileKind, Ino, Instant, Lsn, MapVersion, ShardId,
+    SlotNo, Timestamp, TxnId,
 };
 
 /// Something that can be a message or a part of one.
@@ -120,7 +121,9 @@ macro_rules! newtypes {
     )*};
 }
 
-newtypes!(BlockNo, CellId, ClientId, Epoch, Ino, Lsn, MapVersion, ShardId, SlotNo, Timestamp);
+newtypes!(
+    BlockNo, CellId, ClientId, Epoch, Ino, Instant, Lsn, MapVersion, ShardId, SlotNo, Timestamp
+);
 
 impl Wire for TxnId {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -231,6 +234,20 @@ impl<T: Wire> Wire for Vec<T> {
             return Err(Malformed::new("length exceeds message"));
         }
         (0..len).map(|_| T::decode(from)).collect()
+    }
+}
+
+impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode_len(self.len(), out);
+        for (key, value) in self {
+            key.encode(out);
+            value.encode(out);
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Vec::<(K, V)>::decode(from)?.into_iter().collect())
     }
 }
 

@@ -14,7 +14,7 @@ use warren_shm::Segment;
 
 use crate::connection::{ConnectOptions, Connection};
 use crate::door;
-use crate::error::FleetError;
+use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::message::{
     DOOR_VERSION, DoorReply, DoorRequest, FLIGHTS_LEN, OsBytes, welcome_descriptors,
@@ -49,20 +49,23 @@ impl Admission {
     /// Asks the fleet that serves the pool.
     pub fn ask(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
         use std::os::unix::ffi::OsStrExt;
-        let mut link = door::knock(pool)?;
         let request = DoorRequest::Enter {
             version: DOOR_VERSION,
             front: options.front,
             slots: options.slots,
         };
-        let (reply, segments) = door::ask(&mut link, &request)?;
+        let (socket, reply, segments) = door::converse(pool, |link| {
+            let (reply, segments) = door::ask(link, &request)?;
+            let socket = link.share().map_err(system("keep an admission"))?;
+            Ok((socket.into_fd(), reply, segments))
+        })?;
         let DoorReply::Welcome { client, slots, cells, shards } = reply else {
             return Err(nonsense());
         };
         let (flights, _) = Segment::create("warren-flights", FLIGHTS_LEN)?.into_parts();
         let pool = pool.as_os_str().as_bytes().into();
         let terms = Terms { pool, client, slots, cells, shards };
-        Self { terms, socket: link.into_fd(), flights, segments }.checked()
+        Self { terms, socket, flights, segments }.checked()
     }
 
     /// Makes use of it. Only one process at a time may.
@@ -74,7 +77,7 @@ impl Admission {
         path_of(&self.terms.pool)
     }
 
-    /// Readable when the fleet is gone.
+    /// Hung up when the fleet is gone. What there is to read of it says nothing.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

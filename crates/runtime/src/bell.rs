@@ -35,6 +35,16 @@ impl Bell {
         Ok(Self { reader, writer })
     }
 
+    /// One that an earlier supervisor has made.
+    pub fn adopt(reader: OwnedFd, writer: OwnedFd) -> Self {
+        Self { reader, writer }
+    }
+
+    /// The writing end, for the next supervisor.
+    pub fn writer(&self) -> BorrowedFd<'_> {
+        self.writer.as_fd()
+    }
+
     /// A writing end of its own for somebody who rings.
     pub fn rope(&self) -> Result<OwnedFd, FleetError> {
         let path = format!("/proc/self/fd/{}", self.writer.as_raw_fd());

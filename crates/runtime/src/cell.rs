@@ -12,6 +12,7 @@ mod memory;
 mod peers;
 mod spin;
 
+use std::cmp::Ordering;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -60,6 +61,9 @@ struct CellLoop {
     /// Reports are sent in this epoch, under this capability.
     epoch: Epoch,
     capability: Capability,
+    /// Reports sent, and orders heard.
+    reports: u64,
+    orders: u64,
     spin: Spin,
     vitals: VitalsWriter,
     effects: Vec<Effect>,
@@ -141,6 +145,8 @@ impl CellLoop {
             supervisor: Outbox::new(link),
             epoch,
             capability,
+            reports: 0,
+            orders: 0,
             spin: Spin::new(cores),
             vitals,
             effects: Vec::new(),
@@ -417,7 +423,8 @@ impl CellLoop {
         self.ready |= matches!(report, Report::Ready { .. });
         self.stopped |= matches!(report, Report::Stopped { .. });
         let (capability, epoch) = (self.capability, self.epoch);
-        let message = FromCell::Report { capability, epoch, report };
+        let message = FromCell::Report { capability, epoch, number: self.reports, report };
+        self.reports += 1;
         let sent = self.supervisor.send(message.to_bytes(), Vec::new());
         sent.map_err(system("report to the supervisor"))
     }
@@ -439,13 +446,19 @@ impl CellLoop {
     /// Says whether this was the end of the beginning.
     fn obey(&mut self, now: Clock, packet: Packet) -> Result<bool, FleetError> {
         let order = match ToCell::from_bytes(&packet.bytes).map_err(|_| nonsense())? {
-            ToCell::Order(order) => order,
+            ToCell::Order { number, order } => match number.cmp(&self.orders) {
+                // From a supervisor that did not know that its predecessor had said it.
+                Ordering::Less => return Ok(false),
+                Ordering::Equal => order,
+                Ordering::Greater => return Err(nonsense()),
+            },
             ToCell::Door(door) => {
                 self.peers.open(door, packet.fds.try_into().map_err(|_| nonsense())?)?;
                 return Ok(false);
             }
             ToCell::Begin => return Ok(true),
         };
+        self.orders += 1;
         match order {
             Order::Admit { client, slots, .. } => {
                 let fds: [OwnedFd; ADMIT_DESCRIPTORS] =
@@ -454,6 +467,7 @@ impl CellLoop {
             }
             Order::Expel { client } => self.memory.silence(client),
             Order::Lost { cell, .. } => self.hear_last_of(now, cell)?,
+            Order::Joined { cell, .. } => self.peers.joined(cell),
             _ => {}
         }
         self.apply(now, Event::Order(order))?;

@@ -247,9 +247,9 @@ impl Shared {
         if self.dead.load(Ordering::Relaxed) {
             return true;
         }
-        // The fleet says nothing after its welcome; whatever comes is its end.
+        // Not what there is to read: a supervisor that takes over may have said welcome once more.
         let timeout = Timespec::try_from(timeout).ok();
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let hung_up = matches!(poll(&mut fds, timeout.as_ref()), Ok(ready) if ready > 0);
         if hung_up {
             self.dead.store(true, Ordering::Relaxed);

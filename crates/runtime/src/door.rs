@@ -28,6 +28,10 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());
 
+/// How often somebody who is hung up on begins anew. A supervisor that dies is back within milliseconds, and
+/// after five that died in a row there is none.
+const CONVERSATIONS_MAX: usize = 100;
+
 /// Bytes of a status at most: more than a fleet with all cells and clients it can have.
 const STATUS_MAX: usize = 4 << 20;
 
@@ -40,6 +44,35 @@ pub(crate) fn knock(pool: &Path) -> Result<Link, FleetError> {
         }
     }
     Err(FleetError::NoFleet(pool.to_path_buf()))
+}
+
+/// Talks to the fleet that serves the pool; again if it hangs up: who had heard may have died, and the next
+/// supervisor knows nothing of whom it had not answered.
+pub(crate) fn converse<T>(
+    pool: &Path,
+    mut talk: impl FnMut(&mut Link) -> Result<T, FleetError>,
+) -> Result<T, FleetError> {
+    let mut outcome = talk(&mut knock(pool)?);
+    for _ in 1..CONVERSATIONS_MAX {
+        if !outcome.as_ref().is_err_and(is_hangup) {
+            return outcome;
+        }
+        // If nobody listens any more the fleet has died, and not only its supervisor.
+        let Ok(mut link) = knock(pool) else { return outcome };
+        outcome = talk(&mut link);
+    }
+    outcome
+}
+
+fn is_hangup(error: &FleetError) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    match error {
+        FleetError::Died(_) => true,
+        FleetError::System { source, .. } => {
+            matches!(source.kind(), BrokenPipe | ConnectionReset | NotConnected)
+        }
+        _ => false,
+    }
 }
 
 /// Connects to a door; `None` if there is none or nobody behind it. A socket in a place where anyone
@@ -105,7 +138,7 @@ pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Fle
 
 /// What the fleet of this pool says about itself.
 pub fn status(pool: &Path) -> Result<FleetStatus, FleetError> {
-    ask_status(&mut knock(pool)?)
+    converse(pool, ask_status)
 }
 
 fn ask_status(link: &mut Link) -> Result<FleetStatus, FleetError> {
@@ -142,12 +175,13 @@ pub fn is_served(pool: &Path) -> bool {
 
 /// Stops the pool's fleet after a last checkpoint, and waits until it is gone.
 pub fn stop(pool: &Path) -> Result<(), FleetError> {
-    let mut link = knock(pool)?;
-    let DoorReply::Stopping { keeper } =
-        ask(&mut link, &DoorRequest::Stop { version: DOOR_VERSION })?.0
-    else {
-        return Err(FleetError::Refused(Errno::EPROTO));
-    };
+    let (mut link, keeper) =
+        converse(pool, |link| match ask(link, &DoorRequest::Stop { version: DOOR_VERSION })?.0 {
+            DoorReply::Stopping { keeper } => {
+                Ok((link.share().map_err(system("talk to the fleet"))?, keeper))
+            }
+            _ => Err(FleetError::Refused(Errno::EPROTO)),
+        })?;
     // The keeper is still there: its supervisor has just answered. It may be invisible from another
     // process namespace; then the hang-up must do.
     let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
@@ -161,16 +195,21 @@ pub fn stop(pool: &Path) -> Result<(), FleetError> {
 
 /// What the fleet says of its end. One that hangs up without a word did not get there.
 fn last_word(link: &mut Link) -> Result<(), FleetError> {
-    if !is_readable(link, STOP_TIMEOUT)? {
-        return Err(FleetError::NotReady(STOP_TIMEOUT.as_secs()));
-    }
-    match link.receive(Wait::No).map_err(system("hear from the fleet"))? {
-        Received::Nothing | Received::Closed => Err(FleetError::Died("the fleet".into())),
-        Received::Packet(packet) => match DoorReply::from_bytes(&packet.bytes) {
+    loop {
+        if !is_readable(link, STOP_TIMEOUT)? {
+            return Err(FleetError::NotReady(STOP_TIMEOUT.as_secs()));
+        }
+        let received = link.receive(Wait::No).map_err(system("hear from the fleet"))?;
+        let Received::Packet(packet) = received else {
+            return Err(FleetError::Died("the fleet".into()));
+        };
+        return match DoorReply::from_bytes(&packet.bytes) {
+            // Another supervisor goes on with it.
+            Ok(DoorReply::Stopping { .. }) => continue,
             Ok(DoorReply::Stopped) => Ok(()),
             Ok(DoorReply::Failed { kind, line }) => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
-        },
+        };
     }
 }
 

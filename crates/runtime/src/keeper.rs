@@ -1,24 +1,32 @@
 //! The keeper: parent of every process of a fleet and holder of its descriptors. No logic.
 //!
 //! It starts what the supervisor asks for, tells the supervisor who ended, keeps descriptors by
-//! name, and turns a termination signal into a request to stop. When the supervisor ends, so does
-//! everything: nothing is ever left behind.
+//! name, and turns a termination signal into a request to stop. A supervisor that ends without a last
+//! word is started again, and given all that is kept. When one ends with it, so does everything: nothing
+//! is ever left behind.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 use warren_proto::Wire;
 
+use crate::clock;
 use crate::error::{FleetError, errno_of, system};
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
-use crate::message::{FleetPlan, FromKeeper, OsBytes, ToKeeper};
+use crate::message::{FleetPlan, FromKeeper, Handover, Kept, OsBytes, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, role_args, spawn};
+use crate::supervisor::descriptors;
+
+/// Supervisors that may die in a row without one of them getting ready. What ends five of them is in what
+/// they take over, and ends the sixth too.
+const SUPERVISORS_MAX: u32 = 5;
 
 /// A process that the keeper started.
 struct Ward {
@@ -33,10 +41,18 @@ enum LastWord {
 }
 
 struct Keeper<'a> {
+    plan: FleetPlan,
     supervisor: Ward,
     link: Outbox,
     wards: BTreeMap<u32, Ward>,
-    kept: BTreeMap<OsBytes, OwnedFd>,
+    kept: BTreeMap<Kept, Vec<Arc<OwnedFd>>>,
+    /// Somebody asked the fleet to stop.
+    stop: bool,
+    /// The fleet has served.
+    served: bool,
+    /// Supervisors that died, and how many of them since one was ready.
+    died: u32,
+    died_in_a_row: u32,
     last_word: Option<LastWord>,
     on_ready: &'a mut dyn FnMut(u16),
 }
@@ -48,6 +64,7 @@ pub(crate) fn keep(
     starter: Option<&Link>,
     on_ready: &mut dyn FnMut(u16),
 ) -> Result<(), FleetError> {
+    descriptors::raise_limit();
     let stop = stop_signals()?;
     let mut keeper = Keeper::start(plan, on_ready)?;
     let ended = keeper.run(&stop, starter);
@@ -92,20 +109,38 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
+/// A supervisor's process and the keeper's end of its link, with the first message to it.
+fn start_supervisor(plan: &FleetPlan, first: FromKeeper) -> Result<(Ward, Outbox), FleetError> {
+    let doing = "start the supervisor";
+    let (ours, theirs) = Link::pair().map_err(system(doing))?;
+    let name = pool_name(&plan.pool).to_vec();
+    let args = role_args([ROLE_SUPERVISOR.as_bytes(), &name]);
+    let supervisor = Ward::start(&args, theirs.into_fd()).map_err(system(doing))?;
+    let mut link = Outbox::new(ours);
+    // A supervisor that is gone already shows by its pidfd.
+    let _ = link.send(first.to_bytes(), Vec::new());
+    Ok((supervisor, link))
+}
+
 impl<'a> Keeper<'a> {
     fn start(plan: FleetPlan, on_ready: &'a mut dyn FnMut(u16)) -> Result<Self, FleetError> {
-        let doing = "start the supervisor";
-        let (ours, theirs) = Link::pair().map_err(system(doing))?;
-        let name = pool_name(&plan.pool).to_vec();
-        let args = role_args([ROLE_SUPERVISOR.as_bytes(), &name]);
-        let supervisor = Ward::start(&args, theirs.into_fd()).map_err(system(doing))?;
-        let mut link = Outbox::new(ours);
-        link.send(FromKeeper::Begin(plan).to_bytes(), Vec::new()).map_err(system(doing))?;
-        let (wards, kept) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { supervisor, link, wards, kept, last_word: None, on_ready })
+        let (supervisor, link) = start_supervisor(&plan, FromKeeper::Begin(plan.clone()))?;
+        Ok(Self {
+            plan,
+            supervisor,
+            link,
+            wards: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            stop: false,
+            served: false,
+            died: 0,
+            died_in_a_row: 0,
+            last_word: None,
+            on_ready,
+        })
     }
 
-    /// Until the supervisor is gone.
+    /// Until the supervisor is gone for good.
     fn run(&mut self, stop: &UnixStream, starter: Option<&Link>) -> Result<(), FleetError> {
         // A hung-up starter is reported by every poll: tell it once.
         let mut starter = starter;
@@ -116,7 +151,8 @@ impl<'a> Keeper<'a> {
                 if ready.starter {
                     starter = None;
                 }
-                self.tell(&FromKeeper::Stop, Vec::new());
+                self.stop = true;
+                self.tell(&FromKeeper::Stop);
             }
             for token in ready.ended {
                 self.reap(token)?;
@@ -125,9 +161,38 @@ impl<'a> Keeper<'a> {
             if ready.supervisor {
                 // What it said before it ended is all read by now.
                 self.supervisor.child.wait().map_err(system("wait for the supervisor"))?;
-                return Ok(());
+                if !self.may_go_on() {
+                    return Ok(());
+                }
+                self.hand_over()?;
             }
         }
+    }
+
+    /// Whether another supervisor can take over from the one that has just ended.
+    fn may_go_on(&self) -> bool {
+        let left_a_record = self.kept.contains_key(&Kept::Record);
+        let is_lucky = self.died_in_a_row + 1 < SUPERVISORS_MAX;
+        self.last_word.is_none() && self.served && left_a_record && is_lucky
+    }
+
+    fn hand_over(&mut self) -> Result<(), FleetError> {
+        self.died += 1;
+        self.died_in_a_row += 1;
+        let handover = FromKeeper::Adopt(Handover {
+            plan: self.plan.clone(),
+            wards: self.wards.iter().map(|(&token, ward)| (token, ward.child.id())).collect(),
+            stop: self.stop,
+            predecessors: self.died,
+            died: clock::monotonic(),
+            kept: self.kept.len() as u32,
+        });
+        (self.supervisor, self.link) = start_supervisor(&self.plan, handover)?;
+        for (&name, fds) in &self.kept {
+            // A supervisor that is gone shows by its pidfd.
+            let _ = self.link.send_shared(FromKeeper::Kept { name }.to_bytes(), fds.clone());
+        }
+        Ok(())
     }
 
     fn wait(&mut self, stop: &UnixStream, starter: Option<&Link>) -> Result<Awake, FleetError> {
@@ -160,7 +225,7 @@ impl<'a> Keeper<'a> {
     fn reap(&mut self, token: u32) -> Result<(), FleetError> {
         if let Some(mut ward) = self.wards.remove(&token) {
             let status = ward.child.wait().map_err(system("wait for a process"))?;
-            self.tell(&FromKeeper::Exited { token, status: status.into_raw() }, Vec::new());
+            self.tell(&FromKeeper::Exited { token, status: status.into_raw() });
         }
         Ok(())
     }
@@ -180,23 +245,34 @@ impl<'a> Keeper<'a> {
     fn obey(&mut self, packet: Packet) -> Result<(), FleetError> {
         let message = ToKeeper::from_bytes(&packet.bytes)
             .map_err(|_| FleetError::Died("a supervisor that spoke nonsense".into()))?;
-        let descriptor = packet.fds.into_iter().next();
         match message {
-            ToKeeper::Spawn { token, args } => self.spawn(token, &args, descriptor),
+            ToKeeper::Spawn { token, args } => {
+                self.spawn(token, &args, packet.fds.into_iter().next());
+            }
             ToKeeper::Keep { name } => {
-                if let Some(descriptor) = descriptor {
-                    self.kept.insert(name, descriptor);
+                self.kept.insert(name, packet.fds.into_iter().map(Arc::new).collect());
+            }
+            ToKeeper::Forget { name } => drop(self.kept.remove(&name)),
+            ToKeeper::Kill { token } => self.kill(token),
+            ToKeeper::Ready { cells } => {
+                self.died_in_a_row = 0;
+                if !std::mem::replace(&mut self.served, true) {
+                    (self.on_ready)(cells);
                 }
             }
-            ToKeeper::Fetch { name } => self.fetch(name),
-            ToKeeper::Kill { token } => self.kill(token),
-            ToKeeper::Ready { cells } => (self.on_ready)(cells),
             ToKeeper::Failed { kind, line } => {
-                self.last_word = Some(LastWord::Failed(FleetError::reported(kind, &line)));
+                self.release(LastWord::Failed(FleetError::reported(kind, &line)));
             }
-            ToKeeper::Stopped => self.last_word = Some(LastWord::Stopped),
+            ToKeeper::Stopped => self.release(LastWord::Stopped),
         }
         Ok(())
+    }
+
+    /// Nobody will take over. The first word that said so is the last.
+    fn release(&mut self, last_word: LastWord) {
+        self.last_word.get_or_insert(last_word);
+        self.kept.clear();
+        self.tell(&FromKeeper::Released);
     }
 
     fn spawn(&mut self, token: u32, args: &[OsBytes], link: Option<OwnedFd>) {
@@ -211,7 +287,7 @@ impl<'a> Keeper<'a> {
             }
             Err(error) => FromKeeper::NotSpawned { token, errno: errno_of(&error).raw() },
         };
-        self.tell(&answer, Vec::new());
+        self.tell(&answer);
     }
 
     fn kill(&mut self, token: u32) {
@@ -221,15 +297,9 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn fetch(&mut self, name: OsBytes) {
-        let copy = self.kept.get(&name).and_then(|kept| kept.try_clone().ok());
-        let found = copy.is_some();
-        self.tell(&FromKeeper::Fetched { name, found }, copy.into_iter().collect());
-    }
-
-    fn tell(&mut self, message: &FromKeeper, fds: Vec<OwnedFd>) {
+    fn tell(&mut self, message: &FromKeeper) {
         // A supervisor that is gone shows by its pidfd.
-        let _ = self.link.send(message.to_bytes(), fds);
+        let _ = self.link.send(message.to_bytes(), Vec::new());
     }
 
     fn end_all(&mut self) {

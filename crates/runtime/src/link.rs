@@ -147,7 +147,25 @@ impl Link {
 
     /// Takes the next packet.
     pub fn receive(&mut self, wait: Wait) -> Result<Received, OsError> {
-        let mut flags = RecvFlags::CMSG_CLOEXEC;
+        self.look(wait, RecvFlags::empty())
+    }
+
+    /// The next packet, if there is one, with descriptors of its own. It stays where it is.
+    pub fn peek(&mut self) -> Result<Received, OsError> {
+        self.look(Wait::No, RecvFlags::PEEK)
+    }
+
+    /// Drops the packet that [`Self::peek`] has shown.
+    pub fn skip(&mut self) -> Result<(), OsError> {
+        let mut control = RecvAncillaryBuffer::new(&mut []);
+        let (socket, flags) = (&self.socket, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC);
+        let mut nothing = [0; 1];
+        retry(|| recvmsg(socket, &mut [IoSliceMut::new(&mut nothing)], &mut control, flags))
+            .map(drop)
+    }
+
+    fn look(&mut self, wait: Wait, more: RecvFlags) -> Result<Received, OsError> {
+        let mut flags = RecvFlags::CMSG_CLOEXEC | more;
         flags.set(RecvFlags::DONTWAIT, wait == Wait::No);
         self.buffer.resize(INLINE_MAX + 1, 0);
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -365,6 +383,24 @@ mod tests {
         let mut host = Link::new(b.into_fd(), Trust::Host);
         a.send(b"hello", &[reader.as_fd()], Wait::Yes).expect("send");
         assert_eq!(packet(&mut host).fds.len(), 1);
+    }
+
+    #[test]
+    fn what_is_peeked_at_stays_until_it_is_skipped() {
+        let (a, mut b) = Link::pair().expect("pair");
+        for len in [3, INLINE_MAX + 1] {
+            a.send(&vec![7; len], &[a.as_fd()], Wait::Yes).expect("send");
+            a.send(b"next", &[], Wait::Yes).expect("send");
+            for _ in 0..2 {
+                let Ok(Received::Packet(peeked)) = b.peek() else { panic!("no packet") };
+                assert_eq!((peeked.bytes.len(), peeked.fds.len()), (len, 1));
+            }
+            b.skip().expect("skip");
+            assert_eq!(packet(&mut b).bytes, b"next");
+        }
+        assert!(matches!(b.peek(), Ok(Received::Nothing)));
+        drop(a);
+        assert!(matches!(b.peek(), Ok(Received::Closed)));
     }
 
     #[test]

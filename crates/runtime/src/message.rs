@@ -7,7 +7,7 @@
 //! client -> supervisor   DoorRequest     supervisor -> client   DoorReply
 //! ```
 
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Lsn, MapVersion};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
 use warren_mailbox::Capability;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
@@ -31,22 +31,59 @@ pub struct FleetPlan {
     pub cache_bytes: u64,
 }
 
+/// What the keeper holds for the next supervisor, each with all descriptors that belong to it. It makes
+/// nothing of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Wire)]
+pub enum Kept {
+    /// The pool as it was locked, and another open file of it that nobody has written to.
+    Pool,
+    /// What a supervisor writes down for the next one.
+    Record,
+    /// Where visitors come in.
+    Door,
+    /// The shard map.
+    Map,
+    /// A cell's lasting memory: frames, both ends of its bell, vitals.
+    Cell(CellId),
+    /// Of a cell's process: the supervisor's end of its link, and the pool for the next one.
+    Post(CellId),
+    /// Of a client, by the number of its connection: that, its segment, every cell's for it.
+    Client(u64),
+    /// Somebody who waits for the end of the fleet.
+    Stopping(u64),
+}
+
+/// What a keeper tells a supervisor that takes over.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct Handover {
+    pub plan: FleetPlan,
+    /// Token and number of every process that runs. Of those that were started the others have ended.
+    pub wards: Vec<(u32, u32)>,
+    /// Somebody asked the fleet to stop.
+    pub stop: bool,
+    /// Supervisors before this one, and when the last of them was found dead.
+    pub predecessors: u32,
+    pub died: Instant,
+    /// [`FromKeeper::Kept`]s that follow.
+    pub kept: u32,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum ToKeeper {
     /// Start this program again with these arguments and the one descriptor of the packet as its
     /// standard input. Answered by `Spawned` or `NotSpawned`.
     Spawn { token: u32, args: Vec<OsBytes> },
-    /// Hold the descriptor of the packet under this name, instead of an earlier one.
-    Keep { name: OsBytes },
-    /// Answered by `Fetched`.
-    Fetch { name: OsBytes },
+    /// Hold the descriptors of the packet under this name, instead of earlier ones.
+    Keep { name: Kept },
+    /// Close what is held under this name.
+    Forget { name: Kept },
     /// End this process at once. Its `Exited` follows, if it has not gone already.
     Kill { token: u32 },
-    /// The fleet serves. Clients may come.
+    /// The fleet serves, or goes on after a supervisor's death. Clients may come.
     Ready { cells: u16 },
-    /// The fleet cannot go on; the supervisor ends.
+    /// The fleet cannot go on; the supervisor ends. Answered by `Released`.
     Failed { kind: ErrorKind, line: Box<[u8]> },
-    /// All is on the device; the supervisor ends.
+    /// All is on the device; the supervisor ends. Answered by `Released`.
     Stopped,
 }
 
@@ -54,6 +91,12 @@ pub enum ToKeeper {
 pub enum FromKeeper {
     /// The first message.
     Begin(FleetPlan),
+    /// The first message to a supervisor whose predecessor died.
+    Adopt(Handover),
+    /// With the descriptors that were kept under this name.
+    Kept {
+        name: Kept,
+    },
     Spawned {
         token: u32,
         pid: u32,
@@ -67,11 +110,8 @@ pub enum FromKeeper {
         token: u32,
         status: i32,
     },
-    /// With the descriptor, if there is one of that name.
-    Fetched {
-        name: OsBytes,
-        found: bool,
-    },
+    /// Nothing is held any more, the pool least of all.
+    Released,
     /// Somebody asked the fleet to stop.
     Stop,
 }
@@ -165,7 +205,9 @@ pub struct PeerDoor {
 /// needs none, and nobody else has the other end of the socket.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum ToCell {
-    Order(Order),
+    /// A process's orders count from 0. One that comes again, from a supervisor that has taken over, is
+    /// not heard again.
+    Order { number: u64, order: Order },
     /// A new link. Of a peer that returns it comes right before the `Order::Joined`.
     Door(PeerDoor),
     /// All that a cell must know before its first turn is said: its links, and for a successor the clients
@@ -176,8 +218,8 @@ pub enum ToCell {
 /// From a cell to the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum FromCell {
-    /// A message to the mailbox `/supervisor`.
-    Report { capability: Capability, epoch: Epoch, report: Report },
+    /// A message to the mailbox `/supervisor`. A process's reports count from 0.
+    Report { capability: Capability, epoch: Epoch, number: u64, report: Report },
     /// The last word of a cell that cannot go on. It needs no capability, because a cell may fail
     /// before it has one.
     Failed { kind: ErrorKind, line: Box<[u8]> },

@@ -8,6 +8,8 @@ pub struct FleetStatus {
     pub pool: String,
     pub keeper_pid: u32,
     pub supervisor_pid: u32,
+    /// Supervisors that died, each with another to take over.
+    pub supervisor_restarts: u32,
     /// `starting`, `serving`, `stopping` or `ended`.
     pub state: String,
     /// The last checkpoint that the superblock names.

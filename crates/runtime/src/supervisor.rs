@@ -3,8 +3,11 @@
 //! Order at start: lock the pool, read it, make the fleet's memory, open the door, start the cells.
 //! Order at the end: every cell's process is gone, the pool is unlocked, the door is removed, whoever
 //! asked for the end is told, the keeper is told. It never waits for a peer; only for the disk.
+//! What it does follows an event, and is written down first: the next one may have to do it (`adopt`).
 
-mod descriptors;
+mod adopt;
+pub(crate) mod descriptors;
+mod journal;
 mod mailboxes;
 mod memory;
 mod picture;
@@ -16,7 +19,7 @@ mod visitors;
 
 pub(crate) use pool::{OpenPool, owners, shares_of_free};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,10 +35,11 @@ use crate::clock;
 use crate::error::{FleetError, system};
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{
-    DoorReply, FleetPlan, FromCell, FromKeeper, STATUS_PART_MAX, ToCell, ToKeeper,
+    DoorReply, FleetPlan, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
 };
 use crate::pool_blocks::Blocks;
 use crate::process;
+use journal::Journal;
 use mailboxes::Mailboxes;
 use memory::{ClientMemory, FleetMemory, Outfit};
 use post::CellPost;
@@ -71,6 +75,8 @@ struct Shell<'a> {
     cells: Vec<CellPost>,
     /// What the keeper will know the next process by.
     next_token: u32,
+    /// Processes that an earlier supervisor had started and this one will not use: they are about to end.
+    orphans: BTreeSet<u32>,
     /// Successors that have not been told all that they must know first.
     beginning: Vec<CellId>,
     visitors: Visitors,
@@ -85,22 +91,36 @@ struct Shell<'a> {
     /// When the core wants to be called again.
     wake: Option<Instant>,
     ended: Option<Result<(), Failure>>,
+    journal: Journal,
+    /// The keeper holds nothing any more.
+    is_released: bool,
+    /// Supervisors of this fleet before this one.
+    predecessors: u32,
 }
 
 /// The role `supervisor`.
 pub(crate) fn main() -> Result<(), FleetError> {
     let mut link = process::begin("warren-super", true)?;
-    let plan = match link.receive(Wait::Yes).map_err(system("hear from the keeper"))? {
-        Received::Packet(packet) => match FromKeeper::from_bytes(&packet.bytes) {
-            Ok(FromKeeper::Begin(plan)) => plan,
-            _ => return Err(keeper_died()),
-        },
+    let first = match link.receive(Wait::Yes).map_err(system("hear from the keeper"))? {
+        Received::Packet(packet) => {
+            FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())?
+        }
         _ => return Err(keeper_died()),
     };
     descriptors::raise_limit();
     let mut keeper = Outbox::new(link);
-    let ended = process::guarded(|| start::open(&mut keeper, plan).and_then(Shell::serve));
-    let last_word = match &ended {
+    let ended = process::guarded(|| match first {
+        FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(Shell::serve),
+        FromKeeper::Adopt(left) => adopt::take_over(&mut keeper, left).and_then(Shell::serve),
+        _ => Err(keeper_died()),
+    });
+    say_last_word(&mut keeper, &ended);
+    ended
+}
+
+/// Of two the keeper believes the first.
+fn say_last_word(keeper: &mut Outbox, ended: &Result<(), FleetError>) {
+    let last_word = match ended {
         Ok(()) => ToKeeper::Stopped,
         Err(error) => {
             let (kind, line) = error.report();
@@ -109,7 +129,6 @@ pub(crate) fn main() -> Result<(), FleetError> {
     };
     // A keeper that is gone needs no answer.
     let _ = keeper.send(last_word.to_bytes(), Vec::new());
-    ended
 }
 
 fn keeper_died() -> FleetError {
@@ -141,6 +160,8 @@ impl Shell<'_> {
             }
         };
         // Unlocked before anybody hears of the end, so that the next fleet can start at once.
+        say_last_word(self.keeper, &outcome);
+        self.await_release();
         drop(self.pool);
         self.visitors.close(&last_word);
         outcome
@@ -226,19 +247,58 @@ impl Shell<'_> {
     /// Hands an event to the core, and whatever its effects lead to.
     fn apply(&mut self, event: Event) -> Result<(), FleetError> {
         self.pending.push_back(event);
+        self.apply_pending()
+    }
+
+    fn apply_pending(&mut self) -> Result<(), FleetError> {
         while let Some(event) = self.pending.pop_front() {
             let mut effects = std::mem::take(&mut self.effects);
             self.core.apply(clock::monotonic(), clock::wall(), event, &mut effects);
-            for effect in effects.drain(..) {
-                self.carry_out(effect)?;
-            }
-            self.effects = effects;
-            // What they must know first came with the order to start them.
-            for cell in self.beginning.drain(..) {
-                self.cells[usize::from(cell.0)].begin();
-            }
+            self.note(&effects)?;
+            self.effects = self.follow(effects)?;
         }
         Ok(())
+    }
+
+    /// Does what was noted, and gives the vector back.
+    fn follow(&mut self, mut effects: Vec<Effect>) -> Result<Vec<Effect>, FleetError> {
+        if effects.is_empty() {
+            return Ok(effects);
+        }
+        for effect in effects.drain(..) {
+            self.carry_out(effect)?;
+        }
+        // What they must know first came with the order to start them.
+        for cell in self.beginning.drain(..) {
+            self.cells[usize::from(cell.0)].begin();
+        }
+        // What waits to be sent is lost with this process: then it is better done again.
+        if !self.cells.iter().any(|cell| cell.link.is_backed_up()) {
+            self.note(&[])?;
+        }
+        Ok(effects)
+    }
+
+    /// Writes down what is to be done, for the next supervisor; all that it then needs the keeper has.
+    fn note(&mut self, effects: &[Effect]) -> Result<(), FleetError> {
+        self.settle()?;
+        let notes = self.notes(effects);
+        self.journal.write(&notes)
+    }
+
+    /// Waits until the keeper has everything that it was sent. It never waits for this process.
+    fn settle(&mut self) -> Result<(), FleetError> {
+        while self.keeper.is_backed_up() {
+            let limit = Timespec::try_from(SHORTAGE_PAUSE).ok();
+            let mut fds = [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), PollFlags::OUT)];
+            retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the keeper"))?;
+            self.keeper.flush().map_err(|_| keeper_died())?;
+        }
+        Ok(())
+    }
+
+    fn tell_keeper(&mut self, message: &ToKeeper) -> Result<(), FleetError> {
+        self.keeper.send(message.to_bytes(), Vec::new()).map_err(|_| keeper_died())
     }
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), FleetError> {
@@ -258,11 +318,14 @@ impl Shell<'_> {
             Effect::AdmitClient { client } => self.welcome(client),
             Effect::RefuseClient { connection, errno } => {
                 self.applying.remove(&connection);
+                self.forget_kept(connection)?;
                 self.visitors.refuse(connection, errno);
             }
             Effect::ForgetClient { client } => {
                 self.arrivals.remove(&client);
-                self.clients.remove(&client);
+                if let Some(memory) = self.clients.remove(&client) {
+                    self.forget_kept(memory.connection)?;
+                }
                 self.visitors.forget(client);
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
@@ -273,8 +336,11 @@ impl Shell<'_> {
 
     fn ready(&mut self) -> Result<(), FleetError> {
         self.visitors.listen()?;
-        let ready = ToKeeper::Ready { cells: self.plan.cells };
-        self.keeper.send(ready.to_bytes(), Vec::new()).map_err(|_| keeper_died())
+        self.tell_keeper(&ToKeeper::Ready { cells: self.plan.cells })
+    }
+
+    fn forget_kept(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
+        self.tell_keeper(&ToKeeper::Forget { name: Kept::Client(connection.0) })
     }
 
     fn send(&mut self, to: CellId, order: Order) {
@@ -293,7 +359,9 @@ impl Shell<'_> {
             _ => {}
         }
         // A cell that is gone shows by its exit.
-        let _ = cell.link.send_shared(ToCell::Order(order).to_bytes(), fds);
+        let number = cell.orders;
+        cell.orders += 1;
+        let _ = cell.link.send_shared(ToCell::Order { number, order }.to_bytes(), fds);
         self.memory.cells[usize::from(to.0)].ring();
     }
 
@@ -324,6 +392,7 @@ impl Shell<'_> {
                     self.visitors.refuse(connection, Errno::ENFILE);
                     return Ok(());
                 };
+                self.keep_client(connection, &outfit.kept)?;
                 let arrival = Arrival { connection, slots, fds: outfit.client };
                 self.applying.insert(connection, (arrival, outfit.kept));
                 self.apply(Event::Connect { connection, applicant })
@@ -339,9 +408,11 @@ impl Shell<'_> {
                 Ok(())
             }
             Some(Asked::Stop) => {
-                let keeper = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid());
-                let keeper = keeper.unsigned_abs();
-                self.visitors.tell(connection, &DoorReply::Stopping { keeper }, Vec::new());
+                let name = Kept::Stopping(connection.0);
+                let socket = self.visitors.socket(connection).into_iter().collect();
+                let keep = ToKeeper::Keep { name }.to_bytes();
+                self.keeper.send(keep, socket).map_err(|_| keeper_died())?;
+                self.tell_stopping(connection);
                 self.apply(Event::Stop)
             }
             Some(Asked::Hangup(client)) => self.apply(Event::Hangup { client }),
@@ -349,9 +420,22 @@ impl Shell<'_> {
         }
     }
 
+    /// From now on its connection and its memory outlive this process.
+    fn keep_client(
+        &mut self,
+        connection: ConnectionNo,
+        memory: &ClientMemory,
+    ) -> Result<(), FleetError> {
+        let Some(socket) = self.visitors.socket(connection) else { return Ok(()) };
+        let mut fds = vec![Arc::new(socket)];
+        fds.extend(memory.kept());
+        let keep = ToKeeper::Keep { name: Kept::Client(connection.0) };
+        self.keeper.send_shared(keep.to_bytes(), fds).map_err(|_| keeper_died())
+    }
+
     /// What a client of so many slots gets, unless descriptors are scarce.
     fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<Outfit> {
-        let outfit = self.memory.outfit(connection.0, slots).ok()?;
+        let outfit = self.memory.outfit(connection, slots).ok()?;
         let is_scarce = outfit.fds().any(descriptors::is_of_reserve);
         (!is_scarce).then_some(outfit)
     }
@@ -362,8 +446,14 @@ impl Shell<'_> {
             let cell = &mut self.cells[usize::from(number)];
             // What a cell said before it hung up is heard, whether or not it still listens.
             let _ = cell.link.flush();
-            match cell.link.link.receive(Wait::No) {
-                Ok(Received::Packet(packet)) => self.hear_report(CellId(number), &packet)?,
+            // What is not noted yet stays in the socket, where the next supervisor finds it.
+            match cell.link.link.peek() {
+                Ok(Received::Packet(packet)) => {
+                    self.hear_report(CellId(number), &packet)?;
+                    let cell = &mut self.cells[usize::from(number)];
+                    // It can only fail if the socket is broken, and then the next look finds it so.
+                    let _ = cell.link.link.skip();
+                }
                 Ok(Received::Nothing) => return Ok(false),
                 // It is gone, or as good as gone: of what it said something is lost.
                 Ok(Received::Closed) | Err(_) => {
@@ -377,10 +467,12 @@ impl Shell<'_> {
 
     fn hear_report(&mut self, from: CellId, packet: &Packet) -> Result<(), FleetError> {
         match FromCell::from_bytes(&packet.bytes) {
-            Ok(FromCell::Report { capability, epoch, report }) => {
-                if !self.mailboxes.admits_report(capability) {
+            Ok(FromCell::Report { capability, epoch, number, report }) => {
+                let heard = &mut self.cells[usize::from(from.0)].reports;
+                if number < *heard || !self.mailboxes.admits_report(capability) {
                     return Ok(());
                 }
+                *heard = number + 1;
                 if matches!(report, Report::Ready { .. }) {
                     self.serves(from);
                 }
@@ -419,9 +511,27 @@ impl Shell<'_> {
                 Ok(())
             }
             FromKeeper::NotSpawned { token, errno } => self.not_spawned(token, errno),
+            FromKeeper::Exited { token, .. } if self.orphans.remove(&token) => self.bury(),
             FromKeeper::Exited { token, .. } => self.cell_exited(token),
             FromKeeper::Stop => self.apply(Event::Stop),
-            FromKeeper::Begin(_) | FromKeeper::Fetched { .. } => Ok(()),
+            FromKeeper::Released => {
+                self.is_released = true;
+                Ok(())
+            }
+            FromKeeper::Begin(_) | FromKeeper::Adopt(_) | FromKeeper::Kept { .. } => Ok(()),
+        }
+    }
+
+    /// Until the keeper holds nothing any more.
+    fn await_release(&mut self) {
+        let _ = self.settle();
+        while !self.is_released {
+            let mut fds = [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), PollFlags::IN)];
+            let heard = retry(|| poll(&mut fds, None)).is_ok() && self.hear_keeper().is_ok();
+            // A keeper that is gone holds nothing.
+            if !heard {
+                return;
+            }
         }
     }
 

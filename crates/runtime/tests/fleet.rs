@@ -23,6 +23,9 @@ use warren_runtime::{
     dispatch, door, start_fleet,
 };
 
+#[path = "fleet/adoption.rs"]
+mod adoption;
+
 const POOL_BYTES: u64 = 64 << 20;
 const ROOT: (u32, u32) = (0, 0);
 /// The role of a process that starts a fleet and is killed.
@@ -56,6 +59,17 @@ fn main() -> ExitCode {
         ("bad_pools_are_named", bad_pools_are_named),
         ("status_shows_cells_and_clients", status_shows_cells_and_clients),
         ("a_dead_cell_has_a_successor", a_dead_cell_has_a_successor),
+        ("a_dead_supervisor_has_a_successor", adoption::a_dead_supervisor_has_a_successor),
+        (
+            "clients_come_and_go_while_supervisors_die",
+            adoption::clients_come_and_go_while_supervisors_die,
+        ),
+        ("cells_and_supervisors_die_together", adoption::cells_and_supervisors_die_together),
+        ("a_stop_outlives_the_supervisor", adoption::a_stop_outlives_the_supervisor),
+        (
+            "a_supervisor_that_dies_ever_again_ends_the_fleet",
+            adoption::a_supervisor_that_dies_ever_again_ends_the_fleet,
+        ),
         ("all_cells_die_at_once", all_cells_die_at_once),
         (
             "a_cell_that_cannot_be_spoken_with_is_replaced",

@@ -41,7 +41,9 @@ pub use map::{ReadMap, WriteMap};
 pub use memory::{Load, Store, Waited};
 pub use reply::{ReplyHeader, ReplyReader, ReplyWriter, WaitOutcome};
 pub use ring::{BadMessage, Envelope, Lane, PEER_SEGMENT_LEN, PeerLink, SendError};
-pub use segment::{Segment, SegmentError, SegmentKind, map_read_only, map_writable};
+pub use segment::{
+    Segment, SegmentError, SegmentKind, map_read_only, map_writable, reopen_read_only,
+};
 pub use shard_map::{SHARD_MAP_LEN, ShardMap, ShardMapError, ShardMapReader, ShardMapWriter};
 pub use vitals::{Counter, VITALS_LEN, VitalsReader, VitalsWriter};
 pub use wake::WakeFd;

@@ -121,9 +121,14 @@ impl Segment {
 
     /// A descriptor for readers: a reopen, as a duplicate would share the right to write.
     pub fn read_only_fd(&self) -> Result<OwnedFd, SegmentError> {
-        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(SegmentError::Map)
+        reopen_read_only(self.fd())
     }
+}
+
+/// Another descriptor of a segment, with which nobody can write to it.
+pub fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd, SegmentError> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(SegmentError::Map)
 }
 
 fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {

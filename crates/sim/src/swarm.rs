@@ -128,6 +128,8 @@ pub struct Swarm {
     pub flush_error: u64,
     /// Chances in 10,000 that a cell is killed at an event of its.
     pub kills: u64,
+    /// Chances in 10,000 that the supervisor is killed at an event of its.
+    pub deaths: u64,
     kinds: Vec<Kind>,
 }
 
@@ -168,6 +170,7 @@ impl Swarm {
             supervisor_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 10, 50]),
             flush_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 50]),
             kills: *rng.pick(&[0, 0, 0, 0, 0, 0, 3, 15, 60]),
+            deaths: *rng.pick(&[0, 0, 0, 0, 100, 1000]),
             kinds: draw_kinds(rng),
         }
     }

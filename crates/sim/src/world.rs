@@ -8,6 +8,7 @@
 //! ```
 
 mod admission;
+mod adopt;
 mod audit;
 mod clients;
 mod device;
@@ -458,7 +459,7 @@ fn summary(happening: &Happening) -> [u64; 4] {
         Happening::CellIo { cell: of, io, .. } => [7, cell(*of), io.0, 0],
         Happening::Exited { cell: of, epoch } => [13, cell(*of), u64::from(epoch.0), 0],
         Happening::Start { cell: of } => [14, cell(*of), 0, 0],
-        Happening::SupervisorIo { io } => [8, io.0, 0, 0],
+        Happening::SupervisorIo { by, io } => [8, io.0, *by, 0],
         Happening::Tick { cell: of, .. } => [9, cell(*of), 0, 0],
         Happening::DropCopies { client, listener } => [11, *listener as u64, *client as u64, 0],
         Happening::Hangup { client } => [12, *client as u64, 0, 0],

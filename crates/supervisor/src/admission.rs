@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use warren_base::limits::{GROUPS_MAX, SLOTS_MAX};
 use warren_base::{CellId, ClientId, Errno};
+use warren_proto::Wire;
 use warren_proto::control::Order;
 
 use crate::event::{Applicant, ConnectionNo, Effect};
@@ -28,13 +29,14 @@ pub const ADMISSIONS_MAX: usize = 1024;
 pub(crate) const ADMISSIONS_OF_FRONTS: usize = 32;
 
 /// How far a client is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum ClientState {
     Admitting,
     Admitted,
     Expelling,
 }
 
+#[derive(Wire)]
 pub(crate) struct Client {
     pub applicant: Applicant,
     pub state: ClientState,
@@ -42,7 +44,7 @@ pub(crate) struct Client {
     waiting: CellSet,
 }
 
-#[derive(Default)]
+#[derive(Default, Wire)]
 pub(crate) struct Admission {
     clients: BTreeMap<ClientId, Client>,
     last: u32,

@@ -12,17 +12,29 @@
 //! and lies where nothing that counts does.
 
 use warren_base::{CellId, Errno};
+use warren_proto::Wire;
 use warren_proto::control::Written;
 
 use crate::set::CellSet;
 
+#[derive(Wire)]
 enum Phase {
     Idle,
-    Draining { waiting: CellSet },
-    Writing { waiting: CellSet, written: Vec<(CellId, Written)>, failed: Option<Errno> },
-    Recording,
+    Draining {
+        waiting: CellSet,
+    },
+    Writing {
+        waiting: CellSet,
+        written: Vec<(CellId, Written)>,
+        failed: Option<Errno>,
+    },
+    /// Until it is over, so that a supervisor that takes over can record the same.
+    Recording {
+        written: Vec<(CellId, Written)>,
+    },
 }
 
+#[derive(Wire)]
 pub(crate) struct Barrier {
     /// Of the attempt under way, or of the last one.
     number: u64,
@@ -31,8 +43,8 @@ pub(crate) struct Barrier {
     phase: Phase,
 }
 
-/// What all cells wrote, or why one of them could not.
-pub(crate) type AllWritten = Result<Vec<(CellId, Written)>, Errno>;
+/// Whether all cells could write.
+pub(crate) type AllWritten = Result<(), Errno>;
 
 impl Barrier {
     /// `number` is the last checkpoint on the device.
@@ -58,7 +70,7 @@ impl Barrier {
     pub fn waits_for(&self) -> Option<CellId> {
         match &self.phase {
             Phase::Draining { waiting } | Phase::Writing { waiting, .. } => waiting.iter().next(),
-            Phase::Idle | Phase::Recording => None,
+            Phase::Idle | Phase::Recording { .. } => None,
         }
     }
 
@@ -85,7 +97,7 @@ impl Barrier {
         self.phase = Phase::Writing { waiting: cells, written: Vec::new(), failed: None };
     }
 
-    /// Everything, once the last cell has answered.
+    /// Says how it went once the last cell has answered. Then comes the recording.
     pub fn written(
         &mut self,
         cell: CellId,
@@ -104,8 +116,16 @@ impl Barrier {
             return None;
         }
         let (written, failed) = (std::mem::take(written), *failed);
-        self.phase = Phase::Recording;
-        Some(failed.map_or(Ok(written), Err))
+        self.phase = Phase::Recording { written };
+        Some(failed.map_or(Ok(()), Err))
+    }
+
+    /// What all cells wrote, while it is being recorded.
+    pub fn parts(&self) -> Option<&[(CellId, Written)]> {
+        match &self.phase {
+            Phase::Recording { written } => Some(written),
+            _ => None,
+        }
     }
 
     /// Whether cells still have to answer: the attempt can be given up.
@@ -114,7 +134,7 @@ impl Barrier {
     }
 
     pub const fn is_recording(&self) -> bool {
-        matches!(self.phase, Phase::Recording)
+        matches!(self.phase, Phase::Recording { .. })
     }
 
     /// The attempt is over, one way or the other.

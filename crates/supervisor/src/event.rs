@@ -6,19 +6,19 @@
 use std::fmt;
 
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, ShardId};
-use warren_proto::Credentials;
 use warren_proto::control::{Order, Report};
+use warren_proto::{Credentials, Wire};
 
 /// Names an I/O of the supervisor until it is done. Never reused.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub struct IoId(pub u64);
 
 /// A connection to the admission socket; the driver numbers them and never reuses a number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub struct ConnectionNo(pub u64);
 
 /// Somebody wants to become a client. Who it is comes from the kernel, never from a message.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct Applicant {
     pub credentials: Credentials,
     pub pid: u32,
@@ -62,7 +62,7 @@ pub enum Event {
 }
 
 /// What the supervisor wants done.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Effect {
     Send {
         to: CellId,
@@ -111,7 +111,7 @@ pub enum Effect {
 }
 
 /// Why the fleet ended otherwise than asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Failure {
     /// A cell ended that nobody had told to.
     CellExited { cell: CellId, epoch: Epoch },

@@ -2,11 +2,12 @@
 //! or suffers concerns nobody.
 
 use warren_base::{CellId, Epoch};
+use warren_proto::Wire;
 
 use crate::set::CellSet;
 
 /// How far a cell is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum CellState {
     /// Its process was started and opens its shards.
     Starting,
@@ -19,12 +20,13 @@ pub enum CellState {
     Exited,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub(crate) struct Member {
     pub epoch: Epoch,
     pub state: CellState,
 }
 
+#[derive(Wire)]
 pub(crate) struct Fleet {
     members: Vec<Member>,
 }

@@ -33,4 +33,4 @@ pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};
 pub use loss::SUCCESSORS_MAX;
 pub use status::{CellStatus, ClientStatus, Status};
-pub use supervisor::{CHECKPOINT_INTERVAL, Config, STOP_MAX, STOP_WAIT, Stage, Supervisor};
+pub use supervisor::{CHECKPOINT_INTERVAL, Config, Estate, STOP_MAX, STOP_WAIT, Stage, Supervisor};

@@ -17,7 +17,8 @@
 use std::collections::BTreeMap;
 
 use warren_base::{CellId, Epoch};
-use warren_proto::control::{Order, Written};
+use warren_proto::Wire;
+use warren_proto::control::Order;
 
 use crate::admission::send;
 use crate::count;
@@ -30,6 +31,7 @@ use crate::supervisor::{Stage, Supervisor, Turn};
 /// take over, and ends the sixth too.
 pub const SUCCESSORS_MAX: u32 = 5;
 
+#[derive(Wire)]
 pub(crate) struct Losses {
     /// Lost cells without a successor, and who has not heard of them.
     unheard: BTreeMap<CellId, CellSet>,
@@ -109,8 +111,9 @@ impl Supervisor {
     }
 
     /// Hands out again what free chunks nobody has, if all cells have said which they have.
-    pub(crate) fn count_chunks(&mut self, written: &[(CellId, Written)], turn: &mut Turn<'_>) {
-        if !self.losses.uncounted || written.is_empty() {
+    pub(crate) fn count_chunks(&mut self, turn: &mut Turn<'_>) {
+        let written = self.barrier.parts().expect("all cells have written");
+        if !self.losses.uncounted {
             return;
         }
         if let Some(missing) = count::missing(self.recorder.ledger(), written) {

@@ -66,6 +66,11 @@ impl Recorder {
         Self { ledger, step: Step::Idle, other: None, broken: None, last_io: 0 }
     }
 
+    /// One that takes over, for its predecessor or because of a failed flush broken.
+    pub fn adopt(ledger: Ledger, broken: Option<Errno>) -> Self {
+        Self { broken, ..Self::new(ledger) }
+    }
+
     pub const fn ledger(&self) -> &Ledger {
         &self.ledger
     }

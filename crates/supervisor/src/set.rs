@@ -2,8 +2,9 @@
 
 use warren_base::CellId;
 use warren_base::limits::CELLS_MAX;
+use warren_proto::Wire;
 
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Wire)]
 pub struct CellSet(u64);
 
 impl CellSet {

@@ -38,5 +38,6 @@ pub struct ClientStatus {
     pub pid: u32,
     pub uid: u32,
     pub front: bool,
+    pub slots: u16,
     pub state: ClientState,
 }

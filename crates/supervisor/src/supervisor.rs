@@ -18,6 +18,7 @@ use std::time::Duration;
 use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Timestamp};
 use warren_disk::CopiesState;
+use warren_proto::Wire;
 use warren_proto::control::{Order, Report, Written};
 
 use crate::admission::{Admission, send};
@@ -29,6 +30,8 @@ use crate::loss::Losses;
 use crate::recorder::{Begun, Progress, Recorder};
 use crate::recovery::{Next, Recovery};
 use crate::status::{CellStatus, ClientStatus, Status};
+
+pub use adoption::Estate;
 
 /// Between the end of a checkpoint and the start of the next that nobody asked for: what a power
 /// failure may take of what nobody synced, as ext4's commit interval.
@@ -57,7 +60,7 @@ pub struct Config {
 }
 
 /// How far the fleet is in its life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Stage {
     /// Cells open their shards, and recover if need be.
     Starting,
@@ -125,10 +128,7 @@ impl Supervisor {
             barrier: Barrier::new(ledger.superblock().generation),
             recorder: Recorder::new(ledger),
             stage: Stage::Starting,
-            behind: match copies {
-                CopiesState::Agree => None,
-                CopiesState::Behind(copy) | CopiesState::Bad(copy, _) => Some(copy),
-            },
+            behind: behind(copies),
             next_checkpoint: Instant::default(),
             last_checkpoint: None,
             checkpoints: 0,
@@ -159,9 +159,7 @@ impl Supervisor {
             return;
         }
         let mut turn = Turn { now, wall, effects };
-        if let Some(copy) = self.behind.take() {
-            self.recorder.write_copy(copy, turn.effects);
-        }
+        self.catch_up(&mut turn);
         match event {
             Event::Report { from, epoch, report } => {
                 // What a lost cell had said last comes too late.
@@ -187,6 +185,12 @@ impl Supervisor {
             Event::Tick => self.tick(&mut turn),
         }
         self.advance(&mut turn);
+    }
+
+    fn catch_up(&mut self, turn: &mut Turn<'_>) {
+        if let Some(copy) = self.behind.take() {
+            self.recorder.write_copy(copy, turn.effects);
+        }
     }
 
     fn report(&mut self, from: CellId, epoch: Epoch, report: Report, turn: &mut Turn<'_>) {
@@ -245,6 +249,10 @@ impl Supervisor {
         }
         self.stage = Stage::Opening;
         let number = self.barrier.skip();
+        self.open(number, turn);
+    }
+
+    fn open(&mut self, number: u64, turn: &mut Turn<'_>) {
         let cells = self.fleet.all().iter().count();
         self.recorder.open(number, cells, turn.effects);
     }
@@ -332,6 +340,10 @@ impl Supervisor {
     fn close(&mut self, turn: &mut Turn<'_>) {
         self.stage = Stage::Closing { until: None };
         send(self.fleet.living(), &Order::Stop, turn.effects);
+        self.seal(turn);
+    }
+
+    fn seal(&mut self, turn: &mut Turn<'_>) {
         let progress = self.recorder.seal(turn.effects);
         self.progress(progress, turn);
     }
@@ -423,13 +435,23 @@ impl Supervisor {
         result: Result<Written, Errno>,
         turn: &mut Turn<'_>,
     ) {
-        let Some(all) = self.barrier.written(from, number, result) else { return };
+        match self.barrier.written(from, number, result) {
+            None => {}
+            Some(Ok(())) => {
+                // Once: what is handed out is not handed out again when it is recorded again.
+                self.count_chunks(turn);
+                self.begin_recording(turn);
+            }
+            Some(Err(errno)) => self.checkpoint_failed(errno, turn),
+        }
+    }
+
+    /// Records what all cells have written.
+    fn begin_recording(&mut self, turn: &mut Turn<'_>) {
+        let number = self.barrier.number();
         let clean = matches!(self.stage, Stage::LastCheckpoint { started: true });
-        self.count_chunks(all.as_deref().unwrap_or_default(), turn);
-        let begun = all.and_then(|written| {
-            self.recorder.begin(number, clean, &written, &self.owners, turn.effects)
-        });
-        match begun {
+        let written = self.barrier.parts().expect("all cells have written");
+        match self.recorder.begin(number, clean, written, &self.owners, turn.effects) {
             Ok(Begun::NothingChanged) => self.checkpoint_done(turn),
             Ok(Begun::Writing) => {}
             Err(errno) => self.checkpoint_failed(errno, turn),
@@ -487,8 +509,11 @@ impl Supervisor {
 
     fn set_timer(&mut self, turn: &mut Turn<'_>) {
         self.next_checkpoint = turn.now + CHECKPOINT_INTERVAL;
-        let wake = self.stop_by.map_or(self.next_checkpoint, |by| by.min(self.next_checkpoint));
-        turn.effects.push(Effect::Wake(wake));
+        turn.effects.push(Effect::Wake(self.next_wake()));
+    }
+
+    fn next_wake(&self) -> Instant {
+        self.stop_by.map_or(self.next_checkpoint, |by| by.min(self.next_checkpoint))
     }
 
     pub fn status(&self) -> Status {
@@ -508,6 +533,7 @@ impl Supervisor {
                 pid: known.applicant.pid,
                 uid: known.applicant.credentials.uid,
                 front: known.applicant.front,
+                slots: known.applicant.slots,
                 state: known.state,
             })
             .collect();
@@ -526,5 +552,14 @@ impl Supervisor {
     }
 }
 
+/// The copy of the superblock that is to be brought up to date.
+const fn behind(copies: CopiesState) -> Option<usize> {
+    match copies {
+        CopiesState::Agree => None,
+        CopiesState::Behind(copy) | CopiesState::Bad(copy, _) => Some(copy),
+    }
+}
+
+mod adoption;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 //! error output. Only the supervisor raises a peer's epoch, so that a faulty peer cannot lock its
 //! successor out.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
 use warren_base::{CellId, Epoch};
@@ -42,6 +42,8 @@ pub struct Peers {
     cell: CellId,
     epoch: Epoch,
     peers: Vec<Option<Peer>>,
+    /// Those that have joined and to whom there is no link.
+    absent: BTreeSet<CellId>,
     /// Who may send to this cell.
     inbox: CapabilityList,
     dropped: Dropped,
@@ -78,7 +80,8 @@ impl Peers {
     pub fn new(cell: CellId, epoch: Epoch, cells: u16) -> Self {
         let peers = (0..cells).map(|_| None).collect();
         let (inbox, dropped) = (CapabilityList::new(), Dropped::default());
-        Self { cell, epoch, peers, inbox, dropped, bytes: Vec::new() }
+        let absent = BTreeSet::new();
+        Self { cell, epoch, peers, absent, inbox, dropped, bytes: Vec::new() }
     }
 
     pub fn open(
@@ -95,6 +98,7 @@ impl Peers {
         let place = self.peers.get_mut(usize::from(peer.0)).ok_or_else(|| faulty(peer))?;
         self.inbox.add(admits, Uses::Many).map_err(|_| faulty(peer))?;
         let (waiting, unrung) = (Default::default(), false);
+        self.absent.remove(&peer);
         *place = Some(Peer { link, epoch, capability, admits, vitals, bell, waiting, unrung });
         Ok(())
     }
@@ -104,6 +108,15 @@ impl Peers {
         let place = self.peers.get_mut(usize::from(peer.0));
         if let Some(gone) = place.and_then(Option::take) {
             self.inbox.revoke(gone.admits);
+        }
+        self.absent.remove(&peer);
+    }
+
+    /// The order that names a successor of a peer is here. Without a link to it: it is gone already, and
+    /// what is sent to it before the order that says so is lost.
+    pub fn joined(&mut self, peer: CellId) {
+        if self.peers.get(usize::from(peer.0)).is_some_and(Option::is_none) {
+            self.absent.insert(peer);
         }
     }
 
@@ -129,6 +142,9 @@ impl Peers {
         message.encode(&mut self.bytes);
         let lane = lane_of(message);
         let Some(peer) = self.peers.get_mut(usize::from(to.0)).and_then(Option::as_mut) else {
+            if self.absent.contains(&to) {
+                return Ok(());
+            }
             return Err(FleetError::Bug(format!("a message to cell {to}, which is lost")));
         };
         peer.unrung = true;

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use rustix::rand::{GetRandomFlags, getrandom};
 use warren_base::{CellId, Rng};
 use warren_mailbox::{Capability, Mint, Name, RegistrationId, Registry};
+use warren_proto::Wire;
 
 use crate::error::{FleetError, system};
 use crate::link::retry;
@@ -35,11 +36,21 @@ pub struct Passage {
     pub capability: Capability,
 }
 
+/// What one sender was given, to the inbox of a cell or, of no cell, to the supervisor.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct Given {
+    to: CellId,
+    by: Option<CellId>,
+    capability: Capability,
+}
+
 /// The registry, and what was given out of it.
 pub struct Mailboxes {
     registry: Registry<Address>,
     mint: Mint,
     registrations: BTreeMap<Name, RegistrationId>,
+    /// Of every name that ever was one.
+    addresses: BTreeMap<Name, Address>,
     /// By sender, then mailbox.
     given: BTreeMap<(CellId, Name), Capability>,
     /// Reports without a capability on the list.
@@ -62,10 +73,49 @@ impl Mailboxes {
         Self::with_mint(cells, Mint::new(&mut Rng::new(entropy()?)))
     }
 
+    /// The mailboxes of an earlier supervisor: those of these cells, and what it had given.
+    pub fn adopt(
+        cells: impl Iterator<Item = CellId>,
+        given: Vec<Given>,
+        refused: u64,
+    ) -> Result<Self, FleetError> {
+        let mut mailboxes = Self::open(0)?;
+        for cell in cells {
+            mailboxes.enter(cell)?;
+        }
+        for Given { to, by, capability } in given {
+            let name = by.map_or_else(supervisor_name, inbox_name);
+            let lost = |_| FleetError::Bug(format!("{}: too many senders", name.as_str()));
+            if let Some(&id) = mailboxes.registrations.get(&name) {
+                mailboxes.registry.grant(id, capability).map_err(lost)?;
+                mailboxes.given.insert((to, name), capability);
+            }
+        }
+        mailboxes.refused = refused;
+        Ok(mailboxes)
+    }
+
+    /// For the next supervisor.
+    pub fn given(&self) -> Vec<Given> {
+        let cell_of = |name: &Name| match self.addresses.get(name)? {
+            Address::Cell(cell) => Some(*cell),
+            Address::Supervisor => None,
+        };
+        let given = self.given.iter();
+        given
+            .map(|((to, name), &capability)| Given { to: *to, by: cell_of(name), capability })
+            .collect()
+    }
+
     fn with_mint(cells: u16, mint: Mint) -> Result<Self, FleetError> {
-        let (registrations, given) = (BTreeMap::new(), BTreeMap::new());
-        let mut mailboxes =
-            Self { registry: Registry::new(), mint, registrations, given, refused: 0 };
+        let mut mailboxes = Self {
+            registry: Registry::new(),
+            mint,
+            registrations: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            given: BTreeMap::new(),
+            refused: 0,
+        };
         mailboxes.register(supervisor_name(), Address::Supervisor)?;
         for cell in (0..cells).map(CellId) {
             mailboxes.register(inbox_name(cell), Address::Cell(cell))?;
@@ -76,7 +126,8 @@ impl Mailboxes {
     fn register(&mut self, name: Name, address: Address) -> Result<(), FleetError> {
         let registered = self.registry.register(&name, address, &[]);
         let id = registered.map_err(|e| FleetError::Bug(format!("{}: {e}", name.as_str())))?;
-        self.registrations.insert(name, id);
+        self.registrations.insert(name.clone(), id);
+        self.addresses.insert(name, address);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The fleet's shared memory: the supervisor makes every segment and gives each process the rights it
-//! needs, the writer's descriptor to one and read-only ones to the others.
+//! needs, the writer's descriptor to one and read-only ones to the others. The keeper gets them all, for the
+//! next supervisor.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -9,8 +10,9 @@ use warren_base::{CellId, Epoch};
 use warren_proto::slot::{cell_segment_len, client_segment_len};
 use warren_shm::{
     ClientWriter, Counter, PEER_SEGMENT_LEN, SHARD_MAP_LEN, Segment, ShardMap, ShardMapWriter,
-    VITALS_LEN, VitalsReader, VitalsWriter, WakeFd, map_read_only,
+    VITALS_LEN, VitalsReader, VitalsWriter, WakeFd, map_read_only, reopen_read_only,
 };
+use warren_supervisor::ConnectionNo;
 
 use crate::bell::Bell;
 use crate::error::{FleetError, system};
@@ -36,7 +38,11 @@ pub struct FleetMemory {
 
 /// A client's segments, kept for as long as any cell, or a successor of one, may have to know it.
 pub struct ClientMemory {
-    /// The client's own, read-only.
+    pub connection: ConnectionNo,
+    pub slots: u16,
+    /// The client's own.
+    own: Arc<OwnedFd>,
+    /// The same, read-only.
     requests: Arc<OwnedFd>,
     /// Each cell's for it.
     replies: Vec<Arc<OwnedFd>>,
@@ -46,6 +52,25 @@ impl ClientMemory {
     /// Beside an `Order::Admit` to this cell.
     pub fn for_cell(&self, cell: CellId) -> Vec<Arc<OwnedFd>> {
         vec![Arc::clone(&self.requests), Arc::clone(&self.replies[usize::from(cell.0)])]
+    }
+}
+
+impl ClientMemory {
+    /// For the keeper, behind the connection.
+    pub fn kept(&self) -> Vec<Arc<OwnedFd>> {
+        [&self.own].into_iter().chain(&self.replies).map(Arc::clone).collect()
+    }
+
+    /// What an earlier supervisor had kept.
+    pub fn adopt(
+        connection: ConnectionNo,
+        slots: u16,
+        mut kept: impl Iterator<Item = OwnedFd>,
+    ) -> Result<Self, FleetError> {
+        let own = kept.next().ok_or_else(incomplete)?;
+        let requests = Arc::new(reopen_read_only(own.as_fd())?);
+        let replies = kept.map(Arc::new).collect();
+        Ok(Self { connection, slots, own: Arc::new(own), requests, replies })
     }
 }
 
@@ -71,6 +96,24 @@ impl FleetMemory {
         Ok(Self { map_segment, map, cells })
     }
 
+    /// What an earlier supervisor had made: the shard map, published anew because it may have died while it
+    /// wrote it, and each cell's memory.
+    pub fn adopt(
+        map_segment: OwnedFd,
+        map: ShardMap,
+        cells: impl Iterator<Item = Vec<OwnedFd>>,
+    ) -> Result<Self, FleetError> {
+        let map_segment = Segment::adopt(map_segment)?;
+        ShardMapWriter::new(map_segment.map().clone())?.publish(&map);
+        let cells = cells.map(CellMemory::adopt).collect::<Result<_, _>>()?;
+        Ok(Self { map_segment, map, cells })
+    }
+
+    /// For the keeper.
+    pub fn kept_map(&self) -> Result<OwnedFd, FleetError> {
+        copy(self.map_segment.fd())
+    }
+
     pub fn map(&self) -> &ShardMap {
         &self.map
     }
@@ -83,8 +126,10 @@ impl FleetMemory {
     }
 
     /// For the keeper.
-    pub fn frames(&self, cell: CellId) -> Result<OwnedFd, FleetError> {
-        copy(&self.cell(cell).frames)
+    pub fn kept_cell(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
+        let CellMemory { frames, bell, vitals_segment, .. } = self.cell(cell);
+        let fds = [frames.as_fd(), bell.reader(), bell.writer(), vitals_segment.fd()];
+        fds.into_iter().map(copy).collect()
     }
 
     /// Beside a `CellStart`, behind the device.
@@ -120,24 +165,38 @@ impl FleetMemory {
 
     /// Makes the memory of a new client, known by its connection, and all descriptors of it: what
     /// cannot be had is refused before anybody hears of the client.
-    pub fn outfit(&self, connection: u64, slots: u16) -> Result<Outfit, FleetError> {
-        let slots = usize::from(slots);
-        let name = format!("warren-client-{connection}");
-        let requests = Segment::create(&name, client_segment_len(slots))?;
+    pub fn outfit(&self, connection: ConnectionNo, slots: u16) -> Result<Outfit, FleetError> {
+        let len = usize::from(slots);
+        let name = format!("warren-client-{}", connection.0);
+        let own = Segment::create(&name, client_segment_len(len))?;
         // Cells open it before the client has seen it.
-        ClientWriter::new(requests.map().clone(), slots)?;
-        let mut client = vec![copy(requests.fd())?, self.map_segment.read_only_fd()?];
-        let mut kept =
-            ClientMemory { requests: Arc::new(requests.read_only_fd()?), replies: Vec::new() };
-        for cell in &self.cells {
-            let replies = Segment::create(&name, cell_segment_len(slots))?;
-            client.push(replies.read_only_fd()?);
-            client.push(cell.vitals_segment.read_only_fd()?);
-            client.push(cell.bell.rope()?);
-            kept.replies.push(Arc::new(replies.into_parts().0));
-        }
-        Ok(Outfit { client, kept })
+        ClientWriter::new(own.map().clone(), len)?;
+        let replies = self.cells.iter().map(|_| {
+            let replies = Segment::create(&name, cell_segment_len(len))?;
+            Ok(Arc::new(replies.into_parts().0))
+        });
+        let replies = replies.collect::<Result<_, FleetError>>()?;
+        let requests = Arc::new(own.read_only_fd()?);
+        let own = Arc::new(own.into_parts().0);
+        let kept = ClientMemory { connection, slots, own, requests, replies };
+        Ok(Outfit { client: self.welcome(&kept)?, kept })
     }
+
+    /// Beside a `Welcome`.
+    pub fn welcome(&self, client: &ClientMemory) -> Result<Vec<OwnedFd>, FleetError> {
+        let mut fds = vec![copy(&*client.own)?, self.map_segment.read_only_fd()?];
+        for (cell, replies) in self.cells.iter().zip(&client.replies) {
+            fds.push(reopen_read_only(replies.as_fd())?);
+            fds.push(cell.vitals_segment.read_only_fd()?);
+            fds.push(cell.bell.rope()?);
+        }
+        Ok(fds)
+    }
+}
+
+/// The keeper does not hold what it was given.
+pub fn incomplete() -> FleetError {
+    FleetError::Bug("what a supervisor left is incomplete".into())
 }
 
 impl CellMemory {
@@ -147,10 +206,20 @@ impl CellMemory {
         drop(map);
         let segment = Segment::create(&format!("warren-vitals-{cell}"), VITALS_LEN)?;
         VitalsWriter::new(segment.map().clone(), cell, epoch)?;
-        let vitals = VitalsReader::new(map_read_only(segment.read_only_fd()?.as_fd())?)?;
-        let bell = Bell::new()?;
+        Self::new(frames, Bell::new()?, segment)
+    }
+
+    fn new(frames: OwnedFd, bell: Bell, vitals_segment: Segment) -> Result<Self, FleetError> {
+        let read_only = vitals_segment.read_only_fd()?;
+        let vitals = VitalsReader::new(map_read_only(read_only.as_fd())?)?;
         let rope = WakeFd::from_fd(bell.rope()?);
-        Ok(Self { frames, bell, rope, vitals_segment: segment, vitals })
+        Ok(Self { frames, bell, rope, vitals_segment, vitals })
+    }
+
+    fn adopt(kept: Vec<OwnedFd>) -> Result<Self, FleetError> {
+        let kept: [OwnedFd; 4] = kept.try_into().map_err(|_| incomplete())?;
+        let [frames, reader, writer, vitals] = kept;
+        Self::new(frames, Bell::adopt(reader, writer), Segment::adopt(vitals)?)
     }
 
     /// Makes the cell look at what the supervisor has sent.
@@ -165,7 +234,8 @@ impl CellMemory {
 
 impl Outfit {
     pub fn fds(&self) -> impl Iterator<Item = &OwnedFd> {
-        let kept = [&self.kept.requests].into_iter().chain(&self.kept.replies);
+        let ClientMemory { own, requests, replies, .. } = &self.kept;
+        let kept = [own, requests].into_iter().chain(replies);
         self.client.iter().chain(kept.map(|fd| &**fd))
     }
 }

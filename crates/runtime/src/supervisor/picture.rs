@@ -23,6 +23,7 @@ impl Shell<'_> {
             pool: String::from_utf8_lossy(&self.plan.pool).into_owned(),
             keeper_pid: keeper,
             supervisor_pid: std::process::id(),
+            supervisor_restarts: self.predecessors,
             state: stage_name(core.stage).into(),
             generation: core.generation,
             checkpoints: core.checkpoints,

@@ -9,12 +9,16 @@ use warren_device::{DeviceError, PoolFile};
 use warren_disk::{CopiesState, Owner};
 use warren_supervisor::Ledger;
 
+use super::memory::incomplete;
 use crate::error::{FleetError, system};
 use crate::message::Runs;
 use crate::pool_blocks::{self, Blocks, errno_of_device, not_a_pool};
 
 /// A pool that this fleet has locked.
 pub struct OpenPool {
+    /// Whoever has a descriptor of this open file holds the lock.
+    lock: PoolFile,
+    /// What is read and written.
     file: PoolFile,
 }
 
@@ -25,9 +29,22 @@ impl OpenPool {
             Err(DeviceError::TooShort { .. }) => return Err(not_a_pool(path)),
             file => file?,
         };
-        let pool = Self { file };
+        let pool = Self { file: file.try_clone()?, lock: file };
         let (ledger, copies) = pool_blocks::load(&pool, path)?;
         Ok((pool, ledger, copies))
+    }
+
+    /// One that an earlier supervisor had opened: its lock, and an open file that was made before it wrote
+    /// anything, so that errors of what it wrote are still to be seen there.
+    pub fn adopt(kept: Vec<OwnedFd>, path: &Path) -> Result<Self, FleetError> {
+        let [lock, file]: [OwnedFd; 2] = kept.try_into().map_err(|_| incomplete())?;
+        let [lock, file] = [PoolFile::from_fd(lock, path)?, PoolFile::from_fd(file, path)?];
+        Ok(Self { lock, file })
+    }
+
+    /// For the keeper: the lock, and an open file for the next supervisor. Before this one writes.
+    pub fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
+        Ok(vec![self.share()?, self.reopen()?])
     }
 
     /// For a cell's I/O: an open file of its own.
@@ -37,7 +54,7 @@ impl OpenPool {
 
     /// For a cell: the same open file, and so the same lock.
     pub fn share(&self) -> Result<OwnedFd, FleetError> {
-        self.file.as_fd().try_clone_to_owned().map_err(system("share the pool device"))
+        self.lock.as_fd().try_clone_to_owned().map_err(system("share the pool device"))
     }
 }
 

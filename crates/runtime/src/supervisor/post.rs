@@ -2,13 +2,13 @@
 //! next one.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use warren_base::{CellId, Epoch, Instant};
 use warren_proto::Wire;
 
-use crate::error::FleetError;
+use crate::error::{FleetError, system};
 use crate::link::{Link, Outbox};
 use crate::message::{PeerDoor, ToCell};
 
@@ -35,10 +35,13 @@ pub struct CellPost {
     /// What it said before it ended.
     pub last_words: Option<FleetError>,
     pub pauses: Pauses,
+    /// Orders sent to this process, and reports heard of it.
+    pub orders: u64,
+    pub reports: u64,
 }
 
 /// The times in which a cell did not serve.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Pauses {
     /// Successors that were started.
     pub restarts: u64,
@@ -74,7 +77,17 @@ impl CellPost {
             doors: BTreeMap::new(),
             last_words: None,
             pauses: Pauses::default(),
+            orders: 0,
+            reports: 0,
         }
+    }
+
+    /// For the next supervisor. With this end of the link open in the keeper the cell does not see this one
+    /// die.
+    pub fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
+        let fds = [self.link.link.as_fd(), self.next_device.as_fd()];
+        let copies = fds.into_iter().map(|fd| fd.try_clone_to_owned());
+        copies.collect::<Result<_, _>>().map_err(system("share a cell's link"))
     }
 
     /// Gives the cell a link. A cell that is gone shows by its exit.

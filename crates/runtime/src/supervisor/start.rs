@@ -1,6 +1,6 @@
 //! Starting a fleet: pool, memory, door, cells.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
 use warren_base::limits::BLOCK_SIZE;
@@ -11,6 +11,7 @@ use warren_proto::Wire;
 use warren_shm::ShardMap;
 use warren_supervisor::{Config, Ledger, Supervisor};
 
+use super::journal::Journal;
 use super::mailboxes::{Address, Mailboxes, inbox_name, supervisor_name};
 use super::memory::FleetMemory;
 use super::pool::{self, OpenPool};
@@ -21,14 +22,14 @@ use crate::error::{FleetError, system};
 use crate::keeper::pool_name;
 use crate::launch::path_of;
 use crate::link::{Link, Outbox};
-use crate::message::{CellStart, FleetPlan, PeerDoor, Runs, ToKeeper};
+use crate::message::{CellStart, FleetPlan, Kept, PeerDoor, Runs, ToKeeper};
 use crate::place::PoolId;
 use crate::pool_blocks;
 use crate::process::{ROLE_CELL, role_args};
 use crate::recovery;
 
 /// The first version of the shard map.
-const FIRST_MAP: MapVersion = MapVersion(1);
+pub(super) const FIRST_MAP: MapVersion = MapVersion(1);
 
 /// Frames of a cell at least: less cannot hold the nodes and pages of one large operation.
 const FRAMES_MIN: u64 = 1024;
@@ -66,6 +67,11 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         next_token: &mut next_token,
     };
     starter.start_cells(&ledger, &mut cells)?;
+    let journal = Journal::create()?;
+    starter.keep(Kept::Pool, pool.kept()?)?;
+    starter.keep(Kept::Map, vec![memory.kept_map()?])?;
+    starter.keep(Kept::Door, vec![visitors.kept()?])?;
+    starter.keep(Kept::Record, vec![journal.kept()?])?;
     let config = Config { epochs, map_version: FIRST_MAP, owners, ledger, recover: false, copies };
     Ok(Shell {
         plan,
@@ -78,6 +84,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         total_blocks: layout.total_blocks(),
         cells,
         next_token,
+        orphans: BTreeSet::new(),
         beginning: Vec::new(),
         visitors,
         applying: BTreeMap::new(),
@@ -87,6 +94,9 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         pending: VecDeque::new(),
         wake: None,
         ended: None,
+        journal,
+        is_released: false,
+        predecessors: 0,
     })
 }
 
@@ -127,9 +137,7 @@ impl Starter<'_> {
     ) -> Result<(), FleetError> {
         let shares = pool::shares_of_free(ledger, self.plan.cells);
         for (cell, free_chunks) in (0..).map(CellId).zip(shares) {
-            let frames = self.memory.frames(cell)?;
-            let name = format!("/cell/{cell}/frames").into_bytes().into();
-            self.tell_keeper(&ToKeeper::Keep { name }, vec![frames])?;
+            self.keep(Kept::Cell(cell), self.memory.kept_cell(cell)?)?;
             let devices = [self.pool.reopen()?, self.pool.reopen()?];
             let beginning = Beginning::Fresh(free_chunks);
             posts.push(self.start(cell, FIRST_EPOCH, beginning, devices, ledger)?);
@@ -161,9 +169,14 @@ impl Starter<'_> {
         fds.extend(self.memory.for_start(cell)?);
         let (token, link) = self.spawn(cell)?;
         let mut post = CellPost::new(epoch, token, link, next_device);
+        self.keep(Kept::Post(cell), post.kept()?)?;
         // A cell that is gone shows by its exit.
         let _ = post.link.send(start.to_bytes(), fds);
         Ok(post)
+    }
+
+    fn keep(&mut self, name: Kept, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
+        self.tell_keeper(&ToKeeper::Keep { name }, fds)
     }
 
     fn cell_start(

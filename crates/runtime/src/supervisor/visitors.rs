@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno as OsError;
 use rustix::net::{
@@ -103,6 +103,52 @@ impl Visitors {
         let everyone = fs::Permissions::from_mode(0o666);
         fs::set_permissions(&door.path, everyone).map_err(system(doing))?;
         Ok(door)
+    }
+
+    /// The door that an earlier supervisor had opened. Who was not kept there has been hung up on.
+    pub fn adopt(listener: OwnedFd, path: PathBuf, next: u64) -> Self {
+        Self { listener, path, next, visitors: BTreeMap::new(), is_deaf: false }
+    }
+
+    /// For the next supervisor.
+    pub fn kept(&self) -> Result<OwnedFd, FleetError> {
+        self.listener.try_clone().map_err(system("share the fleet's socket"))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// A connection for the keeper.
+    pub fn socket(&self, number: ConnectionNo) -> Option<OwnedFd> {
+        self.visitors.get(&number)?.link.link.as_fd().try_clone_to_owned().ok()
+    }
+
+    /// One who had come to an earlier supervisor, and applies, is a client or waits for the end. The kernel
+    /// still knows who it is.
+    pub fn readmit(
+        &mut self,
+        number: ConnectionNo,
+        socket: OwnedFd,
+        client: Option<ClientId>,
+    ) -> bool {
+        let Ok(identity) = identity::of_peer(&socket) else { return false };
+        let standing = client.map_or(Standing::Stopping, Standing::Client);
+        let link = Outbox::new(Link::new(socket, Trust::Stranger));
+        self.visitors.insert(number, Visitor { link, identity, standing });
+        self.next = self.next.max(number.0 + 1);
+        true
+    }
+
+    /// Those who wait for the end.
+    pub fn stopping(&self) -> impl Iterator<Item = ConnectionNo> {
+        let stopping =
+            |(_, visitor): &(&ConnectionNo, &Visitor)| visitor.standing == Standing::Stopping;
+        self.visitors.iter().filter(stopping).map(|(&number, _)| number)
     }
 
     /// From now on visitors are heard.
@@ -243,12 +289,7 @@ impl Visitors {
     pub fn close(mut self, outcome: &DoorReply) {
         // Nobody can find the door any more; a fleet that takes over makes its own.
         let _ = fs::remove_file(&self.path);
-        let stopping: Vec<ConnectionNo> = self
-            .visitors
-            .iter()
-            .filter(|(_, visitor)| visitor.standing == Standing::Stopping)
-            .map(|(&number, _)| number)
-            .collect();
+        let stopping: Vec<ConnectionNo> = self.stopping().collect();
         stopping.into_iter().for_each(|number| self.tell(number, outcome, Vec::new()));
     }
 }

@@ -182,11 +182,34 @@ impl World {
     fn supervise(&mut self, io: SupervisorIo, request: Supervised) {
         self.supervisor.in_flight.insert(io, request);
         let delay = self.io_delay();
-        self.plan(delay, Happening::SupervisorIo { io });
+        self.plan(delay, Happening::SupervisorIo { by: self.supervisor.number, io });
     }
 
     pub(super) fn supervisor_io_done(&mut self, io: SupervisorIo) {
         let request = self.supervisor.in_flight.remove(&io).expect("an I/O is done once");
+        let result = self.do_supervised(request);
+        self.tell_supervisor(Heard::IoDone { io, result });
+    }
+
+    /// What is under way of a supervisor that is killed gets to the device, or not. A flush that would fail
+    /// does, and whoever takes over hears of it from the open file that was kept for it.
+    pub(super) fn let_supervisors_io_land(&mut self) -> Result<(), Errno> {
+        let mut flushed = Ok(());
+        for (_, request) in std::mem::take(&mut self.supervisor.in_flight) {
+            let is_flush = matches!(request, Supervised::Flush(..));
+            let lands = matches!(request, Supervised::Flush(_, Err(_))) || self.rng.chance(1, 2);
+            if lands {
+                let result = self.do_supervised(request);
+                flushed = if is_flush { flushed.and(result) } else { flushed };
+            }
+        }
+        if flushed.is_ok() {
+            self.disk.flush(self.disk.position());
+        }
+        flushed
+    }
+
+    fn do_supervised(&mut self, request: Supervised) -> Result<(), Errno> {
         let is_flush = matches!(request, Supervised::Flush(..));
         let result = match request {
             Supervised::Write((block, bytes), result) => {
@@ -210,7 +233,7 @@ impl World {
         if is_flush && result.is_err() && self.flush_failed_at.is_none() {
             self.flush_failed_at = Some(self.place());
         }
-        self.tell_supervisor(Heard::IoDone { io, result });
+        result
     }
 }
 

@@ -76,7 +76,9 @@ pub enum Happening {
     Start {
         cell: CellId,
     },
+    /// An I/O of the supervisor of this number.
     SupervisorIo {
+        by: u64,
         io: SupervisorIo,
     },
     /// A front's kernel drops what a cell recalls.
@@ -124,7 +126,9 @@ pub struct CellHost {
 pub struct SupervisorHost {
     pub(super) supervisor: Option<Supervisor>,
     pub(super) in_flight: SupervisorInFlight,
-    wake: Option<Instant>,
+    pub(super) wake: Option<Instant>,
+    /// How many there were before it.
+    pub(super) number: u64,
 }
 
 impl World {
@@ -183,6 +187,7 @@ impl World {
             supervisor: Some(Supervisor::new(config)),
             in_flight: BTreeMap::new(),
             wake: None,
+            number: self.supervisor.number + 1,
         };
         for cell in (0..cells).map(CellId) {
             self.make_links(cell);
@@ -224,12 +229,12 @@ impl World {
         }
     }
 
-    fn read_superblock(&self) -> (Superblock, warren_disk::CopiesState) {
+    pub(super) fn read_superblock(&self) -> (Superblock, warren_disk::CopiesState) {
         let copies = [0, 1].map(|block| self.read_blocks(BlockNo(block), 1));
         Superblock::choose(&copies[0], &copies[1]).expect("the pool was made by mkfs")
     }
 
-    fn load_ledger(&self, superblock: Superblock) -> Ledger {
+    pub(super) fn load_ledger(&self, superblock: Superblock) -> Ledger {
         let layout = superblock.layout;
         let pages = layout.region_pages();
         let regions = [0, 1].map(|copy| self.read_blocks(layout.region_page(copy, 0), pages));
@@ -353,6 +358,13 @@ impl World {
         let mut effects = Vec::new();
         supervisor.apply(self.now, self.wall(), event, &mut effects);
         self.supervisor.supervisor = Some(supervisor);
+        while self.draw_supervisors_death(&effects) {
+            effects = self.replace_supervisor(effects);
+        }
+        self.do_all_for_supervisor(effects);
+    }
+
+    pub(super) fn do_all_for_supervisor(&mut self, effects: Vec<Said>) {
         for effect in effects {
             self.trace.note(self.now, &("supervisor", &effect));
             self.do_for_supervisor(effect);
@@ -478,7 +490,12 @@ impl World {
                 self.tell_supervisor(Heard::CellExited { cell, epoch });
             }
             Happening::Start { cell } => self.start_successor(cell),
-            Happening::SupervisorIo { io } => self.supervisor_io_done(io),
+            Happening::SupervisorIo { by, io } => {
+                // What a dead one had under way was over before another took over.
+                if self.supervisor.number == by {
+                    self.supervisor_io_done(io);
+                }
+            }
             Happening::DropCopies { client, listener } => self.drop_copies(client, listener),
             Happening::Hangup { client } => self.hang_up(client),
             Happening::Tick { cell, epoch, at } => {
@@ -568,7 +585,7 @@ impl World {
 
 impl SupervisorHost {
     pub(super) fn none() -> Self {
-        Self { supervisor: None, in_flight: BTreeMap::new(), wake: None }
+        Self { supervisor: None, in_flight: BTreeMap::new(), wake: None, number: 0 }
     }
 }
 

@@ -21,7 +21,7 @@ use super::process::{Death, Link};
 use super::{Phase, World};
 
 /// Successors of one cell that may be killed in a row: with one more the fleet ends.
-const LOST_IN_A_ROW_MAX: u64 = 4;
+pub(super) const LOST_IN_A_ROW_MAX: u64 = 4;
 
 impl World {
     /// Whether the cell dies with the event that comes.

@@ -137,6 +137,9 @@ struct World {
     lie: Option<Result<Written, Errno>>,
     changes: u64,
     now: Instant,
+    /// One apply in this many is the supervisor's last.
+    deaths: Option<u64>,
+    adoptions: u64,
 }
 
 impl World {
@@ -176,6 +179,8 @@ impl World {
             lie: None,
             changes: 3,
             now: Instant(0),
+            deaths: None,
+            adoptions: 0,
         }
     }
 
@@ -206,6 +211,39 @@ impl World {
     fn apply(&mut self, event: Event) {
         let mut effects = Vec::new();
         self.supervisor.apply(self.now, Timestamp(0), event, &mut effects);
+        while self.deaths.is_some_and(|one_in| self.rng.chance(1, one_in)) {
+            // What it was not there to do its successor does, and what comes of that.
+            let done = self.rng.below(effects.len() as u64 + 1) as usize;
+            let left = effects.split_off(done);
+            self.carry_out(effects);
+            self.carry_out(left.into_iter().filter(Effect::is_repeatable).collect());
+            effects = self.adopt();
+        }
+        self.carry_out(effects);
+    }
+
+    /// The supervisor's process ends; what it had given the device gets there or not.
+    fn adopt(&mut self) -> Vec<Effect> {
+        self.adoptions += 1;
+        let record = self.supervisor.record();
+        for io in std::mem::take(&mut self.ios).into_values() {
+            match io {
+                Io::Write(block, bytes) if self.rng.chance(1, 2) => {
+                    self.device.cached.push((block, bytes));
+                }
+                _ => {}
+            }
+        }
+        self.device.flush(self.device.cached.len());
+        let (ledger, copies) = self.device.open();
+        let mut effects = Vec::new();
+        let estate = Estate { record: &record, ledger, copies, flushed: Ok(()) };
+        let adopted = Supervisor::adopt(estate, self.now, Timestamp(0), &mut effects);
+        self.supervisor = adopted.expect("its own record");
+        effects
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
                 Effect::Send { to, ref order } => self.order(to, order),
@@ -432,6 +470,7 @@ fn every_crash_leaves_one_whole_checkpoint() {
             let mut world = World::on(device, 1 + rng.below(5) as u16, rng.next_u64());
             world.changes = rng.below(8);
             world.faults = rng.chance(1, 3).then_some((12, 40));
+            world.deaths = rng.chance(1, 2).then_some(8);
             world.start();
             for _ in 0..rng.below(250) {
                 if rng.chance(1, 10) || !world.turn() {
@@ -879,4 +918,57 @@ fn a_superblock_copy_that_is_behind_is_brought_up_to_date() {
     let cached = world.device.cached.len();
     world.device.flush(cached);
     assert_eq!(world.device.open().1, CopiesState::Agree);
+}
+
+#[test]
+fn a_fleet_whose_supervisor_dies_ever_and_again_stops_in_order() {
+    let mut adoptions = 0;
+    for seed in 0..100 {
+        let mut world = World::new(1 + (seed % 4) as u16, seed);
+        world.deaths = Some(2 + seed % 7);
+        world.start();
+        for client in 1..=4 {
+            world.connect(u64::from(client));
+            (0..world.rng.below(12)).for_each(|_| _ = world.turn());
+            world.want();
+            if client % 2 == 0 {
+                world.apply(Event::Hangup { client: ClientId(client) });
+            }
+        }
+        world.apply(Event::Stop);
+        world.settle();
+        assert_eq!(world.exit(), Some(Ok(())), "seed {seed}");
+        assert_eq!(world.failed(), 0, "seed {seed}: no checkpoint fails for a supervisor's death");
+        let forgotten = |effect: &&Effect| matches!(effect, Effect::ForgetClient { .. });
+        assert_eq!(world.log.iter().filter(forgotten).count(), 4, "seed {seed}");
+        world.device.flush(world.device.cached.len());
+        let (ledger, copies) = world.device.open();
+        assert!(ledger.superblock().clean && copies == CopiesState::Agree, "seed {seed}");
+        assert_eq!(state_of(&ledger), world.committed, "seed {seed}");
+        assert_eq!(world.adopt(), [Effect::Exit(Ok(()))], "also when all is over");
+        adoptions += world.adoptions;
+    }
+    assert!(adoptions > 500, "{adoptions} adoptions");
+}
+
+#[test]
+fn a_flush_that_failed_while_nobody_was_there_is_not_forgotten() {
+    let mut world = World::serving(2, 5);
+    let record = world.supervisor.record();
+    let (ledger, copies) = world.device.open();
+    let estate = Estate { record: &record, ledger, copies, flushed: Err(Errno::EIO) };
+    let mut effects = Vec::new();
+    world.supervisor =
+        Supervisor::adopt(estate, world.now, Timestamp(0), &mut effects).expect("its own record");
+    world.checkpoint();
+    assert_eq!((world.failed(), world.supervisor.status().broken), (2, Some(Errno::EIO)));
+    assert!(
+        Supervisor::adopt(
+            Estate { record: &record[1..], ledger: world.device.open().0, copies, flushed: Ok(()) },
+            world.now,
+            Timestamp(0),
+            &mut effects,
+        )
+        .is_err()
+    );
 }

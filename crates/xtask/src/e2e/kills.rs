@@ -1,4 +1,5 @@
-//! Cells are killed while programs work, and no program sees more of it than a pause.
+//! Cells are killed while programs work, and no program sees more of it than a pause; supervisors too, and
+//! now and then a cell with one.
 //!
 //! `cases/acknowledged.py` remembers every answer that it got. In a long run scripts that know nothing of
 //! all this work beside it. What the fleet's supervisor says of each pause is collected.
@@ -20,6 +21,10 @@ use super::{Ground, Tally, Verdict, process, script};
 /// Cells killed.
 const KILLS: usize = 6;
 const KILLS_FULL: usize = 1000;
+
+/// Supervisors killed.
+const DEATHS: usize = 6;
+const DEATHS_FULL: usize = 200;
 
 /// How long a cell may be without a successor that serves.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
@@ -43,20 +48,52 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("killed_cells") {
         tally.case(&format!("killed_cells ({cells} cells)"), || {
             let fleet = Fleet::start(ground, &format!("killed-{cells}"), "4G", cells)?;
-            fleet.during(|fleet| killed_cells(ground, fleet))
+            let kills = if ground.options.full { KILLS_FULL } else { KILLS };
+            fleet.during(|fleet| killed(ground, fleet, Victim::Cell, kills))
+        });
+    }
+    if ground.options.wants("killed_supervisors") {
+        tally.case(&format!("killed_supervisors ({cells} cells)"), || {
+            let fleet = Fleet::start(ground, &format!("orphaned-{cells}"), "4G", cells)?;
+            let kills = if ground.options.full { DEATHS_FULL } else { DEATHS };
+            // The stop at the end finds a supervisor that has taken over.
+            fleet.during(|fleet| killed(ground, fleet, Victim::Supervisor, kills))
         });
     }
 }
 
-fn killed_cells(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
-    let kills = if ground.options.full { KILLS_FULL } else { KILLS };
+/// Whose processes are killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Cell,
+    Supervisor,
+}
+
+impl Victim {
+    /// How the command line of such a process begins.
+    const fn begins(self) -> &'static [u8] {
+        match self {
+            Self::Cell => b"warren\0cell\0",
+            Self::Supervisor => b"warren\0supervisor\0",
+        }
+    }
+
+    const fn plural(self) -> &'static str {
+        match self {
+            Self::Cell => "cells",
+            Self::Supervisor => "supervisors",
+        }
+    }
+}
+
+fn killed(ground: &Ground, fleet: &Fleet, victim: Victim, kills: usize) -> Result<Verdict> {
     // At most, though it works no longer than there are kills.
     let time = Duration::from_secs(4) + (LULL_MAX + Duration::from_millis(300)) * kills as u32;
     let mut program = set_to_work(ground, fleet, time)?;
     let over = AtomicBool::new(false);
     let (killed, beside) = std::thread::scope(|scope| {
         let killing = scope.spawn(|| {
-            let killed = Killer::new(ground, fleet).kill(kills, Instant::now() + time);
+            let killed = Killer::new(ground, fleet, victim).kill(kills, Instant::now() + time);
             over.store(true, Ordering::Relaxed);
             let enough = File::create(ground.path(ENOUGH)).context("cannot stop the program");
             enough.and(killed)
@@ -72,7 +109,7 @@ fn killed_cells(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let said = std::fs::read_to_string(ground.path("acknowledged.log")).unwrap_or_default();
     ensure!(!late && status.success(), "{status}: {}", process::tail(&said));
     let (killed, beside) = (killed?, beside?);
-    println!("{killed} cells killed; {}", said.trim_end());
+    println!("{killed} {} killed; {}", victim.plural(), said.trim_end());
     if beside > 0 {
         println!("beside that {beside} scripts came to their ends");
     }
@@ -113,39 +150,44 @@ fn work_beside(ground: &Ground, fleet: &Fleet, over: &AtomicBool) -> Result<usiz
 
 struct Killer<'a> {
     fleet: &'a Fleet,
+    victim: Victim,
     rng: Rng,
 }
 
 impl<'a> Killer<'a> {
-    fn new(ground: &Ground, fleet: &'a Fleet) -> Self {
-        Self { fleet, rng: Rng::new(ground.seed) }
+    fn new(ground: &Ground, fleet: &'a Fleet, victim: Victim) -> Self {
+        Self { fleet, victim, rng: Rng::new(ground.seed) }
     }
 
-    /// Kills so many cells, but none after `until`. Most serve again before the next one dies; some die
-    /// together, or while they recover.
+    /// Kills so many, but none after `until`. Most serve again before the next one dies; some die together,
+    /// or while they recover, and with some supervisors a cell.
     fn kill(mut self, kills: usize, until: Instant) -> Result<usize> {
         let mut killed = 0;
         while killed < kills && Instant::now() < until {
             std::thread::sleep(LULL_MAX.mul_f64(self.rng.below(1000) as f64 / 1000.0));
             let together = if self.rng.chance(1, 5) { 2 } else { 1 };
             for _ in 0..together {
-                killed += usize::from(self.kill_one()?);
+                killed += usize::from(self.kill_one(self.victim)?);
+            }
+            if self.victim == Victim::Supervisor && self.rng.chance(1, 4) {
+                self.kill_one(Victim::Cell)?;
             }
             if self.rng.chance(1, 6) {
                 std::thread::sleep(Duration::from_millis(self.rng.below(30)));
-                killed += usize::from(self.kill_one()?);
+                killed += usize::from(self.kill_one(self.victim)?);
             }
             self.wait_for_all()?;
         }
         Ok(killed)
     }
 
-    fn kill_one(&mut self) -> Result<bool> {
-        let cells: Vec<Pid> = survivors().into_keys().filter_map(cell_process).collect();
-        if cells.is_empty() {
+    fn kill_one(&mut self, victim: Victim) -> Result<bool> {
+        let is_one = |pid| process_of(victim, pid);
+        let processes: Vec<Pid> = survivors().into_keys().filter_map(is_one).collect();
+        if processes.is_empty() {
             return Ok(false);
         }
-        let victim = *self.rng.pick(&cells);
+        let victim = *self.rng.pick(&processes);
         // It may have ended in the meantime.
         Ok(kill_process(victim, Signal::KILL).is_ok())
     }
@@ -164,11 +206,11 @@ impl<'a> Killer<'a> {
     }
 }
 
-/// The process, if it is a cell.
-fn cell_process(pid: u32) -> Option<Pid> {
+/// The process, if it is such a one.
+fn process_of(victim: Victim, pid: u32) -> Option<Pid> {
     let line = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline")).ok()?;
-    let is_cell = line.starts_with(b"warren\0cell\0");
-    is_cell.then(|| Pid::from_raw(i32::try_from(pid).ok()?)).flatten()
+    let is_one = line.starts_with(victim.begins());
+    is_one.then(|| Pid::from_raw(i32::try_from(pid).ok()?)).flatten()
 }
 
 fn is_cell(line: &str) -> bool {

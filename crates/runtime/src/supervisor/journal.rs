@@ -1,0 +1,191 @@
+//! What a supervisor writes down for the next one, in a memfd that the keeper holds.
+//!
+//! ```text
+//! two places, 4 GiB apart (sparse), written in turn:   u64 sequence | u64 length | u32 checksum | notes
+//! ```
+//!
+//! Notes are written before any effect of theirs, and without them when they are carried out. A supervisor that is killed while it writes leaves the
+//! notes before, whole, in the other place; whatever it was about to do then, it has not begun.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
+use rustix::io::{pread, pwrite};
+use warren_base::{ClientId, Epoch, Instant};
+use warren_proto::{Reader, Wire};
+use warren_supervisor::Effect;
+
+use super::mailboxes::Given;
+use super::memory::incomplete;
+use crate::error::{FleetError, system};
+use crate::link::retry;
+use crate::message::OsBytes;
+
+/// Between the two places: far more than notes can be.
+const PLACE: u64 = 4 << 30;
+
+const HEADER: usize = 8 + 8 + 4;
+
+/// Of a cell.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct PostNotes {
+    pub epoch: Epoch,
+    pub token: u32,
+    pub alive: bool,
+    pub exited: bool,
+    /// Something that it was sent waited until it would take it, and is gone now.
+    pub behind: bool,
+    pub orders: u64,
+    pub reports: u64,
+    pub restarts: u64,
+    pub since: Option<Instant>,
+    pub last_pause_ms: Option<u64>,
+}
+
+/// Of a client.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct ClientNotes {
+    pub client: ClientId,
+    pub connection: u64,
+}
+
+/// All that the next supervisor must know.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct Notes {
+    /// The core, after an event.
+    pub core: Box<[u8]>,
+    /// What the event led to, but for I/O, unless it is carried out.
+    pub effects: Vec<Effect>,
+    pub next_token: u32,
+    pub posts: Vec<PostNotes>,
+    pub given: Vec<Given>,
+    pub reports_refused: u64,
+    pub clients: Vec<ClientNotes>,
+    pub door: OsBytes,
+    pub next_connection: u64,
+}
+
+pub struct Journal {
+    file: OwnedFd,
+    /// Of the last notes.
+    sequence: u64,
+}
+
+impl Journal {
+    pub fn create() -> Result<Self, FleetError> {
+        let doing = "make a record";
+        let file = memfd_create("warren-record", MemfdFlags::CLOEXEC).map_err(system(doing))?;
+        fchmod(&file, Mode::RUSR | Mode::WUSR).map_err(system(doing))?;
+        Ok(Self { file, sequence: 0 })
+    }
+
+    /// What an earlier supervisor wrote last.
+    pub fn adopt(file: OwnedFd) -> Result<(Self, Notes), FleetError> {
+        let places = [0, 1].map(|place| read_place(&file, place * PLACE));
+        let newest = places.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
+        let (sequence, bytes) = newest.ok_or_else(incomplete)?;
+        let notes = Notes::from_bytes(&bytes).map_err(|_| incomplete())?;
+        Ok((Self { file, sequence }, notes))
+    }
+
+    /// For the keeper.
+    pub fn kept(&self) -> Result<OwnedFd, FleetError> {
+        self.file.as_fd().try_clone_to_owned().map_err(system("share a record"))
+    }
+
+    pub fn write(&mut self, notes: &Notes) -> Result<(), FleetError> {
+        self.sequence += 1;
+        let notes = notes.to_bytes();
+        let mut bytes = Vec::with_capacity(HEADER + notes.len());
+        self.sequence.encode(&mut bytes);
+        (notes.len() as u64).encode(&mut bytes);
+        checksum(self.sequence, &notes).encode(&mut bytes);
+        bytes.extend_from_slice(&notes);
+        self.put(&bytes, self.sequence % 2 * PLACE)
+    }
+
+    fn put(&self, mut bytes: &[u8], mut at: u64) -> Result<(), FleetError> {
+        while !bytes.is_empty() {
+            let written =
+                retry(|| pwrite(&self.file, bytes, at)).map_err(system("write a record"))?;
+            (bytes, at) = (&bytes[written..], at + written as u64);
+        }
+        Ok(())
+    }
+}
+
+fn checksum(sequence: u64, notes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&sequence.to_le_bytes()), notes)
+}
+
+/// The notes in a place, if they are whole.
+fn read_place(file: &OwnedFd, at: u64) -> Option<(u64, Vec<u8>)> {
+    let mut header = [0; HEADER];
+    read_exactly(file, &mut header, at).then_some(())?;
+    let from = &mut Reader::new(&header);
+    let (sequence, len) = <(u64, u64)>::decode(from).ok()?;
+    let sum = u32::decode(from).ok()?;
+    if len > PLACE - HEADER as u64 {
+        return None;
+    }
+    let mut notes = vec![0; len as usize];
+    let is_whole = read_exactly(file, &mut notes, at + HEADER as u64);
+    (is_whole && checksum(sequence, &notes) == sum).then_some((sequence, notes))
+}
+
+fn read_exactly(file: &OwnedFd, bytes: &mut [u8], from: u64) -> bool {
+    let mut at = 0;
+    while at < bytes.len() {
+        match retry(|| pread(file, &mut bytes[at..], from + at as u64)) {
+            Ok(read) if read > 0 => at += read,
+            _ => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notes(len: usize) -> Notes {
+        Notes {
+            core: vec![7; len].into(),
+            effects: vec![Effect::FleetReady],
+            next_token: 3,
+            posts: Vec::new(),
+            given: Vec::new(),
+            reports_refused: 0,
+            clients: vec![ClientNotes { client: ClientId(1), connection: 2 }],
+            door: (*b"/run/door").into(),
+            next_connection: 9,
+        }
+    }
+
+    fn reopened(journal: &Journal) -> (Journal, Notes) {
+        Journal::adopt(journal.kept().expect("kept")).expect("notes")
+    }
+
+    #[test]
+    fn the_last_whole_notes_are_found_wherever_a_write_ended() {
+        let mut journal = Journal::create().expect("journal");
+        assert!(Journal::adopt(journal.kept().expect("kept")).is_err());
+        for len in [10, 5000, 0, 70_000, 3] {
+            journal.write(&notes(len)).expect("write");
+            assert_eq!(reopened(&journal).1, notes(len));
+        }
+        let before = reopened(&journal).0.sequence;
+        let whole = journal.kept().expect("kept");
+        for cut in [1, 8, 19, 20, 21, 90] {
+            // As much of the next notes as a kill leaves behind what stood there.
+            let mut next = Journal { file: whole.try_clone().expect("clone"), sequence: before };
+            let mut old = vec![0; 5_000];
+            assert!(read_exactly(&whole, &mut old, (before + 1) % 2 * PLACE));
+            next.write(&notes(4_000)).expect("write");
+            let at = (before + 1) % 2 * PLACE + cut as u64;
+            next.put(&old[cut..], at).expect("write");
+            let (found, last) = reopened(&journal);
+            assert_eq!((found.sequence, last), (before, notes(3)), "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The supervisor's process is killed, at any time: cells go on, and another one takes over.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use warren_base::{Ino, Rng};
+use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
+
+use super::{Files, Scratch, await_successor, connect, kill_cell};
+
+/// How long another supervisor may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The supervisor's process, found without asking it.
+fn supervisor_of(keeper: u32) -> Option<Pid> {
+    let children = format!("/proc/{keeper}/task/{keeper}/children");
+    let children = std::fs::read_to_string(children).ok()?;
+    let is_supervisor = |pid: &&str| {
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.starts_with(b"warren\0supervisor\0"))
+    };
+    children.split_whitespace().find(is_supervisor).and_then(|pid| Pid::from_raw(pid.parse().ok()?))
+}
+
+/// Whether there was one to kill.
+fn kill_supervisor(keeper: u32) -> bool {
+    supervisor_of(keeper).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+}
+
+/// The status, once so many supervisors have died.
+fn await_another(pool: &Path, restarts: u32) -> FleetStatus {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = door::status(pool).expect("status");
+        if status.supervisor_restarts >= restarts {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "{status:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The status, once everybody has heard of all who left but so many.
+fn await_clients(pool: &Path, clients: usize) -> FleetStatus {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = door::status(pool).expect("status");
+        if status.clients.len() == clients {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "{:?}", status.clients);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub fn a_dead_supervisor_has_a_successor() {
+    for cells in [1, 3] {
+        let scratch = Scratch::formatted(&format!("super{cells}"));
+        let fleet = start_fleet(&scratch.options(cells), Lifetime::WithStarter).expect("start");
+        let connection = connect(&scratch.pool);
+        let mut files = Files::of(&connection);
+        for death in 1..=4 {
+            files.make(&format!("before {death}"));
+            let before = await_clients(&scratch.pool, 1);
+            assert!(kill_supervisor(fleet.keeper_pid()));
+            // Nobody needs a supervisor for this.
+            files.make(&format!("meanwhile {death}"));
+            let after = await_another(&scratch.pool, death);
+            assert_eq!(after.supervisor_restarts, death);
+            assert_ne!(after.supervisor_pid, before.supervisor_pid);
+            let cells = |status: &FleetStatus| -> Vec<_> {
+                status.cells.iter().map(|cell| (cell.pid, cell.epoch, cell.restarts)).collect()
+            };
+            assert_eq!(cells(&after), cells(&before), "cells go on");
+            assert_eq!(after.clients, before.clients);
+            files.lookup(Ino::ROOT, &format!("meanwhile {death}"));
+            Files::of(&connect(&scratch.pool)).make(&format!("newcomer {death}"));
+        }
+        assert!(connection.is_alive());
+        fleet.stop().expect("stop");
+        assert!(!connection.is_alive());
+        assert_eq!(scratch.processes(), Vec::<String>::new());
+        let again = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+        let mut files = Files::of(&connect(&scratch.pool));
+        for death in 1..=4 {
+            files.lookup(Ino::ROOT, &format!("meanwhile {death}"));
+            files.lookup(Ino::ROOT, &format!("newcomer {death}"));
+        }
+        again.stop().expect("stop");
+    }
+}
+
+/// Kills supervisors at odd times until it is told to end; says how many.
+fn keep_killing(pool: &Path, keeper: u32, seed: u64, over: &AtomicBool) -> u32 {
+    let (mut rng, mut killed) = (Rng::new(seed), 0);
+    while !over.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_micros(rng.below(60_000)));
+        killed += u32::from(kill_supervisor(keeper));
+        // Some die while they take over, but however slow the machine not five in a row.
+        if rng.chance(1, 2) || killed % 3 == 0 {
+            let _ = door::status(pool);
+        }
+    }
+    killed
+}
+
+/// Ends the killing, also when the test fails.
+struct Truce<'a>(&'a AtomicBool);
+
+impl Drop for Truce<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+pub fn clients_come_and_go_while_supervisors_die() {
+    let scratch = Scratch::formatted("comers");
+    let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
+    let (pool, over) = (&scratch.pool, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let truce = Truce(&over);
+        let killer = scope.spawn(|| keep_killing(pool, fleet.keeper_pid(), 7, &over));
+        let comers = (0..3).map(|who| {
+            scope.spawn(move || {
+                let deadline = Instant::now() + Duration::from_secs(4);
+                let mut came = 0;
+                while Instant::now() < deadline {
+                    Files::of(&connect(pool)).make(&format!("{who} {came}"));
+                    came += 1;
+                }
+                came
+            })
+        });
+        let comers: Vec<_> = comers.collect();
+        let came: Vec<u32> = comers.into_iter().map(|it| it.join().expect("comer")).collect();
+        drop(truce);
+        let killed = killer.join().expect("killer");
+        println!("{killed} supervisors died while {came:?} clients came");
+        assert!(killed > 20 && came.iter().all(|&came| came > 20));
+        let mut files = Files::of(&connect(pool));
+        for (who, came) in (0..).zip(came) {
+            (0..came).for_each(|n| _ = files.lookup(Ino::ROOT, &format!("{who} {n}")));
+        }
+    });
+    // All of them have gone, and everybody has heard of that.
+    await_clients(pool, 0);
+    fleet.stop().expect("stop");
+}
+
+pub fn cells_and_supervisors_die_together() {
+    let scratch = Scratch::formatted("together");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let (pool, mut rng) = (&scratch.pool, Rng::new(3));
+    let mut files = Files::of(&connect(pool));
+    for death in 0..12 {
+        let cell = (death % 2) as u16;
+        files.make(&format!("before {death}"));
+        let restarts = if death % 3 == 0 {
+            assert!(kill_supervisor(fleet.keeper_pid()));
+            kill_cell(pool, cell)
+        } else {
+            let restarts = kill_cell(pool, cell);
+            std::thread::sleep(Duration::from_micros(rng.below(8_000)));
+            kill_supervisor(fleet.keeper_pid());
+            restarts
+        };
+        files.make(&format!("after {death}"));
+        await_successor(pool, cell, restarts);
+        Files::of(&connect(pool)).lookup(Ino::ROOT, &format!("after {death}"));
+    }
+    fleet.stop().expect("stop");
+    assert_eq!(scratch.processes(), Vec::<String>::new());
+}
+
+pub fn a_stop_outlives_the_supervisor() {
+    for round in 0..16 {
+        let scratch = Scratch::formatted(&format!("stop{round}"));
+        let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+        let mut files = Files::of(&connect(&scratch.pool));
+        (0..50).for_each(|n| files.make(&format!("{round} {n}")));
+        let keeper = fleet.keeper_pid();
+        std::thread::scope(|scope| {
+            let stop = scope.spawn(|| fleet.stop());
+            std::thread::sleep(Duration::from_micros(1_500 * round));
+            kill_supervisor(keeper);
+            stop.join().expect("stop").expect("the pool is left in order");
+        });
+        assert_eq!(scratch.processes(), Vec::<String>::new());
+        let again = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+        let mut files = Files::of(&connect(&scratch.pool));
+        (0..50).for_each(|n| _ = files.lookup(Ino::ROOT, &format!("{round} {n}")));
+        again.stop().expect("stop");
+    }
+}
+
+pub fn a_supervisor_that_dies_ever_again_ends_the_fleet() {
+    let scratch = Scratch::formatted("hopeless");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let deadline = Instant::now() + PATIENCE;
+    let mut last = None;
+    while connection.is_alive() {
+        // As soon as there is another.
+        let next = supervisor_of(fleet.keeper_pid()).filter(|pid| Some(*pid) != last);
+        if let Some(pid) = next {
+            let _ = kill_process(pid, Signal::KILL);
+            last = Some(pid);
+        }
+        assert!(Instant::now() < deadline, "the fleet goes on for ever");
+    }
+    drop(fleet);
+    assert_eq!(scratch.processes(), Vec::<String>::new());
+}
