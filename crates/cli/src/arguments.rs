@@ -233,6 +233,9 @@ pub struct Sim {
     /// Cut the power at random moments, and see that what was synced is there
     #[arg(long, conflicts_with_all = ["steps", "cells"])]
     pub crash: bool,
+    /// Kill cells at random moments too (`--crash` always does)
+    #[arg(long, conflicts_with = "crash")]
+    pub kills: bool,
     /// Threads that run seeds [default: one a core]
     #[arg(long)]
     pub threads: Option<usize>,

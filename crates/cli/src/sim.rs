@@ -31,6 +31,7 @@ pub fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
         steps: arguments.steps.map_or(STEPS_DEFAULT, u64::from),
         cells: arguments.cells,
         plant: None,
+        kills: arguments.kills,
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.unwrap_or(cores);
@@ -96,8 +97,10 @@ fn print(outcome: &Outcome, events: &str, arguments: &Sim) {
         if let Some(cells) = arguments.cells {
             again += &format!(" --cells {cells}");
         }
-        if arguments.crash {
-            again += " --crash";
+        for (given, flag) in [(arguments.crash, " --crash"), (arguments.kills, " --kills")] {
+            if given {
+                again += flag;
+            }
         }
         println!("again: {again}");
     } else {

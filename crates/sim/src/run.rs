@@ -19,6 +19,8 @@ pub struct Options {
     pub cells: Option<u16>,
     /// A fault to plant, to see that it is found.
     pub plant: Option<Plant>,
+    /// Cells are killed in some seeds.
+    pub kills: bool,
 }
 
 /// Calls of a run unless told otherwise.
@@ -26,7 +28,7 @@ pub const STEPS_DEFAULT: u64 = 500;
 
 impl Options {
     pub fn new(seed: u64) -> Self {
-        Self { seed, steps: STEPS_DEFAULT, cells: None, plant: None }
+        Self { seed, steps: STEPS_DEFAULT, cells: None, plant: None, kills: true }
     }
 }
 
@@ -82,8 +84,9 @@ impl std::error::Error for Failure {}
 
 /// Runs one seed. The same seed always does the same.
 pub fn run(options: Options) -> Result<Summary, Failure> {
-    let Options { seed, steps: calls, cells, plant } = options;
-    twice(seed, &|verbose| attempt(Plan { seed, calls: calls.max(1), cells, plant, verbose }))
+    let Options { seed, steps: calls, cells, plant, kills } = options;
+    let calls = calls.max(1);
+    twice(seed, &|verbose| attempt(Plan { seed, calls, cells, plant, kills, verbose }))
 }
 
 /// Runs `attempt`, and if it fails once more: text costs time, so only a run that fails writes any.

@@ -87,6 +87,7 @@ pub struct Plan {
     pub calls: u64,
     pub cells: Option<u16>,
     pub plant: Option<Plant>,
+    pub kills: bool,
     /// Keep the text of the last events.
     pub verbose: bool,
 }
@@ -172,7 +173,10 @@ impl World {
 
     fn new(plan: Plan) -> Self {
         let mut rng = Rng::new(plan.seed);
-        let swarm = Swarm::draw(&mut rng, plan.cells);
+        let mut swarm = Swarm::draw(&mut rng, plan.cells);
+        if !plan.kills {
+            swarm.kills = 0;
+        }
         let options = FormatOptions {
             size_bytes: POOL_BYTES,
             shards: swarm.shards,
