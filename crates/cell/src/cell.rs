@@ -624,7 +624,6 @@ impl Cell {
             return;
         }
         self.clients.remove(&client);
-        self.forget_executed(client);
         self.log.note(&Step::Expelled { client });
         for handle in self.opens.handles_of(client) {
             if self.opens.close(handle, client) == Ok(true) {

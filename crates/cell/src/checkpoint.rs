@@ -176,6 +176,7 @@ impl Cell {
             batch.iter().for_each(|step| self.log.note(step));
             self.seal(Cause::Cell, out);
         }
+        self.forget_executed_of_gone();
         // One a record: an answer may be long.
         for request in self.unanswered_within(self.log.unanswered_bytes()) {
             self.log.note(&Step::Unanswered { request });

@@ -482,9 +482,10 @@ impl Cell {
         self.hear_early(out);
     }
 
-    /// The client is gone: it asks no more.
-    pub(crate) fn forget_executed(&mut self, client: ClientId) {
-        self.replay.executed.retain(|from, _| from.client != client);
+    /// Clients that are gone ask no more.
+    pub(crate) fn forget_executed_of_gone(&mut self) {
+        let clients = &self.clients;
+        self.replay.executed.retain(|from, _| clients.contains_key(&from.client));
     }
 
     /// The answer of a request that a predecessor has executed.
@@ -543,7 +544,6 @@ impl Cell {
                     self.opens.forget(handle);
                 }
                 drop(self.file_locks.forget_client(*client));
-                self.forget_executed(*client);
             }
             Step::Unanswered { request } => self.note_executed(request.clone()),
             _ => {}

@@ -47,7 +47,7 @@ const SCRIPTS: &[&str] = &["git", "sqlite", "c_project"];
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("killed_cells") {
         tally.case(&format!("killed_cells ({cells} cells)"), || {
-            let fleet = Fleet::start(ground, &format!("killed-{cells}"), "4G", cells)?;
+            let fleet = Fleet::start(ground, &format!("killed-cells-{cells}"), "4G", cells)?;
             let kills = if ground.options.full { KILLS_FULL } else { KILLS };
             fleet.during(|fleet| killed(ground, fleet, Victim::Cell, kills))
         });
