@@ -165,6 +165,11 @@ impl Cache {
         self.free.push(frame);
     }
 
+    /// The frame that was given last, though few may be free: for who has just given it.
+    pub(crate) fn take_given_frame(&mut self) -> Option<FrameNo> {
+        self.free.pop()
+    }
+
     /// A page that is not in the cache comes in.
     pub(crate) fn insert(&mut self, at: PageNo, frame: FrameNo, state: PageState) {
         let page = Page {

@@ -441,7 +441,7 @@ impl Cell {
         if size < old {
             let (cut, at) = ((size % PAGE) as usize, (ino, size / PAGE));
             if cut > 0 && self.cache.page(at).is_some() {
-                let new = self.take_frame_beside(at).expect("there was one just now");
+                let new = self.cache.take_given_frame().expect("given when the page was brought");
                 self.move_for_change(at, new, false, out);
                 out.memory.frame_mut(new)[cut..].fill(0);
                 self.tag(new, at, out);
