@@ -57,7 +57,10 @@ impl Call<'_> {
         self.front.names_cached.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_attr(&mut self, open: Option<u64>, set: SetAttr) -> Served {
+    /// Of a `chown` that changes neither owner nor group nothing arrives but that it was called; like any
+    /// other it takes the set-id bits away.
+    pub(super) fn set_attr(&mut self, open: Option<u64>, mut set: SetAttr) -> Served {
+        set.kill_privileges |= set == SetAttr::default();
         let handle = open.map(|open| self.handle(open));
         match self.call(&Request::SetAttr { ino: self.header.ino, handle, set })? {
             Reply::Attr { attr, lease } => {
