@@ -21,7 +21,7 @@ static SOUND: LazyLock<Pool> = LazyLock::new(|| {
 
 fn checked(pool: &Pool) -> Report {
     let mut read = |block, into: &mut [u8]| pool.read(block, into).map_err(ReadError);
-    check(Options { contents: true }, pool.len_blocks(), &mut read, &mut |_| {})
+    check(Options { contents: true, ..Options::default() }, pool.len_blocks(), &mut read, &mut |_| {})
 }
 
 fn damage(report: &Report) -> Vec<&Finding> {

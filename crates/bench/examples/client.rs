@@ -1,6 +1,8 @@
 //! `cargo run --release -p warren-bench --example client -- [--breakdown] [--alone] [--rounds N]
 //! [--calls N] [--dir DIR] [--json]`: the benchmark without the command around it.
 
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
 use std::process::ExitCode;
 
 use warren_bench::client::{ClientOptions, run};

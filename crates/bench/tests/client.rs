@@ -1,6 +1,8 @@
 //! The benchmark of the client library, small, on a real fleet. This test has a `main` of its own
 //! because it is also the program that the fleet's processes run.
 
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use warren_sim::ace::{Campaign, Options, Sequence, Summary, pairs, singles};
 
 use crate::arguments::Ace;
 use crate::failure::{CODE_FAILURE, Failure};
+use crate::output;
 
 pub fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -22,7 +23,7 @@ pub fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
             run(&sequences, options, threads)
         }
     };
-    print!("{summary}");
+    output::print(format_args!("{summary}"));
     // A control that finds nothing is a defect.
     let passed = summary.is_sound() != arguments.no_flush;
     Ok(ExitCode::from(if passed { 0 } else { CODE_FAILURE }))

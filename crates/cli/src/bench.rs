@@ -8,6 +8,7 @@ use warren_bench::fsync::{self, FsyncOptions};
 
 use crate::arguments::{Bench, BenchClient, BenchFsync, BenchTask};
 use crate::failure::{CODE_FAILURE, Failure, print_json};
+use crate::output;
 
 pub fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
     match &arguments.what {
@@ -28,7 +29,7 @@ fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {
     if arguments.json {
         print_json(&report)?;
     } else {
-        print!("{report}");
+        output::print(format_args!("{report}"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -46,7 +47,7 @@ fn perform_client(arguments: &BenchClient) -> Result<ExitCode, Failure> {
     if arguments.json {
         print_json(&report)?;
     } else {
-        print!("{report}");
+        output::print(format_args!("{report}"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,7 @@ use warren_runtime::{Blocks, OfflinePool, Purpose};
 
 use crate::arguments::{Debug, Dump, DumpSubject};
 use crate::failure::{CODE_FAILURE, Failure, print_json};
+use crate::output::say;
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -50,8 +51,8 @@ fn print(section: &Section, json: bool) -> Result<(), Failure> {
         let fields = section.fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
         return print_json(&Line { title: &section.title, fields, lines: &section.lines });
     }
-    println!("{}", section.title);
-    section.fields.iter().for_each(|(name, value)| println!("  {name}: {value}"));
-    section.lines.iter().for_each(|line| println!("    {line}"));
+    say!("{}", section.title);
+    section.fields.iter().for_each(|(name, value)| say!("  {name}: {value}"));
+    section.lines.iter().for_each(|line| say!("    {line}"));
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! Exit codes and the one line that goes with each.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use warren_runtime::FleetError;
+
+use crate::output::say;
 
 /// Something failed that has no code of its own.
 pub const CODE_FAILURE: u8 = 1;
@@ -26,6 +28,7 @@ pub const CODE_FSCK_REPAIRED: u8 = 1;
 pub const CODE_FSCK_ERRORS_LEFT: u8 = 4;
 pub const CODE_FSCK_OPERATIONAL: u8 = 8;
 pub const CODE_FSCK_USAGE: u8 = 16;
+pub const CODE_FSCK_INTERRUPTED: u8 = 32;
 
 /// Why the command ends: what is wrong with what, and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,7 +75,8 @@ impl Failure {
     }
 
     pub fn report(self) -> ExitCode {
-        eprintln!("warren: {self}");
+        // With nobody to read it the code has to say it all.
+        let _unread = writeln!(io::stderr(), "warren: {self}");
         ExitCode::from(self.code)
     }
 }
@@ -93,7 +97,7 @@ impl From<FleetError> for Failure {
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|error| Failure::new(CODE_FAILURE, format!("cannot write JSON: {error}")))?;
-    println!("{text}");
+    say!("{text}");
     Ok(())
 }
 

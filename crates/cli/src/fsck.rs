@@ -9,19 +9,24 @@ mod bar;
 mod online;
 mod report;
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use signal_hook::flag;
 use warren_base::{BlockNo, Errno};
 use warren_disk::BlockWrite;
-use warren_disk::fsck::{self, Options, ReadError, Repair, Report};
+use warren_disk::fsck::{self, Mend, Options, ReadError, Repair, Report};
 use warren_runtime::{Blocks, ErrorKind, OfflinePool, Purpose};
 
 use crate::arguments::Fsck;
 use crate::failure::{
-    CODE_FSCK_ERRORS_LEFT, CODE_FSCK_OPERATIONAL, CODE_FSCK_REPAIRED, CODE_POOL_IN_USE, Failure,
+    CODE_FSCK_ERRORS_LEFT, CODE_FSCK_INTERRUPTED, CODE_FSCK_OPERATIONAL, CODE_FSCK_REPAIRED,
+    CODE_POOL_IN_USE, Failure,
 };
+use crate::output;
 use bar::Bar;
 use report::{Logs, Mends, Outcome};
 
@@ -44,6 +49,10 @@ enum Consent {
 }
 
 pub fn perform(arguments: &Fsck) -> Result<ExitCode, Failure> {
+    end_when_interrupted().map_err(|error| {
+        let line = format!("cannot listen for signals: {error}; free some memory");
+        Failure::new(CODE_FSCK_OPERATIONAL, line)
+    })?;
     let outcome = if arguments.online {
         online::check(&arguments.pool, arguments.contents)
     } else {
@@ -54,8 +63,18 @@ pub fn perform(arguments: &Fsck) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(exit_code(&outcome)))
 }
 
+/// From here on a signal ends the process at once, with its own bit.
+fn end_when_interrupted() -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        let always = Arc::new(AtomicBool::new(true));
+        flag::register_conditional_shutdown(signal, CODE_FSCK_INTERRUPTED.into(), always)?;
+    }
+    Ok(())
+}
+
 fn consent(arguments: &Fsck) -> Consent {
-    let somebody = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let somebody = io::stdin().is_terminal() && io::stdout().is_terminal();
     match arguments {
         Fsck { no_changes: true, .. } => Consent::Never,
         Fsck { yes: true, .. } => Consent::Given,
@@ -79,9 +98,10 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
     let pool = open(path, purpose)?;
     let mut bar = Bar::new();
     let logs = replay(&pool, purpose, &mut bar);
-    let first = check(path, &pool, contents, &mut bar)?;
+    let wanted = Options { contents, ..Options::default() };
+    let first = check(path, &pool, wanted.clone(), &mut bar)?;
     let mut outcome = Outcome::new(first, logs);
-    if outcome.is_sound() {
+    if outcome.is_sound() || outcome.is_past_repair() {
         return Ok(outcome);
     }
     bar.clear();
@@ -99,7 +119,8 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
     let mends = Mends { list: std::mem::take(&mut repair.mends), further: repair.further_mends };
     write(path, &pool, repair)?;
     outcome.before = Some(std::mem::take(&mut outcome.report));
-    outcome.report = check(path, &pool, contents, &mut bar)?;
+    let paths_of = mends.list.iter().filter_map(Mend::ino).collect();
+    outcome.report = check(path, &pool, Options { paths_of, ..wanted }, &mut bar)?;
     outcome.repair = Some(mends);
     Ok(outcome)
 }
@@ -129,13 +150,13 @@ fn replay(pool: &OfflinePool, purpose: Purpose, bar: &mut Bar) -> Logs {
 fn check(
     path: &Path,
     pool: &OfflinePool,
-    contents: bool,
+    options: Options,
     bar: &mut Bar,
 ) -> Result<Report, Failure> {
     bar.begin("checking");
     let mut read = reader(pool);
     let mut progress = |progress| bar.show(progress);
-    let report = fsck::check(Options { contents }, pool.len_blocks(), &mut read, &mut progress);
+    let report = fsck::check(options, pool.len_blocks(), &mut read, &mut progress);
     bar.clear();
     if report.superblock.is_none() {
         let why = report.findings.first().map_or_else(String::new, |found| format!(" ({found})"));
@@ -165,10 +186,9 @@ fn is_agreed(outcome: &Outcome, consent: Consent) -> Result<bool, Failure> {
 
 fn ask(question: &str) -> Result<bool, Failure> {
     let failed = |error| Failure::io(Path::new("the terminal"), "use it", &error);
-    print!("{question}");
-    std::io::stdout().flush().map_err(failed)?;
+    output::print(format_args!("{question}"));
     let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).map_err(failed)?;
+    io::stdin().read_line(&mut answer).map_err(failed)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 

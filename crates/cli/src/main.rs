@@ -15,6 +15,7 @@ mod front;
 mod fsck;
 mod mkfs;
 mod mount;
+mod output;
 mod run;
 mod serve;
 mod sim;

@@ -20,6 +20,7 @@ use warren_disk::{BlockWrite, Layout};
 
 use crate::arguments::Mkfs;
 use crate::failure::{CODE_FAILURE, CODE_USAGE, Failure, print_json};
+use crate::output::say;
 use crate::size;
 
 /// Blocks 0 and 1: what is there decides whether a device holds something.
@@ -65,7 +66,7 @@ pub fn perform(arguments: &Mkfs) -> Result<ExitCode, Failure> {
         print_json(&made)?;
     } else {
         let (size, shards) = (size::display(made.size_bytes), made.shards);
-        println!("{}: a pool of {size}, {shards} shards", made.pool.display());
+        say!("{}: a pool of {size}, {shards} shards", made.pool.display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -146,10 +146,10 @@ fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Resu
         status.clients.iter().filter(is_other).count()
     });
     if others > 0 {
-        eprintln!(
-            "warren: {}: goes on serving other mounts; end it with `warren stop`",
+        warren_runtime::note(format_args!(
+            "{}: goes on serving other mounts; end it with `warren stop`",
             pool.display()
-        );
+        ));
         fleet.detach();
         return Ok(());
     }

@@ -1,5 +1,6 @@
 //! `warren serve`: a fleet in the foreground, and what all fleets are started with.
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -17,7 +18,8 @@ const CACHE_MIN: u64 = 4 << 20;
 pub fn perform(arguments: &Serve) -> Result<ExitCode, Failure> {
     let pool = &arguments.pool;
     warren_runtime::serve(&options(pool, &arguments.fleet)?, |cells| {
-        println!("{}: served by {cells} cells", pool.display());
+        // A fleet serves whether or not anybody reads this.
+        let _unread = writeln!(io::stdout(), "{}: served by {cells} cells", pool.display());
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ use warren_sim::{Options, STEPS_DEFAULT, Summary, crash, run_many};
 
 use crate::arguments::Sim;
 use crate::failure::{CODE_FAILURE, Failure, print_json};
+use crate::output::{self, say};
 
 /// What is reported of a run.
 #[derive(Serialize, Default)]
@@ -89,7 +90,7 @@ fn failed(first_seed: u64, seeds_done: u64, failure: &warren_sim::Failure) -> Ou
 
 fn print(outcome: &Outcome, events: &str, arguments: &Sim) {
     if let Some(seed) = outcome.failed_seed {
-        print!("{events}");
+        output::print(format_args!("{events}"));
         let mut again = format!("warren sim --seed {seed}");
         if let Some(steps) = arguments.steps {
             again += &format!(" --steps {steps}");
@@ -102,15 +103,12 @@ fn print(outcome: &Outcome, events: &str, arguments: &Sim) {
                 again += flag;
             }
         }
-        println!("again: {again}");
+        say!("again: {again}");
     } else {
         for (what, times) in &outcome.coverage {
-            println!("{times:>12}  {what}");
+            say!("{times:>12}  {what}");
         }
-        println!(
-            "{} operations, {} events, hash {}",
-            outcome.operations, outcome.events, outcome.hash
-        );
+        say!("{} operations, {} events, hash {}", outcome.operations, outcome.events, outcome.hash);
     }
-    println!("simulation: {} passed, {} failed", outcome.passed, outcome.failed);
+    say!("simulation: {} passed, {} failed", outcome.passed, outcome.failed);
 }

@@ -7,6 +7,7 @@ use warren_runtime::{CellStatus, FleetStatus};
 
 use crate::arguments::{Status, Stop};
 use crate::failure::{Failure, print_json};
+use crate::output::{self, say};
 use crate::size;
 
 pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
@@ -17,8 +18,10 @@ pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
     match (arguments.json, &arguments.pool, fleets.first()) {
         (true, Some(_), Some(fleet)) => print_json(fleet)?,
         (true, ..) => print_json(&fleets)?,
-        (false, _, None) => println!("no fleet is running here"),
-        (false, ..) => fleets.iter().for_each(|fleet| print!("{}", describe(fleet))),
+        (false, _, None) => say!("no fleet is running here"),
+        (false, ..) => {
+            fleets.iter().for_each(|fleet| output::print(format_args!("{}", describe(fleet))))
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

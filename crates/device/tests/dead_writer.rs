@@ -5,6 +5,8 @@
 //! This test has a `main` of its own because it is also the program that is killed. It needs root and
 //! `/dev/fuse`, and mounts only in a name space of its own.
 
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;

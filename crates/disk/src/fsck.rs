@@ -31,7 +31,7 @@ use crate::value::Value;
 use crate::{Key, Kind};
 use names::Names;
 use space::Space;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno, Ino, ShardId};
@@ -45,10 +45,12 @@ pub const FINDINGS_MAX: usize = 1000;
 pub struct ReadError(pub Errno);
 
 /// What to check beyond the structure.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Options {
     /// Read all file data and compare its checksums.
     pub contents: bool,
+    /// Tell the paths of these inodes too.
+    pub paths_of: BTreeSet<Ino>,
 }
 
 /// How far a check has come.
@@ -72,7 +74,7 @@ pub struct Report {
     pub damaged: bool,
     /// Some of it damage whose repair may take something away.
     pub harmful: bool,
-    /// Where the inodes that findings name are found, as far as that could be told.
+    /// Where the inodes that findings name or that were asked for are found, as far as that could be told.
     pub paths: BTreeMap<Ino, Box<[u8]>>,
     /// Part of a tree could not be read, so not everything was checked.
     pub incomplete: bool,
@@ -87,6 +89,12 @@ impl Report {
     /// Whether nothing is wrong; notes do not count.
     pub fn is_sound(&self) -> bool {
         !self.damaged
+    }
+
+    /// Whether no repair would change anything: what is wrong, if anything is, is file data alone.
+    pub fn is_past_repair(&self) -> bool {
+        let lost = |it: &Finding| it.severity() == Severity::Note || it.is_lost_data();
+        !self.incomplete && self.further_findings == 0 && self.findings.iter().all(lost)
     }
 
     fn add(&mut self, finding: Finding) {

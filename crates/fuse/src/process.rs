@@ -70,7 +70,7 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     Some(match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("warren: the mount's front: {error}");
+            warren_runtime::note(format_args!("the mount's front: {error}"));
             ExitCode::FAILURE
         }
     })

@@ -3,6 +3,8 @@
 //! This test has a `main` of its own because it is also the program that a fleet's processes run. It
 //! needs root and `/dev/fuse`: without them it says so and passes.
 
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
 mod mounting;
 
 use std::fs;

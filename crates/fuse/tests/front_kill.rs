@@ -7,6 +7,8 @@
 //! and a mount's processes run. It needs root and `/dev/fuse`: without them it says so and passes.
 //! `--full` kills more.
 
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
 mod mounting;
 
 use std::ffi::CString;

@@ -3,6 +3,8 @@
 //!
 //! Mounting needs root and `/dev/fuse`: without them these tests say so and pass.
 
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
 mod toy;
 
 use std::fs::{self, File};

@@ -28,6 +28,7 @@ mod keeper;
 mod launch;
 pub mod link;
 mod message;
+mod note;
 mod notice;
 mod offline;
 mod place;
@@ -45,6 +46,7 @@ pub use error::{ErrorKind, FleetError};
 pub use launch::{
     CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet,
 };
+pub use note::note;
 pub use offline::{OfflinePool, Purpose};
 pub use pool_blocks::Blocks;
 pub use slot::Slot;

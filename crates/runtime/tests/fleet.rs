@@ -2,6 +2,8 @@
 //!
 //! This test has a `main` of its own because it is also the program that a fleet's processes run.
 
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

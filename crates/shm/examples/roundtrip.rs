@@ -3,6 +3,8 @@
 //! Client and cell are two threads, pinned to CPUs 0 and 1 (then both to 0), over separate mappings
 //! of the same segments, as two processes would have. Prints the median of many batches.
 
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;

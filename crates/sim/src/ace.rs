@@ -345,7 +345,7 @@ fn check(device: &Device) -> Option<String> {
         into.copy_from_slice(device.block(block));
         Ok(())
     };
-    let options = fsck::Options { contents: true };
+    let options = fsck::Options { contents: true, ..fsck::Options::default() };
     let report = fsck::check(options, SIZE_MIN / BLOCK_SIZE as u64, &mut read, &mut |_| {});
     let damage = |finding: &&fsck::Finding| finding.severity() == fsck::Severity::Damage;
     let findings: Vec<_> = report.findings.iter().filter(damage).collect();

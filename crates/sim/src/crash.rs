@@ -369,7 +369,7 @@ impl World {
             disk.read(block, into);
             Ok(())
         };
-        let options = fsck::Options { contents: true };
+        let options = fsck::Options { contents: true, ..fsck::Options::default() };
         let blocks = POOL_BYTES / BLOCK_SIZE as u64;
         let report = fsck::check(options, blocks, &mut read, &mut |_| {});
         let damage = |finding: &&fsck::Finding| finding.severity() == fsck::Severity::Damage;

@@ -365,7 +365,7 @@ impl World {
             disk.read(block, into);
             Ok(())
         };
-        let options = fsck::Options { contents: true };
+        let options = fsck::Options { contents: true, ..fsck::Options::default() };
         let blocks = POOL_BYTES / BLOCK_SIZE as u64;
         let report = fsck::check(options, blocks, &mut read, &mut |_| {});
         // The second superblock copy is brought up to date while cells already go on.

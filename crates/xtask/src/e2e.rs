@@ -13,6 +13,7 @@
 //! and its process group is killed ([`process`]).
 
 mod attacked;
+mod checks;
 mod fleet;
 mod hardship;
 mod kills;
@@ -277,6 +278,7 @@ pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
         for cells in options.cells() {
             script::run_all(&ground, &scripts, cells, &mut tally);
             lifecycle::run(&ground, cells, &mut tally);
+            checks::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);
             large::run(&ground, cells, &mut tally);
             kills::run(&ground, cells, &mut tally);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use warren_disk::fsck::{Finding, Report, Severity};
+use warren_disk::fsck::{Finding, Options, Report, Severity};
 use warren_runtime::{OfflinePool, Purpose};
 
 use super::bar::Bar;
@@ -24,12 +24,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 pub fn check(path: &Path, contents: bool) -> Result<Outcome, Failure> {
     let pool = OfflinePool::open(path, Purpose::Beside)?;
+    let options = Options { contents, ..Options::default() };
     let mut seen: Option<BTreeSet<String>> = None;
     for tried in 0..TRIES {
         if tried > 0 {
             sleep(PAUSE);
         }
-        let mut report = super::check(path, &pool, contents, &mut Bar::new())?;
+        let mut report = super::check(path, &pool, options.clone(), &mut Bar::new())?;
         let still = generation(&report) == generation_now(&pool);
         if still || (report.is_sound() && !report.incomplete) {
             return Ok(Outcome::new(report, Logs::OfTheFleet));

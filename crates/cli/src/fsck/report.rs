@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use serde::Serialize;
+use warren_base::Ino;
 use warren_base::limits::BLOCK_SIZE;
 use warren_disk::fsck::{Finding, Mend, Report, Severity};
 
 use crate::failure::{Failure, print_json};
+use crate::output::say;
 use crate::size;
 
 /// What became of the logs.
@@ -60,13 +62,20 @@ struct Summary<'a> {
     repaired: bool,
     /// What was found before the repair.
     repaired_findings: Vec<Line>,
-    mends: Vec<String>,
+    mends: Vec<Mended>,
     further_mends: u64,
 }
 
 #[derive(Serialize)]
 struct Line {
     damage: bool,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Mended {
     text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
@@ -80,6 +89,11 @@ impl Outcome {
     pub fn is_sound(&self) -> bool {
         let logs_stand = matches!(self.logs, Logs::Failed(_)) && self.repair.is_none();
         self.report.is_sound() && !self.report.incomplete && !logs_stand
+    }
+
+    /// Whether only file data is wrong, which no repair brings back.
+    pub fn is_past_repair(&self) -> bool {
+        self.report.is_past_repair() && !matches!(self.logs, Logs::Failed(_) | Logs::Unknown)
     }
 
     /// Whether a repair takes nothing away.
@@ -96,15 +110,20 @@ impl Outcome {
             print_lines(before);
         }
         if let Some(repair) = &self.repair {
-            repair.list.iter().for_each(|mend| println!("repaired: {mend}"));
+            for Mended { text, path } in self.mends() {
+                say!("repaired: {text}{}", in_brackets(path));
+            }
             if repair.further > 0 {
-                println!("and {} further repairs", repair.further);
+                say!("and {} further repairs", repair.further);
             }
         }
         self.print_findings();
-        println!("{}", self.verdict(pool));
+        say!("{}", self.verdict(pool));
         if let Some(refused) = self.refused {
-            eprintln!("warren: {}: nothing was changed: {refused}", pool.display());
+            warren_runtime::note(format_args!(
+                "{}: nothing was changed: {refused}",
+                pool.display()
+            ));
         }
         Ok(())
     }
@@ -114,17 +133,15 @@ impl Outcome {
         print_lines(&self.report);
         match &self.logs {
             Logs::Failed(why) if self.repair.is_some() => {
-                println!("repaired: the logs, which could not be replayed, are given up: {why}");
+                say!("repaired: the logs, which could not be replayed, are given up: {why}");
             }
-            Logs::Failed(why) => println!("damage: the logs cannot be replayed: {why}"),
-            Logs::Replayed => println!("note: the logs were replayed"),
+            Logs::Failed(why) => say!("damage: the logs cannot be replayed: {why}"),
+            Logs::Replayed => say!("note: the logs were replayed"),
             Logs::ReplayedInMemory => {
-                println!(
-                    "note: the logs were replayed in memory only; the next start does it on disk"
-                );
+                say!("note: the logs were replayed in memory only; the next start does it on disk");
             }
             Logs::Unknown if self.repair.is_some() && self.had_logs() => {
-                println!(
+                say!(
                     "repaired: the logs, which could not be replayed beside such damage, are given up"
                 );
             }
@@ -154,9 +171,18 @@ impl Outcome {
         )
     }
 
+    /// What was repaired; paths are those of afterwards.
+    fn mends(&self) -> Vec<Mended> {
+        let list = self.repair.as_ref().map(|repair| &repair.list[..]).unwrap_or_default();
+        let told = |mend: &Mend| Mended {
+            text: mend.to_string(),
+            path: mend.ino().and_then(|ino| path_of(&self.report, ino)),
+        };
+        list.iter().map(told).collect()
+    }
+
     fn summary<'a>(&'a self, pool: &'a Path) -> Summary<'a> {
         let Report { inodes, directories, nodes, used_blocks, further_findings, .. } = self.report;
-        let mends = self.repair.as_ref().map(|repair| &repair.list[..]).unwrap_or_default();
         Summary {
             pool,
             sound: self.is_sound(),
@@ -175,7 +201,7 @@ impl Outcome {
             further_findings,
             repaired: self.repair.is_some(),
             repaired_findings: self.before.as_ref().map(lines).unwrap_or_default(),
-            mends: mends.iter().map(ToString::to_string).collect(),
+            mends: self.mends(),
             further_mends: self.repair.as_ref().map_or(0, |repair| repair.further),
         }
     }
@@ -185,23 +211,25 @@ fn lines(report: &Report) -> Vec<Line> {
     let line = |finding: &Finding| Line {
         damage: finding.severity() == Severity::Damage,
         text: finding.to_string(),
-        path: path_of(report, finding),
+        path: finding.ino().and_then(|ino| path_of(report, ino)),
     };
     report.findings.iter().map(line).collect()
 }
 
-fn path_of(report: &Report, finding: &Finding) -> Option<String> {
-    let path = report.paths.get(&finding.ino()?)?;
-    Some(path.escape_ascii().to_string())
+fn path_of(report: &Report, ino: Ino) -> Option<String> {
+    Some(report.paths.get(&ino)?.escape_ascii().to_string())
+}
+
+fn in_brackets(path: Option<String>) -> String {
+    path.map_or_else(String::new, |path| format!(" ({path})"))
 }
 
 fn print_lines(report: &Report) {
     for Line { damage, text, path } in lines(report) {
         let kind = if damage { "damage" } else { "note" };
-        let path = path.map_or_else(String::new, |path| format!(" ({path})"));
-        println!("{kind}: {text}{path}");
+        say!("{kind}: {text}{}", in_brackets(path));
     }
     if report.further_findings > 0 {
-        println!("and {} further findings", report.further_findings);
+        say!("and {} further findings", report.further_findings);
     }
 }

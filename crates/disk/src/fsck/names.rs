@@ -124,9 +124,10 @@ impl Checker<'_> {
         self.names = names;
     }
 
-    /// Where the inodes lie that findings name.
+    /// Where the inodes lie that findings name, and those asked for.
     pub(super) fn find_paths(&mut self) {
-        let inos: BTreeSet<Ino> = self.report.findings.iter().filter_map(Finding::ino).collect();
+        let mut inos = std::mem::take(&mut self.options.paths_of);
+        inos.extend(self.report.findings.iter().filter_map(Finding::ino));
         for ino in inos {
             if let Some(path) = self.path_of(ino) {
                 self.report.paths.insert(ino, path);

@@ -101,6 +101,27 @@ pub enum Mend {
     NoOrphan { ino: Ino },
 }
 
+impl Mend {
+    /// The inode whose path says where this is, if it is at an inode.
+    pub fn ino(&self) -> Option<Ino> {
+        match self {
+            Self::Dropped { ino, .. }
+            | Self::Invented { ino, .. }
+            | Self::RecordDropped { ino, .. }
+            | Self::SetRight { ino, .. }
+            | Self::DataLost { ino, .. }
+            | Self::Copied { ino, .. }
+            | Self::Rehashed { ino, .. }
+            | Self::Unlinked { dir: ino, .. }
+            | Self::EntryKind { dir: ino, .. }
+            | Self::Found { ino }
+            | Self::Reclaimed { ino }
+            | Self::NoOrphan { ino } => Some(*ino),
+            _ => None,
+        }
+    }
+}
+
 /// Why a pool cannot be repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RepairError {

@@ -222,7 +222,12 @@ impl Draft {
             into.copy_from_slice(bytes);
             Ok(())
         };
-        check(Options { contents: true }, DEVICE_BLOCKS, &mut read, &mut |_| {})
+        check(
+            Options { contents: true, ..Options::default() },
+            DEVICE_BLOCKS,
+            &mut read,
+            &mut |_| {},
+        )
     }
 }
 

@@ -38,6 +38,7 @@ use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Received, Trust, Wait};
 use crate::message::{DoorReply, FromKeeper, Handover, Kept, ToKeeper};
+use crate::note;
 use crate::pool_blocks::{self, Blocks};
 
 /// The token of a process that nobody will ever hear of.
@@ -134,7 +135,7 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
     shell.catch_up(notes, effects)?;
     shell.look_around(&handover.wards, handover.stop)?;
     let ms = (clock::monotonic() - handover.died).as_millis();
-    eprintln!("warren: the supervisor serves again after {ms} ms (death {})", shell.predecessors);
+    note(format_args!("the supervisor serves again after {ms} ms (death {})", shell.predecessors));
     Ok(shell)
 }
 

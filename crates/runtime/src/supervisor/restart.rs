@@ -18,6 +18,7 @@ use super::{FIRST_EPOCH, Shell};
 use crate::clock;
 use crate::error::{FleetError, system};
 use crate::message::ToKeeper;
+use crate::note;
 
 impl Shell<'_> {
     /// The keeper could not start a process.
@@ -62,8 +63,10 @@ impl Shell<'_> {
         let post = &self.cells[usize::from(cell.0)];
         assert!(post.exited, "a cell has one process at a time");
         match &post.last_words {
-            Some(error) => eprintln!("warren: cell {cell} ended ({error}); a successor takes over"),
-            None => eprintln!("warren: cell {cell} ended; a successor takes over"),
+            Some(error) => {
+                note(format_args!("cell {cell} ended ({error}); a successor takes over"))
+            }
+            None => note(format_args!("cell {cell} ended; a successor takes over")),
         }
         if let Err(error) = self.start_successor(cell, epoch) {
             let post = &mut self.cells[usize::from(cell.0)];
@@ -129,7 +132,7 @@ impl Shell<'_> {
         post.last_words = None;
         if let Some(pause) = post.pauses.end(clock::monotonic()) {
             let ms = pause.as_millis();
-            eprintln!("warren: cell {cell} serves again after {ms} ms (epoch {})", post.epoch);
+            note(format_args!("cell {cell} serves again after {ms} ms (epoch {})", post.epoch));
         }
     }
 }

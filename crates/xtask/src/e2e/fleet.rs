@@ -1,6 +1,7 @@
 //! A pool with its fleet and its mount, driven through the command as anybody would.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -39,18 +40,35 @@ impl Fleet {
         cells: u16,
         options: &[&str],
     ) -> Result<Self> {
-        let pool = ground.path(name);
-        warren(ground, &["mkfs", "--size", size, &pool.to_string_lossy()])?
-            .expect_success("mkfs")?;
-        Self::serve(ground, name, cells, options)
+        make_pool(ground, name, size)?;
+        Self::serve(ground, name, cells, options, None)
+    }
+
+    /// The same, with a standard error that may be of no use.
+    pub fn start_saying(
+        ground: &Ground,
+        name: &str,
+        size: &str,
+        cells: u16,
+        words: OwnedFd,
+    ) -> Result<Self> {
+        make_pool(ground, name, size)?;
+        Self::serve(ground, name, cells, &[], Some(words))
     }
 
     /// Serves and mounts a pool that is there.
     pub fn resume(ground: &Ground, name: &str, cells: u16) -> Result<Self> {
-        Self::serve(ground, name, cells, &[])
+        Self::serve(ground, name, cells, &[], None)
     }
 
-    fn serve(ground: &Ground, name: &str, cells: u16, options: &[&str]) -> Result<Self> {
+    /// What it says goes into a log, unless there is something else to take it.
+    fn serve(
+        ground: &Ground,
+        name: &str,
+        cells: u16,
+        options: &[&str],
+        to: Option<OwnedFd>,
+    ) -> Result<Self> {
         let pool = ground.path(name);
         let mounted = ground.path(&format!("{name}.mounted"));
         let words = ground.path(&format!("{name}.log"));
@@ -64,7 +82,7 @@ impl Fleet {
             .arg(&pool)
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot share the log")?)
-            .stderr(log)
+            .stderr(to.map_or_else(|| Stdio::from(log), Stdio::from))
             .process_group(0)
             .spawn()
             .context("cannot start a fleet")?;
@@ -201,6 +219,12 @@ impl Fleet {
     pub fn words(&self) -> String {
         std::fs::read_to_string(&self.words).unwrap_or_default()
     }
+}
+
+fn make_pool(ground: &Ground, name: &str, size: &str) -> Result<()> {
+    let pool = ground.path(name);
+    let made = warren(ground, &["mkfs", "--size", size, &pool.to_string_lossy()])?;
+    made.expect_success("mkfs").map(drop)
 }
 
 /// Runs the command once.

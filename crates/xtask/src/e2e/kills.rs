@@ -5,12 +5,15 @@
 //! all this work beside it. What the fleet's supervisor says of each pause is collected.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::OFlags;
+use rustix::pipe::{PipeFlags, pipe, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
 use warren_base::Rng;
 
@@ -52,6 +55,9 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
             fleet.during(|fleet| killed(ground, fleet, Victim::Cell, kills))
         });
     }
+    if ground.options.wants("unread_words") {
+        tally.case(&format!("unread_words ({cells} cells)"), || unread_words(ground, cells));
+    }
     if ground.options.wants("killed_supervisors") {
         tally.case(&format!("killed_supervisors ({cells} cells)"), || {
             let fleet = Fleet::start(ground, &format!("orphaned-{cells}"), "4G", cells)?;
@@ -60,6 +66,37 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
             fleet.during(|fleet| killed(ground, fleet, Victim::Supervisor, kills))
         });
     }
+}
+
+/// Whoever read what a fleet says is gone, or reads no more: its processes die and are succeeded as ever.
+fn unread_words(ground: &Ground, cells: u16) -> Result<Verdict> {
+    for (name, is_full) in [("unread", false), ("stalled", true)] {
+        let (reader, writer) = if is_full { full_pipe()? } else { pipe().context("a pipe")? };
+        // As long as there is a reader a pipe is not broken.
+        let reader = is_full.then_some(reader);
+        let fleet = Fleet::start_saying(ground, &format!("{name}-{cells}"), "1G", cells, writer)?;
+        fleet.during(|fleet| {
+            std::fs::write(fleet.mounted.join("kept"), "kept").context("cannot write")?;
+            for victim in [Victim::Cell, Victim::Supervisor] {
+                let until = Instant::now() + PATIENCE;
+                let killed = Killer::new(ground, fleet, victim).kill(2, until)?;
+                ensure!(killed >= 2, "{killed} {} killed", victim.plural());
+            }
+            let kept = std::fs::read_to_string(fleet.mounted.join("kept")).context("lost")?;
+            ensure!(kept == "kept", "{name}: found {kept:?}");
+            Ok(Verdict::Passed)
+        })?;
+        drop(reader);
+    }
+    Ok(Verdict::Passed)
+}
+
+/// A pipe that takes no more, and whose writer waits.
+fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).context("a pipe")?;
+    while rustix::io::write(&writer, &[b'.'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, OFlags::empty()).context("a pipe that blocks")?;
+    Ok((reader, writer))
 }
 
 /// Whose processes are killed.
