@@ -30,6 +30,7 @@ use crate::open::Opens;
 use crate::oplog::OpLog;
 use crate::plant::Plant;
 use crate::replay::{Recovery, Replay};
+use crate::request;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::step::Behind;
@@ -433,6 +434,13 @@ impl Cell {
             && let Some(answer) = self.misdirected(request)
         {
             return Ok(Some((answer, 0)));
+        }
+        if let Work::Request { request, .. } = &task.work
+            && request::may_log(request)
+            && !task.holds_locks()
+            && self.log.room(self.cache.dirty_pages()) == 0
+        {
+            return Err(Stop::Wait(Wait::LogRoom));
         }
         match &task.work {
             Work::Request { request, .. } if crate::op::is_on_names(request) => {

@@ -187,6 +187,10 @@ impl Cell {
 
     /// The state could not be fixed: there is no checkpoint this time.
     pub(crate) fn fix_failed<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
+        // It was given up meanwhile.
+        if self.checkpoint.phase != Phase::Fixing {
+            return;
+        }
         self.checkpoint.phase = Phase::Reported;
         let (cell, number) = (self.id, self.checkpoint.number);
         out.effects.push(Effect::Report(Report::Written { cell, number, result: Err(errno) }));

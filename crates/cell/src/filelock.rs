@@ -109,6 +109,25 @@ impl<T: Copy + Eq> FileLocks<T> {
         false
     }
 
+    /// The locks that `spec`'s owner has there, of its flavour.
+    fn own(&self, ino: Ino, client: ClientId, spec: LockSpec) -> impl Iterator<Item = &Held> {
+        let held = self.held.get(&ino).map_or(&[][..], Vec::as_slice);
+        let owner = (client, spec.owner);
+        held.iter().filter(move |l| l.owner() == owner && l.spec.flavour == spec.flavour)
+    }
+
+    /// Whether the owner gives up a lock when it asks for `spec`, whatever becomes of that.
+    pub(crate) fn gives_up(&self, ino: Ino, client: ClientId, spec: LockSpec) -> bool {
+        spec.flavour == LockFlavour::Flock && self.own(ino, client, spec).next().is_some()
+    }
+
+    /// Whether `spec` makes two locks of one.
+    pub(crate) fn splits(&self, ino: Ino, client: ClientId, spec: LockSpec) -> bool {
+        let ByteRange { start, end } = spec.range;
+        let mut ranges = self.own(ino, client, spec).map(|lock| lock.spec.range);
+        ranges.any(|range| range.start < start && end < range.end)
+    }
+
     fn blockers(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> Vec<Owner> {
         let held = self.held.get(&ino).map_or(&[][..], Vec::as_slice);
         held.iter().filter(|lock| lock.is_in_the_way_of(client, spec)).map(Held::owner).collect()
@@ -167,7 +186,7 @@ impl<T: Copy + Eq> FileLocks<T> {
         granted
     }
 
-    /// A request gives up waiting.
+    /// How many locks are held.
     pub(crate) fn count(&self) -> usize {
         self.held.values().map(Vec::len).sum()
     }
@@ -178,6 +197,7 @@ impl<T: Copy + Eq> FileLocks<T> {
         self.held.iter().flat_map(move |(ino, held)| held.iter().map(one(*ino)))
     }
 
+    /// A request gives up waiting.
     pub(crate) fn cancel(&mut self, task: T) {
         self.waiting.retain(|_, waiting| {
             waiting.retain(|(waiter, ..)| *waiter != task);

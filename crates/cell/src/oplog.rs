@@ -39,8 +39,8 @@ use crate::task::{Task, WaitKey, Work};
 /// Bytes that stay free for what cannot wait: the parts of decided transactions, reclaiming, and a
 /// snapshot of the session.
 const RESERVE: u64 = 4 * RECORD_MAX as u64;
-/// Bytes of a record that a dirty page will want when it is placed: at worst a run of its own.
-const PER_DIRTY_PAGE: u64 = 48;
+/// Bytes that a dirty page will want when it is placed: at worst a record of its own.
+const PER_DIRTY_PAGE: u64 = 104;
 /// Bytes of the longest step of a session's snapshot, with its share of a record's header.
 const SESSION_STEP: u64 = 64;
 /// Blocks of one write of the log.
@@ -767,5 +767,24 @@ impl OpLog {
             next.last = next.last.max(rest.last);
         }
         rests.push_front(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_base::{BlockNo, Ino, Timestamp};
+    use warren_proto::{Cover, Run};
+
+    #[test]
+    fn a_page_placed_alone_takes_no_more_than_was_kept_for_it() {
+        let (page, block, now) = (1, BlockNo(1), Timestamp(1));
+        let runs = vec![Run { page, block, checksums: vec![1] }];
+        let cover = Cover { size: 1, mode: 1, mtime: now, ctime: now, complete: true };
+        let mut record = vec![0; RECORD_HEADER];
+        Step::Placed { ino: Ino::ROOT, runs, cover }.encode(&mut record);
+        Cause::Cell.encode(&mut record);
+        seal_record(&mut record, Lsn(0), 1, 1);
+        assert_eq!(record.len() as u64, PER_DIRTY_PAGE);
     }
 }

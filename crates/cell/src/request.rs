@@ -7,8 +7,8 @@ use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
     AccessMode, Answer, Attr, Attributes, Credentials, FileKind, Handle, InodeValue, LeaseKey,
-    LockMode, LockSpec, LockType, Reply, Request, SetAttr, SetTime, Step, Wire, XattrMode,
-    XattrName,
+    LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr, SetTime, Step, Wire,
+    XattrMode, XattrName,
 };
 
 use crate::cell::{Cell, Out};
@@ -37,6 +37,28 @@ struct Call {
 
 fn done(reply: Reply) -> Result<Finished, Stop> {
     Ok(Some((Ok(reply), 0)))
+}
+
+/// Whether the request may need room in the log: also where it changes nothing but the session, which
+/// nothing else bounds. What has to go on though the log is full, for others to go on, needs none.
+pub(crate) const fn may_log(request: &Request) -> bool {
+    !matches!(
+        request,
+        Request::Null
+            | Request::GetAttr { .. }
+            | Request::ReadLink { .. }
+            | Request::Read { position: Position::At(_) | Position::End, .. }
+            | Request::Fsync { .. }
+            | Request::Sync
+            | Request::StatFs
+            | Request::GetXattr { .. }
+            | Request::ListXattr { .. }
+            | Request::TestLock { .. }
+            | Request::Cancel { .. }
+            | Request::AwaitRecall { .. }
+            | Request::Lookup { .. }
+            | Request::ReadDir { .. }
+    )
 }
 
 impl Cell {
@@ -468,13 +490,20 @@ impl Cell {
             return done(Reply::Done);
         }
         self.living(ino)?;
-        if spec.lock != LockType::Unlock && self.check_opens().is_err() {
+        let client = task.client().expect("a request");
+        let grows = spec.lock != LockType::Unlock || self.file_locks.splits(ino, client, spec);
+        if grows && self.check_opens().is_err() {
             return Err(Errno::ENOLCK.into());
         }
-        let client = task.client().expect("a request");
+        let gives_up = self.file_locks.gives_up(ino, client, spec);
         let outcome = self.file_locks.lock(ino, client, spec, wait.then_some(id));
-        if outcome == Ok(LockOutcome::Granted) {
-            self.log.note(&Step::Locked { ino, client, spec });
+        match outcome {
+            Ok(LockOutcome::Granted) => self.log.note(&Step::Locked { ino, client, spec }),
+            Ok(LockOutcome::Waits) | Err(Errno::EAGAIN) if gives_up => {
+                let spec = LockSpec { lock: LockType::Unlock, ..spec };
+                self.log.note(&Step::Locked { ino, client, spec });
+            }
+            _ => {}
         }
         // A lock that was given up or made weaker lets others go on, whatever became of this one.
         self.grant_file_locks(ino);

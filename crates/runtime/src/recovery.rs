@@ -19,9 +19,12 @@ use crate::error::FleetError;
 use crate::pool_blocks::Blocks;
 use crate::supervisor::{owners, shares_of_free};
 
-/// Frames of each cell's buffer cache beside one for every page that its log can hold: for tree nodes on
-/// their way, and for what the cell keeps free.
+/// Frames of each cell's buffer cache beside one for every page that its log can leave dirty: for tree nodes
+/// on their way, and for what the cell keeps free.
 const FRAMES: u32 = 4096;
+/// Bytes of a log for each page that it leaves dirty, at least: a truncation in the middle of one, in a record
+/// of its own. Nothing is written before all is replayed, so each of them stays in its frame until then.
+const LOG_PER_PAGE: u64 = 64;
 const EPOCH: Epoch = Epoch(1);
 const MAP: MapVersion = MapVersion(1);
 
@@ -36,16 +39,17 @@ struct Member {
     frames: Frames,
 }
 
-/// Frames that nobody shares.
-struct Frames(Vec<[u8; BLOCK_SIZE]>);
+/// Frames that nobody shares, each made when it is first written to: of the many that a log could need few
+/// are.
+struct Frames(Vec<Option<Box<[u8; BLOCK_SIZE]>>>);
 
 impl Memory for Frames {
     fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
-        &self.0[frame.0 as usize]
+        self.0[frame.0 as usize].as_deref().unwrap_or(&[0; BLOCK_SIZE])
     }
 
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
-        &mut self.0[frame.0 as usize]
+        self.0[frame.0 as usize].get_or_insert_with(|| Box::new([0; BLOCK_SIZE]))
     }
 
     // Nobody is admitted while a pool is recovered, so no lane is ever named.
@@ -102,7 +106,7 @@ impl<'a> LoneFleet<'a> {
             let mut effects = Vec::new();
             let now = Clock { monotonic: Instant(1), wall: clock::both().wall };
             let cell = Cell::new(config, now, &mut effects);
-            let frames = Frames(vec![[0; BLOCK_SIZE]; frames as usize]);
+            let frames = Frames(vec![None; frames as usize]);
             members.push(Member { cell, frames });
             started.push((id, effects));
         }
@@ -241,7 +245,7 @@ fn config(id: CellId, ledger: &Ledger, owners: &[CellId], free_chunks: Vec<u64>)
         free_chunks,
         reserved_chunks: superblock.layout.reserved_chunks(),
         total_blocks: superblock.layout.total_blocks(),
-        frames: FRAMES + area.blocks as u32,
+        frames: FRAMES + (area.bytes() / LOG_PER_PAGE) as u32,
         log: LogConfig {
             area,
             incarnation: logs.incarnation,

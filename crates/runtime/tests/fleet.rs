@@ -27,6 +27,8 @@ use warren_runtime::{
 
 #[path = "fleet/adoption.rs"]
 mod adoption;
+#[path = "fleet/recovery.rs"]
+mod recovery;
 
 const POOL_BYTES: u64 = 64 << 20;
 const ROOT: (u32, u32) = (0, 0);
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
             "a_successor_waits_for_its_predecessors_writes",
             a_successor_waits_for_its_predecessors_writes,
         ),
+        ("many_cuts_are_recovered", recovery::many_cuts_are_recovered),
         ("a_cell_that_always_dies_ends_the_fleet", a_cell_that_always_dies_ends_the_fleet),
         ("a_fleet_ends_with_its_starter", a_fleet_ends_with_its_starter),
         ("a_client_may_die_in_the_middle_of_a_change", a_client_may_die_in_the_middle_of_a_change),

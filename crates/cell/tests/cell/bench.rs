@@ -1,0 +1,381 @@
+//! A cell alone, or with a peer that a test speaks for: its device, its memory, and a supervisor that grants
+//! every checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, LEASE_WORDS, PAYLOAD_MAX};
+use warren_base::{
+    BlockNo, CellId, ClientId, Epoch, Errno, Ino, Instant, Lsn, MapVersion, ShardId, SlotNo,
+    Timestamp,
+};
+use warren_cell::{
+    Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, PeerBody, PeerMessage,
+    Recovery, SlotRef,
+};
+use warren_disk::{
+    Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RootSlot, Tree, Value, name_hash,
+};
+use warren_proto::control::{Order, Report};
+use warren_proto::{
+    AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, NewInode, Request,
+    RequestHeader,
+};
+
+pub const SECRET: u64 = 99;
+pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
+pub const LOG: LogArea = LogArea { start: BlockNo(CHUNKS * CHUNK_BLOCKS), blocks: LOG_BLOCKS_MIN };
+pub const RESERVED: u64 = 3;
+pub const CHUNKS: u64 = 40;
+pub const CLIENT: ClientId = ClientId(1);
+pub const PEER: CellId = CellId(1);
+pub const ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
+pub const WHEN: Clock = Clock { monotonic: Instant(1), wall: Timestamp(1) };
+
+pub const FILE: Ino = Ino(2);
+pub const LOST: Ino = Ino(3);
+pub const DIR: Ino = Ino(1 << 48 | 1);
+
+pub fn name(name: &str) -> FileName {
+    FileName::new(name.as_bytes()).expect("a name")
+}
+
+pub fn entry_key(dir: Ino, name: &str) -> Key {
+    Key::entry(dir, name_hash(SECRET, name.as_bytes()))
+}
+
+/// Shards 0 and 1 of a volume before they are written: `/file` (an inode with two names), `/dir`, `/lost`.
+pub struct Image {
+    pub records: [BTreeMap<Key, Value>; 2],
+    pub next_sequence: [u64; 2],
+    /// By shard, what the region map says and what the tree is written to.
+    pub chunks: [u64; 2],
+    pub owned: BTreeMap<ShardId, Vec<u64>>,
+    pub used: [u64; 2],
+}
+
+impl Image {
+    pub fn new() -> Self {
+        let mut image = Self {
+            records: [BTreeMap::new(), BTreeMap::new()],
+            next_sequence: [10, 10],
+            chunks: [4, 5],
+            owned: [(ShardId(0), vec![4]), (ShardId(1), vec![5])].into(),
+            used: [0b11, 0],
+        };
+        image.inode(Ino::ROOT, FileKind::Directory, 2);
+        image.part(Ino::ROOT, 4, 1);
+        image.entry(Ino::ROOT, "file", FILE, FileKind::Regular);
+        image.entry(Ino::ROOT, "file2", FILE, FileKind::Regular);
+        image.entry(Ino::ROOT, "dir", DIR, FileKind::Directory);
+        image.entry(Ino::ROOT, "lost", LOST, FileKind::Regular);
+        image.inode(FILE, FileKind::Regular, 2);
+        image.extent(FILE, 0, 4 * CHUNK_BLOCKS, 2);
+        image.change(FILE, |inode| (inode.size, inode.blocks) = (2 * BLOCK_SIZE as u64, 2));
+        image.inode(LOST, FileKind::Regular, 1);
+        image.inode(DIR, FileKind::Directory, 2);
+        image.part(DIR, 0, 0);
+        image
+    }
+
+    pub fn put(&mut self, shard: usize, key: Key, value: Value) {
+        self.records[shard].insert(key, value);
+    }
+
+    pub fn inode(&mut self, ino: Ino, kind: FileKind, nlink: u32) {
+        let time = Timestamp(5);
+        let inode = Inode {
+            kind,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            nlink,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            generation: 0,
+            parent: if kind == FileKind::Directory { Ino::ROOT } else { Ino(0) },
+            flags: 0,
+        };
+        self.put(usize::from(ino.shard().0), Key::inode(ino), Value::Inode(Box::new(inode)));
+    }
+
+    pub fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) {
+        match self.records[usize::from(ino.shard().0)].get_mut(&Key::inode(ino)) {
+            Some(Value::Inode(inode)) => change(inode),
+            _ => panic!("no such inode"),
+        }
+    }
+
+    pub fn part(&mut self, dir: Ino, entries: u64, subdirs: u32) {
+        let part = Part { entries, subdirs, ..Part::default() };
+        self.put(usize::from(dir.shard().0), Key::part(dir, 0), Value::Part(Box::new(part)));
+    }
+
+    pub fn entry(&mut self, dir: Ino, name: &str, ino: Ino, kind: FileKind) {
+        let bucket = [Dentry { name: name.as_bytes().into(), ino, kind }];
+        let shard = usize::from(dir.shard().0);
+        self.put(shard, entry_key(dir, name), Value::Entries(Box::new(bucket)));
+    }
+
+    /// An extent whose blocks hold zeros.
+    pub fn extent(&mut self, ino: Ino, at: u64, start: u64, len: usize) {
+        let checksum = warren_disk::block_checksum(&[0; BLOCK_SIZE]);
+        let extent = Extent { start: BlockNo(start), checksums: vec![checksum; len].into() };
+        let shard = usize::from(ino.shard().0);
+        self.put(shard, Key::extent(ino, at), Value::Extent(Box::new(extent)));
+    }
+
+    /// Writes a shard's tree; its root slot.
+    pub fn write(&self, shard: usize, device: &mut BTreeMap<BlockNo, Vec<u8>>) -> RootSlot {
+        let mut tree = Tree::open(ShardId(shard as u16), None, 0);
+        let chunk = Key::chunk(self.chunks[shard]);
+        for (key, value) in &self.records[shard] {
+            tree.insert(*key, value.clone()).expect("in memory");
+        }
+        tree.insert(chunk, Value::Chunk(0)).expect("in memory");
+        let first = self.used[shard].trailing_ones() as usize;
+        let places: Vec<_> = (first..first + tree.dirty_nodes())
+            .map(|n| BlockNo(self.chunks[shard] * CHUNK_BLOCKS + n as u64))
+            .collect();
+        let used = places.iter().fold(self.used[shard], |used, at| used | 1 << (at.0 % 64));
+        tree.insert(chunk, Value::Chunk(used)).expect("in memory");
+        let (root, height, writes) = tree.write_out(1, &places);
+        device.extend(writes.into_iter().map(|(block, bytes)| (block, bytes.into())));
+        RootSlot {
+            uuid: [0; 16],
+            shard: ShardId(shard as u16),
+            generation: 1,
+            root,
+            height,
+            next_sequence: self.next_sequence[shard],
+            log: 0,
+            lsn: Lsn(0),
+            inodes: 0,
+            used_blocks: u64::from(used.count_ones()),
+        }
+    }
+}
+
+pub struct PlainMemory {
+    frames: Vec<[u8; BLOCK_SIZE]>,
+    lane: Vec<u8>,
+}
+
+impl Memory for PlainMemory {
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+        &self.frames[frame.0 as usize]
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        &mut self.frames[frame.0 as usize]
+    }
+
+    fn payload_to_frame(&mut self, _: SlotRef, from: usize, to: FrameNo, at: usize, len: usize) {
+        self.frames[to.0 as usize][at..at + len].copy_from_slice(&self.lane[from..from + len]);
+    }
+
+    fn frame_to_payload(&mut self, from: FrameNo, at: usize, _: SlotRef, to: usize, len: usize) {
+        self.lane[to..to + len].copy_from_slice(&self.frames[from.0 as usize][at..at + len]);
+    }
+
+    fn zero_payload(&mut self, _: SlotRef, offset: usize, len: usize) {
+        self.lane[offset..offset + len].fill(0);
+    }
+
+    fn store_word(&mut self, _: ClientId, word: u32, _: u64) {
+        assert!((word as usize) < LEASE_WORDS);
+    }
+}
+
+/// A cell that serves an image, alone or with a peer that has shards of its own.
+pub struct Bench {
+    config: CellConfig,
+    cell: Cell,
+    memory: PlainMemory,
+    device: BTreeMap<BlockNo, Vec<u8>>,
+    effects: Vec<Effect>,
+    pub answers: BTreeMap<u32, Answer>,
+    pub sent: Vec<PeerBody>,
+    pub broken: BTreeSet<ShardId>,
+    checkpoint: u64,
+    /// Whether a checkpoint is granted as soon as it is asked for; if not, whether one was.
+    pub grants: bool,
+    wants: bool,
+    seq: u32,
+}
+
+impl Bench {
+    pub fn new(image: &Image, peers: bool) -> Self {
+        let mut device = BTreeMap::new();
+        let roots = [0, 1].map(|shard| (ShardId(shard as u16), image.write(shard, &mut device)));
+        let mut map = vec![CellId(0); 2];
+        map.extend(peers.then_some(PEER));
+        let config = CellConfig {
+            id: CellId(0),
+            epoch: Epoch(1),
+            cells: 1 + u16::from(peers),
+            map,
+            map_version: MapVersion(1),
+            secret: SECRET,
+            roots: roots.into_iter().map(|(shard, root)| (shard, Some(root))).collect(),
+            owned_chunks: image.owned.clone(),
+            free_chunks: (6..20).collect(),
+            reserved_chunks: RESERVED,
+            total_blocks: CHUNKS * CHUNK_BLOCKS,
+            frames: FRAMES,
+            log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery: Recovery::None },
+            generation: 1,
+            plant: None,
+        };
+        let mut effects = Vec::new();
+        let cell = Cell::new(config.clone(), WHEN, &mut effects);
+        let memory = PlainMemory {
+            frames: vec![[0; BLOCK_SIZE]; CellConfig::frames_total(FRAMES, LOG) as usize],
+            lane: vec![7; PAYLOAD_MAX],
+        };
+        let (answers, sent, broken) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        let mut bench = Self {
+            config,
+            cell,
+            memory,
+            device,
+            effects,
+            answers,
+            sent,
+            broken,
+            checkpoint: 1,
+            grants: true,
+            wants: false,
+            seq: 0,
+        };
+        bench.apply(Event::Tick);
+        bench.admit();
+        bench
+    }
+
+    fn admit(&mut self) {
+        let credentials = Credentials::default();
+        let (client, slots) = (CLIENT, u16::MAX);
+        let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
+        self.apply(Event::Order(admit));
+    }
+
+    /// The process dies, and another takes over what it had in memory. No checkpoint was taken until now.
+    pub fn take_over(&mut self) {
+        assert_eq!(self.checkpoint, 1, "the image is out of date");
+        self.config.epoch = Epoch(self.config.epoch.0 + 1);
+        self.config.log.recovery = Recovery::Process;
+        self.effects.clear();
+        self.cell = Cell::new(self.config.clone(), WHEN, &mut self.effects);
+        self.admit();
+        self.apply(Event::Tick);
+        assert!(self.cell.is_ready() && self.broken.is_empty());
+    }
+
+    /// Takes the checkpoint that was asked for.
+    pub fn grant(&mut self) {
+        assert!(std::mem::take(&mut self.wants), "nobody wants a checkpoint");
+        self.checkpoint += 1;
+        self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
+    }
+
+    pub fn apply(&mut self, event: Event) {
+        self.cell.apply(WHEN, event, &mut self.memory, &mut self.effects);
+        while !self.effects.is_empty() {
+            for effect in std::mem::take(&mut self.effects) {
+                if let Some(event) = self.carry_out(effect) {
+                    self.cell.apply(WHEN, event, &mut self.memory, &mut self.effects);
+                }
+            }
+        }
+    }
+
+    pub fn carry_out(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Reply { seq, answer, .. } => {
+                self.answers.insert(seq, answer);
+                None
+            }
+            Effect::Send { message, .. } => {
+                self.sent.push(message.body);
+                None
+            }
+            Effect::Report(report) => self.report(report),
+            Effect::Flush { io } => Some(Event::IoDone { io, result: Ok(()) }),
+            Effect::Wake(_) => None,
+            Effect::Read { io, block, frames } => {
+                let mut result = Ok(());
+                for (at, frame) in (0..).zip(frames) {
+                    match block.0.checked_add(at).map(BlockNo) {
+                        Some(block) if block.0 < CHUNKS * CHUNK_BLOCKS => {
+                            let bytes = self.device.get(&block).map_or(&ZEROS[..], |bytes| bytes);
+                            self.memory.frame_mut(frame).copy_from_slice(bytes);
+                        }
+                        _ => result = Err(Errno::EIO),
+                    }
+                }
+                Some(Event::IoDone { io, result })
+            }
+            Effect::Write { io, block, frames } | Effect::WriteThrough { io, block, frames } => {
+                for (at, frame) in (0..).zip(frames) {
+                    let block = block.offset(at);
+                    let chunks = RESERVED..CHUNKS;
+                    assert!(chunks.contains(&(block.0 / CHUNK_BLOCKS)), "{block:?} is written");
+                    self.device.insert(block, self.memory.frame(frame).to_vec());
+                }
+                Some(Event::IoDone { io, result: Ok(()) })
+            }
+        }
+    }
+
+    pub fn report(&mut self, report: Report) -> Option<Event> {
+        let order = match report {
+            Report::Broken { shard, .. } => {
+                self.broken.insert(shard);
+                return None;
+            }
+            Report::WantCheckpoint { .. } if !self.grants => {
+                self.wants = true;
+                return None;
+            }
+            Report::WantCheckpoint { .. } => {
+                self.checkpoint += 1;
+                Order::Drain { number: self.checkpoint }
+            }
+            Report::Drained { number, .. } => Order::Write { number, count: false },
+            Report::Written { number, result: Ok(_), .. } => Order::Switched { number },
+            Report::Written { number, result: Err(errno), .. } => Order::Failed { number, errno },
+            _ => return None,
+        };
+        Some(Event::Order(order))
+    }
+
+    pub fn ask(&mut self, request: Request) -> Option<Answer> {
+        self.seq += 1;
+        // Every request has a slot of its own, as some may never be answered.
+        let from = SlotRef { client: CLIENT, slot: SlotNo(self.seq as u16) };
+        let header = RequestHeader { seq: self.seq, payload_len: 100, ..Default::default() };
+        self.apply(Event::Request { from, header, request });
+        self.answers.remove(&self.seq)
+    }
+
+    pub fn call(&mut self, request: Request) -> Answer {
+        let asked = format!("{request:?}");
+        self.ask(request).unwrap_or_else(|| panic!("{asked} was not answered"))
+    }
+
+    pub fn hear(&mut self, body: PeerBody) {
+        let message = PeerMessage { lsn: Lsn(0), body };
+        self.apply(Event::Peer { from: PEER, message });
+    }
+}
+
+pub fn create(dir: Ino, text: &str, kind: FileKind) -> Request {
+    let new = NewInode { kind, ..NewInode::regular(0o644) };
+    let (flags, access) = (CreateFlags::empty(), AccessMode::READ);
+    Request::Create { dir, name: name(text), new, flags, access }
+}
