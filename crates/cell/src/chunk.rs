@@ -82,6 +82,11 @@ impl Chunks {
         chunks
     }
 
+    /// Whether there is such a chunk, and it may hold what shards write.
+    pub(crate) fn is_legal(&self, chunk: u64) -> bool {
+        self.legal.contains(&chunk)
+    }
+
     /// Whether the pool has all that this cell brought.
     pub(crate) fn is_open(&self) -> bool {
         self.early.is_empty() && self.pool.is_member()

@@ -222,7 +222,7 @@ impl Cell {
         out.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
     }
 
-    /// Blocks of the log came, up to `lsn`. What cannot be read is where the log ends.
+    /// Blocks of the log came, up to `lsn`. What cannot be read may have been answered for.
     pub(crate) fn log_loaded<M: Memory>(
         &mut self,
         lsn: Lsn,
@@ -270,12 +270,21 @@ impl Cell {
                     return self.finish_replay(out);
                 };
                 let (steps, cause) = parse(&record).ok_or(Errno::EIO)?;
+                self.check_cause(&cause)?;
                 self.replay.record = Some((record, steps, cause));
                 self.replay.made = 0;
             }
             self.replay_record(out)?;
         }
         Err(Stop::Wait(Wait::Yield))
+    }
+
+    /// What a transaction leaves to others lies with others.
+    fn check_cause(&self, cause: &Cause) -> Result<(), Stop> {
+        let Cause::Decided { others, .. } = cause else { return Ok(()) };
+        let is_theirs =
+            |change: &Change| self.owner(change.shard()).is_some_and(|it| it != self.id);
+        if others.iter().all(is_theirs) { Ok(()) } else { Err(Errno::EIO.into()) }
     }
 
     fn replay_record<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
@@ -326,6 +335,7 @@ impl Cell {
                 return Err(Errno::EIO.into());
             }
             self.fetch_step(step)?;
+            self.check_step(step)?;
             let made = self.remake_step(step, replaying, out);
             self.settle(out);
             made?;

@@ -144,7 +144,7 @@ impl Shard {
         }
     }
 
-    fn part(&self, dir: Ino) -> Result<Option<&Part>, Stop> {
+    pub(crate) fn part(&self, dir: Ino) -> Result<Option<&Part>, Stop> {
         Ok(match self.get(&Key::part(dir, 0))? {
             Some(Value::Part(part)) => Some(part),
             _ => None,

@@ -103,7 +103,13 @@ impl Space {
         Some(BlockNo(number * CHUNK_BLOCKS + u64::from(bit)))
     }
 
-    /// A block that a replayed record has put to use.
+    /// Whether [`Self::alloc`] could hand the block out.
+    pub(crate) fn is_free(&self, block: BlockNo) -> bool {
+        let (number, bit) = split(block);
+        self.chunks.get(&number).is_some_and(|chunk| (chunk.used | chunk.held) & bit == 0)
+    }
+
+    /// A block that a replayed record has put to use. It [is free](Self::is_free).
     pub(crate) fn take(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
         let chunk =

@@ -12,8 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Ino, Timestamp};
+use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
+use warren_base::{BlockNo, Errno, Ino, Timestamp};
 use warren_disk::{Key, Kind, VALUE_MAX, Value, Xattr, name_hash};
 use warren_proto::{
     Attributes, Change, Cover, FileKind, InlinePage, LeaseKey, Run, Step, XattrName,
@@ -24,6 +24,8 @@ use crate::event::Memory;
 use crate::task::Stop;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
+/// Pages of the longest file.
+const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
 
 /// Files whose writes a power failure would take, and what was cut off them since.
 #[derive(Debug, Default)]
@@ -160,11 +162,11 @@ impl Cell {
             }
             Step::Placed { ino, runs, .. } => {
                 shard.fetch(&Key::inode(*ino))?;
-                for run in runs {
-                    let last = run.page + run.checksums.len() as u64 - 1;
-                    shard.extents(*ino, run.page, last, |_, _| {})?;
-                }
-                Ok(())
+                let fetch = |run: &Run| {
+                    let pages = run.checksums.len() as u64;
+                    shard.extents(*ino, run.page, run.page.saturating_add(pages), |_, _| {})
+                };
+                runs.iter().try_for_each(fetch)
             }
             Step::Inline { ino, pages, .. } => {
                 shard.fetch(&Key::inode(*ino))?;
@@ -176,6 +178,57 @@ impl Cell {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a step can be made that is fetched. All that were logged can; but who can write to the device can
+    /// make a record with a right checksum say anything.
+    pub(crate) fn check_step(&self, step: &Step) -> Result<(), Stop> {
+        let exists = |ino: &Ino| Ok::<_, Stop>(self.shards[&ino.shard()].inode(*ino)?.is_some());
+        let can_be = match step {
+            Step::SetAttr { ino, .. } => {
+                let shard = &self.shards[&ino.shard()];
+                let inode = shard.inode(*ino)?;
+                let is_dir = inode.is_some_and(|inode| inode.kind == FileKind::Directory);
+                inode.is_some() && (!is_dir || shard.part(*ino)?.is_some())
+            }
+            Step::Accessed { ino, .. } => exists(ino)?,
+            Step::SetXattr { ino, name, value, .. } => {
+                let (_, bucket) = self.xattr_bucket(*ino, name)?;
+                let fits = |value: &[u8]| Self::xattr_fits(&bucket, name, value);
+                exists(ino)? && value.as_deref().is_none_or(fits)
+            }
+            Step::Truncate { ino, size, .. } | Step::Wrote { ino, size, .. } => {
+                exists(ino)? && *size <= FILE_SIZE_MAX
+            }
+            Step::Placed { ino, runs, cover } => {
+                exists(ino)? && cover.size <= FILE_SIZE_MAX && self.may_be_placed(*ino, runs)
+            }
+            Step::Inline { ino, pages, cover } => {
+                let has_place = |page: &InlinePage| page.page < PAGES_MAX;
+                exists(ino)? && cover.size <= FILE_SIZE_MAX && pages.iter().all(has_place)
+            }
+            Step::Claimed { chunk, .. } => {
+                self.chunks.is_legal(*chunk)
+                    && !self.shards.values().any(|shard| shard.space.has(*chunk))
+            }
+            _ => true,
+        };
+        if can_be { Ok(()) } else { Err(Errno::EIO.into()) }
+    }
+
+    /// Whether the runs lie within a file, each block of theirs free and named once.
+    fn may_be_placed(&self, ino: Ino, runs: &[Run]) -> bool {
+        let space = &self.shards[&ino.shard()].space;
+        let mut blocks = BTreeSet::new();
+        runs.iter().all(|run| {
+            let count = run.checksums.len() as u64;
+            let within = run.page.checked_add(count).is_some_and(|end| end <= PAGES_MAX);
+            let mut of_run = (0..count).map_while(|at| run.block.0.checked_add(at).map(BlockNo));
+            count > 0
+                && within
+                && run.block.0.checked_add(count).is_some()
+                && of_run.all(|block| space.is_free(block) && blocks.insert(block))
+        })
     }
 
     /// Makes a step of a log whose frames are as the dead process left them. It is fetched.

@@ -172,7 +172,8 @@ impl Dumper<'_> {
             self.log_table(format!("log table, copy {copy}"), layout.log_table(copy));
         }
         let copies = [0, 1].map(|copy| self.bytes(layout.log_table(copy)).unwrap_or_default());
-        let Ok((table, _)) = LogTable::choose([&copies[0], &copies[1]], superblock.generation)
+        let Ok((table, _)) =
+            LogTable::choose([&copies[0], &copies[1]], superblock.generation, layout.logs_max())
         else {
             return;
         };

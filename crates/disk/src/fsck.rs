@@ -228,7 +228,7 @@ fn read_region(
 fn check_log_table(superblock: &Superblock, reader: &mut Reader<'_>, report: &mut Report) {
     let layout = superblock.layout;
     let copies = [0, 1].map(|copy| reader.block_or_none(layout.log_table(copy), report));
-    match LogTable::choose([&copies[0], &copies[1]], superblock.generation) {
+    match LogTable::choose([&copies[0], &copies[1]], superblock.generation, layout.logs_max()) {
         Err(error) => report.add(Finding::LogTable(error)),
         Ok((_, copy)) => {
             if let Some(error) = LogTable::damage(&copies[copy]) {

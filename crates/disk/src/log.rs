@@ -39,6 +39,8 @@ pub const RECORD_HEADER: usize = 32;
 pub const RECORD_ALIGN: usize = 8;
 /// The longest record: a page of every run of a write-back batch, or what one `fsync` puts in line.
 pub const RECORD_MAX: usize = 64 << 10;
+/// No log comes to have so many bytes, and what is added to such a position does not overflow.
+const LSN_MAX: u64 = 1 << 62;
 /// Blocks of the smallest log of a cell.
 pub const LOG_BLOCKS_MIN: u64 = 128;
 
@@ -146,15 +148,20 @@ impl LogTable {
         if logs > CELLS_MAX {
             return None;
         }
-        let starts = (0..logs).map(|_| take.u64().map(Lsn)).collect::<Option<_>>()?;
-        Some(Self { generation, incarnation, starts })
+        let starts = (0..logs).map(|_| take.u64().map(Lsn)).collect::<Option<Vec<_>>>()?;
+        let can_be = |lsn: &Lsn| lsn.0 <= LSN_MAX && lsn.0.is_multiple_of(RECORD_ALIGN as u64);
+        starts.iter().all(can_be).then_some(Self { generation, incarnation, starts })
     }
 
-    /// The intact copy with the highest generation that is not above the superblock's, and the number
-    /// of the other. Every checkpoint writes a table, so one that is older than the superblock counts only
+    /// The intact copy of at most `logs_max` logs with the highest generation that is not above the superblock's, and the
+    /// number of the other. Every checkpoint writes a table, so one that is older than the superblock counts only
     /// if the other was not damaged: a power failure tears the write of a table only before its checkpoint counts.
-    pub fn choose(copies: [&[u8]; 2], generation: u64) -> Result<(Self, usize), LogTableError> {
-        let (table, other) = Self::newest(copies, generation)?;
+    pub fn choose(
+        copies: [&[u8]; 2],
+        generation: u64,
+        logs_max: usize,
+    ) -> Result<(Self, usize), LogTableError> {
+        let (table, other) = Self::newest(copies, generation, logs_max)?;
         let damaged = Self::damage(copies[other]).is_some();
         if damaged && table.generation < generation {
             return Err(LogTableError::InDoubt);
@@ -168,9 +175,14 @@ impl LogTable {
         Self::decode(bytes).err().filter(|_| !never_written)
     }
 
-    fn newest(copies: [&[u8]; 2], generation: u64) -> Result<(Self, usize), LogTableError> {
-        let counts =
-            |bytes: &[u8]| Self::decode(bytes).ok().filter(|table| table.generation <= generation);
+    fn newest(
+        copies: [&[u8]; 2],
+        generation: u64,
+        logs_max: usize,
+    ) -> Result<(Self, usize), LogTableError> {
+        let can_be =
+            |table: &Self| table.generation <= generation && table.starts.len() <= logs_max;
+        let counts = |bytes: &[u8]| Self::decode(bytes).ok().filter(can_be);
         match copies.map(counts) {
             [Some(a), Some(b)] if a.generation < b.generation => Ok((b, 0)),
             [Some(a), _] => Ok((a, 1)),
@@ -312,19 +324,25 @@ mod tests {
 
     #[test]
     fn the_newest_table_that_the_superblock_vouches_for_counts() {
-        let table = |generation| LogTable { generation, incarnation: 3, starts: vec![Lsn(9); 2] };
+        let choose = LogTable::choose;
+        let table = |generation| LogTable { generation, incarnation: 3, starts: vec![Lsn(16); 2] };
         let [old, new] = [table(4).encode(), table(5).encode()];
-        assert_eq!(LogTable::choose([&old, &new], 5), Ok((table(5), 0)));
-        assert_eq!(LogTable::choose([&old, &new], 4), Ok((table(4), 1)));
-        assert_eq!(LogTable::choose([&new, &old], 5), Ok((table(5), 1)));
-        assert_eq!(LogTable::choose([&old, &new], 3), Err(LogTableError::Lost));
+        assert_eq!(choose([&old, &new], 5, 2), Ok((table(5), 0)));
+        assert_eq!(choose([&old, &new], 4, 2), Ok((table(4), 1)));
+        assert_eq!(choose([&new, &old], 5, 2), Ok((table(5), 1)));
+        assert_eq!(choose([&old, &new], 3, 2), Err(LogTableError::Lost));
         let mut bad = new.clone();
         bad[40] ^= 1;
         assert_eq!(LogTable::decode(&bad), Err(LogTableError::BadChecksum));
-        assert_eq!(LogTable::choose([&old, &bad], 4), Ok((table(4), 1)), "torn");
-        assert_eq!(LogTable::choose([&old, &bad], 5), Err(LogTableError::InDoubt), "rotten");
-        assert_eq!(LogTable::choose([&bad, &bad], 5), Err(LogTableError::Lost));
+        assert_eq!(choose([&old, &bad], 4, 2), Ok((table(4), 1)), "torn");
+        assert_eq!(choose([&old, &bad], 5, 2), Err(LogTableError::InDoubt), "rotten");
+        assert_eq!(choose([&bad, &bad], 5, 2), Err(LogTableError::Lost));
+        assert_eq!(choose([&old, &new], 5, 1), Err(LogTableError::Lost), "of more logs than fit");
+        for start in [9, u64::MAX - 7] {
+            let odd = LogTable { starts: vec![Lsn(start)], ..table(5) }.encode();
+            assert_eq!(LogTable::decode(&odd), Err(LogTableError::Nonsense));
+        }
         let never = vec![0; BLOCK_SIZE];
-        assert_eq!(LogTable::choose([&old, &never], 5), Ok((table(4), 1)));
+        assert_eq!(choose([&old, &never], 5, 2), Ok((table(4), 1)));
     }
 }

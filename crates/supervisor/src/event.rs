@@ -127,6 +127,8 @@ pub enum Failure {
     LastFlush { errno: Errno },
     /// A cell did not end in time when told to.
     CellHangs { cell: CellId },
+    /// Logs that are replayed claim a chunk that was taken.
+    BrokenLogs { chunk: u64 },
 }
 
 impl fmt::Display for Failure {
@@ -148,6 +150,9 @@ impl fmt::Display for Failure {
                 write!(f, "the last flush failed: {errno}; run fsck before trusting the device")
             }
             Self::CellHangs { cell } => write!(f, "cell {cell} did not stop when told to"),
+            Self::BrokenLogs { chunk } => {
+                write!(f, "the logs claim chunk {chunk}, which was taken before; run fsck")
+            }
         }
     }
 }

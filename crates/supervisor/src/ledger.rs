@@ -97,7 +97,8 @@ impl Ledger {
             return Err(LedgerError::TooShort);
         }
         let (logs, logs_spare) =
-            LogTable::choose(log_tables, superblock.generation).map_err(LedgerError::Logs)?;
+            LogTable::choose(log_tables, superblock.generation, layout.logs_max())
+                .map_err(LedgerError::Logs)?;
         let mut ledger = Self {
             logs,
             logs_spare,
@@ -156,6 +157,11 @@ impl Ledger {
     /// is clean.
     pub const fn logs(&self) -> &LogTable {
         &self.logs
+    }
+
+    /// Whether the chunk is nobody's as of the last checkpoint.
+    pub fn is_free(&self, chunk: u64) -> bool {
+        self.regions.owner(chunk) == Some(Owner::Free)
     }
 
     /// The chunks of every shard that has any, in order.

@@ -13,6 +13,7 @@
 //! before that, or after the last checkpoint, ends the fleet: what was synced is in the last checkpoint
 //! and the logs, which the next start replays.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use warren_base::limits::CELLS_MAX;
@@ -269,9 +270,19 @@ impl Supervisor {
             None => return,
             Some(Next::Cut(ends)) => Order::Cut { ends },
             Some(Next::Replay) => Order::Replay,
-            Some(Next::Claimed(chunks)) => Order::Claimed { chunks },
+            Some(Next::Claimed(chunks)) => match self.wrongly_claimed(&chunks) {
+                Some(chunk) => return self.fail(Failure::BrokenLogs { chunk }, turn),
+                None => Order::Claimed { chunks },
+            },
         };
         send(self.fleet.all(), &order, turn.effects);
+    }
+
+    /// One of the chunks that was somebody's before, or is claimed twice.
+    fn wrongly_claimed(&self, chunks: &[u64]) -> Option<u64> {
+        let mut seen = BTreeSet::new();
+        let is_right = |chunk: u64| self.recorder.ledger().is_free(chunk) && seen.insert(chunk);
+        chunks.iter().copied().find(|chunk| !is_right(*chunk))
     }
 
     fn connect(&mut self, connection: ConnectionNo, applicant: Applicant, turn: &mut Turn<'_>) {

@@ -13,12 +13,13 @@ use warren_cell::{
     Recovery, SlotRef,
 };
 use warren_disk::{
-    Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RootSlot, Tree, Value, name_hash,
+    Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RECORD_HEADER, RootSlot, Tree,
+    Value, name_hash, seal_record,
 };
 use warren_proto::control::{Order, Report};
 use warren_proto::{
-    AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, NewInode, Request,
-    RequestHeader,
+    AccessMode, Answer, Cause, CreateFlags, Credentials, FileKind, FileName, NewInode, Request,
+    RequestHeader, Step, Wire,
 };
 
 pub const SECRET: u64 = 99;
@@ -202,6 +203,8 @@ pub struct Bench {
     pub sent: Vec<PeerBody>,
     pub broken: BTreeSet<ShardId>,
     checkpoint: u64,
+    /// Where its log ends, once it has said so.
+    log_end: Option<Lsn>,
     /// Whether a checkpoint is granted as soon as it is asked for; if not, whether one was.
     pub grants: bool,
     wants: bool,
@@ -210,7 +213,33 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(image: &Image, peers: bool) -> Self {
-        let mut device = BTreeMap::new();
+        Self::recovering(image, peers, Recovery::None, BTreeMap::new())
+    }
+
+    /// A cell that finds these records in its log after a power failure.
+    pub fn with_log(image: &Image, records: &[(Vec<Step>, Cause)]) -> Self {
+        let mut log = Vec::new();
+        for (steps, cause) in records {
+            let mut record = vec![0; RECORD_HEADER];
+            steps.iter().for_each(|step| step.encode(&mut record));
+            cause.encode(&mut record);
+            seal_record(&mut record, Lsn(log.len() as u64), 1, steps.len() as u16);
+            log.extend(record);
+        }
+        let blocks = log.chunks(BLOCK_SIZE).zip(LOG.start.0..).map(|(bytes, block)| {
+            let mut whole = bytes.to_vec();
+            whole.resize(BLOCK_SIZE, 0);
+            (BlockNo(block), whole)
+        });
+        Self::recovering(image, false, Recovery::Power, blocks.collect())
+    }
+
+    fn recovering(
+        image: &Image,
+        peers: bool,
+        recovery: Recovery,
+        mut device: BTreeMap<BlockNo, Vec<u8>>,
+    ) -> Self {
         let roots = [0, 1].map(|shard| (ShardId(shard as u16), image.write(shard, &mut device)));
         let mut map = vec![CellId(0); 2];
         map.extend(peers.then_some(PEER));
@@ -227,7 +256,7 @@ impl Bench {
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
             frames: FRAMES,
-            log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery: Recovery::None },
+            log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery },
             generation: 1,
             plant: None,
         };
@@ -248,6 +277,7 @@ impl Bench {
             sent,
             broken,
             checkpoint: 1,
+            log_end: None,
             grants: true,
             wants: false,
             seq: 0,
@@ -255,6 +285,11 @@ impl Bench {
         bench.apply(Event::Tick);
         bench.admit();
         bench
+    }
+
+    /// Whether it serves.
+    pub fn is_ready(&self) -> bool {
+        self.cell.is_ready()
     }
 
     fn admit(&mut self) {
@@ -311,7 +346,7 @@ impl Bench {
                 let mut result = Ok(());
                 for (at, frame) in (0..).zip(frames) {
                     match block.0.checked_add(at).map(BlockNo) {
-                        Some(block) if block.0 < CHUNKS * CHUNK_BLOCKS => {
+                        Some(block) if block.0 < LOG.start.0 + LOG.blocks => {
                             let bytes = self.device.get(&block).map_or(&ZEROS[..], |bytes| bytes);
                             self.memory.frame_mut(frame).copy_from_slice(bytes);
                         }
@@ -346,6 +381,12 @@ impl Bench {
                 self.checkpoint += 1;
                 Order::Drain { number: self.checkpoint }
             }
+            Report::LogEnd { lsn, .. } if self.log_end == Some(lsn) => Order::Replay,
+            Report::LogEnd { lsn, .. } => {
+                self.log_end = Some(lsn);
+                Order::Cut { ends: vec![lsn] }
+            }
+            Report::Replayed { chunks, .. } => Order::Claimed { chunks },
             Report::Drained { number, .. } => Order::Write { number, count: false },
             Report::Written { number, result: Ok(_), .. } => Order::Switched { number },
             Report::Written { number, result: Err(errno), .. } => Order::Failed { number, errno },

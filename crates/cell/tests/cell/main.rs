@@ -2,4 +2,5 @@
 
 mod bench;
 mod hostile_images;
+mod hostile_logs;
 mod successor;

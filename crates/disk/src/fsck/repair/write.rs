@@ -320,7 +320,11 @@ impl Repairer<'_> {
         let table = LogTable { generation, incarnation: generation, starts: Vec::new() }.encode();
         let places = [0, 1].map(|copy| layout.log_table(copy));
         let [a, b] = places.map(|block| self.reader.block_or_rot(block));
-        match LogTable::choose([&a, &b], self.superblock.generation) {
+        match LogTable::choose(
+            [&a, &b],
+            self.superblock.generation,
+            self.superblock.layout.logs_max(),
+        ) {
             Ok((_, spare)) => vec![(places[spare], table)],
             Err(_) => places.map(|block| (block, table.clone())).into(),
         }

@@ -57,7 +57,7 @@ fn of_superblocks_root_slots_and_region_map() {
     assert_eq!(flipped(&sound, &[slots], 2 * 512..4 * 512), FLIPS);
     let tables: Vec<_> = [0, 1].map(|copy| layout.log_table(copy)).into();
     let choose = |draft: &Draft| {
-        LogTable::choose([&draft.blocks[&tables[0]], &draft.blocks[&tables[1]]], 1).is_ok()
+        LogTable::choose([&draft.blocks[&tables[0]], &draft.blocks[&tables[1]]], 1, 2).is_ok()
     };
     assert!(choose(&sound));
     assert_eq!(flipped(&sound, &tables[..1], 0..BLOCK_SIZE), FLIPS);
