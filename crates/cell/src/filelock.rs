@@ -86,6 +86,13 @@ impl<T: Copy + Eq> FileLocks<T> {
         Ok(LockOutcome::Waits)
     }
 
+    /// Whether the owner of `spec` holds anything of its flavour on the inode.
+    pub(crate) fn holds(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> bool {
+        let is_own =
+            |held: &Held| held.owner() == (client, spec.owner) && held.spec.flavour == spec.flavour;
+        self.held.get(&ino).is_some_and(|held| held.iter().any(is_own))
+    }
+
     /// Whether somebody whom `spec` would wait for waits (directly or not) for its owner.
     fn would_deadlock(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> bool {
         let me = (client, spec.owner);

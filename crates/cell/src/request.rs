@@ -472,15 +472,24 @@ impl Cell {
             return Err(Errno::ENOLCK.into());
         }
         let client = task.client().expect("a request");
+        let held = self.file_locks.holds(ino, client, &spec);
         let outcome = self.file_locks.lock(ino, client, spec, wait.then_some(id));
+        let gave_up = held && !self.file_locks.holds(ino, client, &spec);
         if outcome == Ok(LockOutcome::Granted) {
+            self.log.note(&Step::Locked { ino, client, spec });
+        } else if gave_up {
+            // Others may have it next, so a successor must not find it held.
+            let spec = LockSpec { lock: LockType::Unlock, ..spec };
             self.log.note(&Step::Locked { ino, client, spec });
         }
         // A lock that was given up or made weaker lets others go on, whatever became of this one.
         self.grant_file_locks(ino);
-        match outcome? {
-            LockOutcome::Granted => done(Reply::Done),
-            LockOutcome::Waits => Err(Stop::Wait(Wait::Registered)),
+        match outcome {
+            Ok(LockOutcome::Granted) => done(Reply::Done),
+            Ok(LockOutcome::Waits) => Err(Stop::Wait(Wait::Registered)),
+            // Something was done: the answer goes into its record.
+            Err(errno) if gave_up => Ok(Some((Err(errno), 0))),
+            Err(errno) => Err(errno.into()),
         }
     }
 }
