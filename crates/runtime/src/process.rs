@@ -4,6 +4,7 @@
 //! [`Link`] as standard input, over which everything else comes. It dies with its parent.
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -78,6 +79,11 @@ pub fn has_link() -> bool {
         && rustix::net::sockopt::socket_type(&stdin) == Ok(SocketType::SEQPACKET)
 }
 
+/// Says a line on standard error. Nobody need listen: who read it may be gone.
+pub fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "warren: {line}");
+}
+
 /// Runs a role; a panic in it becomes an error that can be told to whoever waits.
 pub fn guarded<T>(role: impl FnOnce() -> Result<T, FleetError>) -> Result<T, FleetError> {
     static PANIC: Mutex<Option<String>> = Mutex::new(None);
@@ -90,4 +96,17 @@ pub fn guarded<T>(role: impl FnOnce() -> Result<T, FleetError>) -> Result<T, Fle
         let panic = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
         Err(FleetError::Bug(panic.unwrap_or_default().replace('\n', ": ")))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_that_can_be_told() {
+        let ended = guarded(|| -> Result<(), FleetError> { panic!("a planted panic") });
+        let error = ended.expect_err("it panicked").to_string();
+        assert!(error.contains("a planted panic"), "{error}");
+        assert_eq!(guarded(|| Ok(7)).expect("no panic"), 7);
+    }
 }

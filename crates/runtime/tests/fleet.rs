@@ -20,7 +20,7 @@ use warren_proto::{
 };
 use warren_runtime::{
     CellStatus, ConnectOptions, Connection, ErrorKind, FleetError, Lifetime, ServeOptions, Slot,
-    dispatch, door, start_fleet,
+    dispatch, door, serve, start_fleet,
 };
 
 #[path = "fleet/adoption.rs"]
@@ -30,6 +30,8 @@ const POOL_BYTES: u64 = 64 << 20;
 const ROOT: (u32, u32) = (0, 0);
 /// The role of a process that starts a fleet and is killed.
 const STARTER: &str = "starter";
+/// The role of a process that serves a pool in the foreground.
+const SERVER: &str = "server";
 /// The role of a client that makes directories until it is killed.
 const MAKER: &str = "maker";
 
@@ -42,6 +44,12 @@ fn main() -> ExitCode {
         && role == STARTER
     {
         return start_and_wait(Path::new(pool));
+    }
+    if let [role, pool] = args.as_slice()
+        && role == SERVER
+    {
+        let served = serve(&ServeOptions::new(Path::new(pool), 2), |_| println!("ready"));
+        return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     if let [role, pool] = args.as_slice()
         && role == MAKER
@@ -67,6 +75,14 @@ fn main() -> ExitCode {
         ("cells_and_supervisors_die_together", adoption::cells_and_supervisors_die_together),
         ("a_stop_outlives_the_supervisor", adoption::a_stop_outlives_the_supervisor),
         (
+            "a_supervisor_that_fails_has_a_successor",
+            adoption::a_supervisor_that_fails_has_a_successor,
+        ),
+        (
+            "a_supervisor_that_fails_ever_again_ends_the_fleet",
+            adoption::a_supervisor_that_fails_ever_again_ends_the_fleet,
+        ),
+        (
             "a_supervisor_that_dies_ever_again_ends_the_fleet",
             adoption::a_supervisor_that_dies_ever_again_ends_the_fleet,
         ),
@@ -82,6 +98,7 @@ fn main() -> ExitCode {
             a_successor_waits_for_its_predecessors_writes,
         ),
         ("a_cell_that_always_dies_ends_the_fleet", a_cell_that_always_dies_ends_the_fleet),
+        ("a_fleet_that_nobody_hears_goes_on", adoption::a_fleet_that_nobody_hears_goes_on),
         ("a_fleet_ends_with_its_starter", a_fleet_ends_with_its_starter),
         ("a_client_may_die_in_the_middle_of_a_change", a_client_may_die_in_the_middle_of_a_change),
         ("a_crowd_that_waits_holds_up_only_itself", a_crowd_that_waits_holds_up_only_itself),

@@ -11,6 +11,7 @@ use warren_shm::Frames;
 
 use crate::bell;
 use crate::error::FleetError;
+use crate::process::say;
 
 /// An I/O too long for one request of the device goes in parts.
 struct InParts {
@@ -41,7 +42,7 @@ impl Disk {
     pub fn open(device: PoolFile, bell: OwnedFd) -> Result<Self, FleetError> {
         let (mut device, without_ring) = open_queue(device)?;
         if let Some(why) = without_ring {
-            eprintln!("warren: {why}; until then a cell waits for each of its reads and writes");
+            say(format_args!("{why}; until then a cell waits for each of its reads and writes"));
         }
         let wake = bell.try_clone().map_err(crate::error::system("share a bell"))?;
         device.set_wake(wake);

@@ -18,6 +18,7 @@ use warren_shm::{
 
 use crate::error::FleetError;
 use crate::message::{PEER_DESCRIPTORS, PeerDoor};
+use crate::process::say;
 
 /// Messages that wait for one peer before it is taken for dead: more than all of its tasks send.
 const WAITING_MAX: usize = 1 << 20;
@@ -214,7 +215,7 @@ impl Peers {
 /// Says what was dropped if it is the first of its kind: a flood of them fills no log.
 fn tell_first(count: u64, cell: CellId, from: CellId, what: &str) {
     if count == 1 {
-        eprintln!("warren: /cell/{cell}/inbox: a message of cell {from} {what} was dropped");
+        say(format_args!("/cell/{cell}/inbox: a message of cell {from} {what} was dropped"));
     }
 }
 

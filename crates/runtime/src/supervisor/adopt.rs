@@ -39,6 +39,7 @@ use crate::launch::path_of;
 use crate::link::{Link, Outbox, Received, Trust, Wait};
 use crate::message::{DoorReply, FromKeeper, Handover, Kept, ToKeeper};
 use crate::pool_blocks::{self, Blocks};
+use crate::process;
 
 /// The token of a process that nobody will ever hear of.
 const NOBODY: u32 = u32::MAX;
@@ -134,7 +135,8 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
     shell.catch_up(notes, effects)?;
     shell.look_around(&handover.wards, handover.stop)?;
     let ms = (clock::monotonic() - handover.died).as_millis();
-    eprintln!("warren: the supervisor serves again after {ms} ms (death {})", shell.predecessors);
+    let death = shell.predecessors;
+    process::say(format_args!("the supervisor serves again after {ms} ms (death {death})"));
     Ok(shell)
 }
 
@@ -305,7 +307,7 @@ impl Shell<'_> {
         let gone = |post: &&CellPost| !post.exited && post.token != NOBODY && !is_there(post.token);
         let gone: Vec<u32> = self.cells.iter().filter(gone).map(|post| post.token).collect();
         for token in gone {
-            self.cell_exited(token)?;
+            self.cell_exited(token, "while there was no supervisor")?;
         }
         self.bury()?;
         let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
@@ -322,7 +324,7 @@ impl Shell<'_> {
     pub(super) fn bury(&mut self) -> Result<(), FleetError> {
         if self.orphans.is_empty() {
             while self.cells.iter().any(|post| post.token == NOBODY && !post.exited) {
-                self.cell_exited(NOBODY)?;
+                self.cell_exited(NOBODY, "given up with the supervisor that started it")?;
             }
         }
         Ok(())

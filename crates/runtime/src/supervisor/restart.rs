@@ -16,8 +16,9 @@ use warren_supervisor::Event;
 use super::start::{Beginning, Starter};
 use super::{FIRST_EPOCH, Shell};
 use crate::clock;
-use crate::error::{FleetError, system};
+use crate::error::{ErrorKind, FleetError, system};
 use crate::message::ToKeeper;
+use crate::process::say;
 
 impl Shell<'_> {
     /// The keeper could not start a process.
@@ -30,17 +31,19 @@ impl Shell<'_> {
             return Err(error);
         }
         post.last_words = Some(error);
-        self.cell_exited(token)
+        self.cell_exited(token, "")
     }
 
-    /// A cell's process has been reaped.
-    pub(super) fn cell_exited(&mut self, token: u32) -> Result<(), FleetError> {
+    /// A cell's process has been reaped. `how` it ended says why, if it did not say so itself.
+    pub(super) fn cell_exited(&mut self, token: u32, how: &str) -> Result<(), FleetError> {
         let is_it = |post: &super::CellPost| post.token == token && !post.exited;
         let Some(at) = self.cells.iter().position(is_it) else { return Ok(()) };
         let cell = CellId(at as u16);
         // What it said before it ended comes first.
         while self.cells[at].alive && self.hear_cell(cell.0)? {}
         let post = &mut self.cells[at];
+        post.last_words
+            .get_or_insert_with(|| FleetError::reported(ErrorKind::Other, how.as_bytes()));
         (post.alive, post.exited) = (false, true);
         post.pauses.begin(clock::monotonic());
         let epoch = post.epoch;
@@ -62,8 +65,8 @@ impl Shell<'_> {
         let post = &self.cells[usize::from(cell.0)];
         assert!(post.exited, "a cell has one process at a time");
         match &post.last_words {
-            Some(error) => eprintln!("warren: cell {cell} ended ({error}); a successor takes over"),
-            None => eprintln!("warren: cell {cell} ended; a successor takes over"),
+            Some(why) => say(format_args!("cell {cell} ended ({why}); a successor takes over")),
+            None => say(format_args!("cell {cell} ended; a successor takes over")),
         }
         if let Err(error) = self.start_successor(cell, epoch) {
             let post = &mut self.cells[usize::from(cell.0)];
@@ -96,7 +99,6 @@ impl Shell<'_> {
         let mut post = starter.start(cell, epoch, Beginning::Successor, devices, ledger)?;
         post.pauses = old.pauses;
         post.pauses.restarts += 1;
-        post.last_words = old.last_words.take();
         *old = post;
         Ok(())
     }
@@ -129,7 +131,8 @@ impl Shell<'_> {
         post.last_words = None;
         if let Some(pause) = post.pauses.end(clock::monotonic()) {
             let ms = pause.as_millis();
-            eprintln!("warren: cell {cell} serves again after {ms} ms (epoch {})", post.epoch);
+            let epoch = post.epoch;
+            say(format_args!("cell {cell} serves again after {ms} ms (epoch {epoch})"));
         }
     }
 }
