@@ -2,6 +2,7 @@
 //!
 //! This test has a `main` of its own because it is also the program that a fleet's processes run.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -37,24 +38,8 @@ const MAKER: &str = "maker";
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(code) = dispatch(&args) {
+    if let Some(code) = dispatch(&args).or_else(|| play(&args)) {
         return code;
-    }
-    if let [role, pool] = args.as_slice()
-        && role == STARTER
-    {
-        return start_and_wait(Path::new(pool));
-    }
-    if let [role, pool] = args.as_slice()
-        && role == SERVER
-    {
-        let served = serve(&ServeOptions::new(Path::new(pool), 2), |_| println!("ready"));
-        return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
-    }
-    if let [role, pool] = args.as_slice()
-        && role == MAKER
-    {
-        make_for_ever(Path::new(pool));
     }
     let filter = args.iter().filter_map(|arg| arg.to_str()).find(|arg| !arg.starts_with('-'));
     let tests: &[(&str, fn())] = &[
@@ -116,6 +101,21 @@ fn main() -> ExitCode {
     }
     println!("\ntest result: ok. {passed} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
     ExitCode::SUCCESS
+}
+
+/// The roles of this test's own processes, each with a pool.
+fn play(args: &[OsString]) -> Option<ExitCode> {
+    let [role, pool] = args else { return None };
+    let pool = Path::new(pool);
+    match role.to_str()? {
+        STARTER => Some(start_and_wait(pool)),
+        SERVER => {
+            let served = serve(&ServeOptions::new(pool, 2), |_| println!("ready"));
+            Some(served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
+        }
+        MAKER => make_for_ever(pool),
+        _ => None,
+    }
 }
 
 /// A pool that is removed with its directory.
