@@ -254,21 +254,16 @@ pub fn a_supervisor_that_fails_ever_again_ends_the_fleet() {
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
+/// None can have the descriptors that it would take over, and none can be started in the end.
 pub fn a_supervisor_that_dies_ever_again_ends_the_fleet() {
     let scratch = Scratch::formatted("hopeless");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
-    let deadline = Instant::now() + PATIENCE;
-    let mut last = None;
-    while connection.is_alive() {
-        // As soon as there is another.
-        let next = supervisor_of(fleet.keeper_pid()).filter(|pid| Some(*pid) != last);
-        if let Some(pid) = next {
-            let _ = kill_process(pid, Signal::KILL);
-            last = Some(pid);
-        }
-        assert!(Instant::now() < deadline, "the fleet goes on for ever");
-    }
+    let keeper = Pid::from_raw(fleet.keeper_pid() as i32).expect("the keeper");
+    let few = Rlimit { current: Some(8), maximum: Some(8) };
+    rustix::process::prlimit(Some(keeper), Resource::Nofile, few).expect("limit");
+    assert!(kill_supervisor(fleet.keeper_pid()));
+    assert!(connection.wait_for_hangup(PATIENCE), "the fleet goes on for ever");
     drop(fleet);
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
