@@ -101,9 +101,14 @@ pub struct Ground {
 
 impl Ground {
     pub fn start(parent: &Path, cells: u16) -> Result<Self, BenchError> {
+        Self::start_with_log(parent, cells, format_options().log_bytes)
+    }
+
+    /// On a pool with so many bytes of logs.
+    pub fn start_with_log(parent: &Path, cells: u16, log_bytes: u64) -> Result<Self, BenchError> {
         let scratch = Scratch::new(parent)?;
         let pool = scratch.path().join("pool");
-        make_pool(&pool)?;
+        make_pool(&pool, &FormatOptions { log_bytes, ..format_options() })?;
         let fleet = start_fleet(&ServeOptions::new(&pool, cells), Lifetime::WithStarter)?;
         Ok(Self { fleet, _scratch: scratch })
     }
@@ -119,11 +124,11 @@ impl Ground {
     }
 }
 
-fn make_pool(path: &Path) -> Result<(), BenchError> {
+fn make_pool(path: &Path, options: &FormatOptions) -> Result<(), BenchError> {
     let device = |error: DeviceError| BenchError::Fleet(FleetError::from(error));
     let file = PoolFile::create(path, POOL_BYTES / BLOCK_SIZE as u64).map_err(device)?;
-    fill_logs(&file).map_err(device)?;
-    let image = image(&format_options()).expect("the options are legal");
+    fill_logs(&file, options.log_bytes / BLOCK_SIZE as u64).map_err(device)?;
+    let image = image(options).expect("the options are legal");
     for (block, bytes) in image {
         file.write_blocks(block, &bytes).map_err(device)?;
     }
@@ -131,9 +136,8 @@ fn make_pool(path: &Path) -> Result<(), BenchError> {
 }
 
 /// Zeros where the op logs will be, as `mkfs` writes them.
-fn fill_logs(file: &PoolFile) -> Result<(), DeviceError> {
+fn fill_logs(file: &PoolFile, log_blocks: u64) -> Result<(), DeviceError> {
     const PIECE: u64 = 256;
-    let log_blocks = format_options().log_bytes / BLOCK_SIZE as u64;
     let layout = Layout::new(POOL_BYTES / BLOCK_SIZE as u64, SHARDS, log_blocks);
     let start = layout.expect("the pool is large enough").log_start();
     let zeros = vec![0; PIECE as usize * BLOCK_SIZE];

@@ -3,6 +3,7 @@
 //! ```text
 //! client   one client and one cell, in memory, beside the same calls on other file systems
 //! fsync    append and fsync by one and by several, beside the same on the pool's own file system
+//! recovery  how long nobody is answered after a kill of a cell, and of a fleet, with full logs
 //! lone_cell  a cell's state machine alone, without processes and shared memory
 //! ground   a pool and a fleet of its own for a benchmark, gone afterwards
 //! sample   times of batches, medians and tails
@@ -20,6 +21,7 @@ pub mod fsync;
 mod ground;
 mod lone_cell;
 mod machine;
+pub mod recovery;
 mod sample;
 
 pub use error::BenchError;

@@ -283,9 +283,9 @@ impl Cache {
         again
     }
 
-    /// Takes over a predecessor's frames: these may be in use.
-    pub(crate) fn keep_frames(&mut self, used: &BTreeSet<FrameNo>) {
-        self.free.retain(|frame| !used.contains(frame));
+    /// Takes over a predecessor's frames, of which some are in use.
+    pub(crate) fn keep_frames(&mut self, is_used: impl Fn(FrameNo) -> bool) {
+        self.free.retain(|frame| !is_used(*frame));
     }
 
     /// Dirty pages of a file that no step of the log covers.

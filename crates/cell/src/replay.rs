@@ -17,6 +17,7 @@
 //! * A request that the log says was executed is answered from there: its record was made, its reply may
 //!   not have been.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
@@ -370,10 +371,8 @@ impl Cell {
     /// Sets aside what the predecessor's frames may hold of dirty pages. There are others: some frames
     /// never hold any ([`crate::cache`]).
     pub(crate) fn keep_frames<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        let frames = (0..self.cache.frames()).map(FrameNo);
-        let tagged = frames.filter(|frame| self.table.read(*frame, out.memory).is_some());
-        let tagged = tagged.collect();
-        self.cache.keep_frames(&tagged);
+        let (table, memory) = (&self.table, &*out.memory);
+        self.cache.keep_frames(|frame| table.read(frame, memory).is_some());
         self.replay.frames_kept = true;
     }
 
@@ -381,43 +380,32 @@ impl Cell {
     /// anything is changed, and nothing is logged before all is done: whoever is lost in between has a
     /// successor that does the same again.
     fn take_back_pages<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
-        let mut newest: BTreeMap<PageNo, (Lsn, FrameNo)> = BTreeMap::new();
-        for frame in (0..self.cache.frames()).map(FrameNo) {
-            let entry = self.table.read(frame, out.memory);
-            // A change whose record was not made did not happen.
-            let Some((at, since)) = entry.filter(|(_, since)| *since < self.replay.end) else {
-                continue;
-            };
-            if newest.get(&at).is_none_or(|(known, _)| *known < since) {
-                newest.insert(at, (since, frame));
-            }
-        }
+        let (table, memory, end) = (&self.table, &*out.memory, self.replay.end);
+        let frames = (0..self.cache.frames()).map(FrameNo);
+        let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));
+        let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
+        // A change whose record was not made did not happen.
+        let is_made = |since: Lsn| since < end;
         let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
-        for (ino, _) in newest.keys() {
+        for ((ino, _), ..) in tagged.iter().filter(|(_, since, _)| is_made(*since)) {
             let Some(shard) = self.shards.get(&ino.shard()) else { continue };
             if !sizes.contains_key(ino) {
                 sizes.insert(*ino, shard.inode(*ino)?.map_or(0, |inode| inode.size));
             }
         }
         // Pages past the end are of before a truncation that the table was not told of any more.
-        let lives = |at: &PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
-        let kept: BTreeMap<FrameNo, PageNo> = newest
-            .iter()
-            .filter(|(at, _)| lives(at))
-            .map(|(at, (_, frame))| (*frame, *at))
-            .collect();
-        for frame in (0..self.cache.frames()).map(FrameNo) {
-            let is_tagged = self.table.read(frame, out.memory).is_some();
-            match kept.get(&frame) {
-                None if is_tagged => {
-                    self.table.clear(frame, out.memory);
-                    self.cache.give_frame(frame);
-                }
-                None => {}
-                Some(at) => {
-                    self.cache.insert(*at, frame, PageState::Dirty);
-                    self.behind.insert(at.0);
-                }
+        let lives = |at: PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
+        // Of each page the newest comes first, and counts.
+        tagged.sort_unstable_by_key(|(at, since, frame)| (*at, Reverse(*since), *frame));
+        let mut last = None;
+        for (at, since, frame) in tagged {
+            if is_made(since) && last != Some(at) && lives(at) {
+                last = Some(at);
+                self.cache.insert(at, frame, PageState::Dirty);
+                self.behind.insert(at.0);
+            } else {
+                self.table.clear(frame, out.memory);
+                self.cache.give_frame(frame);
             }
         }
         Ok(())

@@ -507,9 +507,12 @@ impl Cell {
         }
         // A lock that was given up or made weaker lets others go on, whatever became of this one.
         self.grant_file_locks(ino);
-        match outcome? {
-            LockOutcome::Granted => done(Reply::Done),
-            LockOutcome::Waits => Err(Stop::Wait(Wait::Registered)),
+        match outcome {
+            Ok(LockOutcome::Granted) => done(Reply::Done),
+            Ok(LockOutcome::Waits) => Err(Stop::Wait(Wait::Registered)),
+            // Something was done: the answer goes into its record.
+            Err(errno) if gave_up => Ok(Some((Err(errno), 0))),
+            Err(errno) => Err(errno.into()),
         }
     }
 }

@@ -276,6 +276,24 @@ pub enum BenchTask {
     Client(BenchClient),
     /// Append and fsync by one and by several, beside the same on the pool's own file system
     Fsync(BenchFsync),
+    /// How long nobody is answered after a kill of a cell, and of a fleet, with full logs
+    Recovery(BenchRecovery),
+}
+
+#[derive(Args)]
+pub struct BenchRecovery {
+    /// Where the temporary pools are made [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Cells of the fleets
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub cells: Option<u16>,
+    /// MiB of all logs together
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=512))]
+    pub log_mib: Option<u64>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

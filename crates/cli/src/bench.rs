@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use warren_bench::BenchError;
 use warren_bench::client::{self, ClientOptions};
 use warren_bench::fsync::{self, FsyncOptions};
+use warren_bench::recovery::{self, RecoveryOptions};
 
-use crate::arguments::{Bench, BenchClient, BenchFsync, BenchTask};
+use crate::arguments::{Bench, BenchClient, BenchFsync, BenchRecovery, BenchTask};
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
 
@@ -14,7 +15,24 @@ pub fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
     match &arguments.what {
         BenchTask::Client(arguments) => perform_client(arguments),
         BenchTask::Fsync(arguments) => perform_fsync(arguments),
+        BenchTask::Recovery(arguments) => perform_recovery(arguments),
     }
+}
+
+fn perform_recovery(arguments: &BenchRecovery) -> Result<ExitCode, Failure> {
+    let usual = RecoveryOptions::default();
+    let options = RecoveryOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        cells: arguments.cells.unwrap_or(usual.cells),
+        log_bytes: arguments.log_mib.map_or(usual.log_bytes, |mib| mib << 20),
+    };
+    let report = recovery::run(&options)?;
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        print!("{report}");
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {

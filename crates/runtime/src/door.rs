@@ -17,6 +17,7 @@ use crate::error::{FleetError, system};
 use crate::identity;
 use crate::link::{Link, Packet, Received, Trust, Wait, retry};
 use crate::message::{DOOR_VERSION, DoorReply, DoorRequest};
+use crate::offline::{OfflinePool, Purpose};
 use crate::place::{self, PoolId};
 use crate::status::FleetStatus;
 
@@ -190,7 +191,17 @@ pub fn stop(pool: &Path) -> Result<(), FleetError> {
     if let Some(pidfd) = pidfd {
         is_readable(&pidfd, STOP_TIMEOUT)?;
     }
-    outcome
+    match outcome {
+        // Its last supervisor may have died between the end and the last word.
+        Err(FleetError::Died(_)) if is_in_order(pool) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Whether the pool says that a last checkpoint was made, and nothing since.
+fn is_in_order(pool: &Path) -> bool {
+    let superblock = OfflinePool::open(pool, Purpose::Beside).and_then(|pool| pool.superblock());
+    superblock.is_ok_and(|superblock| superblock.clean)
 }
 
 /// What the fleet says of its end. One that hangs up without a word did not get there.

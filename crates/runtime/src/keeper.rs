@@ -2,8 +2,8 @@
 //!
 //! It starts what the supervisor asks for, tells the supervisor who ended, keeps descriptors by
 //! name, and turns a termination signal into a request to stop. A supervisor that ends without a last
-//! word is started again, and given all that is kept. When one ends with it, so does everything: nothing
-//! is ever left behind.
+//! word, killed or because it failed itself, is started again, and given all that is kept. When one ends
+//! with it, so does everything: nothing is ever left behind.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,11 +11,14 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
+use warren_base::Instant;
 use warren_proto::Wire;
+use warren_supervisor::{SUCCESSORS_MAX, pause_before};
 
 use crate::clock;
 use crate::error::{FleetError, errno_of, system};
@@ -24,9 +27,8 @@ use crate::message::{FleetPlan, FromKeeper, Handover, Kept, OsBytes, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, role_args, spawn};
 use crate::supervisor::descriptors;
 
-/// Supervisors that may die in a row without one of them getting ready. What ends five of them is in what
-/// they take over, and ends the sixth too.
-const SUPERVISORS_MAX: u32 = 5;
+/// How long a supervisor must have served before it fails, to count as one that took over.
+const SOUND_AFTER: Duration = Duration::from_secs(10);
 
 /// A process that the keeper started.
 struct Ward {
@@ -42,7 +44,9 @@ enum LastWord {
 
 struct Keeper<'a> {
     plan: FleetPlan,
-    supervisor: Ward,
+    /// None while the next one waits for its start.
+    supervisor: Option<Ward>,
+    next_start: Option<Instant>,
     link: Outbox,
     wards: BTreeMap<u32, Ward>,
     kept: BTreeMap<Kept, Vec<Arc<OwnedFd>>>,
@@ -50,9 +54,13 @@ struct Keeper<'a> {
     stop: bool,
     /// The fleet has served.
     served: bool,
-    /// Supervisors that died, and how many of them since one was ready.
+    /// Supervisors that died, when the last did, and how many of them in a row came to nothing.
     died: u32,
-    died_in_a_row: u32,
+    died_at: Instant,
+    in_vain: u32,
+    /// Since when the present one is ready, and why it cannot go on.
+    ready_since: Option<Instant>,
+    fell: Option<FleetError>,
     last_word: Option<LastWord>,
     on_ready: &'a mut dyn FnMut(u16),
 }
@@ -70,10 +78,10 @@ pub(crate) fn keep(
     let ended = keeper.run(&stop, starter);
     keeper.end_all();
     ended?;
-    match keeper.last_word {
-        Some(LastWord::Stopped) => Ok(()),
-        Some(LastWord::Failed(error)) => Err(error),
-        None => Err(FleetError::Died("the supervisor".into())),
+    match (keeper.last_word, keeper.fell) {
+        (Some(LastWord::Stopped), _) => Ok(()),
+        (Some(LastWord::Failed(error)), _) | (None, Some(error)) => Err(error),
+        (None, None) => Err(FleetError::Died("the supervisor".into())),
     }
 }
 
@@ -127,14 +135,18 @@ impl<'a> Keeper<'a> {
         let (supervisor, link) = start_supervisor(&plan, FromKeeper::Begin(plan.clone()))?;
         Ok(Self {
             plan,
-            supervisor,
+            supervisor: Some(supervisor),
+            next_start: None,
             link,
             wards: BTreeMap::new(),
             kept: BTreeMap::new(),
             stop: false,
             served: false,
             died: 0,
-            died_in_a_row: 0,
+            died_at: Instant(0),
+            in_vain: 0,
+            ready_since: None,
+            fell: None,
             last_word: None,
             on_ready,
         })
@@ -158,36 +170,55 @@ impl<'a> Keeper<'a> {
                 self.reap(token)?;
             }
             self.receive()?;
-            if ready.supervisor {
+            if ready.supervisor
+                && let Some(mut ward) = self.supervisor.take()
+            {
                 // What it said before it ended is all read by now.
-                self.supervisor.child.wait().map_err(system("wait for the supervisor"))?;
+                ward.child.wait().map_err(system("wait for the supervisor"))?;
                 if !self.may_go_on() {
                     return Ok(());
                 }
-                self.hand_over()?;
+            }
+            if self.next_start.take_if(|at| *at <= clock::monotonic()).is_some()
+                && let Err(error) = self.hand_over()
+            {
+                self.fell = Some(error);
+                if !self.may_go_on() {
+                    return Ok(());
+                }
             }
         }
     }
 
-    /// Whether another supervisor can take over from the one that has just ended.
-    fn may_go_on(&self) -> bool {
+    /// Whether another supervisor can take over from the one that has just ended, and if so, when. One that
+    /// was killed while it served counts for nothing; each that came to nothing makes the next wait longer.
+    fn may_go_on(&mut self) -> bool {
+        let now = clock::monotonic();
+        let failed = self.fell.is_some();
+        let took_over = |since: Instant| !failed || now - since >= SOUND_AFTER;
+        let in_vain = !self.ready_since.take().is_some_and(took_over);
+        self.in_vain = if in_vain { self.in_vain + 1 } else { 0 };
+        let pause = if in_vain { pause_before(self.in_vain) } else { Duration::ZERO };
+        self.died += 1;
+        self.died_at = now;
+        self.next_start = Some(now + pause);
         let left_a_record = self.kept.contains_key(&Kept::Record);
-        let is_lucky = self.died_in_a_row + 1 < SUPERVISORS_MAX;
+        let is_lucky = self.in_vain < SUCCESSORS_MAX;
         self.last_word.is_none() && self.served && left_a_record && is_lucky
     }
 
     fn hand_over(&mut self) -> Result<(), FleetError> {
-        self.died += 1;
-        self.died_in_a_row += 1;
+        self.fell = None;
         let handover = FromKeeper::Adopt(Handover {
             plan: self.plan.clone(),
             wards: self.wards.iter().map(|(&token, ward)| (token, ward.child.id())).collect(),
             stop: self.stop,
             predecessors: self.died,
-            died: clock::monotonic(),
+            died: self.died_at,
             kept: self.kept.len() as u32,
         });
-        (self.supervisor, self.link) = start_supervisor(&self.plan, handover)?;
+        let (supervisor, link) = start_supervisor(&self.plan, handover)?;
+        (self.supervisor, self.link) = (Some(supervisor), link);
         for (&name, fds) in &self.kept {
             // A supervisor that is gone shows by its pidfd.
             let _ = self.link.send_shared(FromKeeper::Kept { name }.to_bytes(), fds.clone());
@@ -196,29 +227,32 @@ impl<'a> Keeper<'a> {
     }
 
     fn wait(&mut self, stop: &UnixStream, starter: Option<&Link>) -> Result<Awake, FleetError> {
-        let mut fds = vec![
-            PollFd::new(stop, PollFlags::IN),
-            PollFd::new(&self.supervisor.pidfd, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.link.link.as_fd(), self.link.poll_flags()),
-        ];
+        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
         let tokens: Vec<u32> = self.wards.keys().copied().collect();
         fds.extend(self.wards.values().map(|ward| PollFd::new(&ward.pidfd, PollFlags::IN)));
+        let own = fds.len();
+        // The link of one that is gone would never be silent.
+        if let Some(supervisor) = &self.supervisor {
+            fds.push(PollFd::new(&supervisor.pidfd, PollFlags::IN));
+            let link = self.link.link.as_fd();
+            fds.push(PollFd::from_borrowed_fd(link, self.link.poll_flags()));
+        }
         fds.extend(starter.map(|link| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::empty())));
-        let limit = self.link.is_short().then_some(SHORTAGE_PAUSE);
+        let short = (self.supervisor.is_some() && self.link.is_short()).then_some(SHORTAGE_PAUSE);
+        let start = self.next_start.map(|at| at - clock::monotonic());
+        let limit = short.into_iter().chain(start).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for processes"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
-        let first_ward = 3;
         Ok(Awake {
             stop: woke(0),
-            supervisor: woke(1),
-            ended: tokens
-                .iter()
-                .enumerate()
-                .filter(|&(at, _)| woke(first_ward + at))
+            supervisor: self.supervisor.is_some() && woke(own),
+            ended: (1..)
+                .zip(&tokens)
+                .filter(|&(at, _)| woke(at))
                 .map(|(_, &token)| token)
                 .collect(),
-            starter: starter.is_some() && woke(first_ward + tokens.len()),
+            starter: starter.is_some() && woke(fds.len() - 1),
         })
     }
 
@@ -255,11 +289,12 @@ impl<'a> Keeper<'a> {
             ToKeeper::Forget { name } => drop(self.kept.remove(&name)),
             ToKeeper::Kill { token } => self.kill(token),
             ToKeeper::Ready { cells } => {
-                self.died_in_a_row = 0;
+                self.ready_since = Some(clock::monotonic());
                 if !std::mem::replace(&mut self.served, true) {
                     (self.on_ready)(cells);
                 }
             }
+            ToKeeper::Fell { kind, line } => self.fell = Some(FleetError::reported(kind, &line)),
             ToKeeper::Failed { kind, line } => {
                 self.release(LastWord::Failed(FleetError::reported(kind, &line)));
             }
@@ -303,7 +338,9 @@ impl<'a> Keeper<'a> {
     }
 
     fn end_all(&mut self) {
-        end(&mut self.supervisor.child);
+        if let Some(supervisor) = &mut self.supervisor {
+            end(&mut supervisor.child);
+        }
         for ward in self.wards.values_mut() {
             end(&mut ward.child);
         }

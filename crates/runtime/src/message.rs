@@ -81,6 +81,8 @@ pub enum ToKeeper {
     Kill { token: u32 },
     /// The fleet serves, or goes on after a supervisor's death. Clients may come.
     Ready { cells: u16 },
+    /// The supervisor cannot go on, for a reason of its own; another one may.
+    Fell { kind: ErrorKind, line: Box<[u8]> },
     /// The fleet cannot go on; the supervisor ends. Answered by `Released`.
     Failed { kind: ErrorKind, line: Box<[u8]> },
     /// All is on the device; the supervisor ends. Answered by `Released`.

@@ -91,3 +91,16 @@ pub fn guarded<T>(role: impl FnOnce() -> Result<T, FleetError>) -> Result<T, Fle
         Err(FleetError::Bug(panic.unwrap_or_default().replace('\n', ": ")))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_that_can_be_told() {
+        let ended = guarded(|| -> Result<(), FleetError> { panic!("a planted panic") });
+        let error = ended.expect_err("it panicked").to_string();
+        assert!(error.contains("a planted panic"), "{error}");
+        assert_eq!(guarded(|| Ok(7)).expect("no panic"), 7);
+    }
+}

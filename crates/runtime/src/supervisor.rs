@@ -21,6 +21,8 @@ pub(crate) use pool::{OpenPool, owners, shares_of_free};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,20 +116,16 @@ pub(crate) fn main() -> Result<(), FleetError> {
         FromKeeper::Adopt(left) => adopt::take_over(&mut keeper, left).and_then(Shell::serve),
         _ => Err(keeper_died()),
     });
-    say_last_word(&mut keeper, &ended);
+    if let Err(error) = &ended {
+        // The keeper knows whether the fleet had ended before that.
+        let (kind, line) = error.report();
+        tell(&mut keeper, &ToKeeper::Fell { kind, line });
+    }
     ended
 }
 
-/// Of two the keeper believes the first.
-fn say_last_word(keeper: &mut Outbox, ended: &Result<(), FleetError>) {
-    let last_word = match ended {
-        Ok(()) => ToKeeper::Stopped,
-        Err(error) => {
-            let (kind, line) = error.report();
-            ToKeeper::Failed { kind, line }
-        }
-    };
-    // A keeper that is gone needs no answer.
+/// A keeper that is gone needs no word.
+fn tell(keeper: &mut Outbox, last_word: &ToKeeper) {
     let _ = keeper.send(last_word.to_bytes(), Vec::new());
 }
 
@@ -145,40 +143,40 @@ struct Awake {
 }
 
 impl Shell<'_> {
-    /// Until the fleet has ended, one way or the other.
+    /// Until the fleet has ended, one way or the other. An error is this process's alone: the next one goes
+    /// on from the notes.
     fn serve(mut self) -> Result<(), FleetError> {
-        let ended = self.run();
-        let outcome = match ended {
-            Ok(()) => self.await_exits().and_then(|()| self.outcome()),
-            Err(error) => Err(error),
-        };
-        let last_word = match &outcome {
-            Ok(()) => DoorReply::Stopped,
+        self.run()?;
+        self.await_exits()?;
+        let outcome = self.outcome();
+        let (to_keeper, to_visitors) = match &outcome {
+            Ok(()) => (ToKeeper::Stopped, DoorReply::Stopped),
             Err(error) => {
                 let (kind, line) = error.report();
-                DoorReply::Failed { kind, line }
+                let to_visitors = DoorReply::Failed { kind, line: line.clone() };
+                (ToKeeper::Failed { kind, line }, to_visitors)
             }
         };
         // Unlocked before anybody hears of the end, so that the next fleet can start at once.
-        say_last_word(self.keeper, &outcome);
+        tell(self.keeper, &to_keeper);
         self.await_release();
         drop(self.pool);
-        self.visitors.close(&last_word);
+        self.visitors.close(&to_visitors);
         outcome
     }
 
-    fn outcome(&mut self) -> Result<(), FleetError> {
+    fn outcome(&self) -> Result<(), FleetError> {
         let Some(Err(failure)) = self.ended else { return Ok(()) };
         // Why a cell could not go on says more than that it did not.
-        let mut words =
-            (0..).zip(&mut self.cells).map(|(n, post)| (CellId(n), &mut post.last_words));
-        match words.find_map(|(cell, words)| Some((cell, words.take()?))) {
-            Some((cell, error)) => {
-                let kind = error.kind();
-                Err(FleetError::Reported { kind, line: format!("cell {cell}: {error}") })
+        let words = match failure {
+            Failure::CellExited { cell, .. } | Failure::NoSuccessor { cell, .. } => {
+                self.cells[usize::from(cell.0)].last_words.as_ref()
             }
-            None => Err(FleetError::Ended(failure)),
-        }
+            _ => None,
+        };
+        let Some(error) = words else { return Err(FleetError::Ended(failure)) };
+        let line = format!("{failure}: {error}; remove the cause and start the fleet again");
+        Err(FleetError::Reported { kind: error.kind(), line })
     }
 
     fn run(&mut self) -> Result<(), FleetError> {
@@ -512,7 +510,9 @@ impl Shell<'_> {
             }
             FromKeeper::NotSpawned { token, errno } => self.not_spawned(token, errno),
             FromKeeper::Exited { token, .. } if self.orphans.remove(&token) => self.bury(),
-            FromKeeper::Exited { token, .. } => self.cell_exited(token),
+            FromKeeper::Exited { token, status } => {
+                self.cell_exited(token, &ExitStatus::from_raw(status).to_string())
+            }
             FromKeeper::Stop => self.apply(Event::Stop),
             FromKeeper::Released => {
                 self.is_released = true;

@@ -4,6 +4,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use warren_proto::{
 };
 use warren_runtime::{
     CellStatus, ConnectOptions, Connection, ErrorKind, FleetError, Lifetime, ServeOptions, Slot,
-    dispatch, door, start_fleet,
+    dispatch, door, serve, start_fleet,
 };
 
 #[path = "fleet/adoption.rs"]
@@ -34,23 +35,15 @@ const POOL_BYTES: u64 = 64 << 20;
 const ROOT: (u32, u32) = (0, 0);
 /// The role of a process that starts a fleet and is killed.
 const STARTER: &str = "starter";
+/// The role of a process that serves a pool in the foreground.
+const SERVER: &str = "server";
 /// The role of a client that makes directories until it is killed.
 const MAKER: &str = "maker";
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(code) = dispatch(&args) {
+    if let Some(code) = dispatch(&args).or_else(|| play(&args)) {
         return code;
-    }
-    if let [role, pool] = args.as_slice()
-        && role == STARTER
-    {
-        return start_and_wait(Path::new(pool));
-    }
-    if let [role, pool] = args.as_slice()
-        && role == MAKER
-    {
-        make_for_ever(Path::new(pool));
     }
     let filter = args.iter().filter_map(|arg| arg.to_str()).find(|arg| !arg.starts_with('-'));
     let tests: &[(&str, fn())] = &[
@@ -71,6 +64,14 @@ fn main() -> ExitCode {
         ("cells_and_supervisors_die_together", adoption::cells_and_supervisors_die_together),
         ("a_stop_outlives_the_supervisor", adoption::a_stop_outlives_the_supervisor),
         (
+            "a_supervisor_that_fails_has_a_successor",
+            adoption::a_supervisor_that_fails_has_a_successor,
+        ),
+        (
+            "a_supervisor_that_fails_ever_again_ends_the_fleet",
+            adoption::a_supervisor_that_fails_ever_again_ends_the_fleet,
+        ),
+        (
             "a_supervisor_that_dies_ever_again_ends_the_fleet",
             adoption::a_supervisor_that_dies_ever_again_ends_the_fleet,
         ),
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         ),
         ("many_cuts_are_recovered", recovery::many_cuts_are_recovered),
         ("a_cell_that_always_dies_ends_the_fleet", a_cell_that_always_dies_ends_the_fleet),
+        ("a_fleet_that_nobody_hears_goes_on", adoption::a_fleet_that_nobody_hears_goes_on),
         ("a_fleet_ends_with_its_starter", a_fleet_ends_with_its_starter),
         ("a_client_may_die_in_the_middle_of_a_change", a_client_may_die_in_the_middle_of_a_change),
         ("a_crowd_that_waits_holds_up_only_itself", a_crowd_that_waits_holds_up_only_itself),
@@ -104,6 +106,21 @@ fn main() -> ExitCode {
     }
     println!("\ntest result: ok. {passed} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
     ExitCode::SUCCESS
+}
+
+/// The roles of this test's own processes, each with a pool.
+fn play(args: &[OsString]) -> Option<ExitCode> {
+    let [role, pool] = args else { return None };
+    let pool = Path::new(pool);
+    match role.to_str()? {
+        STARTER => Some(start_and_wait(pool)),
+        SERVER => {
+            let served = serve(&ServeOptions::new(pool, 2), |_| println!("ready"));
+            Some(served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
+        }
+        MAKER => make_for_ever(pool),
+        _ => None,
+    }
 }
 
 /// A pool that is removed with its directory.

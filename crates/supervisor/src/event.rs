@@ -115,6 +115,8 @@ pub enum Effect {
 pub enum Failure {
     /// A cell ended that nobody had told to.
     CellExited { cell: CellId, epoch: Epoch },
+    /// Of a cell's successors so many ended in a row before they served.
+    NoSuccessor { cell: CellId, tries: u32 },
     /// What the device holds of a shard cannot be read.
     BrokenShard { shard: ShardId, errno: Errno },
     /// A cell has opened its shards by another shard map than the supervisor's.
@@ -136,6 +138,9 @@ impl fmt::Display for Failure {
         match self {
             Self::CellExited { cell, epoch } => {
                 write!(f, "cell {cell} (epoch {epoch}) ended unexpectedly")
+            }
+            Self::NoSuccessor { cell, tries } => {
+                write!(f, "cell {cell} cannot be started again, which was tried {tries} times")
             }
             Self::BrokenShard { shard, errno } => {
                 write!(f, "shard {shard} cannot be served: {errno}; run fsck")

@@ -31,6 +31,6 @@ pub use admission::{ADMISSIONS_MAX, ClientState};
 pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId};
 pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};
-pub use loss::SUCCESSORS_MAX;
+pub use loss::{SUCCESSORS_MAX, pause_before};
 pub use status::{CellStatus, ClientStatus, Status};
 pub use supervisor::{CHECKPOINT_INTERVAL, Config, Estate, STOP_MAX, STOP_WAIT, Stage, Supervisor};

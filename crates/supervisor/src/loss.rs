@@ -11,12 +11,15 @@
 //! * Between the loss of a cell and the readiness of its successor no checkpoint begins.
 //! * Once nobody knows which superblock counts (the recorder is broken) there are no successors: one would
 //!   take blocks for free that its predecessor had written for a checkpoint that may be on the device.
+//! * Of successors that end before they serve, each waits longer than the one before ([`pause_before`]): what
+//!   they lack may come back.
 //! * A cell hears of a loss before it hears of the successor, and of each once. A successor hears first of
 //!   those that are lost when it starts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use warren_base::{CellId, Epoch};
+use warren_base::{CellId, Epoch, Instant};
 use warren_proto::Wire;
 use warren_proto::control::Order;
 
@@ -27,9 +30,20 @@ use crate::fleet::CellState;
 use crate::set::CellSet;
 use crate::supervisor::{Stage, Supervisor, Turn};
 
-/// Successors of one cell that may end in a row before one is ready. What ends five of them is in what they
-/// take over, and ends the sixth too.
-pub const SUCCESSORS_MAX: u32 = 5;
+/// Successors of one cell that may end in a row before one is ready. They are tried for some five seconds: a
+/// want of memory or descriptors is over by then, and what is not is in what they take over.
+pub const SUCCESSORS_MAX: u32 = 12;
+
+/// Between the end of a successor that never served and the start of the next: the first such pause, and
+/// the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The pause before the next successor when so many have ended in a row, at least one.
+pub fn pause_before(failed: u32) -> Duration {
+    let doubled = 1_u32.checked_shl(failed - 1).unwrap_or(u32::MAX);
+    PAUSE_MIN.saturating_mul(doubled).min(PAUSE_MAX)
+}
 
 #[derive(Wire)]
 pub(crate) struct Losses {
@@ -37,13 +51,20 @@ pub(crate) struct Losses {
     unheard: BTreeMap<CellId, CellSet>,
     /// Successors that ended since one was ready, by cell.
     failed: Vec<u32>,
+    /// Until when a lost cell gets no successor, after some that ended.
+    paused: BTreeMap<CellId, Instant>,
     /// Free chunks may have been lost, and were not counted since.
     uncounted: bool,
 }
 
 impl Losses {
     pub fn new(cells: usize) -> Self {
-        Self { unheard: BTreeMap::new(), failed: vec![0; cells], uncounted: false }
+        Self {
+            unheard: BTreeMap::new(),
+            failed: vec![0; cells],
+            paused: BTreeMap::new(),
+            uncounted: false,
+        }
     }
 
     pub fn heard(&mut self, by: CellId, lost: CellId) {
@@ -62,10 +83,16 @@ impl Losses {
     }
 
     /// The cell ended before it was ready. Returns whether that happens too often.
-    fn fails(&mut self, cell: CellId) -> bool {
+    fn fails(&mut self, cell: CellId, now: Instant) -> bool {
         let failed = &mut self.failed[usize::from(cell.0)];
         *failed += 1;
+        self.paused.insert(cell, now + pause_before(*failed));
         *failed >= SUCCESSORS_MAX
+    }
+
+    /// When the next pause between two successors is over.
+    pub fn pauses_until(&self) -> impl Iterator<Item = Instant> + '_ {
+        self.paused.values().copied()
     }
 
     fn lost(&mut self, cell: CellId, living: CellSet) {
@@ -77,9 +104,13 @@ impl Losses {
         self.uncounted = true;
     }
 
-    /// A lost cell of which everybody has heard.
-    fn next_heard(&self) -> Option<CellId> {
-        self.unheard.iter().find(|(_, waiting)| waiting.is_empty()).map(|(cell, _)| *cell)
+    /// A lost cell of which everybody has heard, and whose successor need not wait.
+    fn next_due(&mut self, now: Instant) -> Option<CellId> {
+        self.paused.retain(|_, until| *until > now);
+        let is_due = |(cell, waiting): &(&CellId, &CellSet)| {
+            waiting.is_empty() && !self.paused.contains_key(cell)
+        };
+        self.unheard.iter().find(is_due).map(|(cell, _)| *cell)
     }
 }
 
@@ -88,8 +119,12 @@ impl Supervisor {
     pub(crate) fn lose(&mut self, cell: CellId, epoch: Epoch, turn: &mut Turn<'_>) {
         let was_ready = self.fleet.state(cell) == CellState::Ready;
         self.fleet.set(cell, CellState::Lost);
-        if !was_ready && self.losses.fails(cell) {
-            return self.fail(Failure::CellExited { cell, epoch }, turn);
+        if !was_ready {
+            if self.losses.fails(cell, turn.now) {
+                let tries = SUCCESSORS_MAX;
+                return self.fail(Failure::NoSuccessor { cell, tries }, turn);
+            }
+            self.set_alarm(turn);
         }
         self.losses.lost(cell, self.fleet.living());
         self.admission.lost(cell);
@@ -128,7 +163,7 @@ impl Supervisor {
         let is_over = matches!(self.stage, Stage::Closing { .. } | Stage::Ended);
         while !is_over
             && !self.barrier.is_recording()
-            && let Some(cell) = self.losses.next_heard()
+            && let Some(cell) = self.losses.next_due(turn.now)
         {
             if self.recorder.broken().is_some() {
                 let epoch = self.fleet.epoch(cell);

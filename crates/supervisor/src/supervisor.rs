@@ -10,8 +10,8 @@
 //! unlinked open files are gone by then: only so may the superblock say "clean".
 //!
 //! A cell that is lost while the fleet serves or stops gets a successor (`loss.rs`). One that is lost
-//! before that, or after the last checkpoint, ends the fleet: what was synced is in the last checkpoint
-//! and the logs, which the next start replays.
+//! before that ends the fleet: what was synced is in the last checkpoint and the logs, which the next
+//! start replays. One that is lost while cells end has only ended sooner: all of it is on the device.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -106,7 +106,7 @@ pub struct Supervisor {
 
 /// The time of an event, and where its effects go.
 pub(crate) struct Turn<'a> {
-    now: Instant,
+    pub(crate) now: Instant,
     wall: Timestamp,
     pub(crate) effects: &'a mut Vec<Effect>,
 }
@@ -318,7 +318,8 @@ impl Supervisor {
             return;
         }
         self.fleet.set(cell, CellState::Exited);
-        if state != CellState::Stopped {
+        // Of one that is told to end nothing is left to do.
+        if state != CellState::Stopped && !matches!(self.stage, Stage::Closing { .. }) {
             self.fail(Failure::CellExited { cell, epoch }, turn);
         }
     }
@@ -329,9 +330,8 @@ impl Supervisor {
             Stage::Opening => self.stop_wanted = true,
             Stage::Serving => {
                 self.stage = Stage::Expelling;
-                let stop_by = turn.now + STOP_MAX;
-                self.stop_by = Some(stop_by);
-                turn.effects.push(Effect::Wake(stop_by));
+                self.stop_by = Some(turn.now + STOP_MAX);
+                self.set_alarm(turn);
                 let cells = (self.fleet.all(), self.fleet.living());
                 self.admission.expel_all(cells, turn.effects);
             }
@@ -395,10 +395,11 @@ impl Supervisor {
             Stage::Closing { until } => until,
             _ => None,
         };
-        let Some(stop_by) = stop_by else { return };
-        if turn.now < stop_by {
-            turn.effects.push(Effect::Wake(stop_by));
-        } else if matches!(self.stage, Stage::Closing { .. }) {
+        self.set_alarm(turn);
+        if stop_by.is_none_or(|by| turn.now < by) {
+            return;
+        }
+        if matches!(self.stage, Stage::Closing { .. }) {
             let hangs = self.fleet.living().iter().next();
             let failure = hangs.map(|cell| Failure::CellHangs { cell });
             self.failure = self.failure.or(failure);
@@ -484,9 +485,8 @@ impl Supervisor {
 
     fn sealed(&mut self, result: Result<(), Errno>, turn: &mut Turn<'_>) {
         // Not before: a driver that flushes hears nobody meanwhile.
-        let until = turn.now + STOP_WAIT;
-        self.stage = Stage::Closing { until: Some(until) };
-        turn.effects.push(Effect::Wake(until));
+        self.stage = Stage::Closing { until: Some(turn.now + STOP_WAIT) };
+        self.set_alarm(turn);
         if let Err(errno) = result {
             self.failure = self.failure.or(Some(Failure::LastFlush { errno }));
         }
@@ -520,11 +520,20 @@ impl Supervisor {
 
     fn set_timer(&mut self, turn: &mut Turn<'_>) {
         self.next_checkpoint = turn.now + CHECKPOINT_INTERVAL;
-        turn.effects.push(Effect::Wake(self.next_wake()));
+        self.set_alarm(turn);
     }
 
-    fn next_wake(&self) -> Instant {
-        self.stop_by.map_or(self.next_checkpoint, |by| by.min(self.next_checkpoint))
+    /// Asks for a tick at the next time at which anything is due.
+    pub(crate) fn set_alarm(&self, turn: &mut Turn<'_>) {
+        let end = match self.stage {
+            Stage::Closing { until } => until,
+            _ => self.stop_by,
+        };
+        let times = self.losses.pauses_until().chain([self.next_checkpoint]).chain(end);
+        // What was due before waits for something else than the time.
+        if let Some(at) = times.filter(|at| *at > turn.now).min() {
+            turn.effects.push(Effect::Wake(at));
+        }
     }
 
     pub fn status(&self) -> Status {

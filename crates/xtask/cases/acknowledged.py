@@ -1,11 +1,12 @@
-# Programs that remember every answer they got: acknowledged.py SECONDS SEED [ENOUGH]. They end after so many
-# seconds, or when there is a file ENOUGH. Whatever dies meanwhile, no call may fail, nothing that was answered
-# may be lost, and nothing may be done twice. Prints how many operations there were and the longest that one of
-# them took, in milliseconds.
+# Programs that remember every answer they got: acknowledged.py SECONDS SEED [ENOUGH [MIB]]. They end after so
+# many seconds, or when there is a file ENOUGH; so many MiB, if any, are kept in files of pages. Whatever dies
+# meanwhile, no call may fail, nothing that was answered may be lost, and nothing may be done twice. Prints how
+# many operations there were and the longest that one of them took, in milliseconds.
 import fcntl, os, random, struct, sys, time
 
 seconds, seed = float(sys.argv[1]), int(sys.argv[2])
 enough = sys.argv[3] if len(sys.argv) > 3 else None
+mib = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 end = time.monotonic() + seconds
 COUNTERS = 3
 operations, slowest = 0, 0.0
@@ -117,9 +118,31 @@ def contents(rng):
         assert os.pread(file, 2_000_000, 0) == model[n], f"file {n} at last"
 
 
+def pages(rng):
+    """Pages that name themselves and how often they were written, in more files than there are cells."""
+    run, count = 16, mib * 256 // 16
+    files = [os.open(f"pages{n}", os.O_RDWR | os.O_CREAT | os.O_EXCL) for n in range(16)]
+    versions = [[0] * count for _ in files]
+
+    def bytes_of(at, version):
+        return b"".join(struct.pack("<QQ", page, version) * 256 for page in range(at, at + run))
+
+    # All once, in order, then here and there.
+    first = ((n, at) for n in range(len(files)) for at in range(0, count, run))
+    while is_time():
+        n, at = next(first, None) or (rng.randrange(len(files)), rng.randrange(count // run) * run)
+        version = versions[n][at]
+        if version > 0 and rng.randrange(3) == 0:
+            found = timed(os.pread, files[n], run * 4096, at * 4096)
+            assert found == bytes_of(at, version), f"file {n}, page {at}"
+        else:
+            assert timed(os.pwrite, files[n], bytes_of(at, version + 1), at * 4096) == run * 4096
+            versions[n][at] = version + 1
+
+
 with open("counter", "wb") as file:
     file.write(bytes(8))
-roles = [appends, names, contents] + [lambda rng, n=n: counts(rng, f"counted{n}") for n in range(COUNTERS)]
+roles = [appends, names, contents] + ([pages] if mib > 0 else []) + [lambda rng, n=n: counts(rng, f"counted{n}") for n in range(COUNTERS)]
 children = {}
 for n, role in enumerate(roles):
     reader, writer = os.pipe()

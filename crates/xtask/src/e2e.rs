@@ -58,6 +58,10 @@ pub struct Options {
     pub keep: bool,
     /// Run the scripts against the reference itself: a test of the scripts.
     pub rehearse: bool,
+    /// Cells that are killed.
+    pub kills: Option<u32>,
+    /// MiB of the buffer cache of fleets whose cells are killed, and of the files that fill it.
+    pub cache_mib: Option<u32>,
     /// Of everything that is drawn; a new one in every run if it is not given.
     pub seed: Option<u64>,
 }
@@ -73,6 +77,10 @@ impl Options {
                 "--keep" => options.keep = true,
                 "--rehearse" => options.rehearse = true,
                 "--only" => options.only = Some(value()?.clone()),
+                "--kills" => options.kills = Some(value()?.parse().context("--kills")?),
+                "--cache-mib" => {
+                    options.cache_mib = Some(value()?.parse().context("--cache-mib")?);
+                }
                 "--seed" => options.seed = Some(value()?.parse().context("--seed")?),
                 "--cells" => options.cells = Some(value()?.parse().context("--cells")?),
                 other => bail!("unknown option {other:?} of e2e"),
@@ -88,11 +96,14 @@ impl Options {
         if let Some(only) = &self.only {
             arguments.extend(["--only".to_owned(), only.clone()]);
         }
-        if let Some(seed) = self.seed {
-            arguments.extend(["--seed".to_owned(), seed.to_string()]);
-        }
-        if let Some(cells) = self.cells {
-            arguments.extend(["--cells".to_owned(), cells.to_string()]);
+        let numbers = [
+            ("--seed", self.seed),
+            ("--cells", self.cells.map(u64::from)),
+            ("--kills", self.kills.map(u64::from)),
+            ("--cache-mib", self.cache_mib.map(u64::from)),
+        ];
+        for (option, number) in numbers {
+            arguments.extend(number.iter().flat_map(|n| [option.to_owned(), n.to_string()]));
         }
         arguments
     }

@@ -48,6 +48,21 @@ fn a_flock_that_was_given_up_in_vain_is_nobodys_after_a_death() {
 }
 
 #[test]
+fn a_flock_that_was_given_up_to_wait_is_nobodys_after_a_death() {
+    let mut bench = Bench::new(&Image::new(), false);
+    bench.grants = false;
+    for owner in [1, 2] {
+        assert_eq!(bench.call(flock(owner, LockType::Shared, false)), Ok(Reply::Done));
+    }
+    assert_eq!(bench.ask(flock(1, LockType::Exclusive, true)), None);
+    assert_eq!(bench.call(flock(2, LockType::Exclusive, false)), Ok(Reply::Done));
+    bench.take_over();
+    assert_eq!(bench.call(flock(3, LockType::Shared, false)), Err(Errno::EAGAIN));
+    assert_eq!(bench.call(flock(2, LockType::Unlock, false)), Ok(Reply::Done));
+    assert_eq!(bench.call(flock(3, LockType::Exclusive, false)), Ok(Reply::Done));
+}
+
+#[test]
 fn what_changes_the_session_alone_waits_for_room_in_the_log() {
     let mut bench = Bench::new(&Image::new(), false);
     let handle = open(&mut bench);

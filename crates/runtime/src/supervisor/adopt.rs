@@ -40,6 +40,7 @@ use crate::link::{Link, Outbox, Received, Trust, Wait};
 use crate::message::{DoorReply, FromKeeper, Handover, Kept, ToKeeper};
 use crate::note;
 use crate::pool_blocks::{self, Blocks};
+use crate::process;
 
 /// The token of a process that nobody will ever hear of.
 const NOBODY: u32 = u32::MAX;
@@ -306,7 +307,7 @@ impl Shell<'_> {
         let gone = |post: &&CellPost| !post.exited && post.token != NOBODY && !is_there(post.token);
         let gone: Vec<u32> = self.cells.iter().filter(gone).map(|post| post.token).collect();
         for token in gone {
-            self.cell_exited(token)?;
+            self.cell_exited(token, "while there was no supervisor")?;
         }
         self.bury()?;
         let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
@@ -323,7 +324,7 @@ impl Shell<'_> {
     pub(super) fn bury(&mut self) -> Result<(), FleetError> {
         if self.orphans.is_empty() {
             while self.cells.iter().any(|post| post.token == NOBODY && !post.exited) {
-                self.cell_exited(NOBODY)?;
+                self.cell_exited(NOBODY, "given up with the supervisor that started it")?;
             }
         }
         Ok(())

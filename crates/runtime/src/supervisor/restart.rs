@@ -16,7 +16,7 @@ use warren_supervisor::Event;
 use super::start::{Beginning, Starter};
 use super::{FIRST_EPOCH, Shell};
 use crate::clock;
-use crate::error::{FleetError, system};
+use crate::error::{ErrorKind, FleetError, system};
 use crate::message::ToKeeper;
 use crate::note;
 
@@ -31,17 +31,19 @@ impl Shell<'_> {
             return Err(error);
         }
         post.last_words = Some(error);
-        self.cell_exited(token)
+        self.cell_exited(token, "")
     }
 
-    /// A cell's process has been reaped.
-    pub(super) fn cell_exited(&mut self, token: u32) -> Result<(), FleetError> {
+    /// A cell's process has been reaped. `how` it ended says why, if it did not say so itself.
+    pub(super) fn cell_exited(&mut self, token: u32, how: &str) -> Result<(), FleetError> {
         let is_it = |post: &super::CellPost| post.token == token && !post.exited;
         let Some(at) = self.cells.iter().position(is_it) else { return Ok(()) };
         let cell = CellId(at as u16);
         // What it said before it ended comes first.
         while self.cells[at].alive && self.hear_cell(cell.0)? {}
         let post = &mut self.cells[at];
+        post.last_words
+            .get_or_insert_with(|| FleetError::reported(ErrorKind::Other, how.as_bytes()));
         (post.alive, post.exited) = (false, true);
         post.pauses.begin(clock::monotonic());
         let epoch = post.epoch;
@@ -99,7 +101,6 @@ impl Shell<'_> {
         let mut post = starter.start(cell, epoch, Beginning::Successor, devices, ledger)?;
         post.pauses = old.pauses;
         post.pauses.restarts += 1;
-        post.last_words = old.last_words.take();
         *old = post;
         Ok(())
     }

@@ -1,14 +1,16 @@
 //! The supervisor's process is killed, at any time: cells go on, and another one takes over.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use warren_base::{Ino, Rng};
 use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
 
-use super::{Files, Scratch, await_successor, connect, kill_cell};
+use super::{Files, SERVER, Scratch, await_successor, connect, kill_cell};
 
 /// How long another supervisor may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -195,21 +197,73 @@ pub fn a_stop_outlives_the_supervisor() {
     }
 }
 
+/// Whoever read what it says is gone.
+pub fn a_fleet_that_nobody_hears_goes_on() {
+    let scratch = Scratch::formatted("unheard");
+    let mut server = Command::new("/proc/self/exe")
+        .arg(SERVER)
+        .arg(&scratch.pool)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start a server");
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().expect("stdout")).read_line(&mut line).expect("line");
+    drop(server.stderr.take());
+    for cell in [0, 1, 0] {
+        let restarts = kill_cell(&scratch.pool, cell);
+        await_successor(&scratch.pool, cell, restarts);
+    }
+    assert_eq!(door::status(&scratch.pool).expect("status").supervisor_restarts, 0);
+    door::stop(&scratch.pool).expect("stop");
+    assert!(server.wait().expect("wait").success());
+}
+
+/// It runs into an error of its own (it can have no more descriptors than it has), as it would into a panic.
+pub fn a_supervisor_that_fails_has_a_successor() {
+    let scratch = Scratch::formatted("fails");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    for fall in 1..=3 {
+        let supervisor = supervisor_of(fleet.keeper_pid()).expect("one");
+        let none = Rlimit { current: Some(0), maximum: Some(0) };
+        rustix::process::prlimit(Some(supervisor), Resource::Nofile, none).expect("limit");
+        files.make(&format!("file {fall}"));
+        assert_eq!(await_another(&scratch.pool, fall).supervisor_restarts, fall);
+        files.lookup(Ino::ROOT, &format!("file {fall}"));
+    }
+    fleet.stop().expect("stop");
+    assert_eq!(scratch.processes(), Vec::<String>::new());
+}
+
+pub fn a_supervisor_that_fails_ever_again_ends_the_fleet() {
+    let scratch = Scratch::formatted("falls");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let deadline = Instant::now() + PATIENCE;
+    while connection.is_alive() {
+        if let Some(supervisor) = supervisor_of(fleet.keeper_pid()) {
+            let none = Rlimit { current: Some(0), maximum: Some(0) };
+            // It may be gone already.
+            let _ = rustix::process::prlimit(Some(supervisor), Resource::Nofile, none);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(Instant::now() < deadline, "the fleet goes on for ever");
+    }
+    drop(fleet);
+    assert_eq!(scratch.processes(), Vec::<String>::new());
+}
+
+/// None can have the descriptors that it would take over, and none can be started in the end.
 pub fn a_supervisor_that_dies_ever_again_ends_the_fleet() {
     let scratch = Scratch::formatted("hopeless");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
-    let deadline = Instant::now() + PATIENCE;
-    let mut last = None;
-    while connection.is_alive() {
-        // As soon as there is another.
-        let next = supervisor_of(fleet.keeper_pid()).filter(|pid| Some(*pid) != last);
-        if let Some(pid) = next {
-            let _ = kill_process(pid, Signal::KILL);
-            last = Some(pid);
-        }
-        assert!(Instant::now() < deadline, "the fleet goes on for ever");
-    }
+    let keeper = Pid::from_raw(fleet.keeper_pid() as i32).expect("the keeper");
+    let few = Rlimit { current: Some(8), maximum: Some(8) };
+    rustix::process::prlimit(Some(keeper), Resource::Nofile, few).expect("limit");
+    assert!(kill_supervisor(fleet.keeper_pid()));
+    assert!(connection.wait_for_hangup(PATIENCE), "the fleet goes on for ever");
     drop(fleet);
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }

@@ -5,14 +5,14 @@ use warren_base::{CellId, Epoch};
 use warren_cell::{Cell, Event, LogConfig, Recovery, SlotRef};
 use warren_proto::control::Order;
 use warren_proto::{Request, RequestHeader};
-use warren_supervisor::{Event as Heard, Stage as Served};
+use warren_supervisor::{Event as Heard, SUCCESSORS_MAX, Stage as Served};
 
 use super::World;
 use super::fleet::Happening;
 use crate::world::process::{Death, Link};
 
 /// Successors of one cell that may be killed in a row: with one more the fleet ends.
-const LOST_IN_A_ROW_MAX: u64 = 4;
+const LOST_IN_A_ROW_MAX: u64 = SUCCESSORS_MAX as u64 - 1;
 
 impl World {
     /// Whether the cell dies with the event that comes.

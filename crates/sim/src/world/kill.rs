@@ -14,14 +14,14 @@ use warren_base::{CellId, Epoch};
 use warren_cell::{Cell, Event, LogConfig, Plant, Recovery, SlotRef};
 use warren_proto::control::Order;
 use warren_proto::{Answer, Request, RequestHeader};
-use warren_supervisor::{Event as Heard, Stage};
+use warren_supervisor::{Event as Heard, SUCCESSORS_MAX, Stage};
 
 use super::fleet::Happening;
 use super::process::{Death, Link};
 use super::{Phase, World};
 
 /// Successors of one cell that may be killed in a row: with one more the fleet ends.
-pub(super) const LOST_IN_A_ROW_MAX: u64 = 4;
+pub(super) const LOST_IN_A_ROW_MAX: u64 = SUCCESSORS_MAX as u64 - 1;
 
 impl World {
     /// Whether the cell dies with the event that comes.

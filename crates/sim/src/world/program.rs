@@ -111,10 +111,6 @@ impl Holdings {
         let readable = AccessMode::READ | AccessMode::EXECUTE;
         self.handles.iter().any(|(held, access)| *held == handle && access.intersects(readable))
     }
-
-    fn holds_flock(&self, ino: Ino) -> bool {
-        self.locks.iter().any(|(on, held)| *on == ino && held.flavour == LockFlavour::Flock)
-    }
 }
 
 fn unlock(ino: Ino, spec: LockSpec) -> Request {
@@ -404,10 +400,8 @@ impl Draw<'_> {
         let owner = LockOwner(u64::from(self.slot.0) + 1);
         let pid = 100 + u32::from(self.slot.0);
         if kind == Kind::Flock {
-            // A conversion may give the old lock up before it gets the new one.
-            if self.holdings.holds_flock(ino) {
-                return None;
-            }
+            // A conversion gives the old lock up first. One that waited would do so at a time that no
+            // answer tells; it finds something held, and so does not wait.
             let (flavour, range) = (LockFlavour::Flock, ByteRange::ALL);
             let spec = LockSpec { flavour, owner, lock, range, pid };
             return Some(Request::Lock { ino, spec, wait: held.is_empty() });

@@ -140,13 +140,11 @@ impl Supervisor {
             Stage::Opening if is_there => self.opened(turn),
             Stage::Opening => self.open(number, turn),
             Stage::Closing { until: None } => self.seal(turn),
-            Stage::Closing { until: Some(until) } => turn.effects.push(Effect::Wake(until)),
+            Stage::Closing { until: Some(_) } => {}
             _ if self.barrier.parts().is_none() => {}
             _ if is_there => self.checkpoint_done(turn),
             _ => self.begin_recording(turn),
         }
-        if matches!(self.stage, Stage::Serving | Stage::Expelling | Stage::LastCheckpoint { .. }) {
-            turn.effects.push(Effect::Wake(self.next_wake()));
-        }
+        self.set_alarm(turn);
     }
 }

@@ -12,6 +12,8 @@ use warren_proto::control::ShardRoot;
 use super::*;
 use crate::IoId;
 
+mod loss;
+
 /// The first checkpoint of a new pool: `mkfs` made the one before the opening.
 const FIRST: u64 = 3;
 const SHARDS: u16 = 12;
@@ -406,6 +408,30 @@ impl World {
         while self.turn() {}
     }
 
+    /// When the supervisor wants to be called again.
+    fn alarm(&self) -> Option<Instant> {
+        self.log.iter().rev().find_map(|effect| match effect {
+            Effect::Wake(at) => Some(*at),
+            _ => None,
+        })
+    }
+
+    /// Time passes until every lost cell has a successor.
+    fn settle_successors(&mut self) {
+        self.settle();
+        let is_lost = |cell: &crate::CellStatus| cell.state == CellState::Lost;
+        while self.exit().is_none() && self.supervisor.status().cells.iter().any(is_lost) {
+            self.now = self.alarm().expect("somebody waits");
+            self.apply(Event::Tick);
+            self.settle();
+        }
+    }
+
+    /// The next word of one of these cells.
+    fn said_by(&mut self, cells: [usize; 2]) -> Option<Event> {
+        cells.into_iter().find_map(|cell| self.said[cell].pop_front())
+    }
+
     fn want(&mut self) {
         let cell = CellId(self.rng.below(u64::from(self.cells)) as u16);
         let report = Report::WantCheckpoint { cell };
@@ -662,92 +688,6 @@ fn a_last_checkpoint_that_fails_is_told() {
     world.apply(Event::Stop);
     world.settle();
     let failure = Failure::LastCheckpoint { errno: Errno::EIO };
-    assert_eq!(world.exit(), Some(Err(failure)));
-}
-
-#[test]
-fn a_lost_cell_has_a_successor_whenever_it_is_lost() {
-    let client = ClientId(1);
-    for turns in 0..60 {
-        let mut world = World::serving(3, turns);
-        world.changes = 1;
-        world.connect(1);
-        world.want();
-        if turns % 3 == 0 {
-            world.apply(Event::Hangup { client });
-        }
-        for _ in 0..turns {
-            world.turn();
-        }
-        world.apply(Event::CellExited { cell: CellId(1), epoch: Epoch(0) });
-        assert_eq!(world.epochs[1], EPOCH, "an earlier epoch concerns nobody");
-        world.kill(CellId(1));
-        let heard = Effect::Restart { cell: CellId(1), epoch: Epoch(2) };
-        assert!(!world.log.contains(&heard), "the others have not heard of it");
-        world.settle();
-        assert!(world.log.contains(&heard), "after {turns} turns");
-        let state = world.supervisor.status().cells[1].state;
-        assert_eq!((state, world.supervisor.stage()), (CellState::Ready, Stage::Serving));
-        assert_eq!(world.orders(|order| matches!(order, Order::Joined { .. })), 2);
-        let is_known = !world.supervisor.status().clients.is_empty();
-        assert_eq!(is_known, turns % 3 != 0, "after {turns} turns");
-        let admitted = world.log.contains(&Effect::AdmitClient { client });
-        assert!(admitted || !is_known, "after {turns} turns");
-        world.checkpoint();
-        assert_eq!(state_of(world.supervisor.ledger()), world.committed);
-        world.apply(Event::Stop);
-        world.settle();
-        assert_eq!(world.exit(), Some(Ok(())), "after {turns} turns");
-    }
-}
-
-#[test]
-fn cells_that_are_lost_together_or_while_they_start_have_successors_too() {
-    for seed in 0..100 {
-        let mut world = World::serving(4, seed);
-        world.connect(1);
-        for kills in 1..8 {
-            for _ in 0..world.rng.below(12) {
-                world.turn();
-            }
-            let cell = CellId(world.rng.below(4) as u16);
-            let is_lost = world.supervisor.status().cells[usize::from(cell.0)].state;
-            if is_lost != CellState::Lost {
-                world.kill(cell);
-            }
-            if kills == 4 {
-                world.apply(Event::Stop);
-            }
-            if world.exit().is_some() || matches!(world.supervisor.stage(), Stage::Closing { .. }) {
-                break;
-            }
-        }
-        world.settle();
-        if let Some(result) = world.exit() {
-            let is_late = matches!(result, Ok(()) | Err(Failure::CellExited { .. }));
-            assert!(is_late, "seed {seed}: {result:?}");
-            continue;
-        }
-        let cells = world.supervisor.status().cells;
-        assert!(cells.iter().all(|cell| cell.state == CellState::Ready), "seed {seed}");
-    }
-}
-
-#[test]
-fn a_cell_whose_successors_end_again_and_again_ends_the_fleet() {
-    let mut world = World::serving(2, 1);
-    for successor in 0..crate::SUCCESSORS_MAX {
-        assert_eq!(world.exit(), None, "successor {successor}");
-        world.said[1].clear();
-        world.kill(CellId(1));
-        while let Some(said) = world.said[0].pop_front() {
-            world.apply(said);
-        }
-    }
-    world.said[1].clear();
-    world.kill(CellId(1));
-    world.settle();
-    let failure = Failure::CellExited { cell: CellId(1), epoch: Epoch(1 + crate::SUCCESSORS_MAX) };
     assert_eq!(world.exit(), Some(Err(failure)));
 }
 

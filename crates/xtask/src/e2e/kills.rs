@@ -50,8 +50,15 @@ const SCRIPTS: &[&str] = &["git", "sqlite", "c_project"];
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("killed_cells") {
         tally.case(&format!("killed_cells ({cells} cells)"), || {
-            let fleet = Fleet::start(ground, &format!("killed-cells-{cells}"), "4G", cells)?;
-            let kills = if ground.options.full { KILLS_FULL } else { KILLS };
+            let name = format!("killed-cells-{cells}");
+            // Room for what is written between two checkpoints, which kills put off.
+            let size = if ground.options.cache_mib.is_some() { "16G" } else { "4G" };
+            let cache = ground.options.cache_mib.map(|mib| format!("{mib}MiB"));
+            let options = cache.as_ref().map(|cache| ["--cache", cache]);
+            let options = options.as_ref().map_or(&[][..], |options| options);
+            let fleet = Fleet::start_with(ground, &name, size, cells, options)?;
+            let usual = if ground.options.full { KILLS_FULL } else { KILLS };
+            let kills = ground.options.kills.map_or(usual, |kills| kills as usize);
             fleet.during(|fleet| killed(ground, fleet, Victim::Cell, kills))
         });
     }
@@ -164,6 +171,7 @@ fn set_to_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<Child> 
         .arg(ground.root.join("crates/xtask/cases/acknowledged.py"))
         .args([time.as_secs().to_string(), ground.seed.to_string()])
         .arg(ground.path(ENOUGH))
+        .arg(ground.options.cache_mib.unwrap_or_default().to_string())
         .current_dir(place)
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("cannot share a log")?)

@@ -1,0 +1,157 @@
+//! Cells that are lost, and their successors.
+
+use super::*;
+
+#[test]
+fn a_lost_cell_has_a_successor_whenever_it_is_lost() {
+    let client = ClientId(1);
+    for turns in 0..60 {
+        let mut world = World::serving(3, turns);
+        world.changes = 1;
+        world.connect(1);
+        world.want();
+        if turns % 3 == 0 {
+            world.apply(Event::Hangup { client });
+        }
+        for _ in 0..turns {
+            world.turn();
+        }
+        world.apply(Event::CellExited { cell: CellId(1), epoch: Epoch(0) });
+        assert_eq!(world.epochs[1], EPOCH, "an earlier epoch concerns nobody");
+        world.kill(CellId(1));
+        let heard = Effect::Restart { cell: CellId(1), epoch: Epoch(2) };
+        assert!(!world.log.contains(&heard), "the others have not heard of it");
+        world.settle();
+        assert!(world.log.contains(&heard), "after {turns} turns");
+        let state = world.supervisor.status().cells[1].state;
+        assert_eq!((state, world.supervisor.stage()), (CellState::Ready, Stage::Serving));
+        assert_eq!(world.orders(|order| matches!(order, Order::Joined { .. })), 2);
+        let is_known = !world.supervisor.status().clients.is_empty();
+        assert_eq!(is_known, turns % 3 != 0, "after {turns} turns");
+        let admitted = world.log.contains(&Effect::AdmitClient { client });
+        assert!(admitted || !is_known, "after {turns} turns");
+        world.checkpoint();
+        assert_eq!(state_of(world.supervisor.ledger()), world.committed);
+        world.apply(Event::Stop);
+        world.settle();
+        assert_eq!(world.exit(), Some(Ok(())), "after {turns} turns");
+    }
+}
+
+#[test]
+fn cells_that_are_lost_together_or_while_they_start_have_successors_too() {
+    for seed in 0..100 {
+        let mut world = World::serving(4, seed);
+        world.connect(1);
+        for kills in 1..8 {
+            for _ in 0..world.rng.below(12) {
+                world.turn();
+            }
+            let cell = CellId(world.rng.below(4) as u16);
+            let is_lost = world.supervisor.status().cells[usize::from(cell.0)].state;
+            if is_lost != CellState::Lost {
+                world.kill(cell);
+            }
+            if kills == 4 {
+                world.apply(Event::Stop);
+            }
+            if world.exit().is_some() || matches!(world.supervisor.stage(), Stage::Closing { .. }) {
+                break;
+            }
+        }
+        world.settle_successors();
+        if let Some(result) = world.exit() {
+            assert_eq!(result, Ok(()), "seed {seed}");
+            continue;
+        }
+        let cells = world.supervisor.status().cells;
+        assert!(cells.iter().all(|cell| cell.state == CellState::Ready), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_cell_whose_successors_end_again_and_again_ends_the_fleet() {
+    let (mut world, mut pauses) = (World::serving(2, 1), Vec::new());
+    let (mut began, tries) = (None, crate::SUCCESSORS_MAX);
+    for successor in 0..=tries {
+        assert_eq!(world.exit(), None, "successor {successor}");
+        world.said[1].clear();
+        world.kill(CellId(1));
+        let ended = world.now;
+        began.get_or_insert(ended);
+        while let Some(said) = world.said[0].pop_front() {
+            world.apply(said);
+        }
+        let next = Epoch(2 + successor);
+        while world.epochs[1] != next && successor < tries {
+            world.now = world.alarm().expect("it waits for the next try");
+            world.apply(Event::Tick);
+        }
+        pauses.push((world.now - ended).as_millis());
+    }
+    assert_eq!(pauses[..9], [0, 10, 20, 40, 80, 160, 320, 640, 1000]);
+    assert_eq!((pauses[11], pauses.len()), (1000, 13));
+    assert_eq!((world.now - began.expect("killed")).as_secs(), 5);
+    world.said[1].clear();
+    world.settle();
+    let failure = Failure::NoSuccessor { cell: CellId(1), tries };
+    assert_eq!(world.exit(), Some(Err(failure)));
+}
+
+/// While one waits for its next try, another is replaced at once, and checkpoints go on afterwards.
+#[test]
+fn a_pause_holds_up_nobody_else() {
+    let mut world = World::serving(3, 1);
+    for _ in 0..3 {
+        world.settle_successors();
+        world.said[1].clear();
+        world.kill(CellId(1));
+        world.said[1].clear();
+        while world.supervisor.status().cells[1].state == CellState::Lost {
+            world.now = world.now + Duration::from_millis(1);
+            world.apply(Event::Tick);
+            while let Some(said) = world.said_by([0, 2]) {
+                world.apply(said);
+            }
+        }
+        // Its successor ends before it is ready.
+        world.said[1].clear();
+        world.kill(CellId(1));
+    }
+    world.kill(CellId(2));
+    world.settle();
+    let state = |world: &World, cell: usize| world.supervisor.status().cells[cell].state;
+    assert_eq!((state(&world, 1), state(&world, 2)), (CellState::Lost, CellState::Ready));
+    world.settle_successors();
+    assert_eq!(state(&world, 1), CellState::Ready);
+    let checkpoint = world.alarm().expect("the next checkpoint");
+    assert!(checkpoint > world.now && checkpoint <= world.now + CHECKPOINT_INTERVAL);
+    let before = world.orders(|order| matches!(order, Order::Drain { .. }));
+    world.now = checkpoint;
+    world.apply(Event::Tick);
+    assert!(world.orders(|order| matches!(order, Order::Drain { .. })) > before);
+}
+
+/// The last checkpoint is on the device: a cell that is killed now has only ended sooner.
+#[test]
+fn a_cell_that_is_killed_while_cells_end_fails_no_stop() {
+    for settled in [false, true] {
+        let mut world = World::serving(2, 1);
+        world.changes = 1;
+        world.apply(Event::Stop);
+        while !matches!(world.supervisor.stage(), Stage::Closing { .. }) {
+            assert!(world.turn());
+        }
+        if settled {
+            while let Some(&io) = world.ios.keys().next() {
+                world.finish_io(io);
+            }
+        }
+        world.said[1].clear();
+        world.kill(CellId(1));
+        world.settle();
+        assert_eq!(world.exit(), Some(Ok(())));
+        let (ledger, _) = world.device.open();
+        assert!(ledger.superblock().clean);
+    }
+}
