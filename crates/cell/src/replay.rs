@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId, Errno, Ino, Lsn, TxnId};
+use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Lsn, TxnId};
 use warren_disk::{RECORD_MAX, RawRecord, read_record};
 use warren_proto::control::Report;
 use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, Wire};
@@ -76,6 +76,8 @@ pub(crate) struct Replay {
     record: Option<(RawRecord, Vec<Step>, Cause)>,
     made: usize,
     claimed: Vec<(u64, warren_base::ShardId)>,
+    /// Pages of the predecessor that are to be written where its log says that they are.
+    placed: Vec<(PageNo, FrameNo, BlockNo)>,
     /// The frames that the predecessor's table names have been set aside.
     frames_kept: bool,
     /// The last request of each slot that the log says was executed.
@@ -112,6 +114,7 @@ impl Replay {
             record: None,
             made: 0,
             claimed: Vec::new(),
+            placed: Vec::new(),
             frames_kept: kind != Recovery::Process,
             executed: BTreeMap::new(),
             decided: BTreeMap::new(),
@@ -342,6 +345,7 @@ impl Cell {
         }
         self.replay.phase = Phase::Claiming;
         self.log.resume(self.replay.end, out.memory);
+        self.write_pages_again(out);
         for (cell, lsn) in std::mem::take(&mut self.replay.early_points) {
             self.log.depend(cell, lsn);
         }
@@ -391,11 +395,10 @@ impl Cell {
         }
         // Pages past the end are of before a truncation that the table was not told of any more.
         let lives = |at: &PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
-        let kept: BTreeMap<FrameNo, PageNo> = newest
-            .iter()
-            .filter(|(at, _)| lives(at))
-            .map(|(at, (_, frame))| (*frame, *at))
-            .collect();
+        newest.retain(|at, _| lives(at));
+        self.find_places(&newest, out.memory)?;
+        let kept: BTreeMap<FrameNo, PageNo> =
+            newest.iter().map(|(at, (_, frame))| (*frame, *at)).collect();
         for frame in (0..self.cache.frames()).map(FrameNo) {
             let is_tagged = self.table.read(frame, out.memory).is_some();
             match kept.get(&frame) {
@@ -411,6 +414,32 @@ impl Cell {
             }
         }
         Ok(())
+    }
+
+    /// Which of these pages are, byte for byte, what was given a place before: the predecessor had begun to
+    /// write them, and nobody knows whether it got there.
+    fn find_places<M: Memory>(
+        &mut self,
+        pages: &BTreeMap<PageNo, (Lsn, FrameNo)>,
+        memory: &M,
+    ) -> Result<(), Stop> {
+        let mut placed = Vec::new();
+        for (at, (_, frame)) in pages {
+            if let Some(place) = self.shards[&at.0.shard()].placed(at.0, at.1)?
+                && place.checksum == crc32c::crc32c(memory.frame(*frame))
+            {
+                placed.push((*at, *frame, place.block));
+            }
+        }
+        self.replay.placed = placed;
+        Ok(())
+    }
+
+    /// Writes them where they belong. Another place would want a block that nothing was promised, once more
+    /// with every successor, until none is left for a checkpoint.
+    fn write_pages_again<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        let placed = std::mem::take(&mut self.replay.placed);
+        self.write_pages(&placed, self.log.end(), out);
     }
 
     /// Chunks that some log has claimed are nobody's to give.

@@ -135,6 +135,15 @@ impl Space {
         self.freed.push(block);
     }
 
+    /// Takes back a block that was handed out and never written nor named: nothing refers to it.
+    pub(crate) fn give_back(&mut self, block: BlockNo) {
+        let (number, bit) = split(block);
+        self.chunks.get_mut(&number).expect("it was handed out").used &= !bit;
+        self.free += 1;
+        self.used -= 1;
+        self.stale.insert(number);
+    }
+
     /// Takes a used block for free: [`crate::Plant::DoubleAllocate`].
     pub(crate) fn lose(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
@@ -260,6 +269,15 @@ mod tests {
         space.seal();
         assert_eq!(space.alloc(), None);
         space.switched();
+        assert_eq!(space.alloc(), Some(blocks[5]));
+    }
+
+    #[test]
+    fn a_block_that_was_not_used_is_free_at_once() {
+        let mut space = space();
+        let blocks: Vec<_> = (0..CHUNK_BLOCKS).map(|_| space.alloc().unwrap()).collect();
+        space.give_back(blocks[5]);
+        assert_eq!((space.free_blocks(), space.used_blocks()), (1, CHUNK_BLOCKS - 1));
         assert_eq!(space.alloc(), Some(blocks[5]));
     }
 
