@@ -425,7 +425,9 @@ impl Cell {
     ) -> Result<(), Stop> {
         let mut placed = Vec::new();
         for (at, (_, frame)) in pages {
-            if let Some(place) = self.shards[&at.0.shard()].placed(at.0, at.1)?
+            let shard = &self.shards[&at.0.shard()];
+            if let Some(place) = shard.placed(at.0, at.1)?
+                && shard.space.uses(place.block)
                 && place.checksum == crc32c::crc32c(memory.frame(*frame))
             {
                 placed.push((*at, *frame, place.block));

@@ -61,6 +61,12 @@ impl Space {
         self.chunks.contains_key(&number)
     }
 
+    /// Whether the block is the shard's, and used.
+    pub(crate) fn uses(&self, block: BlockNo) -> bool {
+        let (number, bit) = split(block);
+        self.chunks.get(&number).is_some_and(|chunk| chunk.used & bit != 0)
+    }
+
     /// A chunk that was nobody's becomes the shard's. False if it is so already: a peer gave it away twice.
     pub(crate) fn claim(&mut self, number: u64) -> bool {
         if self.has(number) {
@@ -278,6 +284,7 @@ mod tests {
         let blocks: Vec<_> = (0..CHUNK_BLOCKS).map(|_| space.alloc().unwrap()).collect();
         space.give_back(blocks[5]);
         assert_eq!((space.free_blocks(), space.used_blocks()), (1, CHUNK_BLOCKS - 1));
+        assert!(space.uses(blocks[4]) && !space.uses(blocks[5]));
         assert_eq!(space.alloc(), Some(blocks[5]));
     }
 
