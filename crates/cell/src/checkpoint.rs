@@ -216,7 +216,7 @@ impl Cell {
                     continue;
                 }
                 let shard = self.shards.get_mut(&id).expect("owned");
-                places.into_iter().for_each(|block| shard.space.free(block));
+                places.into_iter().for_each(|block| shard.space.give_back(block));
                 return Err(Stop::Fail(Errno::ENOSPC));
             }
             // Writing the chunks' records may make more nodes dirty.
@@ -228,7 +228,7 @@ impl Cell {
             }
             if places.len() > shard.tree.dirty_nodes() {
                 let block = places.pop().expect("more than needed");
-                shard.space.free(block);
+                shard.space.give_back(block);
                 continue;
             }
             if places.len() == shard.tree.dirty_nodes()

@@ -507,13 +507,10 @@ impl Cell {
         self.tasks.wake_all(WaitKey::LogRoom);
     }
 
-    /// Waits until the log is durable up to its present end, with what it rests on.
-    pub(crate) fn harden_now<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Lsn {
-        self.seal(Cause::Cell, out);
-        let lsn = self.log.end;
+    /// Begins to make the log durable up to `lsn`, with what it rests on, as far as that is not under way.
+    pub(crate) fn harden<M: Memory>(&mut self, lsn: Lsn, out: &mut Out<'_, M>) {
         self.log.want(lsn);
         self.ask_others(lsn, out);
-        lsn
     }
 
     /// Asks other cells to make durable what this log rests on up to `lsn`.

@@ -21,7 +21,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId, Errno, Ino, Lsn, TxnId};
+use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Lsn, TxnId};
 use warren_disk::{RECORD_MAX, RawRecord, read_record};
 use warren_proto::control::Report;
 use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, Wire};
@@ -77,6 +77,8 @@ pub(crate) struct Replay {
     record: Option<(RawRecord, Vec<Step>, Cause)>,
     made: usize,
     claimed: Vec<(u64, warren_base::ShardId)>,
+    /// Pages of the predecessor that are to be written where its log says that they are.
+    placed: Vec<(PageNo, FrameNo, BlockNo)>,
     /// The frames that the predecessor's table names have been set aside.
     frames_kept: bool,
     /// The last request of each slot that the log says was executed.
@@ -113,6 +115,7 @@ impl Replay {
             record: None,
             made: 0,
             claimed: Vec::new(),
+            placed: Vec::new(),
             frames_kept: kind != Recovery::Process,
             executed: BTreeMap::new(),
             decided: BTreeMap::new(),
@@ -353,6 +356,7 @@ impl Cell {
         }
         self.replay.phase = Phase::Claiming;
         self.log.resume(self.replay.end, out.memory);
+        self.write_pages_again(out);
         for (cell, lsn) in std::mem::take(&mut self.replay.early_points) {
             self.log.depend(cell, lsn);
         }
@@ -397,18 +401,53 @@ impl Cell {
         let lives = |at: PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
         // Of each page the newest comes first, and counts.
         tagged.sort_unstable_by_key(|(at, since, frame)| (*at, Reverse(*since), *frame));
-        let mut last = None;
-        for (at, since, frame) in tagged {
-            if is_made(since) && last != Some(at) && lives(at) {
-                last = Some(at);
-                self.cache.insert(at, frame, PageState::Dirty);
-                self.behind.insert(at.0);
-            } else {
-                self.table.clear(frame, out.memory);
-                self.cache.give_frame(frame);
+        let (mut kept, mut last) = (Vec::new(), None);
+        tagged.retain(|(at, since, frame)| {
+            let counts = is_made(*since) && last != Some(*at) && lives(*at);
+            if counts {
+                last = Some(*at);
+                kept.push((*at, *frame));
             }
+            !counts
+        });
+        self.find_places(&kept, out.memory)?;
+        for (at, frame) in kept {
+            self.cache.insert(at, frame, PageState::Dirty);
+            self.behind.insert(at.0);
+        }
+        for (_, _, frame) in tagged {
+            self.table.clear(frame, out.memory);
+            self.cache.give_frame(frame);
         }
         Ok(())
+    }
+
+    /// Which of these pages are, byte for byte, what was given a place before: the predecessor had begun to
+    /// write them, and nobody knows whether it got there.
+    fn find_places<M: Memory>(
+        &mut self,
+        pages: &[(PageNo, FrameNo)],
+        memory: &M,
+    ) -> Result<(), Stop> {
+        let mut placed = Vec::new();
+        for (at, frame) in pages {
+            let shard = &self.shards[&at.0.shard()];
+            if let Some(place) = shard.placed(at.0, at.1)?
+                && shard.space.uses(place.block)
+                && place.checksum == crc32c::crc32c(memory.frame(*frame))
+            {
+                placed.push((*at, *frame, place.block));
+            }
+        }
+        self.replay.placed = placed;
+        Ok(())
+    }
+
+    /// Writes them where they belong. Another place would want a block that nothing was promised, once more
+    /// with every successor, until none is left for a checkpoint.
+    fn write_pages_again<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        let placed = std::mem::take(&mut self.replay.placed);
+        self.write_pages(&placed, self.log.end(), out);
     }
 
     /// Chunks that some log has claimed are nobody's to give.

@@ -6,8 +6,8 @@ use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    AccessMode, Answer, Attr, Attributes, Credentials, FileKind, Handle, InodeValue, LeaseKey,
-    LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr, SetTime, Step, Wire,
+    AccessMode, Answer, Attr, Attributes, Cause, Credentials, FileKind, Handle, InodeValue,
+    LeaseKey, LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr, SetTime, Step, Wire,
     XattrMode, XattrName,
 };
 
@@ -387,19 +387,25 @@ impl Cell {
         if task.checkpointed {
             return done(Reply::Done);
         }
+        if task.durable.is_some_and(|lsn| self.log.is_durable(lsn)) {
+            return done(Reply::Done);
+        }
+        if self.log.held {
+            return self.sync(task);
+        }
         let lsn = match task.durable {
             Some(lsn) => lsn,
             None => {
-                if self.log.held {
-                    return self.sync(task);
-                }
                 if self.log.room(self.cache.dirty_pages()) == 0 {
                     return Err(Stop::Wait(Wait::LogRoom));
                 }
                 self.cover_file(ino, out)?;
-                *task.durable.insert(self.harden_now(out))
+                self.seal(Cause::Cell, out);
+                *task.durable.insert(self.log.end())
             }
         };
+        // Each time: what was asked for before may have failed while the task waited for something else.
+        self.harden(lsn, out);
         let is_durable = self.log.is_durable(lsn) || self.plant == Some(Plant::AnswerEarly);
         if is_durable { done(Reply::Done) } else { Err(Stop::Wait(Wait::Durable)) }
     }
@@ -511,7 +517,7 @@ impl Cell {
             Ok(LockOutcome::Granted) => done(Reply::Done),
             Ok(LockOutcome::Waits) => Err(Stop::Wait(Wait::Registered)),
             // Something was done: the answer goes into its record.
-            Err(errno) if gave_up => Ok(Some((Err(errno), 0))),
+            Err(errno) if gives_up => Ok(Some((Err(errno), 0))),
             Err(errno) => Err(errno.into()),
         }
     }

@@ -61,6 +61,12 @@ impl Space {
         self.chunks.contains_key(&number)
     }
 
+    /// Whether the block is the shard's, and used.
+    pub(crate) fn uses(&self, block: BlockNo) -> bool {
+        let (number, bit) = split(block);
+        self.chunks.get(&number).is_some_and(|chunk| chunk.used & bit != 0)
+    }
+
     /// A chunk that was nobody's becomes the shard's. False if it is so already: a peer gave it away twice.
     pub(crate) fn claim(&mut self, number: u64) -> bool {
         if self.has(number) {
@@ -139,6 +145,15 @@ impl Space {
             return;
         }
         self.freed.push(block);
+    }
+
+    /// Takes back a block that was handed out and never written nor named: nothing refers to it.
+    pub(crate) fn give_back(&mut self, block: BlockNo) {
+        let (number, bit) = split(block);
+        self.chunks.get_mut(&number).expect("it was handed out").used &= !bit;
+        self.free += 1;
+        self.used -= 1;
+        self.stale.insert(number);
     }
 
     /// Takes a used block for free: [`crate::Plant::DoubleAllocate`].
@@ -266,6 +281,16 @@ mod tests {
         space.seal();
         assert_eq!(space.alloc(), None);
         space.switched();
+        assert_eq!(space.alloc(), Some(blocks[5]));
+    }
+
+    #[test]
+    fn a_block_that_was_not_used_is_free_at_once() {
+        let mut space = space();
+        let blocks: Vec<_> = (0..CHUNK_BLOCKS).map(|_| space.alloc().unwrap()).collect();
+        space.give_back(blocks[5]);
+        assert_eq!((space.free_blocks(), space.used_blocks()), (1, CHUNK_BLOCKS - 1));
+        assert!(space.uses(blocks[4]) && !space.uses(blocks[5]));
         assert_eq!(space.alloc(), Some(blocks[5]));
     }
 

@@ -233,9 +233,9 @@ pub struct Sim {
     /// Cut the power at random moments, and see that what was synced is there
     #[arg(long, conflicts_with_all = ["steps", "cells"])]
     pub crash: bool,
-    /// Kill cells at random moments too (`--crash` always does)
+    /// Kill no cells
     #[arg(long, conflicts_with = "crash")]
-    pub kills: bool,
+    pub no_kills: bool,
     /// Threads that run seeds [default: one a core]
     #[arg(long)]
     pub threads: Option<usize>,

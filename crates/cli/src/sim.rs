@@ -32,7 +32,7 @@ pub fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
         steps: arguments.steps.map_or(STEPS_DEFAULT, u64::from),
         cells: arguments.cells,
         plant: None,
-        kills: arguments.kills,
+        kills: !arguments.no_kills,
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.unwrap_or(cores);
@@ -98,7 +98,7 @@ fn print(outcome: &Outcome, events: &str, arguments: &Sim) {
         if let Some(cells) = arguments.cells {
             again += &format!(" --cells {cells}");
         }
-        for (given, flag) in [(arguments.crash, " --crash"), (arguments.kills, " --kills")] {
+        for (given, flag) in [(arguments.crash, " --crash"), (arguments.no_kills, " --no-kills")] {
             if given {
                 again += flag;
             }

@@ -327,8 +327,8 @@ impl World {
         }
         // A fleet that was lost ends while answers are on their way: what they tell has happened.
         while let Some((_, happening)) = self.queue.next() {
-            if let Happening::Reply { to, seq, hint, answer, .. } = happening {
-                self.would_answer(to, seq, hint, answer);
+            if let Happening::Reply { from, to, seq, hint, answer } = happening {
+                self.would_answer(from, to, seq, hint, answer);
             }
         }
         Ok(())

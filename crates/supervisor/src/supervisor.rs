@@ -281,7 +281,7 @@ impl Supervisor {
     /// One of the chunks that was somebody's before, or is claimed twice.
     fn wrongly_claimed(&self, chunks: &[u64]) -> Option<u64> {
         let mut seen = BTreeSet::new();
-        let is_right = |chunk: u64| self.recorder.ledger().is_free(chunk) && seen.insert(chunk);
+        let mut is_right = |chunk: u64| self.recorder.ledger().is_free(chunk) && seen.insert(chunk);
         chunks.iter().copied().find(|chunk| !is_right(*chunk))
     }
 

@@ -40,7 +40,6 @@ use crate::link::{Link, Outbox, Received, Trust, Wait};
 use crate::message::{DoorReply, FromKeeper, Handover, Kept, ToKeeper};
 use crate::note;
 use crate::pool_blocks::{self, Blocks};
-use crate::process;
 
 /// The token of a process that nobody will ever hear of.
 const NOBODY: u32 = u32::MAX;

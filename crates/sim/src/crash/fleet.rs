@@ -117,10 +117,12 @@ pub struct CellHost {
     pub(super) dead: bool,
     /// A successor is to start.
     pub(super) is_starting: bool,
-    /// Successors that were lost since one was ready.
-    pub(super) lost_in_a_row: u64,
+    /// Processes that ended since the supervisor heard that one was ready.
+    pub(super) ended_in_a_row: u32,
     pub(super) wake: Option<Instant>,
     pub(super) orders: VecDeque<Order>,
+    /// How many of them a successor gets before its first turn: those that came with the one to start it.
+    pub(super) beginning: Option<usize>,
     pub(super) reports: VecDeque<Report>,
     pub(super) slots: Slots,
     /// Failed flushes of the device that it has heard of.
@@ -197,10 +199,11 @@ impl World {
                 in_flight: BTreeMap::new(),
                 dead: false,
                 is_starting: false,
-                lost_in_a_row: 0,
+                ended_in_a_row: 0,
                 slots: Slots::default(),
                 wake: None,
                 orders: VecDeque::new(),
+                beginning: Some(0),
                 reports: VecDeque::new(),
                 errors_seen: self.disk.errors,
             });
@@ -347,7 +350,6 @@ impl World {
         self.host(id).cell = Some(cell);
         self.carry_out(id, effects);
         if is_ready && !std::mem::replace(&mut self.host(id).slots.is_ready, true) {
-            self.host(id).lost_in_a_row = 0;
             self.look_at_slots(id);
         }
     }
@@ -498,6 +500,7 @@ impl World {
     }
 
     pub(super) fn tell_supervisor(&mut self, event: Heard) {
+        self.count_ended(&event);
         let host = &mut self.fleet.supervisor;
         let mut supervisor = host.supervisor.take().expect("it does one thing at a time");
         let mut effects = Vec::new();
@@ -507,6 +510,9 @@ impl World {
         for effect in effects {
             self.trace.note(self.now, &("supervisor", &effect));
             self.do_for_supervisor(effect);
+        }
+        for host in &mut self.fleet.cells {
+            host.beginning.get_or_insert(host.orders.len());
         }
     }
 
@@ -676,6 +682,10 @@ impl World {
             let delay = self.message_delay();
             self.plan(delay, Happening::Order { to, epoch });
         }
+        self.obey(to, order);
+    }
+
+    pub(super) fn obey(&mut self, to: CellId, order: Order) {
         self.prepare_order(to, &order);
         let admitted = match order {
             Order::Admit { client, .. } => Some(client),

@@ -3,16 +3,13 @@
 
 use warren_base::{CellId, Epoch};
 use warren_cell::{Cell, Event, LogConfig, Recovery, SlotRef};
-use warren_proto::control::Order;
+use warren_proto::control::{Order, Report};
 use warren_proto::{Request, RequestHeader};
 use warren_supervisor::{Event as Heard, SUCCESSORS_MAX, Stage as Served};
 
 use super::World;
 use super::fleet::Happening;
 use crate::world::process::{Death, Link};
-
-/// Successors of one cell that may be killed in a row: with one more the fleet ends.
-const LOST_IN_A_ROW_MAX: u64 = SUCCESSORS_MAX as u64 - 1;
 
 impl World {
     /// Whether the cell dies with the event that comes.
@@ -24,10 +21,21 @@ impl World {
         );
         let may_be_lost = self.is_working
             && is_served
-            && self.fleet.cells[usize::from(id.0)].lost_in_a_row < LOST_IN_A_ROW_MAX;
+            && self.fleet.cells[usize::from(id.0)].ended_in_a_row < SUCCESSORS_MAX;
         let kills = self.mix.kills;
         let is_drawn = kills > 0 && may_be_lost && self.rng.chance(kills, 10_000);
         is_drawn.then(|| Death::draw(&mut self.rng))
+    }
+
+    /// What the supervisor is about to hear, as it counts processes that end.
+    pub(super) fn count_ended(&mut self, event: &Heard) {
+        match event {
+            Heard::Report { from, report: Report::Ready { .. }, .. } => {
+                self.host(*from).ended_in_a_row = 0;
+            }
+            Heard::CellExited { cell, .. } => self.host(*cell).ended_in_a_row += 1,
+            _ => {}
+        }
     }
 
     /// The cell's process is gone, whatever it was doing.
@@ -35,7 +43,6 @@ impl World {
         self.count("a cell killed");
         let host = self.host(id);
         let epoch = host.epoch;
-        host.lost_in_a_row += u64::from(!host.slots.is_ready);
         (host.cell, host.wake, host.dead) = (None, None, true);
         host.slots.forget();
         host.orders.clear();
@@ -58,7 +65,7 @@ impl World {
     pub(super) fn restart_cell(&mut self, id: CellId, epoch: Epoch) {
         self.make_links(id);
         let host = self.host(id);
-        (host.epoch, host.is_starting) = (epoch, true);
+        (host.epoch, host.is_starting, host.beginning) = (epoch, true, None);
         let delay = self.message_delay();
         self.plan(delay, Happening::Start { cell: id });
     }
@@ -121,11 +128,18 @@ impl World {
         (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
         host.slots.forget();
         host.errors_seen = errors;
-        let has_orders = !host.orders.is_empty();
+        let beginning = host.beginning.expect("all that came with the order to start it is said");
+        let beginning: Vec<Order> = host.orders.drain(..beginning).collect();
         for other in (0..cells).map(CellId).filter(|other| *other != id) {
             self.open_link(other, id);
         }
-        if has_orders {
+        for order in beginning {
+            self.obey(id, order);
+            if self.host(id).dead {
+                return;
+            }
+        }
+        if !self.host(id).orders.is_empty() {
             let delay = self.message_delay();
             self.plan(delay, Happening::Order { to: id, epoch });
         }

@@ -10,7 +10,6 @@ use warren_base::{CellId, Epoch};
 use warren_supervisor::{Effect, Estate, Stage, Supervisor};
 
 use super::fleet::Happening;
-use super::kill::LOST_IN_A_ROW_MAX;
 use super::{Phase, World};
 
 impl World {
@@ -24,9 +23,7 @@ impl World {
         if matches!(supervisor.stage(), Stage::Starting | Stage::Opening) {
             return false;
         }
-        let is_last =
-            |cell: &CellId| self.cells[usize::from(cell.0)].lost_in_a_row >= LOST_IN_A_ROW_MAX;
-        if started(effects).any(|(cell, _)| is_last(&cell)) {
+        if started(effects).any(|(cell, _)| !self.may_end(cell)) {
             return false;
         }
         self.rng.chance(self.swarm.deaths, 10_000)
@@ -65,7 +62,6 @@ impl World {
         let host = &mut self.cells[usize::from(cell.0)];
         assert!(host.dead, "it starts later");
         (host.epoch, host.is_starting) = (epoch, false);
-        host.lost_in_a_row += 1;
         host.orders.clear();
         let delay = self.message_delay();
         self.plan(delay, Happening::Exited { cell, epoch });

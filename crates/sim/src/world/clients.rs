@@ -348,21 +348,30 @@ impl World {
         }
     }
 
-    /// An answer that nobody waits for any more.
-    pub(super) fn would_answer(&mut self, to: SlotRef, seq: u32, hint: u64, answer: Answer) {
+    /// An answer that nobody waits for any more. What it tells has happened: a read too has changed an access
+    /// time, and brought what lies in its lane.
+    pub(super) fn would_answer(
+        &mut self,
+        from: CellId,
+        to: SlotRef,
+        seq: u32,
+        hint: u64,
+        answer: Answer,
+    ) {
+        let payload = match &answer {
+            Ok(Reply::Moved(_)) => return,
+            Ok(Reply::Read { len }) => self.lanes.reply(from, to, *len as usize),
+            _ => Vec::new(),
+        };
         let Some(client) = self.clients.iter_mut().find(|client| client.id == to.client) else {
             return;
         };
         let Some(slot) = client.slots.get_mut(usize::from(to.slot.0)) else { return };
-        // What a read would have brought is in nobody's hands, and changes nothing.
-        let is_read = matches!(answer, Ok(Reply::Moved(_) | Reply::Read { .. }));
-        if let Some(Asked { mut operation, .. }) =
-            slot.asked.take_if(|_| slot.seq == seq && !is_read)
-        {
+        if let Some(Asked { mut operation, .. }) = slot.asked.take_if(|_| slot.seq == seq) {
             operation.hint = hint;
             operation.window.to = self.wall();
             operation.excuses = self.excuses(operation.invoked);
-            operation.outcome = Some(Outcome::of(answer));
+            operation.outcome = Some(Outcome { answer, payload: payload.into() });
             self.history.push(operation);
         }
     }

@@ -114,10 +114,12 @@ pub struct CellHost {
     pub(super) dead: bool,
     /// A successor is to start.
     pub(super) is_starting: bool,
-    /// Successors that were lost since one was ready.
-    pub(super) lost_in_a_row: u64,
+    /// Processes that ended since the supervisor heard that one was ready.
+    pub(super) ended_in_a_row: u32,
     pub(super) wake: Option<Instant>,
     pub(super) orders: VecDeque<Order>,
+    /// How many of them a successor gets before its first turn: those that came with the one to start it.
+    pub(super) beginning: Option<usize>,
     pub(super) reports: VecDeque<Report>,
     pub(super) slots: Slots,
 }
@@ -167,9 +169,10 @@ impl World {
                 flush_failed: false,
                 dead: false,
                 is_starting: false,
-                lost_in_a_row: 0,
+                ended_in_a_row: 0,
                 wake: None,
                 orders: VecDeque::new(),
+                beginning: Some(0),
                 reports: VecDeque::new(),
                 slots: Slots::default(),
             });
@@ -353,6 +356,7 @@ impl World {
     }
 
     pub(super) fn tell_supervisor(&mut self, event: Heard) {
+        self.count_ended(&event);
         let mut supervisor =
             self.supervisor.supervisor.take().expect("it does one thing at a time");
         let mut effects = Vec::new();
@@ -368,6 +372,9 @@ impl World {
         for effect in effects {
             self.trace.note(self.now, &("supervisor", &effect));
             self.do_for_supervisor(effect);
+        }
+        for host in &mut self.cells {
+            host.beginning.get_or_insert(host.orders.len());
         }
     }
 
@@ -555,6 +562,10 @@ impl World {
             let delay = self.message_delay();
             self.plan(delay, Happening::Order { to, epoch });
         }
+        self.obey(to, order);
+    }
+
+    pub(super) fn obey(&mut self, to: CellId, order: Order) {
         self.prepare_order(to, &order);
         let admitted = match order {
             Order::Admit { client, .. } => Some(client),

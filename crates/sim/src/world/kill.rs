@@ -7,21 +7,19 @@
 //!
 //! ```text
 //! kill -> exit notice -> Lost: the others read what is left in their inboxes -> Restart
-//!      -> the last of its I/O is over -> the successor starts -> Ready: it looks at all slots
+//!      -> the last of its I/O is over -> the successor starts, and hears who its clients are before anything
+//!      -> Ready: it looks at all slots
 //! ```
 
 use warren_base::{CellId, Epoch};
 use warren_cell::{Cell, Event, LogConfig, Plant, Recovery, SlotRef};
-use warren_proto::control::Order;
+use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, RequestHeader};
 use warren_supervisor::{Event as Heard, SUCCESSORS_MAX, Stage};
 
 use super::fleet::Happening;
 use super::process::{Death, Link};
 use super::{Phase, World};
-
-/// Successors of one cell that may be killed in a row: with one more the fleet ends.
-pub(super) const LOST_IN_A_ROW_MAX: u64 = SUCCESSORS_MAX as u64 - 1;
 
 impl World {
     /// Whether the cell dies with the event that comes.
@@ -44,7 +42,23 @@ impl World {
             }
             Phase::Heal | Phase::Stopped => false,
         };
-        is_phase && self.cells[usize::from(id.0)].lost_in_a_row < LOST_IN_A_ROW_MAX
+        is_phase && self.may_end(id)
+    }
+
+    /// Whether the fleet goes on if the cell's process ends, or the one that is to start.
+    pub(super) fn may_end(&self, id: CellId) -> bool {
+        self.cells[usize::from(id.0)].ended_in_a_row < SUCCESSORS_MAX
+    }
+
+    /// What the supervisor is about to hear, as it counts processes that end.
+    pub(super) fn count_ended(&mut self, event: &Heard) {
+        match event {
+            Heard::Report { from, report: Report::Ready { .. }, .. } => {
+                self.cells[usize::from(from.0)].ended_in_a_row = 0;
+            }
+            Heard::CellExited { cell, .. } => self.cells[usize::from(cell.0)].ended_in_a_row += 1,
+            _ => {}
+        }
     }
 
     /// The cell's process is gone, whatever it was doing.
@@ -53,7 +67,6 @@ impl World {
         let lost_at = self.place();
         let host = &mut self.cells[usize::from(id.0)];
         let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
-        host.lost_in_a_row += u64::from(!was_ready);
         (host.cell, host.wake, host.dead) = (None, None, true);
         host.slots.forget();
         host.slots.lost_at = lost_at;
@@ -82,7 +95,7 @@ impl World {
     pub(super) fn restart_cell(&mut self, id: CellId, epoch: Epoch) {
         self.make_links(id);
         let host = &mut self.cells[usize::from(id.0)];
-        (host.epoch, host.is_starting) = (epoch, true);
+        (host.epoch, host.is_starting, host.beginning) = (epoch, true, None);
         let delay = self.message_delay();
         self.plan(delay, Happening::Start { cell: id });
     }
@@ -130,11 +143,18 @@ impl World {
         let host = &mut self.cells[usize::from(id.0)];
         (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
         host.slots.forget();
-        let has_orders = !host.orders.is_empty();
+        let beginning = host.beginning.expect("all that came with the order to start it is said");
+        let beginning: Vec<Order> = host.orders.drain(..beginning).collect();
         for other in (0..cells).map(CellId).filter(|other| *other != id) {
             self.open_link(other, id);
         }
-        if has_orders {
+        for order in beginning {
+            self.obey(id, order);
+            if self.cells[usize::from(id.0)].dead {
+                return self.count("a successor killed before its first turn");
+            }
+        }
+        if !self.cells[usize::from(id.0)].orders.is_empty() {
             let delay = self.message_delay();
             self.plan(delay, Happening::Order { to: id, epoch });
         }
@@ -181,7 +201,6 @@ impl World {
 
     /// The cell serves: it looks at all slots.
     pub(super) fn cell_is_ready(&mut self, id: CellId) {
-        self.cells[usize::from(id.0)].lost_in_a_row = 0;
         self.note_unanswered(id);
         self.look_at_slots(id);
     }
@@ -208,7 +227,7 @@ impl World {
         for (to, seq, answer) in executed {
             if self.clients.iter().any(|client| client.id == to.client && client.is_gone) {
                 let hint = self.place();
-                self.would_answer(to, seq, hint, answer);
+                self.would_answer(id, to, seq, hint, answer);
             } else {
                 let slots = &mut self.cells[usize::from(id.0)].slots;
                 slots.hints.entry((to, seq)).or_insert(slots.lost_at);
