@@ -120,7 +120,13 @@ impl World {
         let host = &mut self.cells[usize::from(id.0)];
         let done = host.in_flight.remove(&(epoch, io)).expect("an I/O is done once");
         if host.dead || host.epoch != epoch {
-            // What a dead cell has under way may still get there, or not.
+            // What a dead cell has under way may still get there, or not, and late.
+            if self.rng.chance(1, 2) {
+                self.count("I/O of a dead cell is late");
+                self.cells[usize::from(id.0)].in_flight.insert((epoch, io), done);
+                let delay = 4 * self.io_delay();
+                return self.plan(delay, Happening::CellIo { cell: id, epoch, io });
+            }
             if self.rng.chance(1, 2) {
                 self.do_io(id, &done);
             }
