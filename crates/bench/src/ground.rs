@@ -96,15 +96,26 @@ pub fn format_options() -> FormatOptions {
 /// A fleet on a pool of its own. The fields are dropped in order: the fleet, then its pool.
 pub struct Ground {
     fleet: warren_runtime::Fleet,
-    _scratch: Scratch,
+    _scratch: Option<Scratch>,
 }
 
 impl Ground {
     pub fn start(parent: &Path, cells: u16) -> Result<Self, BenchError> {
         let scratch = Scratch::new(parent)?;
         let pool = scratch.path().join("pool");
-        make_pool(&pool)?;
-        let fleet = start_fleet(&ServeOptions::new(&pool, cells), Lifetime::WithStarter)?;
+        let file = PoolFile::create(&pool, POOL_BYTES / BLOCK_SIZE as u64);
+        make_pool(file.map_err(FleetError::from)?)?;
+        Self::serve(&pool, cells, Some(scratch))
+    }
+
+    /// On a device of at least [`POOL_BYTES`].
+    pub fn on_device(device: &Path, cells: u16) -> Result<Self, BenchError> {
+        make_pool(PoolFile::open_exclusive(device).map_err(FleetError::from)?)?;
+        Self::serve(device, cells, None)
+    }
+
+    fn serve(pool: &Path, cells: u16, scratch: Option<Scratch>) -> Result<Self, BenchError> {
+        let fleet = start_fleet(&ServeOptions::new(pool, cells), Lifetime::WithStarter)?;
         Ok(Self { fleet, _scratch: scratch })
     }
 
@@ -119,9 +130,8 @@ impl Ground {
     }
 }
 
-fn make_pool(path: &Path) -> Result<(), BenchError> {
+fn make_pool(file: PoolFile) -> Result<(), BenchError> {
     let device = |error: DeviceError| BenchError::Fleet(FleetError::from(error));
-    let file = PoolFile::create(path, POOL_BYTES / BLOCK_SIZE as u64).map_err(device)?;
     fill_logs(&file).map_err(device)?;
     let image = image(&format_options()).expect("the options are legal");
     for (block, bytes) in image {

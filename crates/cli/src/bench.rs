@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use warren_bench::BenchError;
 use warren_bench::client::{self, ClientOptions};
 use warren_bench::fsync::{self, FsyncOptions};
+use warren_bench::{BenchError, Medium};
 
-use crate::arguments::{Bench, BenchClient, BenchFsync, BenchTask};
+use crate::arguments::{Bench, BenchClient, BenchFsync, BenchOn, BenchTask};
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 
 pub fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
@@ -20,6 +20,11 @@ fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {
     let usual = FsyncOptions::default();
     let options = FsyncOptions {
         directory: arguments.directory.clone().unwrap_or(usual.directory),
+        on: match arguments.on {
+            BenchOn::File => Medium::File,
+            BenchOn::Loop => Medium::Loop,
+            BenchOn::Zram => Medium::Zram,
+        },
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         calls: arguments.calls.unwrap_or(usual.calls),
         alone: arguments.alone,
