@@ -12,6 +12,9 @@ pub enum BenchError {
     /// A contender did not do what it was asked to.
     #[error("{call} on {contender} failed: {errno}")]
     Call { contender: String, call: &'static str, errno: Errno },
+    /// What it takes is not there.
+    #[error("{0}")]
+    Unavailable(String),
     #[error("stopped by a signal")]
     Interrupted,
 }

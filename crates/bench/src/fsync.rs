@@ -1,15 +1,16 @@
 //! `warren bench fsync`: append 4 KiB and fsync, by one and by several writers at once.
 //!
 //! Each writer has a file of its own and is a client of its own. A run goes in rounds; in a round the writers
-//! of each number append a batch to Warren, then to files in the pool file's own directory, so both
-//! come to rest on one device. What the device was asked for on Warren's behalf is read off the cells' vitals
+//! of each number append a batch to Warren, then to files of a file system on the same device or one that is
+//! its equal ([`Medium`]); one writes to the bare device, which is the floor. What the device was asked for on Warren's behalf is read off the cells' vitals
 //! before and after each batch.
 //!
 //! ```text
 //! warren    a writer through the client library      kernel   a writer through system calls
-//! report    the result as text
+//! bare      a writer to the bare device            report   the result as text
 //! ```
 
+mod bare;
 mod kernel;
 mod report;
 mod warren;
@@ -21,10 +22,13 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use warren_base::Errno;
 
+use crate::client::file_system_of;
 use crate::error::BenchError;
 use crate::ground::{Ground, Interruption};
 use crate::machine::Machine;
+use crate::medium::{Medium, Places};
 use crate::sample::{Figures, median, median_ratio};
+use bare::Bare;
 use kernel::KernelWriters;
 use warren::WarrenWriters;
 
@@ -39,8 +43,9 @@ const ROUNDS_BEFORE: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FsyncOptions {
-    /// Where the temporary pool is made, and the files to compare with.
+    /// Where the temporary pool is made, and the files to compare with, or what loop devices are over.
     pub directory: PathBuf,
+    pub on: Medium,
     pub rounds: u32,
     /// Appends of each writer in a batch.
     pub calls: u32,
@@ -50,7 +55,8 @@ pub struct FsyncOptions {
 
 impl Default for FsyncOptions {
     fn default() -> Self {
-        Self { directory: std::env::temp_dir(), rounds: 40, calls: 50, alone: false }
+        let directory = std::env::temp_dir();
+        Self { directory, on: Medium::File, rounds: 40, calls: 50, alone: false }
     }
 }
 
@@ -58,6 +64,7 @@ impl Default for FsyncOptions {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FsyncReport {
     pub machine: Machine,
+    pub on: Medium,
     pub rounds: u32,
     pub calls: u32,
     pub widths: Vec<Width>,
@@ -70,7 +77,8 @@ pub struct Width {
     pub warren: Speed,
     /// What the device was asked for, for each append.
     pub device: PerAppend,
-    pub other: Option<Other>,
+    /// The bare device if it was one writer, and the file system.
+    pub others: Vec<Other>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -130,19 +138,21 @@ struct Measured {
 /// [`warren_runtime::dispatch`].
 pub fn run(options: &FsyncOptions) -> Result<FsyncReport, BenchError> {
     let interruption = Interruption::watch()?;
-    let ground = Ground::start(&options.directory, 1)?;
-    let mut contenders: Vec<Box<dyn Contender>> =
-        vec![Box::new(WarrenWriters::new(ground.pool(), WIDTHS[WIDTHS.len() - 1])?)];
-    if !options.alone {
-        let files = KernelWriters::new(&options.directory, WIDTHS[WIDTHS.len() - 1])?;
-        contenders.push(Box::new(files));
-    }
+    let places = Places::new(options.on, &options.directory)?;
+    let ground = match &places.pool {
+        Some(device) => Ground::on_device(device, 1)?,
+        None => Ground::start(&options.directory, 1)?,
+    };
+    let mut contenders = contenders(options, &places, &ground)?;
     let mut measured: Vec<[Measured; WIDTHS.len()]> =
         contenders.iter().map(|_| Default::default()).collect();
     for round in 0..ROUNDS_BEFORE + options.rounds {
         for (at, width) in WIDTHS.into_iter().enumerate() {
             for (contender, into) in contenders.iter_mut().zip(&mut measured) {
                 interruption.check()?;
+                if contender.writers().len() < width {
+                    continue;
+                }
                 let batch = run_batch(contender.as_mut(), width, options.calls)?;
                 if round >= ROUNDS_BEFORE {
                     into[at].add(batch);
@@ -153,7 +163,28 @@ pub fn run(options: &FsyncOptions) -> Result<FsyncReport, BenchError> {
     let machine = Machine::here();
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
     let widths = (0..WIDTHS.len()).map(|at| result(at, &names, &measured, options)).collect();
-    Ok(FsyncReport { machine, rounds: options.rounds, calls: options.calls, widths })
+    let (on, rounds, calls) = (options.on, options.rounds, options.calls);
+    Ok(FsyncReport { machine, on, rounds, calls, widths })
+}
+
+/// Warren first.
+fn contenders(
+    options: &FsyncOptions,
+    places: &Places,
+    ground: &Ground,
+) -> Result<Vec<Box<dyn Contender>>, BenchError> {
+    let most = WIDTHS[WIDTHS.len() - 1];
+    let mut contenders: Vec<Box<dyn Contender>> =
+        vec![Box::new(WarrenWriters::new(ground.pool(), most)?)];
+    if !options.alone {
+        let name = match options.on {
+            Medium::File => file_system_of(&options.directory).unwrap_or("kernel"),
+            Medium::Loop | Medium::Zram => "ext4",
+        };
+        contenders.push(Box::new(Bare::new(&places.bare)?));
+        contenders.push(Box::new(KernelWriters::new(name, &places.directory, most)?));
+    }
+    Ok(contenders)
 }
 
 /// All writers start together, each with a thread of its own.
@@ -247,10 +278,16 @@ fn result(
         blocks: per_append(warren.counts.blocks),
         flushes: per_append(warren.counts.flushes),
     };
-    let other = measured.get(1).map(|other| Other {
-        name: names[1].to_owned(),
+    let others =
+        names.iter().zip(measured).skip(1).filter(|(_, other)| !other[at].batches.is_empty());
+    let others = others.map(|(name, other)| Other {
+        name: (*name).to_owned(),
         speed: other[at].speed(),
         ratio: median_ratio(&other[at].batches, &warren.batches),
     });
-    Width { writers, warren: warren.speed(), device, other }
+    Width { writers, warren: warren.speed(), device, others: others.collect() }
+}
+
+fn errno_of(error: std::io::Error) -> Errno {
+    error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
 }

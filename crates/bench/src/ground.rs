@@ -96,7 +96,7 @@ pub fn format_options() -> FormatOptions {
 /// A fleet on a pool of its own. The fields are dropped in order: the fleet, then its pool.
 pub struct Ground {
     fleet: warren_runtime::Fleet,
-    _scratch: Scratch,
+    _scratch: Option<Scratch>,
 }
 
 impl Ground {
@@ -108,8 +108,21 @@ impl Ground {
     pub fn start_with_log(parent: &Path, cells: u16, log_bytes: u64) -> Result<Self, BenchError> {
         let scratch = Scratch::new(parent)?;
         let pool = scratch.path().join("pool");
-        make_pool(&pool, &FormatOptions { log_bytes, ..format_options() })?;
-        let fleet = start_fleet(&ServeOptions::new(&pool, cells), Lifetime::WithStarter)?;
+        let options = FormatOptions { log_bytes, ..format_options() };
+        let file = PoolFile::create(&pool, POOL_BYTES / BLOCK_SIZE as u64);
+        make_pool(file.map_err(FleetError::from)?, &options)?;
+        Self::serve(&pool, cells, Some(scratch))
+    }
+
+    /// On a device of at least [`POOL_BYTES`].
+    pub fn on_device(device: &Path, cells: u16) -> Result<Self, BenchError> {
+        let file = PoolFile::open_exclusive(device).map_err(FleetError::from)?;
+        make_pool(file, &format_options())?;
+        Self::serve(device, cells, None)
+    }
+
+    fn serve(pool: &Path, cells: u16, scratch: Option<Scratch>) -> Result<Self, BenchError> {
+        let fleet = start_fleet(&ServeOptions::new(pool, cells), Lifetime::WithStarter)?;
         Ok(Self { fleet, _scratch: scratch })
     }
 
@@ -124,9 +137,8 @@ impl Ground {
     }
 }
 
-fn make_pool(path: &Path, options: &FormatOptions) -> Result<(), BenchError> {
+fn make_pool(file: PoolFile, options: &FormatOptions) -> Result<(), BenchError> {
     let device = |error: DeviceError| BenchError::Fleet(FleetError::from(error));
-    let file = PoolFile::create(path, POOL_BYTES / BLOCK_SIZE as u64).map_err(device)?;
     fill_logs(&file, options.log_bytes / BLOCK_SIZE as u64).map_err(device)?;
     let image = image(options).expect("the options are legal");
     for (block, bytes) in image {

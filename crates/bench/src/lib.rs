@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! client   one client and one cell, in memory, beside the same calls on other file systems
-//! fsync    append and fsync by one and by several, beside the same on the pool's own file system
+//! fsync    append and fsync by one and by several, beside the same on a file system and on the bare device
 //! recovery  how long nobody is answered after a kill of a cell, and of a fleet, with full logs
 //! lone_cell  a cell's state machine alone, without processes and shared memory
 //! ground   a pool and a fleet of its own for a benchmark, gone afterwards
+//! medium   what pools and what they are compared with lie on: files, loop devices, memory
 //! sample   times of batches, medians and tails
 //! machine  the processors: pinning, and what they are
 //! ```
@@ -21,10 +22,12 @@ pub mod fsync;
 mod ground;
 mod lone_cell;
 mod machine;
+mod medium;
 pub mod recovery;
 mod sample;
 
 pub use error::BenchError;
 pub use lone_cell::LoneCell;
 pub use machine::Machine;
+pub use medium::Medium;
 pub use sample::Figures;

@@ -26,8 +26,6 @@ pub(crate) struct Page {
     pub(crate) frame: FrameNo,
     pub(crate) state: PageState,
     pub(crate) writing: Option<IoId>,
-    /// Changed since a step of the log last told where the page is, or what is in it.
-    pub(crate) uncovered: bool,
     /// Written, but no flush since: the device may lose it.
     unflushed: bool,
     pins: u16,
@@ -55,17 +53,21 @@ pub(crate) type PageNo = (Ino, u64);
 #[derive(Debug, Default)]
 struct DirtySet {
     pages: BTreeSet<PageNo>,
+    /// Those changed since a step of the log last told where the page is, or what is in it.
+    uncovered: BTreeSet<PageNo>,
     by_shard: HashMap<ShardId, u64, FixedState>,
 }
 
 impl DirtySet {
     fn insert(&mut self, at: PageNo) {
+        self.uncovered.insert(at);
         if self.pages.insert(at) {
             *self.by_shard.entry(at.0.shard()).or_default() += 1;
         }
     }
 
     fn remove(&mut self, at: PageNo) {
+        self.uncovered.remove(&at);
         if self.pages.remove(&at) {
             *self.by_shard.get_mut(&at.0.shard()).expect("counted when it became dirty") -= 1;
         }
@@ -172,15 +174,8 @@ impl Cache {
 
     /// A page that is not in the cache comes in.
     pub(crate) fn insert(&mut self, at: PageNo, frame: FrameNo, state: PageState) {
-        let page = Page {
-            frame,
-            state,
-            writing: None,
-            uncovered: state == PageState::Dirty,
-            unflushed: false,
-            pins: 0,
-            referenced: true,
-        };
+        let page =
+            Page { frame, state, writing: None, unflushed: false, pins: 0, referenced: true };
         let old = self.files.entry(at.0).or_default().insert(at.1, page);
         assert!(old.is_none(), "page {at:?} is in the cache already");
         if state == PageState::Dirty {
@@ -202,11 +197,8 @@ impl Cache {
 
     pub(crate) fn mark_dirty(&mut self, at: PageNo) {
         let page = self.get_mut(at).expect("only a page in the cache becomes dirty");
-        page.uncovered = true;
-        if page.state != PageState::Dirty {
-            page.state = PageState::Dirty;
-            self.dirty.insert(at);
-        }
+        page.state = PageState::Dirty;
+        self.dirty.insert(at);
     }
 
     /// The page moves to `frame`. Returns whether the frame it had is left to an I/O; else it is the
@@ -222,7 +214,6 @@ impl Cache {
     pub(crate) fn start_write(&mut self, at: PageNo, io: IoId) {
         let page = self.get_mut(at).expect("only a page in the cache is written");
         page.state = PageState::Clean;
-        page.uncovered = false;
         page.writing = Some(io);
         self.dirty.remove(at);
     }
@@ -290,17 +281,14 @@ impl Cache {
 
     /// Dirty pages of a file that no step of the log covers.
     pub(crate) fn uncovered_pages(&self, ino: Ino) -> Vec<(u64, FrameNo)> {
-        let pages = self.dirty_from((ino, 0)).take_while(|at| at.0 == ino);
-        let page = |at: PageNo| self.files.get(&at.0)?.get(&at.1).map(|page| (at.1, *page));
-        let uncovered = pages.filter_map(page).filter(|(_, page)| page.uncovered);
-        uncovered.map(|(number, page)| (number, page.frame)).collect()
+        let Some(file) = self.files.get(&ino) else { return Vec::new() };
+        let pages = self.dirty.uncovered.range((ino, 0)..=(ino, u64::MAX));
+        pages.map(|(_, number)| (*number, file[number].frame)).collect()
     }
 
     /// A step of the log says what is in the page.
     pub(crate) fn cover(&mut self, at: PageNo) {
-        if let Some(page) = self.get_mut(at) {
-            page.uncovered = false;
-        }
+        self.dirty.uncovered.remove(&at);
     }
 
     /// The read of the page into `frame` is over. A page that could not be read is dropped.
@@ -390,6 +378,28 @@ mod tests {
         cache.finish_write(at, old, io, true);
         assert_eq!(cache.take_frame(), Some(old));
         assert_eq!(cache.page(at).unwrap().state, PageState::Dirty);
+    }
+
+    #[test]
+    fn what_no_step_covers_is_what_changed_since_the_last_one_did() {
+        let mut cache = Cache::new(NODE_FRAMES_MIN as u32 + 3);
+        let other = Ino(FILE.0 + 1);
+        let frames = [(FILE, 7), (other, 0), (FILE, 3)].map(|at| {
+            let frame = cache.take_frame().unwrap();
+            cache.insert(at, frame, PageState::Dirty);
+            frame
+        });
+        assert_eq!(cache.uncovered_pages(FILE), [(3, frames[2]), (7, frames[0])]);
+        cache.cover((FILE, 3));
+        assert_eq!(cache.uncovered_pages(FILE), [(7, frames[0])]);
+        cache.mark_dirty((FILE, 3));
+        cache.start_write((FILE, 7), IoId(1));
+        assert_eq!(cache.uncovered_pages(FILE), [(3, frames[2])]);
+        cache.finish_write((FILE, 7), frames[0], IoId(1), false);
+        assert_eq!(cache.uncovered_pages(FILE), [(3, frames[2]), (7, frames[0])]);
+        cache.drop_pages(FILE, 0..=u64::MAX);
+        assert!(cache.uncovered_pages(FILE).is_empty());
+        assert_eq!(cache.uncovered_pages(other), [(0, frames[1])]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
 
 use crate::size;
@@ -274,7 +274,7 @@ pub struct Bench {
 pub enum BenchTask {
     /// One client and one cell, in memory, beside the same calls on other file systems
     Client(BenchClient),
-    /// Append and fsync by one and by several, beside the same on the pool's own file system
+    /// Append and fsync by one and by several, beside the same on a file system and on the bare device
     Fsync(BenchFsync),
     /// How long nobody is answered after a kill of a cell, and of a fleet, with full logs
     Recovery(BenchRecovery),
@@ -296,11 +296,25 @@ pub struct BenchRecovery {
     pub json: bool,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+pub enum BenchOn {
+    /// A file beside files of the same file system
+    File,
+    /// A loop device beside an ext4 on another, over two files; needs root
+    Loop,
+    /// A zram device, which is memory, beside an ext4 on another; needs root
+    Zram,
+}
+
 #[derive(Args)]
 pub struct BenchFsync {
-    /// Where the temporary pool and the files to compare with are made [default: the temporary directory]
+    /// Where the temporary pool and the files to compare with are made, or the files under loop devices
+    /// [default: the temporary directory]
     #[arg(long)]
     pub directory: Option<PathBuf>,
+    /// What the pool lies on, and what it is compared with
+    #[arg(long, value_enum, value_name = "MEDIUM", default_value_t = BenchOn::File)]
+    pub on: BenchOn,
     /// Rounds that are counted
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,

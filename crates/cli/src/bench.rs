@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use warren_bench::BenchError;
 use warren_bench::client::{self, ClientOptions};
 use warren_bench::fsync::{self, FsyncOptions};
 use warren_bench::recovery::{self, RecoveryOptions};
+use warren_bench::{BenchError, Medium};
 
-use crate::arguments::{Bench, BenchClient, BenchFsync, BenchRecovery, BenchTask};
+use crate::arguments::{Bench, BenchClient, BenchFsync, BenchOn, BenchRecovery, BenchTask};
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
 
@@ -30,7 +30,7 @@ fn perform_recovery(arguments: &BenchRecovery) -> Result<ExitCode, Failure> {
     if arguments.json {
         print_json(&report)?;
     } else {
-        print!("{report}");
+        output::print(format_args!("{report}"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -39,6 +39,11 @@ fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {
     let usual = FsyncOptions::default();
     let options = FsyncOptions {
         directory: arguments.directory.clone().unwrap_or(usual.directory),
+        on: match arguments.on {
+            BenchOn::File => Medium::File,
+            BenchOn::Loop => Medium::Loop,
+            BenchOn::Zram => Medium::Zram,
+        },
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         calls: arguments.calls.unwrap_or(usual.calls),
         alone: arguments.alone,

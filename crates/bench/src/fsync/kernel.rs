@@ -1,20 +1,18 @@
 //! Writers through system calls: `O_APPEND`, `write`, `fsync`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::os::fd::AsFd;
 
+use rustix::fs::{Mode, OFlags, openat};
 use warren_base::Errno;
 
-use super::{APPEND_BYTES, Contender, Counts, Writer};
-use crate::client::file_system_of;
+use super::{APPEND_BYTES, Contender, Counts, Writer, errno_of};
 use crate::error::{BenchError, system};
-use crate::ground::Scratch;
 
 pub(super) struct KernelWriters {
     name: &'static str,
     writers: Vec<Box<dyn Writer>>,
-    _scratch: Scratch,
 }
 
 struct KernelWriter {
@@ -23,17 +21,16 @@ struct KernelWriter {
 }
 
 impl KernelWriters {
-    pub fn new(parent: &Path, count: usize) -> Result<Self, BenchError> {
-        let scratch = Scratch::new(parent)?;
+    pub fn new(name: &'static str, directory: impl AsFd, count: usize) -> Result<Self, BenchError> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
         let mut writers: Vec<Box<dyn Writer>> = Vec::with_capacity(count);
         for at in 0..count {
-            let path = scratch.path().join(format!("file-{at}"));
-            let file = OpenOptions::new().append(true).create_new(true).open(path);
-            let file = file.map_err(system("make a file"))?;
+            let (path, mode) = (format!("file-{at}"), Mode::RUSR | Mode::WUSR);
+            let file = openat(&directory, path, flags | OFlags::CLOEXEC, mode);
+            let file = file.map_err(system("make a file"))?.into();
             writers.push(Box::new(KernelWriter { file, bytes: [7; APPEND_BYTES] }));
         }
-        let name = file_system_of(parent).unwrap_or("kernel");
-        Ok(Self { name, writers, _scratch: scratch })
+        Ok(Self { name, writers })
     }
 }
 
@@ -55,6 +52,6 @@ impl Contender for KernelWriters {
 impl Writer for KernelWriter {
     fn append(&mut self) -> Result<(), Errno> {
         let done = self.file.write_all(&self.bytes).and_then(|()| self.file.sync_all());
-        done.map_err(|error| error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO))
+        done.map_err(errno_of)
     }
 }

@@ -1,0 +1,196 @@
+//! What a pool, and what it is compared with, lie on: files side by side, or devices of one kind that are made
+//! for the benchmark.
+//!
+//! ```text
+//!           pool                compared with                    bare
+//! file      a file              a directory beside it            a file beside it
+//! loop      a loop device       ext4 on another, in no           a third
+//! zram      compressed memory   directory: nobody else sees it   a third
+//! ```
+//!
+//! A loop device has the kernel's leave to end with its last user, its file has no name any more, and
+//! a mount in no directory ends with its descriptor: of those nothing is left whatever happens. A zram
+//! device is taken down when it is dropped.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{BenchError, system};
+use crate::ground::{POOL_BYTES, Scratch};
+
+/// How long somebody may still hold a device that is taken down: udev looks at it, a cell ends.
+const STILL_IN_USE: Duration = Duration::from_secs(10);
+
+/// Bytes written to the bare device, round and round.
+pub const BARE_BYTES: u64 = 16 << 20;
+
+const ZRAM: &str = "/sys/class/zram-control";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Medium {
+    #[default]
+    File,
+    Loop,
+    Zram,
+}
+
+/// A place for each contender. The devices go after what is on them.
+pub struct Places {
+    /// A directory to compare with.
+    pub directory: OwnedFd,
+    /// [`BARE_BYTES`] that can be written to, and were.
+    pub bare: PathBuf,
+    /// Where the pool comes, if not in a file of its own.
+    pub pool: Option<PathBuf>,
+    _devices: Vec<Device>,
+    _scratch: Option<Scratch>,
+}
+
+enum Device {
+    Loop { path: PathBuf, _held: File },
+    Zram { number: u32 },
+}
+
+impl Places {
+    pub fn new(medium: Medium, parent: &Path) -> Result<Self, BenchError> {
+        if medium == Medium::File {
+            return Self::in_directory(parent);
+        }
+        if !rustix::process::geteuid().is_root() {
+            let why = "only root can make devices: run it as root, or with `--on file`";
+            return Err(BenchError::Unavailable(why.to_owned()));
+        }
+        let pool = Device::new(medium, parent, POOL_BYTES)?;
+        let other = Device::new(medium, parent, POOL_BYTES)?;
+        let bare = Device::new(medium, parent, BARE_BYTES)?;
+        fill(&bare.path(), BARE_BYTES)?;
+        let directory = mount_ext4(&other.path())?;
+        Ok(Self {
+            directory,
+            bare: bare.path(),
+            pool: Some(pool.path()),
+            _devices: vec![pool, other, bare],
+            _scratch: None,
+        })
+    }
+
+    fn in_directory(parent: &Path) -> Result<Self, BenchError> {
+        let scratch = Scratch::new(parent)?;
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let directory = openat(CWD, scratch.path(), flags, Mode::empty())
+            .map_err(system("open a directory"))?;
+        let bare = scratch.path().join("bare");
+        fill(&bare, BARE_BYTES)?;
+        Ok(Self { directory, bare, pool: None, _devices: Vec::new(), _scratch: Some(scratch) })
+    }
+}
+
+impl Device {
+    fn new(medium: Medium, parent: &Path, bytes: u64) -> Result<Self, BenchError> {
+        match medium {
+            Medium::File => unreachable!("a file is no device"),
+            Medium::Loop => Self::over_file(parent, bytes),
+            Medium::Zram => Self::in_memory(bytes),
+        }
+    }
+
+    /// Over a file whose blocks are all there, so that no write has to find any.
+    fn over_file(parent: &Path, bytes: u64) -> Result<Self, BenchError> {
+        let scratch = Scratch::new(parent)?;
+        let file = scratch.path().join("loop");
+        fill(&file, bytes)?;
+        let arguments = ["--find", "--show", "--direct-io=on"].map(Path::new);
+        let said = perform("losetup", "util-linux", &[&arguments[..], &[&file]].concat())?;
+        let path = PathBuf::from(said.trim());
+        let held = File::open(&path).map_err(system(&format!("open {}", path.display())));
+        // While somebody has it open this means: when nobody has.
+        perform("losetup", "util-linux", &[Path::new("--detach"), &path])?;
+        Ok(Self::Loop { path, _held: held? })
+    }
+
+    fn in_memory(bytes: u64) -> Result<Self, BenchError> {
+        let number = fs::read_to_string(format!("{ZRAM}/hot_add")).map_err(|_| {
+            let why = "this kernel has no zram: load it with `modprobe zram`";
+            BenchError::Unavailable(why.to_owned())
+        })?;
+        let number = number.trim().parse().map_err(std::io::Error::other);
+        let number = number.map_err(system("make a zram device"))?;
+        let device = Self::Zram { number };
+        let size = format!("/sys/block/zram{number}/disksize");
+        fs::write(&size, bytes.to_string()).map_err(system(&format!("write {size}")))?;
+        Ok(device)
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Loop { path, .. } => path.clone(),
+            Self::Zram { number } => PathBuf::from(format!("/dev/zram{number}")),
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let Self::Zram { number } = *self else { return };
+        let until = Instant::now() + STILL_IN_USE;
+        while let Err(error) = fs::write(format!("{ZRAM}/hot_remove"), number.to_string()) {
+            if Instant::now() >= until {
+                warren_runtime::note(format_args!("/dev/zram{number} is left behind: {error}"));
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Zeros, on the device.
+fn fill(path: &Path, bytes: u64) -> Result<(), BenchError> {
+    let filled = || {
+        let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
+        let zeros = vec![0; 1 << 20];
+        for _ in 0..bytes / zeros.len() as u64 {
+            file.write_all(&zeros)?;
+        }
+        file.sync_all()
+    };
+    filled().map_err(system(&format!("fill {}", path.display())))
+}
+
+/// A new ext4 as `mkfs.ext4` makes it, but with nothing left to be initialised in the background.
+fn mount_ext4(device: &Path) -> Result<OwnedFd, BenchError> {
+    let at_once = "lazy_itable_init=0,lazy_journal_init=0";
+    let arguments = ["-q", "-F", "-E", at_once].map(Path::new);
+    perform("mkfs.ext4", "e2fsprogs", &[&arguments[..], &[device]].concat())?;
+    let mounted = || {
+        let fs = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&fs, "source", device)?;
+        fsconfig_create(&fs)?;
+        fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+    };
+    mounted().map_err(system(&format!("mount ext4 from {}", device.display())))
+}
+
+/// Runs a program of that package, and returns what it said.
+fn perform(program: &str, package: &str, arguments: &[&Path]) -> Result<String, BenchError> {
+    let run = Command::new(program)
+        .args(arguments)
+        .output()
+        .map_err(|_| BenchError::Unavailable(format!("{program} is missing: install {package}")))?;
+    if !run.status.success() {
+        let said = String::from_utf8_lossy(&run.stderr);
+        return Err(BenchError::Unavailable(format!("{program} failed: {}", said.trim())));
+    }
+    Ok(String::from_utf8_lossy(&run.stdout).into_owned())
+}
