@@ -45,7 +45,7 @@ impl Device {
         let options = FormatOptions {
             size_bytes: 32 << 20,
             shards: SHARDS,
-            log_bytes: warren_disk::format::LOG_MIN,
+            log_bytes: 8 * warren_disk::format::LOG_MIN,
             uuid: *b"0123456789abcdef",
             secret: 1,
             now: Timestamp(0),
