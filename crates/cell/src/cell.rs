@@ -390,6 +390,12 @@ impl Cell {
                 task.checkpointed = self.chunks.are_certain();
                 self.wait(id, task, Wait::Checkpoint, out);
             }
+            // Another cell's log is full.
+            Err(Stop::Fail(Errno::EAGAIN)) if task.txn.is_some() => {
+                self.release_txn(&mut task, out);
+                task.txn = None;
+                self.wait(id, task, Wait::Checkpoint, out);
+            }
             Err(Stop::Fail(errno)) => {
                 self.release_txn(&mut task, out);
                 self.finish(&task, Some((Err(errno), 0)), out);
