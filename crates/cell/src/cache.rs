@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use warren_base::{FixedState, Ino, ShardId};
+use warren_base::{BlockNo, FixedState, Ino, ShardId};
 
 use crate::{FrameNo, IoId};
 
@@ -28,6 +28,8 @@ pub(crate) struct Page {
     pub(crate) writing: Option<IoId>,
     /// Changed since a step of the log last told where the page is, or what is in it.
     pub(crate) uncovered: bool,
+    /// Where it was to be written as it is now, and could not be.
+    pub(crate) failed: Option<BlockNo>,
     /// Written, but no flush since: the device may lose it.
     unflushed: bool,
     pins: u16,
@@ -177,6 +179,7 @@ impl Cache {
             state,
             writing: None,
             uncovered: state == PageState::Dirty,
+            failed: None,
             unflushed: false,
             pins: 0,
             referenced: true,
@@ -202,7 +205,7 @@ impl Cache {
 
     pub(crate) fn mark_dirty(&mut self, at: PageNo) {
         let page = self.get_mut(at).expect("only a page in the cache becomes dirty");
-        page.uncovered = true;
+        (page.uncovered, page.failed) = (true, None);
         if page.state != PageState::Dirty {
             page.state = PageState::Dirty;
             self.dirty.insert(at);
@@ -222,18 +225,19 @@ impl Cache {
     pub(crate) fn start_write(&mut self, at: PageNo, io: IoId) {
         let page = self.get_mut(at).expect("only a page in the cache is written");
         page.state = PageState::Clean;
-        page.uncovered = false;
+        (page.uncovered, page.failed) = (false, None);
         page.writing = Some(io);
         self.dirty.remove(at);
     }
 
-    /// The write of the page from `frame` is over. A page that could not be written is dirty again.
+    /// The write of the page from `frame` is over. A page that could not be written to `block` is dirty again.
     /// Returns whether the frame's entry in the table is of no more use.
     pub(crate) fn finish_write(
         &mut self,
         at: PageNo,
         frame: FrameNo,
         io: IoId,
+        block: BlockNo,
         written: bool,
     ) -> bool {
         match self.get_mut(at) {
@@ -244,6 +248,7 @@ impl Cache {
                     self.unflushed.push(at);
                 } else {
                     self.mark_dirty(at);
+                    self.get_mut(at).expect("just seen").failed = Some(block);
                 }
                 written
             }
@@ -387,7 +392,7 @@ mod tests {
         cache.move_page(at, new);
         cache.mark_dirty(at);
         assert_eq!(cache.take_frame(), None);
-        cache.finish_write(at, old, io, true);
+        cache.finish_write(at, old, io, BlockNo(1), true);
         assert_eq!(cache.take_frame(), Some(old));
         assert_eq!(cache.page(at).unwrap().state, PageState::Dirty);
     }
