@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use warren_base::{FixedState, Ino, ShardId};
+use warren_base::{BlockNo, FixedState, Ino, ShardId};
 
 use crate::{FrameNo, IoId};
 
@@ -26,6 +26,11 @@ pub(crate) struct Page {
     pub(crate) frame: FrameNo,
     pub(crate) state: PageState,
     pub(crate) writing: Option<IoId>,
+    /// Changed since a step of the log last told where the page is, or what is in it; then it is among those of
+    /// the [`DirtySet`].
+    uncovered: bool,
+    /// Where it was to be written as it is now, and could not be.
+    pub(crate) failed: Option<BlockNo>,
     /// Written, but no flush since: the device may lose it.
     unflushed: bool,
     pins: u16,
@@ -174,8 +179,16 @@ impl Cache {
 
     /// A page that is not in the cache comes in.
     pub(crate) fn insert(&mut self, at: PageNo, frame: FrameNo, state: PageState) {
-        let page =
-            Page { frame, state, writing: None, unflushed: false, pins: 0, referenced: true };
+        let page = Page {
+            frame,
+            state,
+            writing: None,
+            uncovered: state == PageState::Dirty,
+            failed: None,
+            unflushed: false,
+            pins: 0,
+            referenced: true,
+        };
         let old = self.files.entry(at.0).or_default().insert(at.1, page);
         assert!(old.is_none(), "page {at:?} is in the cache already");
         if state == PageState::Dirty {
@@ -197,8 +210,13 @@ impl Cache {
 
     pub(crate) fn mark_dirty(&mut self, at: PageNo) {
         let page = self.get_mut(at).expect("only a page in the cache becomes dirty");
-        page.state = PageState::Dirty;
-        self.dirty.insert(at);
+        page.failed = None;
+        let was_covered = !std::mem::replace(&mut page.uncovered, true);
+        if std::mem::replace(&mut page.state, PageState::Dirty) != PageState::Dirty {
+            self.dirty.insert(at);
+        } else if was_covered {
+            self.dirty.uncovered.insert(at);
+        }
     }
 
     /// The page moves to `frame`. Returns whether the frame it had is left to an I/O; else it is the
@@ -214,17 +232,19 @@ impl Cache {
     pub(crate) fn start_write(&mut self, at: PageNo, io: IoId) {
         let page = self.get_mut(at).expect("only a page in the cache is written");
         page.state = PageState::Clean;
+        (page.uncovered, page.failed) = (false, None);
         page.writing = Some(io);
         self.dirty.remove(at);
     }
 
-    /// The write of the page from `frame` is over. A page that could not be written is dirty again.
+    /// The write of the page from `frame` is over. A page that could not be written to `block` is dirty again.
     /// Returns whether the frame's entry in the table is of no more use.
     pub(crate) fn finish_write(
         &mut self,
         at: PageNo,
         frame: FrameNo,
         io: IoId,
+        block: BlockNo,
         written: bool,
     ) -> bool {
         match self.get_mut(at) {
@@ -235,6 +255,7 @@ impl Cache {
                     self.unflushed.push(at);
                 } else {
                     self.mark_dirty(at);
+                    self.get_mut(at).expect("just seen").failed = Some(block);
                 }
                 written
             }
@@ -288,6 +309,9 @@ impl Cache {
 
     /// A step of the log says what is in the page.
     pub(crate) fn cover(&mut self, at: PageNo) {
+        if let Some(page) = self.get_mut(at) {
+            page.uncovered = false;
+        }
         self.dirty.uncovered.remove(&at);
     }
 
@@ -375,7 +399,7 @@ mod tests {
         cache.move_page(at, new);
         cache.mark_dirty(at);
         assert_eq!(cache.take_frame(), None);
-        cache.finish_write(at, old, io, true);
+        cache.finish_write(at, old, io, BlockNo(1), true);
         assert_eq!(cache.take_frame(), Some(old));
         assert_eq!(cache.page(at).unwrap().state, PageState::Dirty);
     }
@@ -395,7 +419,7 @@ mod tests {
         cache.mark_dirty((FILE, 3));
         cache.start_write((FILE, 7), IoId(1));
         assert_eq!(cache.uncovered_pages(FILE), [(3, frames[2])]);
-        cache.finish_write((FILE, 7), frames[0], IoId(1), false);
+        cache.finish_write((FILE, 7), frames[0], IoId(1), BlockNo(9), false);
         assert_eq!(cache.uncovered_pages(FILE), [(3, frames[2]), (7, frames[0])]);
         cache.drop_pages(FILE, 0..=u64::MAX);
         assert!(cache.uncovered_pages(FILE).is_empty());

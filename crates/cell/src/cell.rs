@@ -344,7 +344,9 @@ impl Cell {
             Order::Drain { number } => self.drain(number, out),
             Order::Write { number, count } => self.start_writing(number, count),
             Order::Switched { number } => self.switched(number, out),
-            Order::Failed { number, errno } => self.checkpoint_failed(number, errno, out),
+            Order::Failed { number, errno, broken } => {
+                self.checkpoint_failed(number, errno, broken, out);
+            }
             Order::Cut { ends } => self.cut_log(&ends, out),
             Order::Replay => self.start_replay(),
             Order::Claimed { chunks } => self.chunks_claimed(&chunks, out),
@@ -388,6 +390,12 @@ impl Cell {
                 self.release_txn(&mut task, out);
                 task.txn = None;
                 task.checkpointed = self.chunks.are_certain();
+                self.wait(id, task, Wait::Checkpoint, out);
+            }
+            // Another cell's log is full.
+            Err(Stop::Fail(Errno::EAGAIN)) if task.txn.is_some() => {
+                self.release_txn(&mut task, out);
+                task.txn = None;
                 self.wait(id, task, Wait::Checkpoint, out);
             }
             Err(Stop::Fail(errno)) => {

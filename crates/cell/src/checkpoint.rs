@@ -84,6 +84,11 @@ impl Checkpoint {
     pub(crate) fn is_drained(&self) -> bool {
         self.phase != Phase::Idle
     }
+
+    /// Whether one has begun that writes what is dirty now, or finds that it cannot.
+    pub(crate) const fn is_to_write(&self) -> bool {
+        matches!(self.phase, Phase::Draining { .. } | Phase::Fixing | Phase::Writing)
+    }
 }
 
 impl Cell {
@@ -133,6 +138,7 @@ impl Cell {
             self.place_pages(usize::MAX, out)?;
             self.seal(Cause::Cell, out);
         }
+        self.check_log()?;
         let ids = self.shards.ids().to_vec();
         // From here on nothing waits: this is the state.
         let mut written = Written::default();
@@ -141,11 +147,10 @@ impl Cell {
         }
         // Chunks that were claimed for the trees go before, the session that goes on comes behind.
         self.seal(Cause::Cell, out);
-        written.log_start = self.log.start();
-        if !self.log.is_fresh() {
-            written.log_start = self.log.pad(out.memory);
-            self.snapshot_session(out);
-        }
+        written.log_start = match self.log.snapshot() {
+            Some(start) => start,
+            None => self.snapshot_session(out),
+        };
         if self.checkpoint.count {
             let departing = self.shards.values().flat_map(|shard| shard.space.departing());
             written.free = Some(self.chunks.count(departing.copied()));
@@ -158,10 +163,17 @@ impl Cell {
         Ok(())
     }
 
-    /// Logs anew what of the session was logged before the checkpoint.
-    fn snapshot_session<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    /// Whether the log has room for a checkpoint. It may lack it only where many have failed.
+    fn check_log(&self) -> Result<(), Errno> {
+        let session = self.opens.count() + self.file_locks.count();
+        if self.log.may_checkpoint(session) { Ok(()) } else { Err(Errno::ENOSPC) }
+    }
+
+    /// Logs anew what of the session was logged before the checkpoint. Returns where that begins.
+    fn snapshot_session<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Lsn {
         /// Steps of one record, of at most about 64 bytes.
         const BATCH: usize = 512;
+        let start = self.log.pad(out.memory);
         let opened = |(handle, file): &(Handle, crate::open::OpenFile)| Step::Opened {
             handle: *handle,
             client: file.client,
@@ -182,7 +194,8 @@ impl Cell {
             self.log.note(&Step::Unanswered { request });
             self.seal(Cause::Cell, out);
         }
-        self.log.snapshot_taken();
+        self.log.snapshot_taken(start);
+        start
     }
 
     /// The state could not be fixed: there is no checkpoint this time.
@@ -315,12 +328,16 @@ impl Cell {
         &mut self,
         number: u64,
         errno: Errno,
+        broken: bool,
         out: &mut Out<'_, M>,
     ) {
         if self.checkpoint.number != number {
             return;
         }
         self.undo_checkpoint();
+        if broken {
+            self.hold_log_for_good(errno);
+        }
         self.still_held(errno, out);
         self.end_checkpoint();
         self.tasks.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
@@ -348,7 +365,6 @@ impl Cell {
             shard.changed = true;
         }
         self.replay.applied.append(&mut self.checkpoint.applied);
-        self.log.snapshot_failed();
     }
 
     fn end_checkpoint(&mut self) {
@@ -360,6 +376,10 @@ impl Cell {
     pub(crate) fn write_back<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         // Which blocks are free is known only when all records are replayed.
         if self.replay.needs_image() {
+            return;
+        }
+        // What has failed is tried again by checkpoints alone: each try takes some of the log.
+        if self.log.faulty {
             return;
         }
         // A checkpoint writes everything itself, and waits for all writes that were started.
@@ -406,6 +426,10 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<(), Stop> {
         let (ino, id) = (first.0, first.0.shard());
+        if !self.may_place_twice(id) && self.write_again(first, out) {
+            return Ok(());
+        }
+        self.check_log()?;
         let mut run: Vec<PageNo> = Vec::new();
         for at in self.cache.dirty_from(first).take(limit.min(WRITE_BACK_BATCH)) {
             if at.0 != ino || run.last().is_some_and(|last| last.1 + 1 != at.1) {
@@ -429,6 +453,27 @@ impl Cell {
         }
         self.record_places(&placed, out);
         Ok(())
+    }
+
+    /// Whether log and shard have room to place every dirty page and then, when that has failed, once more.
+    fn may_place_twice(&self, id: ShardId) -> bool {
+        let (all, own) = (self.cache.dirty_pages(), self.cache.dirty_pages_of(id));
+        self.log.room(2 * all) > 0 && self.shards[&id].room(2 * own) > 0
+    }
+
+    /// Writes pages from `first` on to where they could not be written before, as the log says already. They
+    /// are given other places as long as there is room for that: the blocks may be bad. Returns whether
+    /// there are any.
+    fn write_again<M: Memory>(&mut self, first: PageNo, out: &mut Out<'_, M>) -> bool {
+        let mut again = Vec::new();
+        let dirty: Vec<PageNo> = self.cache.dirty_from(first).take(WRITE_BACK_BATCH).collect();
+        for at in dirty {
+            let page = self.cache.page(at).expect("a dirty page is in the cache");
+            let Some(block) = page.failed else { break };
+            again.push((at, page.frame, block));
+        }
+        self.write_pages(&again, self.log.end(), out);
+        !again.is_empty()
     }
 
     fn alloc_block(&mut self, id: ShardId) -> Option<BlockNo> {

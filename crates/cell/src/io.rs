@@ -30,7 +30,7 @@ enum Purpose {
     },
     /// The record that says where they lie begins at `lsn`.
     WritePages {
-        pages: Vec<(PageNo, FrameNo)>,
+        pages: Vec<(PageNo, FrameNo, BlockNo)>,
         lsn: Lsn,
     },
     WriteNodes {
@@ -199,8 +199,7 @@ impl Cell {
         for run in placed.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
             let io = self.new_io();
             run.iter().for_each(|(at, ..)| self.cache.start_write(*at, io));
-            let pages = run.iter().map(|(at, frame, _)| (*at, *frame)).collect();
-            self.io.live.insert(io, Purpose::WritePages { pages, lsn });
+            self.io.live.insert(io, Purpose::WritePages { pages: run.to_vec(), lsn });
             self.log.placing(lsn);
             self.io.writes += 1;
             let frames = run.iter().map(|(_, frame, _)| *frame).collect();
@@ -266,8 +265,8 @@ impl Cell {
                 self.wake_io(io, outcome);
             }
             Purpose::WritePages { pages, lsn } => {
-                for (at, frame) in pages {
-                    if self.cache.finish_write(at, frame, io, result.is_ok()) {
+                for (at, frame, block) in pages {
+                    if self.cache.finish_write(at, frame, io, block, result.is_ok()) {
                         self.table.clear(frame, out.memory);
                     }
                 }

@@ -24,6 +24,7 @@
 //! * A block of the device's copy is written once, until its place comes round again.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, PEER_MESSAGE_MAX};
@@ -151,8 +152,8 @@ pub(crate) struct OpLog {
     first: FrameNo,
     pub(crate) incarnation: u64,
     start: Lsn,
-    /// Behind the snapshot of the session that follows `start`.
-    snapshot: Lsn,
+    /// The last snapshot of the session: that of the last checkpoint, or of one that failed since.
+    snapshot: Range<Lsn>,
     end: Lsn,
     /// Behind the last record: `end` but for padding, which a recovery does not find.
     last: Lsn,
@@ -181,6 +182,10 @@ pub(crate) struct OpLog {
     asking: Vec<Asked>,
     /// Nothing is committed until a checkpoint has replaced what a predecessor left half done.
     pub(crate) held: bool,
+    /// That is so since the device has failed: the next to write is a checkpoint.
+    pub(crate) faulty: bool,
+    /// What a flush that is under way may not make good: data written before it is lost.
+    doomed: Option<Errno>,
     /// The checkpoint that is being written fixed its state after that, and so ends it.
     releasing: bool,
     /// A checkpoint was asked for that will free some of the log.
@@ -194,7 +199,7 @@ impl OpLog {
             first,
             incarnation,
             start,
-            snapshot: start,
+            snapshot: start..start,
             end: start,
             last: start,
             durable: start,
@@ -213,6 +218,8 @@ impl OpLog {
             asked: BTreeMap::new(),
             asking: Vec::new(),
             held: false,
+            faulty: false,
+            doomed: None,
             releasing: false,
             checkpoint_wanted: false,
         }
@@ -243,21 +250,17 @@ impl OpLog {
     /// That checkpoint is durable.
     pub(crate) const fn switched(&mut self) {
         self.held &= !self.releasing;
+        self.faulty &= self.held;
     }
 
-    /// Whether nothing but a snapshot was logged since the last checkpoint.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.snapshot == self.end
+    /// Where the last snapshot of the session begins, if nothing was logged since.
+    pub(crate) fn snapshot(&self) -> Option<Lsn> {
+        (self.snapshot.end == self.end).then_some(self.snapshot.start)
     }
 
-    /// The session as it is now is logged anew.
-    pub(crate) const fn snapshot_taken(&mut self) {
-        self.snapshot = self.end;
-    }
-
-    /// The checkpoint that the snapshot was for did not happen: the log still begins before it.
-    pub(crate) const fn snapshot_failed(&mut self) {
-        self.snapshot = self.start;
+    /// The session as it is now is logged anew, from `start` on.
+    pub(crate) fn snapshot_taken(&mut self, start: Lsn) {
+        self.snapshot = start..self.end;
     }
 
     /// Goes on behind what a recovery has read, in a block of its own. What lies between is no record, and
@@ -287,6 +290,14 @@ impl OpLog {
         let session = self.session_bytes() + self.unanswered_bytes();
         let promised = RESERVE + session + PER_DIRTY_PAGE * dirty as u64;
         self.area.bytes().saturating_sub(used + promised)
+    }
+
+    /// Whether a checkpoint can still log what it has to: so many open files and held locks, and a record
+    /// before these. Checkpoints that fail have taken what was kept for it.
+    pub(crate) fn may_checkpoint(&self, session: usize) -> bool {
+        let snapshot = SESSION_STEP * session as u64 + self.unanswered_bytes();
+        let needed = (RECORD_MAX + BLOCK_SIZE) as u64 + snapshot;
+        self.end.0 - self.start.0 + needed <= self.area.bytes()
     }
 
     /// Bytes that are kept free for a snapshot of the session.
@@ -693,6 +704,7 @@ impl Cell {
         result: Result<(), Errno>,
         out: &mut Out<'_, M>,
     ) {
+        let result = result.and(self.log.doomed.map_or(Ok(()), Err));
         for (at, frame) in self.cache.end_flush(result.is_ok()) {
             self.behind.insert(at.0);
             // It was dirty before some record that is in the log.
@@ -722,12 +734,28 @@ impl Cell {
     /// What records name may not be on the device: nothing more is committed before a checkpoint has
     /// written everything anew.
     pub(crate) fn hold_log<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        self.log.held = true;
-        self.log.releasing = false;
+        let is_news = !self.log.faulty && !self.checkpoint.is_to_write();
+        self.begin_to_hold();
+        // A device that fails again is not tried again before somebody asks.
+        if is_news {
+            self.want_checkpoint(out);
+        }
+    }
+
+    fn begin_to_hold(&mut self) {
+        (self.log.held, self.log.faulty, self.log.releasing) = (true, true, false);
         if matches!(self.log.commit, Commit::Settling { .. }) {
             self.log.commit = Commit::Idle;
         }
-        self.want_checkpoint(out);
+    }
+
+    /// Somebody else has heard from the device that it has lost what was written: no flush makes that good,
+    /// and no checkpoint comes that writes it anew.
+    pub(crate) fn hold_log_for_good(&mut self, errno: Errno) {
+        self.begin_to_hold();
+        if self.log.commit != Commit::Idle {
+            self.log.doomed = Some(errno);
+        }
     }
 
     /// There is no such checkpoint: whoever waits for the log hears of it.
@@ -741,7 +769,7 @@ impl Cell {
 
     /// Whoever waits hears of it. What was not made durable is tried again when somebody asks again.
     fn commit_failed<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
-        self.log.commit = Commit::Idle;
+        (self.log.commit, self.log.doomed) = (Commit::Idle, None);
         self.hold_log(out);
         self.still_held(errno, out);
     }

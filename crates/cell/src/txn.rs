@@ -466,6 +466,10 @@ impl Cell {
                 self.again(from, txn, changes, out);
             }
             PeerRequest::AllSaid => self.all_said(from, out),
+            // A checkpoint makes room, and that waits for transactions: this one has to begin anew.
+            PeerRequest::Prepare { txn, .. } if self.log.room(self.cache.dirty_pages()) == 0 => {
+                self.send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN }, out);
+            }
             PeerRequest::Prepare { txn, client, keys } => {
                 let owned = keys.iter().all(|(key, _)| self.shards.contains_key(&key.shard()));
                 if !owned || txn.cell != from {

@@ -21,8 +21,9 @@ pub enum Order {
     Write { number: u64, count: bool },
     /// The superblock names checkpoint `number`: freed blocks may be used again.
     Switched { number: u64 },
-    /// Checkpoint `number` did not happen.
-    Failed { number: u64, errno: Errno },
+    /// Checkpoint `number` did not happen. Where the device is `broken` none will happen any more: it has
+    /// lost what was written, or may have.
+    Failed { number: u64, errno: Errno, broken: bool },
     /// Checkpoint `number` was given up, for a cell was lost meanwhile. Nothing failed: who waits for it
     /// waits for the next.
     Abandoned { number: u64 },

@@ -174,6 +174,7 @@ impl CellLoop {
             let clock = self.clocks.look();
             begun = self.obey(clock, packet)?;
         }
+        self.peers.begin();
         Ok(())
     }
 

@@ -503,7 +503,8 @@ impl Supervisor {
     fn checkpoint_failed(&mut self, errno: Errno, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
         self.checkpoints_failed += 1;
-        send(self.fleet.living(), &Order::Failed { number, errno }, turn.effects);
+        let broken = self.recorder.broken().is_some();
+        send(self.fleet.living(), &Order::Failed { number, errno, broken }, turn.effects);
         if self.stage == (Stage::LastCheckpoint { started: true }) {
             self.failure = self.failure.or(Some(Failure::LastCheckpoint { errno }));
         }

@@ -208,6 +208,10 @@ pub struct Bench {
     /// Whether a checkpoint is granted as soon as it is asked for; if not, whether one was.
     pub grants: bool,
     wants: bool,
+    /// What comes of writes, but for those of the log.
+    pub fails: Option<Errno>,
+    /// Whether the supervisor's flushes fail.
+    pub broken_device: bool,
     seq: u32,
 }
 
@@ -280,6 +284,8 @@ impl Bench {
             log_end: None,
             grants: true,
             wants: false,
+            fails: None,
+            broken_device: false,
             seq: 0,
         };
         bench.apply(Event::Tick);
@@ -356,10 +362,15 @@ impl Bench {
                 Some(Event::IoDone { io, result })
             }
             Effect::Write { io, block, frames } | Effect::WriteThrough { io, block, frames } => {
+                let is_log = (LOG.start.0..LOG.start.0 + LOG.blocks).contains(&block.0);
+                if let Some(errno) = self.fails.filter(|_| !is_log) {
+                    return Some(Event::IoDone { io, result: Err(errno) });
+                }
                 for (at, frame) in (0..).zip(frames) {
                     let block = block.offset(at);
                     let chunks = RESERVED..CHUNKS;
-                    assert!(chunks.contains(&(block.0 / CHUNK_BLOCKS)), "{block:?} is written");
+                    let is_known = is_log || chunks.contains(&(block.0 / CHUNK_BLOCKS));
+                    assert!(is_known, "{block:?} is written");
                     self.device.insert(block, self.memory.frame(frame).to_vec());
                 }
                 Some(Event::IoDone { io, result: Ok(()) })
@@ -388,8 +399,13 @@ impl Bench {
             }
             Report::Replayed { chunks, .. } => Order::Claimed { chunks },
             Report::Drained { number, .. } => Order::Write { number, count: false },
+            Report::Written { number, .. } if self.broken_device => {
+                Order::Failed { number, errno: Errno::EIO, broken: true }
+            }
             Report::Written { number, result: Ok(_), .. } => Order::Switched { number },
-            Report::Written { number, result: Err(errno), .. } => Order::Failed { number, errno },
+            Report::Written { number, result: Err(errno), .. } => {
+                Order::Failed { number, errno, broken: false }
+            }
             _ => return None,
         };
         Some(Event::Order(order))

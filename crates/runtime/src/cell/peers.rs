@@ -36,6 +36,8 @@ struct Peer {
     waiting: [VecDeque<Vec<u8>>; 2],
     /// Something was sent since the bell was last rung.
     unrung: bool,
+    /// What it sends is read: not before the order that names it.
+    heard: bool,
 }
 
 /// All other cells of the fleet.
@@ -98,9 +100,10 @@ impl Peers {
         let bell = WakeFd::from_fd(bell);
         let place = self.peers.get_mut(usize::from(peer.0)).ok_or_else(|| faulty(peer))?;
         self.inbox.add(admits, Uses::Many).map_err(|_| faulty(peer))?;
-        let (waiting, unrung) = (Default::default(), false);
+        let (waiting, unrung, heard) = (Default::default(), false, false);
         self.absent.remove(&peer);
-        *place = Some(Peer { link, epoch, capability, admits, vitals, bell, waiting, unrung });
+        *place =
+            Some(Peer { link, epoch, capability, admits, vitals, bell, waiting, unrung, heard });
         Ok(())
     }
 
@@ -116,9 +119,16 @@ impl Peers {
     /// The order that names a successor of a peer is here. Without a link to it: it is gone already, and
     /// what is sent to it before the order that says so is lost.
     pub fn joined(&mut self, peer: CellId) {
-        if self.peers.get(usize::from(peer.0)).is_some_and(Option::is_none) {
-            self.absent.insert(peer);
+        match self.peers.get_mut(usize::from(peer.0)) {
+            Some(Some(peer)) => peer.heard = true,
+            Some(None) => drop(self.absent.insert(peer)),
+            None => {}
         }
+    }
+
+    /// Those to whom there is a link by now were there before this cell: no order names them.
+    pub fn begin(&mut self) {
+        self.peers.iter_mut().flatten().for_each(|peer| peer.heard = true);
     }
 
     /// Messages dropped so far.
@@ -191,11 +201,11 @@ impl Peers {
         self.peers.iter().flatten().any(|peer| peer.unrung)
     }
 
-    /// The next message in a lane of a peer, if it may be taken. There is none of one that is lost.
+    /// The next message in a lane of a peer, if it may be taken. There is none of one that is lost, or
+    /// that has not joined yet.
     pub fn receive(&mut self, from: CellId, lane: Lane) -> Result<Received, FleetError> {
-        let Some(peer) = self.peers.get_mut(usize::from(from.0)).and_then(Option::as_mut) else {
-            return Ok(Received::Nothing);
-        };
+        let place = self.peers.get_mut(usize::from(from.0)).and_then(Option::as_mut);
+        let Some(peer) = place.filter(|peer| peer.heard) else { return Ok(Received::Nothing) };
         let received = peer.link.receive(lane, &mut self.bytes).map_err(|_| faulty(from))?;
         let Some(Envelope { epoch, capability }) = received else { return Ok(Received::Nothing) };
         if epoch < peer.epoch {

@@ -158,6 +158,8 @@ impl World {
                 }
             }
             Order::Joined { cell, .. } => self.open_link(*cell, to),
+            // The device need not say so again.
+            Order::Failed { broken: true, .. } => self.host(to).errors_seen = self.disk.errors,
             _ => {}
         }
     }

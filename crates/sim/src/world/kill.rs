@@ -166,6 +166,10 @@ impl World {
         match order {
             Order::Lost { cell: lost, .. } => self.read_last_words(*lost, to),
             Order::Joined { cell, .. } => self.open_link(*cell, to),
+            // The device need not say so again.
+            Order::Failed { broken: true, .. } => {
+                self.cells[usize::from(to.0)].flush_failed = false;
+            }
             Order::Admit { client, .. } => {
                 let keep_words = self.plant == Some(Plant::KeepWords);
                 self.lanes.reopen(to, *client, keep_words);

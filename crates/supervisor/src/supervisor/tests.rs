@@ -597,7 +597,7 @@ fn an_error_of_one_cell_is_told_when_all_have_answered() {
         assert!(world.turn(), "the checkpoint ends");
     }
     assert!(world.said.iter().all(VecDeque::is_empty));
-    let failed = Order::Failed { number: FIRST, errno: Errno::ENOSPC };
+    let failed = Order::Failed { number: FIRST, errno: Errno::ENOSPC, broken: false };
     assert_eq!(world.orders(|order| *order == failed), 3);
     assert!(world.io_log.is_empty());
     world.checkpoint();

@@ -37,6 +37,7 @@ fn open(vitals: &Segment, side: Side<'_>) -> Peers {
         side.theirs.read_only_fd().expect("fd"),
     ];
     peers.open(side.door, fds).expect("open");
+    peers.begin();
     peers
 }
 
@@ -131,6 +132,8 @@ fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
         Side { own: &a_to_b, theirs: &b_to_a, cell: A, door: renewed(B, 1), epoch: Epoch(2) };
     let mut second = open(&vitals, side);
     second.send(B, &numbered(3)).expect("send");
+    assert_eq!(number_at(&mut b), None, "it has not joined");
+    b.joined(A);
     assert_eq!(number_at(&mut b), Some(3));
     b.send(A, &numbered(4)).expect("send");
     assert!(matches!(second.receive(B, Lane::Request), Ok(Received::Message(_))));
@@ -150,6 +153,7 @@ fn a_closed_peers_capability_is_refused() {
         theirs.read_only_fd().expect("fd"),
     ];
     b.open(door, fds).expect("open");
+    b.joined(A);
     a.send(B, &numbered(1)).expect("send");
     assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Dropped)));
     assert_eq!(b.dropped(), Dropped { refused: 1, stale: 0 });
