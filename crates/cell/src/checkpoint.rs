@@ -379,7 +379,7 @@ impl Cell {
             return;
         }
         // What has failed is tried again by checkpoints alone: each try takes some of the log.
-        if self.log.faulty {
+        if self.log.leaves_writes_to_checkpoints() {
             return;
         }
         // A checkpoint writes everything itself, and waits for all writes that were started.

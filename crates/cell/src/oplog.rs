@@ -184,6 +184,8 @@ pub(crate) struct OpLog {
     pub(crate) held: bool,
     /// That is so since the device has failed: the next to write is a checkpoint.
     pub(crate) faulty: bool,
+    /// None will come any more.
+    is_last: bool,
     /// What a flush that is under way may not make good: data written before it is lost.
     doomed: Option<Errno>,
     /// The checkpoint that is being written fixed its state after that, and so ends it.
@@ -219,6 +221,7 @@ impl OpLog {
             asking: Vec::new(),
             held: false,
             faulty: false,
+            is_last: false,
             doomed: None,
             releasing: false,
             checkpoint_wanted: false,
@@ -251,6 +254,12 @@ impl OpLog {
     pub(crate) const fn switched(&mut self) {
         self.held &= !self.releasing;
         self.faulty &= self.held;
+    }
+
+    /// Whether what has failed waits for a checkpoint. Where none comes any more, the frames that it takes are
+    /// wanted all the same.
+    pub(crate) const fn leaves_writes_to_checkpoints(&self) -> bool {
+        self.faulty && !self.is_last
     }
 
     /// Where the last snapshot of the session begins, if nothing was logged since.
@@ -753,6 +762,7 @@ impl Cell {
     /// and no checkpoint comes that writes it anew.
     pub(crate) fn hold_log_for_good(&mut self, errno: Errno) {
         self.begin_to_hold();
+        self.log.is_last = true;
         if self.log.commit != Commit::Idle {
             self.log.doomed = Some(errno);
         }
