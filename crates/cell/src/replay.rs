@@ -63,6 +63,17 @@ enum Phase {
     Done,
 }
 
+/// Frames of a predecessor that are being looked at. What has been seen of many pages is not looked at
+/// again each time that something has to be read.
+#[derive(Debug)]
+struct Taking {
+    /// Dirty pages that count, in order.
+    kept: Vec<(PageNo, FrameNo)>,
+    spare: Vec<FrameNo>,
+    /// So many of `kept` were searched for their places.
+    looked_at: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct Replay {
     kind: Recovery,
@@ -79,6 +90,7 @@ pub(crate) struct Replay {
     claimed: Vec<(u64, warren_base::ShardId)>,
     /// Pages of the predecessor that are to be written where its log says that they are.
     placed: Vec<(PageNo, FrameNo, BlockNo)>,
+    taking: Option<Taking>,
     /// The frames that the predecessor's table names have been set aside.
     frames_kept: bool,
     /// The last request of each slot that the log says was executed.
@@ -116,6 +128,7 @@ impl Replay {
             made: 0,
             claimed: Vec::new(),
             placed: Vec::new(),
+            taking: None,
             frames_kept: kind != Recovery::Process,
             executed: BTreeMap::new(),
             decided: BTreeMap::new(),
@@ -384,7 +397,29 @@ impl Cell {
     /// anything is changed, and nothing is logged before all is done: whoever is lost in between has a
     /// successor that does the same again.
     fn take_back_pages<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
-        let (table, memory, end) = (&self.table, &*out.memory, self.replay.end);
+        let mut taking = match self.replay.taking.take() {
+            Some(taking) => taking,
+            None => self.look_at_frames(out.memory)?,
+        };
+        let found = self.find_places(&mut taking, out.memory);
+        if found.is_err() {
+            self.replay.taking = Some(taking);
+            return found;
+        }
+        for (at, frame) in taking.kept {
+            self.cache.insert(at, frame, PageState::Dirty);
+            self.behind.insert(at.0);
+        }
+        for frame in taking.spare {
+            self.table.clear(frame, out.memory);
+            self.cache.give_frame(frame);
+        }
+        Ok(())
+    }
+
+    /// Which frames hold dirty pages that count.
+    fn look_at_frames<M: Memory>(&self, memory: &M) -> Result<Taking, Stop> {
+        let (table, end) = (&self.table, self.replay.end);
         let frames = (0..self.cache.frames()).map(FrameNo);
         let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));
         let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
@@ -410,36 +445,23 @@ impl Cell {
             }
             !counts
         });
-        self.find_places(&kept, out.memory)?;
-        for (at, frame) in kept {
-            self.cache.insert(at, frame, PageState::Dirty);
-            self.behind.insert(at.0);
-        }
-        for (_, _, frame) in tagged {
-            self.table.clear(frame, out.memory);
-            self.cache.give_frame(frame);
-        }
-        Ok(())
+        let spare = tagged.into_iter().map(|(_, _, frame)| frame).collect();
+        Ok(Taking { kept, spare, looked_at: 0 })
     }
 
     /// Which of these pages are, byte for byte, what was given a place before: the predecessor had begun to
     /// write them, and nobody knows whether it got there.
-    fn find_places<M: Memory>(
-        &mut self,
-        pages: &[(PageNo, FrameNo)],
-        memory: &M,
-    ) -> Result<(), Stop> {
-        let mut placed = Vec::new();
-        for (at, frame) in pages {
+    fn find_places<M: Memory>(&mut self, taking: &mut Taking, memory: &M) -> Result<(), Stop> {
+        while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
             let shard = &self.shards[&at.0.shard()];
             if let Some(place) = shard.placed(at.0, at.1)?
                 && shard.space.uses(place.block)
                 && place.checksum == crc32c::crc32c(memory.frame(*frame))
             {
-                placed.push((*at, *frame, place.block));
+                self.replay.placed.push((*at, *frame, place.block));
             }
+            taking.looked_at += 1;
         }
-        self.replay.placed = placed;
         Ok(())
     }
 
