@@ -95,8 +95,8 @@ pub enum Effect {
         block: BlockNo,
         frames: Vec<FrameNo>,
     },
-    /// Write the frames to blocks `block..`, then make durable that and what was written so far. Ends with one
-    /// [`Event::IoDone`]; after an error it is not known how far it came.
+    /// Write the frames to blocks `block..` so that they are durable when it is done. Nothing is said of what was
+    /// written before; after an error that may be lost too, as after a failed flush.
     WriteThrough {
         io: IoId,
         block: BlockNo,

@@ -41,6 +41,7 @@ enum Purpose {
     ReadLog {
         upto: Lsn,
     },
+    WriteThrough,
     Flush,
 }
 
@@ -65,6 +66,10 @@ impl Io {
 
     pub(crate) fn start_log_write(&mut self, io: IoId) {
         self.live.insert(io, Purpose::WriteLog);
+    }
+
+    pub(crate) fn start_write_through(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::WriteThrough);
     }
 
     pub(crate) fn start_log_read(&mut self, io: IoId, upto: Lsn) {
@@ -278,6 +283,7 @@ impl Cell {
             }
             Purpose::WriteLog => self.log_write_done(result, out),
             Purpose::ReadLog { upto } => self.log_loaded(upto, result, out),
+            Purpose::WriteThrough => self.written_through(result, out),
             Purpose::Flush => self.flush_done(io, result, out),
             Purpose::WriteNodes { frames } => {
                 self.io.node_frames -= frames.len();

@@ -12,7 +12,8 @@
 //!      -> data flush, if any such data was -> log written -> log flush: durable up to there
 //! ```
 //!
-//! A log that goes to the device in one write is written through: one effect is both of the last steps.
+//! A log that goes to the device in one write is written through: one effect is both of the last steps. It makes
+//! nothing else durable.
 //!
 //! A commit waits a little for those who were there at the end of the last one and are on their way back with
 //! their next request ([`Crowd`]), so that writers in step share one flush, instead of the quickest having one
@@ -75,6 +76,10 @@ enum Commit {
     LogFlush {
         goal: Lsn,
         io: IoId,
+    },
+    /// Both in one.
+    WritingThrough {
+        goal: Lsn,
     },
     /// A flush that nobody waits for: pages may be evicted after it.
     PlainFlush {
@@ -653,16 +658,11 @@ impl Cell {
 
     /// What was written so far will be durable when the flush is over.
     fn flush<M: Memory>(&mut self, out: &mut Out<'_, M>) -> IoId {
-        let io = self.begin_flush();
-        out.effects.push(Effect::Flush { io });
-        io
-    }
-
-    fn begin_flush(&mut self) -> IoId {
         self.log.data_written = false;
         self.cache.begin_flush();
         let io = self.new_io();
         self.io.start_flush(io);
+        out.effects.push(Effect::Flush { io });
         io
     }
 
@@ -674,15 +674,14 @@ impl Cell {
             let count = (goal.0 / block - at).min(WRITE_MAX).min(self.log.area.blocks - place);
             let first = self.log.first.0 + place as u32;
             let frames = (first..first + count as u32).map(FrameNo).collect();
+            let (io, start) = (self.new_io(), self.log.area.start.offset(place));
             if left == 0 && at + count == goal.0 / block {
-                let (io, block) = (self.begin_flush(), self.log.area.start.offset(place));
-                self.log.commit = Commit::LogFlush { goal, io };
-                return out.effects.push(Effect::WriteThrough { io, block, frames });
+                self.io.start_write_through(io);
+                self.log.commit = Commit::WritingThrough { goal };
+                return out.effects.push(Effect::WriteThrough { io, block: start, frames });
             }
-            let io = self.new_io();
             self.io.start_log_write(io);
-            let block = self.log.area.start.offset(place);
-            out.effects.push(Effect::Write { io, block, frames });
+            out.effects.push(Effect::Write { io, block: start, frames });
             (at, left) = (at + count, left + 1);
         }
         self.log.commit = match left {
@@ -713,31 +712,51 @@ impl Cell {
         result: Result<(), Errno>,
         out: &mut Out<'_, M>,
     ) {
-        let result = result.and(self.log.doomed.map_or(Ok(()), Err));
-        for (at, frame) in self.cache.end_flush(result.is_ok()) {
+        if let Err(errno) = result.and(self.log.doomed.map_or(Ok(()), Err)) {
+            return self.flush_failed(errno, out);
+        }
+        self.cache.end_flush(true);
+        match self.log.commit {
+            Commit::DataFlush { goal, io: own } if own == io => self.write_log(goal, out),
+            Commit::LogFlush { goal, io: own } if own == io => self.commit_done(goal, out),
+            Commit::PlainFlush { io: own } if own == io => self.log.commit = Commit::Idle,
+            _ => unreachable!("one flush at a time"),
+        }
+    }
+
+    pub(crate) fn written_through<M: Memory>(
+        &mut self,
+        result: Result<(), Errno>,
+        out: &mut Out<'_, M>,
+    ) {
+        let Commit::WritingThrough { goal } = self.log.commit else {
+            unreachable!("one commit at a time");
+        };
+        match result.and(self.log.doomed.map_or(Ok(()), Err)) {
+            Ok(()) => self.commit_done(goal, out),
+            Err(errno) => self.flush_failed(errno, out),
+        }
+    }
+
+    fn commit_done<M: Memory>(&mut self, goal: Lsn, out: &mut Out<'_, M>) {
+        self.log.durable = self.log.durable.max(goal);
+        self.log.commit = Commit::Idle;
+        let here = self.waiting_for_log();
+        self.log.crowd.ends(here, self.now.monotonic);
+        self.answer_asking(None, out);
+        self.tasks.wake_all(WaitKey::Durable);
+    }
+
+    /// Nobody knows what of the data written so far is there.
+    fn flush_failed<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
+        for (at, frame) in self.cache.end_flush(false) {
             self.behind.insert(at.0);
             // It was dirty before some record that is in the log.
             let since = Lsn(self.log.last().0.saturating_sub(1));
             self.table.set(frame, at, since, out.memory);
         }
-        if let Err(errno) = result {
-            // Nobody knows what of the data written so far is there.
-            self.log.data_written = true;
-            return self.commit_failed(errno, out);
-        }
-        match self.log.commit {
-            Commit::DataFlush { goal, io: own } if own == io => self.write_log(goal, out),
-            Commit::LogFlush { goal, io: own } if own == io => {
-                self.log.durable = self.log.durable.max(goal);
-                self.log.commit = Commit::Idle;
-                let here = self.waiting_for_log();
-                self.log.crowd.ends(here, self.now.monotonic);
-                self.answer_asking(None, out);
-                self.tasks.wake_all(WaitKey::Durable);
-            }
-            Commit::PlainFlush { io: own } if own == io => self.log.commit = Commit::Idle,
-            _ => unreachable!("one flush at a time"),
-        }
+        self.log.data_written = true;
+        self.commit_failed(errno, out);
     }
 
     /// What records name may not be on the device: nothing more is committed before a checkpoint has

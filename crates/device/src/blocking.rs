@@ -52,6 +52,7 @@ impl Blocking {
             match transfer.action {
                 Action::Read => libc::preadv(fd, ptr, len, at),
                 Action::Write | Action::WriteThrough => libc::pwritev(fd, ptr, len, at),
+                Action::WriteDurable => libc::pwritev2(fd, ptr, len, at, libc::RWF_DSYNC),
                 Action::Flush => libc::fdatasync(fd) as isize,
             }
         };

@@ -40,8 +40,9 @@ pub trait Device: Send {
     /// [`Done`] or the device dropped. Frames aligned to 4096 are assumed.
     unsafe fn submit_write(&mut self, token: u64, block: BlockNo, frames: &[*const u8]);
 
-    /// Writes the frames to blocks `block..`, at most [`crate::FRAMES_MAX`], and then makes that durable, and
-    /// every write that was `Done` before this call. After an error it is not known how far it came.
+    /// Writes the frames to blocks `block..`, at most [`crate::FRAMES_MAX`], and makes that durable; nothing is
+    /// said of other writes. After an error it is not known how far it came, and what was `Done` before and not
+    /// made durable cannot be relied on, as after a failed flush.
     ///
     /// # Safety
     /// As of [`Self::submit_write`].

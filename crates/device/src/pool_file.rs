@@ -46,6 +46,7 @@ pub struct PoolFile {
     fd: OwnedFd,
     path: PathBuf,
     len_blocks: u64,
+    is_block_device: bool,
     /// Of tests that ask for it.
     recorder: Option<Recorder>,
 }
@@ -93,7 +94,8 @@ impl PoolFile {
 
     /// A pool whose descriptor came from another process, which others use too. `path` is for messages.
     pub fn from_fd(fd: OwnedFd, path: &Path) -> Result<Self, DeviceError> {
-        let len_blocks = len_bytes(fd.as_fd(), path)? / BLOCK_SIZE as u64;
+        let (kind, bytes) = kind_and_len(fd.as_fd(), path)?;
+        let len_blocks = bytes / BLOCK_SIZE as u64;
         if len_blocks == 0 {
             let path = path.to_owned();
             return Err(DeviceError::TooShort { path, blocks: 0, needed: 1 });
@@ -103,7 +105,8 @@ impl PoolFile {
             let path = path.to_owned();
             DeviceError::Io { path, doing: "record what is done with it", source }
         })?;
-        Ok(Self { fd, path: path.to_owned(), len_blocks, recorder })
+        let is_block_device = kind == FileType::BlockDevice;
+        Ok(Self { fd, path: path.to_owned(), len_blocks, is_block_device, recorder })
     }
 
     /// A pool that was just opened.
@@ -116,15 +119,28 @@ impl PoolFile {
     /// Anything as a pool of so many blocks.
     #[cfg(test)]
     pub(crate) fn of_descriptor(fd: OwnedFd, len_blocks: u64) -> Self {
-        Self { fd, path: PathBuf::new(), len_blocks, recorder: None }
+        let (path, is_block_device) = (PathBuf::new(), false);
+        Self { fd, path, len_blocks, is_block_device, recorder: None }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_block_device(fd: OwnedFd, len_blocks: u64) -> Self {
+        Self { is_block_device: true, ..Self::of_descriptor(fd, len_blocks) }
     }
 
     /// Another descriptor of the same open pool (and of its lock).
     pub fn try_clone(&self) -> Result<Self, DeviceError> {
         let io = |source| DeviceError::Io { path: self.path.clone(), doing: "share it", source };
-        let fd = self.fd.try_clone().map_err(io)?;
+        Ok(self.same_pool(self.fd.try_clone().map_err(io)?))
+    }
+
+    fn same_pool(&self, fd: OwnedFd) -> Self {
         let (path, recorder) = (self.path.clone(), self.recorder.clone());
-        Ok(Self { fd, path, len_blocks: self.len_blocks, recorder })
+        Self { fd, path, recorder, ..*self }
+    }
+
+    pub(crate) fn is_block_device(&self) -> bool {
+        self.is_block_device
     }
 
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
@@ -151,9 +167,7 @@ impl PoolFile {
         let mode = fcntl_getfl(&self.fd).map_err(failed)?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC | (mode & OFlags::DIRECT);
         let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        let fd = open(path, flags, Mode::empty()).map_err(failed)?;
-        let (path, recorder) = (self.path.clone(), self.recorder.clone());
-        Ok(Self { fd, path, len_blocks: self.len_blocks, recorder })
+        Ok(self.same_pool(open(path, flags, Mode::empty()).map_err(failed)?))
     }
 
     /// Takes the lock of a writer of this number, on this open file. Waits for what an earlier one of
@@ -309,15 +323,20 @@ fn writers_lock(fd: &OwnedFd, kind: libc::c_int, first: i64, count: i64) -> Resu
     })
 }
 
-fn len_bytes(fd: BorrowedFd<'_>, path: &Path) -> Result<u64, DeviceError> {
+/// What kind of pool it is, and how many bytes long.
+fn kind_and_len(fd: BorrowedFd<'_>, path: &Path) -> Result<(FileType, u64), DeviceError> {
     let failed = |errno| DeviceError::of(path, "look at it", errno);
     let stat = fstat(fd).map_err(failed)?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let len = match kind {
+        FileType::RegularFile => u64::try_from(stat.st_size).unwrap_or(0),
         // The end of a block device is its size, on every kernel.
-        FileType::BlockDevice => rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).map_err(failed),
-        _ => Err(DeviceError::WrongKind(path.to_owned())),
-    }
+        FileType::BlockDevice => {
+            rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).map_err(failed)?
+        }
+        _ => return Err(DeviceError::WrongKind(path.to_owned())),
+    };
+    Ok((kind, len))
 }
 
 /// Switches direct I/O on if it takes blocks of ours from frames of ours.

@@ -16,6 +16,8 @@ pub(crate) enum Action {
     Write,
     /// A write; when it is done, a flush.
     WriteThrough,
+    /// A write that is durable when it is done.
+    WriteDurable,
     Flush,
 }
 

@@ -9,9 +9,10 @@
 //! backlog, which is as long as the submitter lets it be (a cell bounds its tasks). A multishot poll
 //! of the wake descriptor sits in the same ring, so parking is one wait for both.
 //!
-//! A write-through is two linked requests, a write and a flush, handed over together. The write is heard of only
-//! if it did not do all; the flush behind it is then not begun and not heard of. So there is one completion
-//! either way.
+//! A write-through to a block device is one request, which says that it is to be durable (`RWF_DSYNC`): the kernel
+//! passes that on to the device, or has it flush, without a thread that waits for it. To a file it is two linked
+//! requests, a write and a flush, handed over together. The write is heard of only if it did not do all; the
+//! flush behind it is then not begun and not heard of. So there is one completion in any case.
 //!
 //! Completions are delivered when we enter the kernel or look (`COOP_TASKRUN`), not by interrupting
 //! us; the `TASKRUN` flag says when looking needs a call.
@@ -244,6 +245,9 @@ fn entry(pool: &PoolFile, transfer: &Transfer) -> squeue::Entry {
         Action::Write | Action::WriteThrough => {
             opcode::Writev::new(fd, ptr, len).offset(at).build()
         }
+        Action::WriteDurable => {
+            opcode::Writev::new(fd, ptr, len).offset(at).rw_flags(libc::RWF_DSYNC).build()
+        }
         Action::Flush => flush(pool),
     }
 }
@@ -273,7 +277,11 @@ impl Device for Uring {
     unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
         let frames = frames.iter().map(|frame| frame.cast_mut());
         let end = self.len_blocks();
-        self.submit(token, Transfer::new(token, Action::WriteThrough, block, frames, end));
+        let action = match self.pool.is_block_device() {
+            true => Action::WriteDurable,
+            false => Action::WriteThrough,
+        };
+        self.submit(token, Transfer::new(token, action, block, frames, end));
     }
 
     fn submit_flush(&mut self, token: u64) {
@@ -330,6 +338,8 @@ impl Drop for Uring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conformance::ScratchPath;
+    use std::fs::File;
     use std::thread;
     use warren_base::limits::BLOCK_SIZE;
 
@@ -361,6 +371,31 @@ mod tests {
             assert_eq!(done, [Done { token: 5, result: Err(errno) }]);
             assert_eq!(device.flying, 0);
         }
+    }
+
+    /// A file stands in: it knows the same flag.
+    #[test]
+    fn what_is_written_through_to_a_block_device_is_one_request() {
+        let scratch = ScratchPath::new();
+        std::fs::write(scratch.path(), [0; 2 * BLOCK_SIZE]).unwrap();
+        for (is_writable, result) in [(true, Ok(())), (false, Err(Errno::EBADF))] {
+            let file = File::options().read(true).write(is_writable).open(scratch.path()).unwrap();
+            let pool = PoolFile::of_block_device(file.into(), 2);
+            let mut device = Uring::new(pool).unwrap();
+            let frame = vec![7; BLOCK_SIZE];
+            // SAFETY: the frame lives and is left alone until the device is dropped.
+            unsafe { device.submit_write_through(5, BlockNo(1), &[frame.as_ptr()]) };
+            device.feed();
+            assert_eq!(device.ring.submission().len(), 1);
+            let mut done = Vec::new();
+            while device.in_flight() > 0 {
+                device.park(Some(Duration::from_secs(20))).unwrap();
+                device.poll(&mut done).unwrap();
+            }
+            assert_eq!(done, [Done { token: 5, result }]);
+        }
+        let bytes = std::fs::read(scratch.path()).unwrap();
+        assert_eq!([bytes[0], bytes[BLOCK_SIZE], bytes[2 * BLOCK_SIZE - 1]], [0, 7, 7]);
     }
 
     #[test]

@@ -41,11 +41,12 @@ pub struct Device {
     over: Blocks,
     /// `None`: nobody wants to know.
     pub record: Option<Vec<Recorded>>,
+    writes: usize,
 }
 
 impl Device {
     pub fn new(image: Rc<Blocks>, over: Blocks) -> Self {
-        Self { image, over, record: None }
+        Self { image, over, record: None, writes: 0 }
     }
 
     pub fn recorded(image: Rc<Blocks>) -> Self {
@@ -69,7 +70,14 @@ impl Device {
             let bytes: Rc<Block> = Rc::new(bytes.try_into().expect("a block"));
             self.note(Recorded::Write(block.offset(at), Rc::clone(&bytes)));
             self.over.insert(block.offset(at), bytes);
+            self.writes += 1;
         }
+    }
+
+    /// The last so many blocks were written so that they are durable now, whatever becomes of others.
+    pub fn made_durable(&mut self, blocks: usize) {
+        let writes = (self.writes - blocks..self.writes).collect();
+        self.note(Recorded::Flush(Covered::Writes(Rc::new(writes))));
     }
 
     pub fn flush(&mut self) {

@@ -251,7 +251,7 @@ impl Fleet {
                 }
                 Effect::WriteThrough { io, block, frames } => {
                     self.write(id, block, &frames);
-                    self.device.flush();
+                    self.device.made_durable(frames.len());
                     io
                 }
                 Effect::Flush { io } => {

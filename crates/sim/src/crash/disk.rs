@@ -73,6 +73,14 @@ impl Disk {
         }
     }
 
+    /// So many blocks, from `block` on, are durable as they are now, whatever becomes of others.
+    pub fn harden(&mut self, block: BlockNo, count: u64) {
+        for block in (0..count).map(|at| block.offset(at)) {
+            let written = self.cached.remove(&block).and_then(|mut writes| writes.pop());
+            self.durable.extend(written.map(|(_, bytes)| (block, bytes)));
+        }
+    }
+
     /// A flush that is asked for now is for the writes up to here.
     pub fn mark(&self) -> u64 {
         self.writes

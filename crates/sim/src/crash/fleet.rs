@@ -451,6 +451,11 @@ impl World {
             Doing::WriteThrough => {
                 let bytes = done.taken_early.unwrap_or_else(|| host.gather(&done.frames));
                 match self.write_done(done.block, &bytes, done.fails) {
+                    // By a device that makes durable what it is told to, or by a flush.
+                    Ok(()) if self.rng.chance(1, 2) => {
+                        self.disk.harden(done.block, done.frames.len() as u64);
+                        Ok(())
+                    }
                     Ok(()) => {
                         let flush = Doing::Flush(self.disk.mark());
                         return self.submit(id, io, flush, BlockNo(0), Vec::new());

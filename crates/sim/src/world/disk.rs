@@ -61,6 +61,12 @@ impl Disk {
         }
     }
 
+    /// So many blocks, from `block` on, are durable as they are now, whatever becomes of others.
+    pub fn harden(&mut self, block: BlockNo, count: u64) {
+        let hardened = block..block.offset(count);
+        self.cached.retain(|undo| !hardened.contains(&undo.block));
+    }
+
     /// Writes done from now on are later than this place.
     pub fn position(&self) -> u64 {
         self.position
