@@ -4,20 +4,45 @@
 //! the write was done. Until then a power cut leaves of it what it likes: all, nothing, or any of its
 //! sectors, whatever became of writes before and after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use hashbrown::HashMap;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Rng};
+use warren_disk::fsck;
 
 use crate::fixed::Fixed;
 
 /// What a device writes atomically.
-const SECTOR: usize = 512;
+pub const SECTOR: usize = 512;
 /// Bytes that no one ever wrote. Nothing may depend on them being zero.
-const UNWRITTEN: Block = [0xa5; BLOCK_SIZE];
+pub const UNWRITTEN: Block = [0xa5; BLOCK_SIZE];
+/// Findings of fsck that a failure shows.
+const FINDINGS_SHOWN: usize = 20;
 
-type Block = [u8; BLOCK_SIZE];
+pub type Block = [u8; BLOCK_SIZE];
+/// Blocks by number. What is not named was never written.
+pub type Blocks = HashMap<BlockNo, Rc<Block>, Fixed>;
+
+/// What happened, as a device that is recorded and its client saw it.
+#[derive(Clone, Debug)]
+pub enum Recorded {
+    /// Writes are numbered as they come.
+    Write(BlockNo, Rc<Block>),
+    /// A flush is over: these writes are durable.
+    Flush(Covered),
+    /// The client began its operation of this number, or was answered.
+    Begun(usize),
+    Answered(usize),
+}
+
+#[derive(Clone, Debug)]
+pub enum Covered {
+    /// Those with lower numbers.
+    Before(usize),
+    Writes(Rc<BTreeSet<usize>>),
+}
 
 /// What a power cut did.
 #[derive(Default)]
@@ -27,22 +52,22 @@ pub struct Cut {
 }
 
 pub struct Disk {
-    durable: HashMap<BlockNo, Box<Block>, Fixed>,
-    /// Writes since, in order: when each was done, and what it wrote.
-    cached: BTreeMap<BlockNo, Vec<(u64, Box<Block>)>>,
-    writes: u64,
-    /// Flushes that failed. Whoever flushes next hears of it, each once (as of a file: `errseq_t`).
+    /// What lies below, perhaps below several, and what is durable over it.
+    image: Rc<Blocks>,
+    durable: Blocks,
+    /// Writes since, in order: the number of each, and what it wrote.
+    cached: BTreeMap<BlockNo, Vec<(usize, Rc<Block>)>>,
+    /// Blocks written so far.
+    writes: usize,
+    /// Flushes that failed.
     pub errors: u64,
+    /// `None`: nobody wants to know.
+    pub record: Option<Vec<Recorded>>,
 }
 
 impl Disk {
     pub fn new(image: Vec<(BlockNo, Box<[u8]>)>) -> Self {
-        let mut disk = Self {
-            durable: HashMap::with_hasher(Fixed),
-            cached: BTreeMap::new(),
-            writes: 0,
-            errors: 0,
-        };
+        let mut disk = Self::over(Rc::default(), Blocks::with_hasher(Fixed));
         for (block, bytes) in image {
             disk.write(block, &bytes);
         }
@@ -50,42 +75,73 @@ impl Disk {
         disk
     }
 
-    pub fn read(&self, block: BlockNo, into: &mut [u8]) {
-        into.copy_from_slice(self.block(block));
+    /// Both are durable.
+    pub fn over(image: Rc<Blocks>, durable: Blocks) -> Self {
+        Self { image, durable, cached: BTreeMap::new(), writes: 0, errors: 0, record: None }
     }
 
-    fn block(&self, block: BlockNo) -> &Block {
+    pub fn block(&self, block: BlockNo) -> &Block {
         let cached = self.cached.get(&block).and_then(|writes| writes.last());
-        cached.map(|(_, bytes)| &**bytes).unwrap_or_else(|| self.durable_block(block))
+        cached.map_or_else(|| self.durable_block(block), |(_, bytes)| bytes)
     }
 
     fn durable_block(&self, block: BlockNo) -> &Block {
-        self.durable.get(&block).map_or(&UNWRITTEN, |bytes| bytes)
+        let there = self.durable.get(&block).or_else(|| self.image.get(&block));
+        there.map_or(&UNWRITTEN, |bytes| bytes)
     }
 
     /// A write of whole blocks, from `block` on, is done.
     pub fn write(&mut self, block: BlockNo, bytes: &[u8]) {
         assert!(bytes.len().is_multiple_of(BLOCK_SIZE));
-        self.writes += 1;
         for (at, bytes) in (0..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
-            let bytes = Box::new(bytes.try_into().expect("a block"));
-            self.cached.entry(block.offset(at)).or_default().push((self.writes, bytes));
+            let (block, bytes) = (block.offset(at), Rc::new(bytes.try_into().expect("a block")));
+            self.note(|| Recorded::Write(block, Rc::clone(&bytes)));
+            self.cached.entry(block).or_default().push((self.writes, bytes));
+            self.writes += 1;
         }
     }
 
-    /// A flush that is asked for now is for the writes up to here.
-    pub fn mark(&self) -> u64 {
+    /// A flush that is asked for now is for the writes before this one.
+    pub fn mark(&self) -> usize {
         self.writes
     }
 
-    pub fn flush(&mut self, mark: u64) {
+    pub fn flush(&mut self, mark: usize) {
+        self.note(|| Recorded::Flush(Covered::Before(mark)));
         for (block, writes) in &mut self.cached {
-            let done = writes.partition_point(|(at, _)| *at <= mark);
+            let done = writes.partition_point(|(number, _)| *number < mark);
             if let Some((_, bytes)) = writes.drain(..done).next_back() {
                 self.durable.insert(*block, bytes);
             }
         }
         self.cached.retain(|_, writes| !writes.is_empty());
+    }
+
+    pub fn note(&mut self, what: impl Fn() -> Recorded) {
+        self.record.iter_mut().for_each(|record| record.push(what()));
+    }
+
+    /// All that it holds, as an image.
+    pub fn into_image(mut self) -> Rc<Blocks> {
+        self.flush(self.writes);
+        Rc::make_mut(&mut self.image).extend(self.durable);
+        self.image
+    }
+
+    /// What fsck finds damaged on the first `blocks` of it, except what does not matter, as text.
+    pub fn damage(&self, blocks: u64, matters: impl Fn(&fsck::Finding) -> bool) -> Option<String> {
+        let mut read = |block: BlockNo, into: &mut [u8]| {
+            into.copy_from_slice(self.block(block));
+            Ok(())
+        };
+        let options = fsck::Options { contents: true, ..fsck::Options::default() };
+        let report = fsck::check(options, blocks, &mut read, &mut |_| {});
+        let is_damage = |finding: &&fsck::Finding| {
+            finding.severity() == fsck::Severity::Damage && matters(finding)
+        };
+        let findings = report.findings.iter().filter(is_damage).take(FINDINGS_SHOWN);
+        let findings: String = findings.map(|finding| format!("\n    {finding}")).collect();
+        (!findings.is_empty()).then_some(findings)
     }
 
     /// A flush fails: of what was cached some is durable, and the rest is gone.
@@ -125,7 +181,7 @@ impl Disk {
             let is_whole = new == old || writes.iter().any(|(_, bytes)| **bytes == new);
             cut.torn += u64::from(!is_whole);
             cut.lost += u64::from(new == old);
-            self.durable.insert(block, Box::new(new));
+            self.durable.insert(block, Rc::new(new));
         }
         cut
     }
