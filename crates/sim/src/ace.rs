@@ -11,7 +11,6 @@
 //! counterpart: long histories under chance, delays and failing devices.
 
 mod client;
-mod device;
 mod fleet;
 mod operation;
 mod promise;
@@ -28,13 +27,12 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, FixedState, Rng, Timestamp};
 use warren_cell::Plant;
 use warren_disk::format::{FormatOptions, LOG_MIN, SIZE_MIN, image};
-use warren_disk::fsck;
 use warren_proto::{FileKind, NewInode};
 
 use crate::fixed::Fixed;
+use crate::fleet::disk::{Blocks, Disk};
+pub use crate::fleet::disk::{Covered, Recorded};
 pub use client::Client;
-use device::{Blocks, Device};
-pub use device::{Covered, Recorded};
 use fleet::Fleet;
 pub use operation::{PAIRS, Sequence, pairs, singles};
 use operation::{Step, base};
@@ -193,17 +191,18 @@ impl Campaign {
         sequence: &Sequence,
         promises: &Promises<'_>,
     ) -> Result<Vec<Recorded>, String> {
-        let device = Device::recorded(Rc::clone(&self.image));
-        let mut fleet = Fleet::serve(device, CELLS, self.options.plant)?;
+        let mut disk = Disk::over(Rc::clone(&self.image), Blocks::default());
+        disk.record = Some(Vec::new());
+        let mut fleet = Fleet::serve(disk, CELLS, self.options.plant)?;
         for (number, step) in sequence.steps.iter().enumerate() {
-            fleet.device.note(Recorded::Begun(number));
+            fleet.disk().note(|| Recorded::Begun(number));
             fleet.perform(number, step).map_err(|why| format!("{step:?}: {why}"))?;
-            fleet.device.note(Recorded::Answered(number));
+            fleet.disk().note(|| Recorded::Answered(number));
         }
         if sequence.checkpoint {
             fleet.checkpoint()?;
         }
-        let record = fleet.device.record.take().expect("a recorded device");
+        let record = fleet.disk().record.take().expect("a recorded device");
         let (seen, end) = (fleet.look()?, promises.end.view());
         match seen == end {
             true => Ok(record),
@@ -213,28 +212,19 @@ impl Campaign {
 
     fn outcome(&self, over: Blocks, summary: &mut Summary) -> Outcome {
         summary.recovered += 1;
-        let device = Device::new(Rc::clone(&self.image), over);
-        let device = match self.recovered(device, summary) {
-            Ok(device) => device,
+        let disk = Disk::over(Rc::clone(&self.image), over);
+        let disk = match Fleet::recover(disk, None) {
+            Ok((disk, replayed)) => {
+                summary.replayed += u64::from(replayed);
+                disk
+            }
             Err(why) => return Outcome::LostPool(why),
         };
-        if let Some(findings) = check(&device) {
+        if let Some(findings) = disk.damage(POOL_BYTES / BLOCK_SIZE as u64, |_| true) {
             return Outcome::Faulty(findings);
         }
-        let looked = Fleet::serve(device, CELLS, None).and_then(|mut fleet| fleet.look());
+        let looked = Fleet::serve(disk, CELLS, None).and_then(|mut fleet| fleet.look());
         looked.map_or_else(Outcome::LostPool, |view| Outcome::Seen(Rc::new(view)))
-    }
-
-    fn recovered(&self, device: Device, summary: &mut Summary) -> Result<Device, String> {
-        if !fleet::needs_recovery(&device)? {
-            return Ok(device);
-        }
-        summary.replayed += 1;
-        let device = Fleet::recover(device, None)?;
-        match fleet::needs_recovery(&device)? {
-            false => Ok(device),
-            true => Err("it is not clean after its recovery".into()),
-        }
     }
 }
 
@@ -339,25 +329,6 @@ fn hash_of_blocks(blocks: &Blocks) -> u64 {
     hasher.finish()
 }
 
-/// What is damaged on the device.
-fn check(device: &Device) -> Option<String> {
-    let mut read = |block: BlockNo, into: &mut [u8]| {
-        into.copy_from_slice(device.block(block));
-        Ok(())
-    };
-    let options = fsck::Options { contents: true, ..fsck::Options::default() };
-    let report = fsck::check(options, SIZE_MIN / BLOCK_SIZE as u64, &mut read, &mut |_| {});
-    let damage = |finding: &&fsck::Finding| finding.severity() == fsck::Severity::Damage;
-    let findings: Vec<_> = report.findings.iter().filter(damage).collect();
-    (!findings.is_empty()).then(|| {
-        findings.iter().take(SHOWN).fold(String::new(), |mut text, finding| {
-            // Writing to a string does not fail.
-            let _ = write!(text, "\n    {finding}");
-            text
-        })
-    })
-}
-
 /// What is seen otherwise than it should be.
 fn difference(seen: &View, expected: &View) -> String {
     let mut text = String::new();
@@ -401,11 +372,8 @@ fn make_base(secret: u64) -> Result<Option<Rc<Blocks>>, String> {
         gid: 0,
         label: String::new(),
     };
-    let mut device = Device::new(Rc::new(Blocks::with_hasher(Fixed)), Blocks::with_hasher(Fixed));
-    for (block, bytes) in image(&options).map_err(|error| error.to_string())? {
-        device.write(block, &bytes);
-    }
-    let mut fleet = Fleet::serve(device, CELLS, None)?;
+    let disk = Disk::new(image(&options).map_err(|error| error.to_string())?);
+    let mut fleet = Fleet::serve(disk, CELLS, None)?;
     let tree = base();
     for dir in ["A", "B"] {
         fleet.make(("", dir), NewInode::directory(operation::DIR_MODE))?;
@@ -421,7 +389,7 @@ fn make_base(secret: u64) -> Result<Option<Rc<Blocks>>, String> {
     if seen != expected {
         return Err(format!("the base is{}", difference(&seen, &expected)));
     }
-    fleet.stop().map(|device| Some(device.into_image()))
+    fleet.stop().map(|disk| Some(disk.into_image()))
 }
 
 /// Makes what is in the two directories.

@@ -3,7 +3,8 @@
 //!
 //! * [`model`]: a file system in memory, written for obviousness; says whether an outcome is legal.
 //! * [`history`] and [`linear`]: what clients saw, and whether one order of all calls explains it.
-//! * [`world`]: cells, supervisor, clients, links, disk, driven by one seed.
+//! * `fleet`: cells and supervisor, links, disk, and what goes wrong with them, for all worlds.
+//! * [`world`]: clients of all kinds, and one order of all that they saw.
 //! * [`crash`]: a fleet, its power cut at any moment, and what has to be there afterwards.
 //! * [`ace`]: every short sequence of operations, its power cut at every flush.
 //! * [`swarm`]: the mix that a seed draws.
@@ -16,6 +17,7 @@
 pub mod ace;
 pub mod crash;
 mod fixed;
+mod fleet;
 pub mod history;
 pub mod linear;
 pub mod model;

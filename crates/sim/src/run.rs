@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use warren_cell::Plant;
 
-use crate::world::{Broken, Coverage, Plan, World};
+use crate::fleet::trace::Coverage;
+use crate::world::{Broken, Plan, World};
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]

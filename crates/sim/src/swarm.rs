@@ -3,6 +3,8 @@
 
 use warren_base::Rng;
 
+use crate::fleet::Faults;
+
 /// What a client may do next, with how likely each is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -172,6 +174,23 @@ impl Swarm {
             kills: *rng.pick(&[0, 0, 0, 0, 0, 0, 3, 15, 60]),
             deaths: *rng.pick(&[0, 0, 0, 0, 100, 1000]),
             kinds: draw_kinds(rng),
+        }
+    }
+
+    /// What goes wrong while clients work.
+    pub const fn faults(&self) -> Faults {
+        Faults {
+            stall: self.stall,
+            cell_read: self.io_error,
+            cell_write: self.io_error,
+            // Flushes of cells fail in the crash campaign only, where everything can be lost.
+            cell_flush: 0,
+            rot: self.rot,
+            supervisor_write: self.supervisor_error,
+            supervisor_flush: self.flush_error,
+            damage: self.damage,
+            kills: self.kills,
+            deaths: self.deaths,
         }
     }
 

@@ -8,52 +8,37 @@
 //! ```
 
 mod admission;
-mod adopt;
 mod audit;
 mod clients;
-mod device;
-mod disk;
-mod fleet;
 mod front;
 mod kernel;
-mod kill;
-pub(crate) mod lanes;
-pub(crate) mod process;
 mod program;
-pub(crate) mod queue;
-pub(crate) mod trace;
+mod surroundings;
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, ClientId, Ino, Instant, MapVersion, Rng, Timestamp};
+use warren_base::{CellId, ClientId, Ino, Instant, Rng};
 use warren_cell::Plant;
 use warren_client::Op;
 use warren_disk::format::{FormatOptions, image, log_suggested};
-use warren_disk::fsck;
+use warren_disk::fsck::Finding;
 use warren_proto::{Credentials, Request, SetAttr};
 use warren_supervisor::Event as Heard;
 
+use crate::fleet::disk::Disk;
+use crate::fleet::trace::{Coverage, Trace};
+use crate::fleet::{
+    EPOCH, Faults, Fleet, Happening, MAP_VERSION, Pace, happen_next, tell_supervisor,
+};
 use crate::history::{Action, Excuses, Operation, Window};
 use crate::linear::{Explanation, Verdict, check};
 use crate::model::State;
 use crate::swarm::Swarm;
 use audit::Audit;
 use clients::{At, Client, SlotState};
-use disk::Disk;
-use fleet::{CellHost, Happening, SupervisorHost};
-use lanes::Lanes;
-use process::Link;
 use program::Known;
-use queue::EventQueue;
-use trace::Trace;
-
-pub use trace::Coverage;
-
-/// When virtual time begins, by the wall clock.
-const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
 
 /// Virtual time in which something must return, if anything is under way: far more than the slowest
 /// mix needs for a whole run.
@@ -61,9 +46,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Events of a run: a run has about 20 a call.
 const EVENTS_MAX: u64 = 3_000_000;
-
-/// Findings of fsck that a failure shows.
-const FINDINGS_SHOWN: usize = 20;
 
 /// Bytes of the pool: enough that only a mix that wants to runs out.
 const POOL_BYTES: u64 = 256 << 20;
@@ -110,43 +92,39 @@ pub struct Broken {
     pub lines: Vec<String>,
 }
 
+/// What happens beside what happens to the fleet.
+#[derive(Debug)]
+pub enum Own {
+    Step {
+        at: At,
+        ticket: u64,
+    },
+    /// A front's kernel drops what a cell recalls.
+    DropCopies {
+        client: usize,
+        listener: usize,
+    },
+    /// A client's connection breaks.
+    Hangup {
+        client: usize,
+    },
+}
+
 pub struct World {
     swarm: Swarm,
-    plant: Option<Plant>,
-    rng: Rng,
-    now: Instant,
-    places: u64,
-    queue: EventQueue<Happening>,
-    trace: Trace,
-    disk: Disk,
-    lanes: Lanes,
-    map: Vec<CellId>,
-    cells: Vec<CellHost>,
-    links: BTreeMap<(CellId, CellId), Link>,
-    supervisor: SupervisorHost,
+    fleet: Fleet<Own>,
     clients: Vec<Client>,
     known: Known,
     history: Vec<Operation>,
     phase: Phase,
-    lives: usize,
     admitted: bool,
-    /// The superblock names a new checkpoint since this was last looked at.
-    switched: bool,
-    io_failed: bool,
-    /// A write or flush of the supervisor failed.
-    supervisor_failed: bool,
-    /// Something acknowledged may not be on the device: a flush failed, or a cell is dead.
+    /// Checkpoints up to here in the order of events were looked at.
+    looked_at: u64,
+    /// The pool is as of a checkpoint: the fleet could not end as it should.
     lost: bool,
     healed_at: u64,
-    /// Where in the order of events the last checkpoint was done, and a flush failed.
-    switched_at: u64,
-    flush_failed_at: Option<u64>,
-    /// Where in the order of events the event under way began.
-    event_began: u64,
     /// Numbers of processes given out. The first is the restart's.
     processes: usize,
-    /// Links between cells made so far.
-    links_made: u64,
     calls_left: u64,
     /// The first call of all, which lets others than root in.
     opening: Option<Op>,
@@ -154,7 +132,6 @@ pub struct World {
     last_return: Instant,
     /// The events up to here are of interest in a failure.
     blamed_at: Instant,
-    failure: Option<String>,
 }
 
 impl World {
@@ -163,11 +140,11 @@ impl World {
         let mut world = Self::new(plan);
         let looked_at = world.live_twice().map_err(|rule| world.broken(rule))?;
         Ok(Ran {
-            hash: world.trace.hash(),
-            events: world.trace.events,
+            hash: world.fleet.trace.hash(),
+            events: world.fleet.trace.events,
             operations: world.history.len(),
             looked_at,
-            coverage: std::mem::take(&mut world.trace.coverage),
+            coverage: std::mem::take(&mut world.fleet.trace.coverage),
         })
     }
 
@@ -191,59 +168,46 @@ impl World {
         let image = image(&options).expect("the options are sensible");
         let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
         let open_up = Request::SetAttr { ino: Ino::ROOT, handle: None, set };
+        let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
+        fleet.plant = plan.plant;
+        fleet.frames = swarm.frames;
+        fleet.chunks = swarm.chunks.map(|chunks| chunks as usize);
+        fleet.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
+        fleet.faults.stall = swarm.stall;
         Self {
             swarm,
-            plant: plan.plant,
-            rng,
-            now: Instant(1),
-            places: 0,
-            queue: EventQueue::new(),
-            trace: Trace::new(plan.verbose),
-            disk: Disk::new(image),
-            lanes: Lanes::default(),
-            map: Vec::new(),
-            cells: Vec::new(),
-            links: BTreeMap::new(),
-            supervisor: SupervisorHost::none(),
+            fleet,
             clients: Vec::new(),
             known: Known::default(),
             history: Vec::new(),
             phase: Phase::Safety,
-            lives: 0,
             admitted: false,
-            switched: false,
-            io_failed: false,
-            supervisor_failed: false,
+            looked_at: 0,
             lost: false,
             healed_at: u64::MAX,
-            switched_at: 0,
-            flush_failed_at: None,
-            event_began: 0,
             processes: 1,
-            links_made: 0,
             calls_left: plan.calls,
             opening: Some(Op::Ino(open_up)),
             audit: None,
             last_return: Instant(1),
             blamed_at: Instant(u64::MAX),
-            failure: None,
         }
     }
 
     fn broken(&self, rule: String) -> Broken {
-        Broken { rule, lines: self.trace.lines_until(self.blamed_at) }
+        Broken { rule, lines: self.fleet.trace.lines_until(self.blamed_at) }
     }
 
     fn live_twice(&mut self) -> Result<usize, String> {
-        self.start_fleet(self.swarm.cells);
+        self.fleet.start(Some(self.swarm.cells))?;
         self.invite_clients();
         self.live()?;
         self.check_history()?;
         self.fsck("after the stop")?;
-        self.restart();
+        self.restart()?;
         self.live()?;
         // After a loss the pool is as of its last checkpoint, and nobody knows yet what that must hold.
-        let looked_at = if self.lost { 0 } else { self.check_history()? };
+        let looked_at = if self.is_lost() { 0 } else { self.check_history()? };
         self.fsck("after the second stop")?;
         Ok(looked_at)
     }
@@ -265,11 +229,11 @@ impl World {
     }
 
     /// One client, who looks at everything.
-    fn restart(&mut self) {
-        if self.lost {
-            self.count("a fleet started after a loss");
+    fn restart(&mut self) -> Result<(), String> {
+        if self.is_lost() {
+            self.fleet.count("a fleet started after a loss");
         }
-        let (at, returned) = (self.place(), self.place());
+        let (at, returned) = (self.fleet.place(), self.fleet.place());
         self.history.push(Operation {
             process: 0,
             client: ClientId(0),
@@ -279,54 +243,63 @@ impl World {
             invoked: at,
             returned,
             hint: at,
-            window: Window { from: self.wall(), to: self.wall() },
+            window: Window { from: self.fleet.wall(), to: self.fleet.wall() },
             excuses: Excuses::default(),
             outcome: None,
         });
-        self.cells.clear();
-        self.links.clear();
+        self.fleet.faults = Faults::default();
+        // What was under way when the fleet ended does not get there.
+        self.fleet.vanish();
         self.clients.clear();
-        self.lanes = Lanes::default();
         self.phase = Phase::Heal;
-        self.last_return = self.now;
-        self.start_fleet(self.swarm.cells_later);
+        self.last_return = self.fleet.now;
+        self.fleet.chunks = None;
+        self.fleet.start(Some(self.swarm.cells_later))?;
         let credentials = Credentials::default();
-        let mut client = Client::new(credentials, 1, &self.map, MapVersion(1), CellId(0));
+        let mut client = Client::new(credentials, 1, &self.fleet.map, MAP_VERSION, CellId(0));
         client.process = self.new_processes(2);
         self.clients.push(client);
         self.audit = Some(Audit::new());
+        Ok(())
     }
 
     /// Until the fleet has stopped.
     fn live(&mut self) -> Result<(), String> {
         while self.phase != Phase::Stopped {
-            let Some((at, happening)) = self.queue.next() else {
+            if !happen_next(self) {
                 return Err(format!("nothing will ever happen again; {}", self.under_way()));
-            };
-            self.now = at;
-            self.trace.event(at, summary(&happening), &happening);
-            self.happen(happening);
-            if let Some(failure) = self.failure.take() {
+            }
+            if let Some(failure) = self.fleet.failure.take() {
                 return Err(failure);
             }
-            if std::mem::take(&mut self.switched) && self.rng.chance(1, 8) {
-                self.count("fsck while running");
+            // A checkpoint is as the last but one says, or the last.
+            let is_new = std::mem::replace(&mut self.looked_at, self.fleet.switched_at)
+                != self.fleet.switched_at;
+            if is_new && self.fleet.rng.chance(1, 8) {
+                self.fleet.count("fsck while running");
                 self.fsck("while running")?;
             }
             if self.phase == Phase::Heal && self.all_finished() {
                 self.phase = Phase::Stopping;
-                self.last_return = self.now;
-                self.tell_supervisor(Heard::Stop);
+                self.last_return = self.fleet.now;
+                if self.is_first_life() {
+                    self.fleet.faults = Faults {
+                        kills: self.swarm.kills,
+                        deaths: self.swarm.deaths,
+                        ..Faults::default()
+                    };
+                }
+                tell_supervisor(self, Heard::Stop);
             }
-            if self.now - self.last_return > PATIENCE {
+            if self.fleet.now - self.last_return > PATIENCE {
                 return Err(format!("nothing returns any more; {}", self.under_way()));
             }
-            if self.trace.events > EVENTS_MAX {
+            if self.fleet.trace.events > EVENTS_MAX {
                 return Err(format!("the run does not end; {}", self.under_way()));
             }
         }
         // A fleet that was lost ends while answers are on their way: what they tell has happened.
-        while let Some((_, happening)) = self.queue.next() {
+        while let Some((_, happening)) = self.fleet.queue.next() {
             if let Happening::Reply { from, to, seq, hint, answer } = happening {
                 self.would_answer(from, to, seq, hint, answer);
             }
@@ -341,9 +314,9 @@ impl World {
 
     fn heal(&mut self) {
         self.phase = Phase::Heal;
-        self.heal_device();
-        self.healed_at = self.places;
-        self.last_return = self.now;
+        self.fleet.heal();
+        self.healed_at = self.fleet.places();
+        self.last_return = self.fleet.now;
     }
 
     fn under_way(&self) -> String {
@@ -359,114 +332,55 @@ impl World {
     }
 
     fn fsck(&mut self, when: &str) -> Result<(), String> {
-        let disk = &self.disk;
-        let mut read = |block: BlockNo, into: &mut [u8]| {
-            assert_eq!(into.len(), BLOCK_SIZE);
-            disk.read(block, into);
-            Ok(())
-        };
-        let options = fsck::Options { contents: true, ..fsck::Options::default() };
-        let blocks = POOL_BYTES / BLOCK_SIZE as u64;
-        let report = fsck::check(options, blocks, &mut read, &mut |_| {});
         // The second superblock copy is brought up to date while cells already go on.
-        let counts = |finding: &&fsck::Finding| {
-            finding.severity() == fsck::Severity::Damage
-                && !matches!(finding, fsck::Finding::SuperblockBehind { .. })
-        };
-        let findings = report.findings.iter().filter(counts).take(FINDINGS_SHOWN);
-        let findings: String = findings.map(|finding| format!("\n    {finding}")).collect();
-        if findings.is_empty() {
-            return Ok(());
-        }
+        let matters = |finding: &Finding| !matches!(finding, Finding::SuperblockBehind { .. });
+        let blocks = POOL_BYTES / BLOCK_SIZE as u64;
+        let Some(findings) = self.fleet.disk.damage(blocks, matters) else { return Ok(()) };
         // Wrong answers tell more than a wrong disk, where it is known which are right.
-        if !self.lost {
+        if !self.is_lost() {
             self.check_history()?;
         }
         Err(format!("fsck {when}:{findings}"))
     }
 
-    /// The next place in the order of events.
-    fn place(&mut self) -> u64 {
-        self.places += 1;
-        self.places
+    fn plan(&mut self, nanos: u64, own: Own) {
+        self.fleet.plan(nanos, Happening::Own(own));
     }
 
-    fn wall(&self) -> Timestamp {
-        Timestamp(EPOCH.0 + self.now.0 as i64)
+    fn is_first_life(&self) -> bool {
+        self.audit.is_none()
     }
 
-    fn plan(&mut self, nanos: u64, happening: Happening) {
-        self.queue.plan(Instant(self.now.0 + nanos), happening);
-    }
-
-    fn message_delay(&mut self) -> u64 {
-        self.delay(self.swarm.message_delay)
-    }
-
-    fn io_delay(&mut self) -> u64 {
-        self.delay(self.swarm.io_delay)
-    }
-
-    fn delay(&mut self, slowest: u64) -> u64 {
-        let usual = 1 + self.rng.below(slowest);
-        if self.phase == Phase::Safety && self.rng.chance(self.swarm.stall, 1000) {
-            self.count("a stall");
-            return usual * 50;
-        }
-        usual
+    /// Whether something acknowledged may not be on the device.
+    fn is_lost(&self) -> bool {
+        self.lost || self.fleet.flush_failed_at.is_some()
     }
 
     fn think_time(&mut self) -> u64 {
-        if self.rng.chance(1, 10) { self.rng.below(50_000) } else { self.rng.below(500) }
+        if self.fleet.rng.chance(1, 10) {
+            self.fleet.rng.below(50_000)
+        } else {
+            self.fleet.rng.below(500)
+        }
     }
 
     fn excuses(&self, invoked: u64) -> Excuses {
         let mut excuses = Excuses::default();
-        excuses.set(Excuses::NO_SPACE, self.swarm.chunks.is_some() && self.lives == 1);
+        excuses.set(Excuses::NO_SPACE, self.swarm.chunks.is_some() && self.is_first_life());
         // A checkpoint that had failed already may be told of later.
-        let is_healed = self.healed_at < invoked.min(self.switched_at) && !self.is_broken();
-        excuses.set(Excuses::IO, self.io_failed && !is_healed);
+        let has_failed = self.fleet.cell_faults + self.fleet.supervisor_faults > 0;
+        let is_healed = self.healed_at < invoked.min(self.fleet.switched_at) && !self.is_broken();
+        excuses.set(Excuses::IO, has_failed && !is_healed);
         excuses
+    }
+
+    /// Whether a write or flush of the supervisor failed.
+    fn supervisor_failed(&self) -> bool {
+        self.fleet.supervisor_faults > 0
     }
 
     /// Whether the supervisor records nothing any more: whoever syncs is told so to the end.
     fn is_broken(&self) -> bool {
-        self.lost || self.supervisor_failed
-    }
-
-    fn count(&mut self, what: &'static str) {
-        self.trace.count(what);
-    }
-
-    fn fail(&mut self, rule: String) {
-        self.failure.get_or_insert(rule);
-    }
-}
-
-/// What goes into the trace's hash.
-fn summary(happening: &Happening) -> [u64; 4] {
-    let cell = |id: CellId| u64::from(id.0);
-    match happening {
-        Happening::Request { cell: to, from, header, .. } => {
-            [1, cell(*to), u64::from(from.client.0), u64::from(header.seq)]
-        }
-        Happening::Reply { from, to, seq, answer, .. } => {
-            let errno = answer.as_ref().err().map_or(0, |errno| errno.raw() as u64);
-            [2 + (errno << 8), cell(*from), u64::from(to.client.0), u64::from(*seq)]
-        }
-        Happening::Step { at: At { client, slot }, ticket } => {
-            [3, *client as u64, *slot as u64, *ticket]
-        }
-        Happening::Peer { from, to, .. } => [4, cell(*from), cell(*to), 0],
-        Happening::Order { to, .. } => [5, cell(*to), 0, 0],
-        Happening::Report { from, .. } => [6, cell(*from), 0, 0],
-        Happening::CellIo { cell: of, io, .. } => [7, cell(*of), io.0, 0],
-        Happening::Exited { cell: of, epoch } => [13, cell(*of), u64::from(epoch.0), 0],
-        Happening::Start { cell: of } => [14, cell(*of), 0, 0],
-        Happening::SupervisorIo { by, io } => [8, io.0, *by, 0],
-        Happening::Tick { cell: of, .. } => [9, cell(*of), 0, 0],
-        Happening::DropCopies { client, listener } => [11, *listener as u64, *client as u64, 0],
-        Happening::Hangup { client } => [12, *client as u64, 0, 0],
-        Happening::SupervisorTick { .. } => [10, 0, 0, 0],
+        self.is_lost() || self.supervisor_failed()
     }
 }

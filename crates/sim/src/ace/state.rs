@@ -7,12 +7,10 @@ use std::rc::Rc;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Rng};
 
-use super::device::{Block, Blocks, Covered, Recorded};
 use super::promise::Progress;
 use crate::fixed::Fixed;
+use crate::fleet::disk::{Block, Blocks, Covered, Recorded, SECTOR, UNWRITTEN};
 
-/// What a device writes atomically.
-const SECTOR: usize = 512;
 /// States of one boundary: without the unflushed writes, with all, and of each of the others so many.
 pub const SUBSETS: usize = 3;
 pub const TORN: usize = 3;
@@ -72,7 +70,7 @@ pub fn boundaries(record: &[Recorded], no_flush: bool) -> Vec<Boundary> {
 /// What is covered goes, with whatever was written to its block before.
 fn flush(covered: &Covered, unflushed: &mut Cached, durable: &mut BTreeMap<BlockNo, Rc<Block>>) {
     let is_covered = |number: &usize| match covered {
-        Covered::All => true,
+        Covered::Before(mark) => number < mark,
         Covered::Writes(writes) => writes.contains(number),
     };
     for (block, writes) in unflushed.iter_mut() {
@@ -107,7 +105,7 @@ impl Boundary {
                 Kind::Subset => {}
                 Kind::Torn => {
                     let old = over.get(block).or_else(|| image.get(block));
-                    let mut torn = old.map_or([0xa5; BLOCK_SIZE], |bytes| **bytes);
+                    let mut torn = old.map_or(UNWRITTEN, |bytes| **bytes);
                     for at in (0..BLOCK_SIZE).step_by(SECTOR) {
                         if rng.chance(1, 2) {
                             let from = rng.pick(writes);
@@ -134,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_was_flushed_is_in_every_state() {
-        let flush = Recorded::Flush(Covered::All);
+        let flush = Recorded::Flush(Covered::Before(1));
         let record = [Recorded::Begun(0), written(1), flush, Recorded::Answered(0), written(2)];
         let bytes = |no_flush, at: usize, state| {
             let boundary = &boundaries(&record, no_flush)[at];

@@ -49,7 +49,7 @@ impl World {
             }
             self.clients[at].model = Some(Model::recovered(reading.found));
         }
-        self.count("a tree read back");
+        self.fleet.count("a tree read back");
         Ok(())
     }
 
@@ -203,7 +203,7 @@ impl World {
             if !is_patchwork(&content, versions) {
                 return broken(describe(ino, &content, versions));
             }
-            self.count("a file between two versions");
+            self.fleet.count("a file between two versions");
         }
         Ok(content)
     }
@@ -218,7 +218,7 @@ impl World {
     }
 
     fn payload(&self, len: usize) -> Vec<u8> {
-        self.lanes.reply(self.answered_from, self.clients[self.auditor()].slot(), len)
+        self.fleet.lanes.reply(self.answered_from, self.clients[self.auditor()].slot(), len)
     }
 
     /// Makes the clients' directories, durably.

@@ -6,14 +6,16 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Errno, Ino, Rng, SlotNo};
 use warren_cell::SlotRef;
 use warren_proto::{
-    AccessMode, Answer, CreateFlags, FileKind, FileName, Handle, NewInode, Position, RenameFlags,
-    Reply, Request, SetAttr, XattrMode, XattrName,
+    AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, Handle, NewInode, Position,
+    RenameFlags, Reply, Request, RequestHeader, SetAttr, XattrMode, XattrName,
 };
+use warren_supervisor::{Applicant, ConnectionNo, Event as Heard};
 
+use super::Own;
 use super::World;
-use super::fleet::Happening;
 use super::mix::{Kind, Mix};
 use super::model::{Effect, Model, Name, ObjectNo, ROOT};
+use crate::fleet::{MAP_VERSION, tell_supervisor};
 
 /// Objects of a client, and files that it has open.
 const OBJECTS_MAX: usize = 40;
@@ -71,23 +73,23 @@ fn xattr_name(name: &[u8]) -> XattrName {
 
 impl World {
     pub(super) fn plan_step(&mut self, client: usize) {
-        let think = match self.rng.chance(1, 8) {
-            true => self.rng.below(self.mix.think),
-            false => self.rng.below(self.mix.think.min(2000)),
+        let think = match self.fleet.rng.chance(1, 8) {
+            true => self.fleet.rng.below(self.mix.think),
+            false => self.fleet.rng.below(self.mix.think.min(2000)),
         };
-        self.plan(think, Happening::Step { client });
+        self.plan(think, Own::Step { client });
     }
 
     pub(super) fn begin_operation(&mut self, at: usize) {
         if !self.is_working || self.is_stopping {
             return;
         }
-        let World { clients, mix, rng, .. } = self;
+        let World { clients, mix, fleet, .. } = self;
         let client = &mut clients[at];
         client.operations += 1;
         let stamp = (at as u64 + 1) << 32 | client.operations;
         let model = client.model.as_ref().expect("a client that works has one");
-        let mut chooser = Chooser { model, mix, rng, stamp };
+        let mut chooser = Chooser { model, mix, rng: &mut fleet.rng, stamp };
         let planned = (0..TRIES).find_map(|_| chooser.draw());
         let Some(Planned { request, payload, effect }) = planned else {
             return self.plan_step(at);
@@ -107,22 +109,39 @@ impl World {
         client.seq += 1;
         client.under_way = Some((request.clone(), effect));
         let (slot, seq) = (client.slot(), client.seq);
-        self.lanes.put_request(slot, payload);
-        self.plan_request(slot, seq, request, payload.len());
+        self.fleet.lanes.put_request(slot, payload);
+        let cell = match request.shard() {
+            Some(shard) => self.fleet.owner(shard),
+            None => CellId(self.fleet.rng.below(self.fleet.cells.len() as u64) as u16),
+        };
+        let payload_len = payload.len() as u32;
+        let header =
+            RequestHeader { seq, map_version: MAP_VERSION, payload_len, ..Default::default() };
+        self.fleet.plan_request(cell, slot, header, request);
     }
 
-    pub(super) fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, answer: Answer) {
+    pub(super) fn connect_clients(&mut self) {
+        for at in 0..self.clients.len() {
+            let credentials = Credentials::default();
+            let applicant =
+                Applicant { credentials, pid: 1000 + at as u32, front: false, slots: 1 };
+            let connection = ConnectionNo(at as u64);
+            tell_supervisor(self, Heard::Connect { connection, applicant });
+        }
+    }
+
+    pub(super) fn client_answered(&mut self, from: CellId, to: SlotRef, seq: u32, answer: Answer) {
         let at = self.clients.iter().position(|client| client.id == to.client);
         let at = at.expect("an answer for somebody");
         let client = &mut self.clients[at];
         if client.seq != seq {
             let asked = client.seq;
-            return self.fail(format!("{to:?} was answered {seq} while {asked} was asked"));
+            return self.fleet.fail(format!("{to:?} was answered {seq} while {asked} was asked"));
         }
         let Some((request, effect)) = client.under_way.take() else {
-            return self.fail(format!("{to:?} was answered twice: {answer:?}"));
+            return self.fleet.fail(format!("{to:?} was answered twice: {answer:?}"));
         };
-        self.answered_at = self.now;
+        self.answered_at = self.fleet.now;
         let Some(effect) = effect else {
             self.clients[at].answer = Some((from, answer));
             return;
@@ -149,13 +168,13 @@ impl World {
             let expected = model.object(*object).content.now().len() + bytes.len();
             if *size != expected as u64 {
                 let rule = format!("an append ended at {size}, not at {expected}");
-                return self.fail(rule);
+                return self.fleet.fail(rule);
             }
         }
         model.apply(effect, created);
         match effect {
-            Effect::Fsync { .. } => self.count("fsync promised"),
-            Effect::Sync => self.count("sync promised"),
+            Effect::Fsync { .. } => self.fleet.count("fsync promised"),
+            Effect::Sync => self.fleet.count("sync promised"),
             _ => {}
         }
     }
@@ -163,14 +182,14 @@ impl World {
     /// Everything that clients ask for can be done, unless a device or space fails.
     fn refused(&mut self, at: usize, request: &Request, errno: Errno) {
         let excused = match errno {
-            Errno::EIO => self.faults > 0,
+            Errno::EIO => self.faults() > 0,
             Errno::ENOSPC | Errno::ENOMEM => true,
             _ => false,
         };
         if !excused {
-            return self.fail(format!("client {at}: {request:?} was refused: {errno:?}"));
+            return self.fleet.fail(format!("client {at}: {request:?} was refused: {errno:?}"));
         }
-        self.count(match errno {
+        self.fleet.count(match errno {
             Errno::EIO => "an operation failed",
             Errno::ENOSPC => "no space",
             _ => "no memory",

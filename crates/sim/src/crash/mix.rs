@@ -2,6 +2,8 @@
 
 use warren_base::Rng;
 
+use crate::fleet::Faults;
+
 /// What a client may do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -95,6 +97,17 @@ impl Mix {
             // What was written and not flushed when a cell died nobody writes again after a failed flush.
             kills: if faulty { 0 } else { *rng.pick(&[0, 0, 3, 15, 60]) },
             kinds: draw_kinds(rng),
+        }
+    }
+
+    /// What goes wrong while clients work.
+    pub fn faults(&self) -> Faults {
+        Faults {
+            cell_write: self.write_fails,
+            cell_flush: self.flush_fails,
+            supervisor_flush: self.flush_fails,
+            kills: self.kills,
+            ..Faults::default()
         }
     }
 

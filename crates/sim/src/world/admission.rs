@@ -3,13 +3,14 @@
 
 use std::rc::Rc;
 
-use warren_base::{CellId, ClientId, MapVersion, ShardId};
+use warren_base::{CellId, ClientId, ShardId};
 use warren_proto::Credentials;
 use warren_supervisor::{Applicant, ConnectionNo, Event as Heard};
 
 use super::clients::{At, Client, SlotState};
 use super::front::Front;
 use super::{Phase, World};
+use crate::fleet::{MAP_VERSION, tell_supervisor};
 use crate::history::{Action, Excuses, Operation, Window};
 
 /// Clients that come after the first ones, at most.
@@ -36,10 +37,10 @@ impl World {
                 checked_by_kernel: is_front,
             },
         };
-        let near = CellId(self.rng.below(u64::from(self.swarm.cells)) as u16);
-        let (slots, map) = (self.swarm.slots, &self.map);
-        let mut client = Client::new(credentials, slots, map, MapVersion(1), near);
-        client.front = is_front.then(|| Front::new(self.cells.len()));
+        let near = CellId(self.fleet.rng.below(u64::from(self.swarm.cells)) as u16);
+        let (slots, map) = (self.swarm.slots, &self.fleet.map);
+        let mut client = Client::new(credentials, slots, map, MAP_VERSION, near);
+        client.front = is_front.then(|| Front::new(self.fleet.cells.len()));
         client.process = self.new_processes(2 * usize::from(slots) + 1);
         self.clients.push(client);
     }
@@ -52,7 +53,7 @@ impl World {
 
     fn connect(&mut self, at: usize) {
         let client = &self.clients[at];
-        let listeners = client.front.as_ref().map_or(0, |_| Front::slots(self.cells.len()));
+        let listeners = client.front.as_ref().map_or(0, |_| Front::slots(self.fleet.cells.len()));
         let applicant = Applicant {
             credentials: (*client.credentials).clone(),
             pid: 1000 + at as u32,
@@ -60,13 +61,13 @@ impl World {
             slots: (client.slots.len() + listeners) as u16,
         };
         let connection = ConnectionNo(at as u64);
-        self.tell_supervisor(Heard::Connect { connection, applicant });
+        tell_supervisor(self, Heard::Connect { connection, applicant });
     }
 
-    pub(super) fn admit(&mut self, client: ClientId) {
+    pub(super) fn client_admitted(&mut self, client: ClientId) {
         let place = self.clients.iter().position(|c| c.id == client);
         let client = place.expect("the supervisor admits whom it numbered");
-        self.admitted = true;
+        self.enable_faults();
         if self.clients[client].is_gone {
             return;
         }
@@ -77,6 +78,13 @@ impl World {
             self.plan_step(at, think);
         }
         self.listen_everywhere(client);
+    }
+
+    /// Somebody is there to notice.
+    fn enable_faults(&mut self) {
+        if !std::mem::replace(&mut self.admitted, true) && self.phase == Phase::Safety {
+            self.fleet.faults = self.swarm.faults();
+        }
     }
 
     /// The client's process ends, or its connection breaks: whatever it had under way, nobody will
@@ -99,17 +107,17 @@ impl World {
         }
         let holds = gone.slots.iter().any(|slot| slot.holdings.release().is_some());
         let recalled = gone.front.as_ref().is_some_and(Front::is_recalled);
-        self.count("a client hung up");
+        self.fleet.count("a client hung up");
         if under_way {
-            self.count("a client hung up with a request under way");
+            self.fleet.count("a client hung up with a request under way");
         }
         if holds {
-            self.count("a client hung up that held files or locks");
+            self.fleet.count("a client hung up that held files or locks");
         }
         if recalled {
-            self.count("a front hung up while it was recalled");
+            self.fleet.count("a front hung up while it was recalled");
         }
-        self.tell_supervisor(Heard::Hangup { client: id });
+        tell_supervisor(self, Heard::Hangup { client: id });
         if room {
             self.invite_client();
             self.connect(self.clients.len() - 1);
@@ -117,14 +125,14 @@ impl World {
     }
 
     /// `cell` says that it has released everything of the client's.
-    pub(super) fn let_go(&mut self, cell: CellId, id: ClientId) {
-        self.lanes.close(cell, id);
+    pub(super) fn note_expelled(&mut self, cell: CellId, id: ClientId) {
         let Some(client) = self.clients.iter().find(|c| c.id == id && c.is_gone) else { return };
         let process = client.process + 2 * client.slots.len();
         let credentials = client.credentials.clone();
-        let of_cell = |shard: &ShardId| self.map[usize::from(shard.0)] == cell;
-        let shards = (0..self.map.len() as u16).map(ShardId).filter(of_cell).collect();
-        let (invoked, returned, wall) = (self.event_began, self.place(), self.wall());
+        let of_cell = |shard: &ShardId| self.fleet.map[usize::from(shard.0)] == cell;
+        let shards = (0..self.fleet.map.len() as u16).map(ShardId).filter(of_cell).collect();
+        let (invoked, returned, wall) =
+            (self.fleet.event_began, self.fleet.place(), self.fleet.wall());
         self.history.push(Operation {
             process,
             client: id,
@@ -138,13 +146,5 @@ impl World {
             excuses: Excuses::default(),
             outcome: None,
         });
-    }
-
-    pub(super) fn forgotten(&mut self, id: ClientId) {
-        let is_known = |cell: &CellId| !self.lanes.is_closed(*cell, id);
-        let cells = self.cells.len() as u16;
-        if let Some(cell) = (0..cells).map(CellId).find(is_known) {
-            self.fail(format!("{id} is forgotten, but {cell} has not let it go"));
-        }
     }
 }

@@ -13,8 +13,8 @@ use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{Answer, Credentials, Reply, Request};
 
+use super::Own;
 use super::World;
-use super::fleet::Happening;
 use super::front::Front;
 use super::program::{Draw, Holdings};
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
@@ -170,7 +170,7 @@ impl World {
             self.slot(at).state = SlotState::Finished;
             return;
         };
-        let (op_of_whole, invoked, from) = (op.clone(), self.place(), self.wall());
+        let (op_of_whole, invoked, from) = (op.clone(), self.fleet.place(), self.fleet.wall());
         if let Some((answer, payload)) = self.ask_kernel(at, &op) {
             let whole = Whole { op, invoked, from, asked: false, direct: false };
             self.record_whole(at, &whole, Outcome { answer, payload: payload.into() });
@@ -201,15 +201,15 @@ impl World {
         if let Some(first) = self.opening.take() {
             return Some((first, Vec::new()));
         }
-        if self.rng.chance(self.swarm.hangups, 10_000) {
-            let client = self.rng.below(self.clients.len() as u64) as usize;
-            let delay = self.rng.below(50_000);
-            self.plan(delay, Happening::Hangup { client });
+        if self.fleet.rng.chance(self.swarm.hangups, 10_000) {
+            let client = self.fleet.rng.below(self.clients.len() as u64) as usize;
+            let delay = self.fleet.rng.below(50_000);
+            self.plan(delay, Own::Hangup { client });
         }
         if let Some(op) = self.wanted_again(at.client) {
             return Some((op, Vec::new()));
         }
-        let now = self.wall();
+        let now = self.fleet.wall();
         let client = &self.clients[at.client];
         let mut draw = Draw {
             swarm: &self.swarm,
@@ -220,7 +220,7 @@ impl World {
             front: client.front.is_some(),
             may_write: !self.swarm.one_writer || at.client == 0,
             now,
-            rng: &mut self.rng,
+            rng: &mut self.fleet.rng,
         };
         Some(draw.draw())
     }
@@ -229,7 +229,7 @@ impl World {
         let client = &mut self.clients[at.client];
         let slot = &mut client.slots[at.slot];
         let call = slot.call.as_mut().expect("a slot that steps is in a call");
-        let words = self.lanes.words_of(client.id);
+        let words = self.fleet.lanes.words_of(client.id);
         match call.step(&mut client.cache, &client.map, &words, input) {
             Step::Send(send) => self.send(at, send),
             Step::Yield => {
@@ -238,7 +238,7 @@ impl World {
             }
             Step::AwaitMap(_) => {
                 // The map of a simulated fleet does not change: a cell that says so is wrong.
-                self.fail(format!("{at:?} was sent to wait for another shard map"));
+                self.fleet.fail(format!("{at:?} was sent to wait for another shard map"));
             }
             Step::Done(answer) => self.finish_call(at, answer),
         }
@@ -247,14 +247,14 @@ impl World {
     fn send(&mut self, at: At, send: Send) {
         let from = self.slot_ref(at);
         let process = self.process(at);
-        let (invoked, wall) = (self.place(), self.wall());
+        let (invoked, wall) = (self.fleet.place(), self.fleet.wall());
         let client = &mut self.clients[at.client];
         let slot = &mut client.slots[at.slot];
         let payload = match &send.request {
             Request::Write { .. } => slot.payload.clone(),
             _ => Rc::from([]),
         };
-        self.lanes.put_request(from, &payload);
+        self.fleet.lanes.put_request(from, &payload);
         let whole = slot.whole.as_mut().expect("in a call");
         whole.asked = true;
         whole.direct |= whole.op == Op::Ino(send.request.clone());
@@ -277,11 +277,11 @@ impl World {
         let mut header = send.header;
         header.seq = slot.seq;
         self.note_asked(at, &send.request);
-        self.plan_request(send.cell, from, header, send.request);
+        self.fleet.plan_request(send.cell, from, header, send.request);
     }
 
     /// The client sees an answer. Of an older request it sees only that the number does not fit.
-    pub(super) fn answered(
+    pub(super) fn client_answered(
         &mut self,
         from: CellId,
         to: SlotRef,
@@ -290,7 +290,7 @@ impl World {
         answer: Answer,
     ) {
         let Some(client) = self.clients.iter().position(|client| client.id == to.client) else {
-            return self.fail(format!("{from} answers a client that does not exist"));
+            return self.fleet.fail(format!("{from} answers a client that does not exist"));
         };
         let at = At { client, slot: usize::from(to.slot.0) };
         if at.slot >= self.clients[client].slots.len() {
@@ -303,23 +303,25 @@ impl World {
         let slot = self.slot(at);
         let fits = slot.seq == seq && slot.asked.as_ref().is_some_and(|asked| asked.cell == from);
         if !fits {
-            return self.fail(format!("{from} answers a request that {at:?} does not wait for"));
+            return self
+                .fleet
+                .fail(format!("{from} answers a request that {at:?} does not wait for"));
         }
         let Asked { request, mut operation, .. } = slot.asked.take().expect("it is asked");
-        self.last_return = self.now;
+        self.last_return = self.fleet.now;
         let payload = match &answer {
-            Ok(Reply::Read { len }) => self.lanes.reply(from, to, *len as usize),
+            Ok(Reply::Read { len }) => self.fleet.lanes.reply(from, to, *len as usize),
             _ => Vec::new(),
         };
         self.note_answered(at, &answer, &payload);
         self.check_sync(&operation, &answer);
         if self.audit.is_some() && answer == Err(Errno::EIO) {
-            self.fail(format!("after a restart {request:?} is answered with EIO"));
+            self.fleet.fail(format!("after a restart {request:?} is answered with EIO"));
         }
         if !matches!(answer, Ok(Reply::Moved(_))) {
-            operation.returned = self.place();
+            operation.returned = self.fleet.place();
             operation.hint = hint;
-            operation.window.to = self.wall();
+            operation.window.to = self.fleet.wall();
             operation.excuses = self.excuses(operation.invoked);
             self.see(at, &request, &answer);
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
@@ -337,13 +339,15 @@ impl World {
             return;
         }
         match answer {
-            Ok(_) if self.switched_at < operation.invoked => {
-                self.fail("a sync is answered without a checkpoint".to_owned());
+            Ok(_) if self.fleet.switched_at < operation.invoked => {
+                self.fleet.fail("a sync is answered without a checkpoint".to_owned());
             }
-            Ok(_) if self.flush_failed_at.is_some_and(|at| at < operation.invoked) => {
-                self.fail("a sync is answered though a flush had failed".to_owned());
+            Ok(_) if self.fleet.flush_failed_at.is_some_and(|at| at < operation.invoked) => {
+                self.fleet.fail("a sync is answered though a flush had failed".to_owned());
             }
-            Err(Errno::EIO) if self.supervisor_failed => self.count("a sync was told of a failure"),
+            Err(Errno::EIO) if self.supervisor_failed() => {
+                self.fleet.count("a sync was told of a failure")
+            }
             _ => {}
         }
     }
@@ -360,7 +364,7 @@ impl World {
     ) {
         let payload = match &answer {
             Ok(Reply::Moved(_)) => return,
-            Ok(Reply::Read { len }) => self.lanes.reply(from, to, *len as usize),
+            Ok(Reply::Read { len }) => self.fleet.lanes.reply(from, to, *len as usize),
             _ => Vec::new(),
         };
         let Some(client) = self.clients.iter_mut().find(|client| client.id == to.client) else {
@@ -369,10 +373,28 @@ impl World {
         let Some(slot) = client.slots.get_mut(usize::from(to.slot.0)) else { return };
         if let Some(Asked { mut operation, .. }) = slot.asked.take_if(|_| slot.seq == seq) {
             operation.hint = hint;
-            operation.window.to = self.wall();
+            operation.window.to = self.fleet.wall();
             operation.excuses = self.excuses(operation.invoked);
             operation.outcome = Some(Outcome { answer, payload: payload.into() });
             self.history.push(operation);
+        }
+    }
+
+    /// What a predecessor did for clients that are gone: nobody will hear of it, but it happened.
+    pub(super) fn note_unanswered(&mut self, id: CellId) {
+        let host = &self.fleet.cells[usize::from(id.0)];
+        let cell = host.cell.as_ref().expect("it is ready");
+        let is_new = |(to, seq, _): &(SlotRef, u32, &Answer)| !host.slots.is_answered(*to, *seq);
+        let executed = cell.unanswered().filter(is_new);
+        let executed: Vec<_> = executed.map(|(to, seq, a)| (to, seq, a.clone())).collect();
+        for (to, seq, answer) in executed {
+            if self.clients.iter().any(|client| client.id == to.client && client.is_gone) {
+                let hint = self.fleet.place();
+                self.would_answer(id, to, seq, hint, answer);
+            } else {
+                let slots = &mut self.fleet.cells[usize::from(id.0)].slots;
+                slots.hints.entry((to, seq)).or_insert(slots.lost_at);
+            }
         }
     }
 
@@ -392,12 +414,12 @@ impl World {
 
     fn see_error(&mut self, at: At, request: &Request, errno: Errno) {
         match errno {
-            Errno::ENOSPC => self.count("ENOSPC answered"),
-            Errno::EIO => self.count("EIO answered"),
-            Errno::ESTALE => self.count("a stale inode refused"),
-            Errno::EDEADLK => self.count("a deadlock of record locks found"),
-            Errno::EACCES | Errno::EPERM => self.count("permission denied"),
-            Errno::ENOTEMPTY => self.count("a full directory kept"),
+            Errno::ENOSPC => self.fleet.count("ENOSPC answered"),
+            Errno::EIO => self.fleet.count("EIO answered"),
+            Errno::ESTALE => self.fleet.count("a stale inode refused"),
+            Errno::EDEADLK => self.fleet.count("a deadlock of record locks found"),
+            Errno::EACCES | Errno::EPERM => self.fleet.count("permission denied"),
+            Errno::ENOTEMPTY => self.fleet.count("a full directory kept"),
             _ => {}
         }
         // What is gone cannot be given back.
@@ -410,7 +432,7 @@ impl World {
                 holdings.locks.retain(|(held, _)| held != ino);
             }
             if let Some(gone) = subject(request).filter(|_| errno == Errno::ESTALE)
-                && self.rng.chance(3, 4)
+                && self.fleet.rng.chance(3, 4)
             {
                 self.known.forget(gone);
             }
@@ -418,17 +440,17 @@ impl World {
     }
 
     fn count_success(&mut self, request: &Request) {
-        let owner = |ino: Ino| self.map.get(usize::from(ino.shard().0)).copied();
+        let owner = |ino: Ino| self.fleet.map.get(usize::from(ino.shard().0)).copied();
         match request {
             Request::Rename { from, dir, .. } if owner(*from) != owner(*dir) => {
-                self.count("rename over two cells");
+                self.fleet.count("rename over two cells");
             }
             Request::Link { ino, dir, .. } if owner(*ino) != owner(*dir) => {
-                self.count("link over two cells");
+                self.fleet.count("link over two cells");
             }
-            Request::Rename { .. } => self.count("rename in one cell"),
-            Request::Rmdir { .. } => self.count("rmdir"),
-            Request::Lock { wait: true, .. } => self.count("lock granted to who would wait"),
+            Request::Rename { .. } => self.fleet.count("rename in one cell"),
+            Request::Rmdir { .. } => self.fleet.count("rmdir"),
+            Request::Lock { wait: true, .. } => self.fleet.count("lock granted to who would wait"),
             _ => {}
         }
     }
@@ -438,11 +460,11 @@ impl World {
         self.slot(at).call = None;
         let copied = matches!(whole.op, Op::Ino(Request::Lookup { .. } | Request::GetAttr { .. }));
         if copied && !whole.asked {
-            self.count("answered from copies");
+            self.fleet.count("answered from copies");
         }
         let walked = matches!(whole.op, Op::At(_, PathOp::Stat)) && !whole.asked;
         if walked {
-            self.count("a path walked over copies");
+            self.fleet.count("a path walked over copies");
         }
         if (copied && !whole.direct) || walked {
             self.record_whole(at, &whole, Outcome::of(answer.clone()));
@@ -451,6 +473,13 @@ impl World {
             audit.see(&whole.op, &answer);
         }
         self.think(at);
+    }
+
+    pub(super) fn plan_step(&mut self, at: At, nanos: u64) {
+        let slot = self.slot(at);
+        slot.ticket += 1;
+        let ticket = slot.ticket;
+        self.plan(nanos, Own::Step { at, ticket });
     }
 
     fn think(&mut self, at: At) {
@@ -467,8 +496,8 @@ impl World {
             }
             _ => return,
         };
-        let returned = self.place();
-        self.last_return = self.now;
+        let returned = self.fleet.place();
+        self.last_return = self.fleet.now;
         let client = &self.clients[at.client];
         let operation = Operation {
             process: self.process(at) + usize::from(whole.asked),
@@ -479,7 +508,7 @@ impl World {
             invoked: whole.invoked,
             returned,
             hint: whole.invoked.midpoint(returned),
-            window: Window { from: whole.from, to: self.wall() },
+            window: Window { from: whole.from, to: self.fleet.wall() },
             excuses: self.excuses(whole.invoked) | self.excuses_of_copies(at),
             outcome: Some(outcome),
         };
@@ -495,14 +524,14 @@ impl World {
 
     /// Lets some clients act in the middle of what a cell does.
     pub(super) fn let_clients_act(&mut self) {
-        while self.rng.chance(self.swarm.nested, 1000) {
-            let client = self.rng.below(self.clients.len() as u64) as usize;
-            let slot = self.rng.below(self.clients[client].slots.len() as u64) as usize;
+        while self.fleet.rng.chance(self.swarm.nested, 1000) {
+            let client = self.fleet.rng.below(self.clients.len() as u64) as usize;
+            let slot = self.fleet.rng.below(self.clients[client].slots.len() as u64) as usize;
             let at = At { client, slot };
             if self.slot(at).state != SlotState::Stepping {
                 return;
             }
-            self.count("a client acted between two stores of a cell");
+            self.fleet.count("a client acted between two stores of a cell");
             self.step_call(at, None);
         }
     }

@@ -11,9 +11,9 @@ use warren_cell::SlotRef;
 use warren_client::Op;
 use warren_proto::{Answer, LeaseKey, Reply, Request, RequestHeader};
 
+use super::Own;
 use super::World;
 use super::clients::At;
-use super::fleet::Happening;
 use super::kernel::Kernel;
 
 /// Lanes of a cell: one for names and attributes, one for pages.
@@ -79,13 +79,13 @@ impl World {
         }
         let answered = front.kernel.answer(request, with_pages)?;
         let recalled = front.is_recalled();
-        self.count(match request {
+        self.fleet.count(match request {
             Request::Lookup { .. } => "a kernel knew a name",
             Request::GetAttr { .. } => "a kernel knew attributes",
             _ => "a kernel knew pages",
         });
         if recalled {
-            self.count("a front used copies while others were recalled");
+            self.fleet.count("a front used copies while others were recalled");
         }
         Some(answered)
     }
@@ -101,7 +101,7 @@ impl World {
         if self.clients[client].front.is_none() {
             return;
         }
-        for listener in 0..Front::slots(self.cells.len()) {
+        for listener in 0..Front::slots(self.fleet.cells.len()) {
             self.listen(client, listener, 0);
         }
     }
@@ -114,7 +114,7 @@ impl World {
         let header = RequestHeader { seq: listener.seq, ..RequestHeader::default() };
         let from = SlotRef { client: id, slot: SlotNo((calls + number) as u16) };
         let (cell, pages) = (CellId((number / LANES) as u16), number % LANES == 1);
-        self.plan_request(cell, from, header, Request::AwaitRecall { pages, acknowledged });
+        self.fleet.plan_request(cell, from, header, Request::AwaitRecall { pages, acknowledged });
     }
 
     /// A cell recalls from a slot that listens.
@@ -125,23 +125,23 @@ impl World {
         }
         let listener = &mut self.front(client).listeners[listener_no];
         let Ok(Reply::Recall { number, keys }) = answer else {
-            return self.fail(format!("a front that listens was answered {answer:?}"));
+            return self.fleet.fail(format!("a front that listens was answered {answer:?}"));
         };
         if listener.seq != seq || listener.told.is_some() {
-            return self.fail("a front is recalled that does not listen".to_owned());
+            return self.fleet.fail("a front is recalled that does not listen".to_owned());
         }
         listener.told = Some((number, keys.into_iter().collect()));
-        self.count("a recall");
-        let mut delay = self.message_delay();
-        if self.rng.chance(self.swarm.late_recall, 1000) {
-            self.count("a late acknowledgement");
+        self.fleet.count("a recall");
+        let mut delay = self.fleet.message_delay();
+        if self.fleet.rng.chance(self.swarm.late_recall, 1000) {
+            self.fleet.count("a late acknowledgement");
             delay *= 200;
             // What is late is the dropping or, if that is done now, the telling.
-            if self.rng.chance(3, 4) {
+            if self.fleet.rng.chance(3, 4) {
                 self.drop_keys(client, listener_no);
             }
         }
-        self.plan(delay, Happening::DropCopies { client, listener: listener_no });
+        self.plan(delay, Own::DropCopies { client, listener: listener_no });
     }
 
     /// The kernel drops what is recalled; if that is all of it, the cell is told.
@@ -172,7 +172,7 @@ impl World {
                 LeaseKey::Name(..) => listener.names = true,
                 LeaseKey::Pages(ino) if kernel.locks_pages(*ino) => {
                     listener.blocked = true;
-                    self.count("a recall of pages waits for a read or write of them");
+                    self.fleet.count("a recall of pages waits for a read or write of them");
                     return None;
                 }
                 key => kernel.void(key),
@@ -200,8 +200,8 @@ impl World {
         let blocked: Vec<usize> =
             (0..front.listeners.len()).filter(|of| front.listeners[*of].blocked).collect();
         for listener in blocked {
-            let delay = self.message_delay();
-            self.plan(delay, Happening::DropCopies { client: at.client, listener });
+            let delay = self.fleet.message_delay();
+            self.plan(delay, Own::DropCopies { client: at.client, listener });
         }
     }
 }

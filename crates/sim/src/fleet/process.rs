@@ -1,10 +1,9 @@
-//! What a cell's process is to a world that kills it: when it dies, what it knows of clients' slots, and what
-//! is on its way to it.
+//! What a cell's process is to a world that kills it: when it dies, and what it knows of clients' slots.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::{ClientId, Rng};
-use warren_cell::{PeerMessage, SlotRef};
+use warren_cell::SlotRef;
 use warren_proto::{Request, RequestHeader};
 
 /// Stores of one event up to which a cell is killed at one: most have fewer.
@@ -35,15 +34,6 @@ impl Death {
 
 /// What unwinds a cell that is killed.
 pub struct Killed;
-
-/// Messages of one cell to another in order: the first of them is on its way.
-#[derive(Debug, Default)]
-pub struct Link {
-    pub number: u64,
-    /// The receiver has it too.
-    pub is_open: bool,
-    pub messages: VecDeque<PeerMessage>,
-}
 
 /// What the slots hold that a cell's process looks at, and what it knows of them.
 #[derive(Default)]

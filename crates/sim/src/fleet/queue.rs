@@ -51,6 +51,11 @@ impl<T> EventQueue<T> {
         self.heap.clear();
     }
 
+    /// When the next thing happens.
+    pub fn next_at(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse(planned)| planned.at)
+    }
+
     pub fn next(&mut self) -> Option<(Instant, T)> {
         self.heap.pop().map(|Reverse(planned)| (planned.at, planned.what))
     }

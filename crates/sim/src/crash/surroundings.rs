@@ -1,0 +1,63 @@
+//! What the fleet meets in this world: clients that work, and one that looks.
+
+use warren_base::{CellId, ClientId, Errno};
+use warren_cell::SlotRef;
+use warren_proto::Answer;
+use warren_supervisor::{ConnectionNo, Failure};
+
+use super::{Own, Stage, World};
+use crate::fleet::{Fleet, Surroundings};
+
+impl Surroundings for World {
+    type Own = Own;
+
+    fn fleet(&self) -> &Fleet<Own> {
+        &self.fleet
+    }
+
+    fn fleet_mut(&mut self) -> &mut Fleet<Own> {
+        &mut self.fleet
+    }
+
+    fn happen(&mut self, own: Own) {
+        match own {
+            Own::Step { client } => self.begin_operation(client),
+            Own::Nudge => self.nudge(),
+        }
+    }
+
+    fn words(own: &Own) -> [u64; 4] {
+        match own {
+            Own::Step { client } => [3, *client as u64, 0, 0],
+            Own::Nudge => [11, 0, 0, 0],
+        }
+    }
+
+    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, _hint: u64, answer: Answer) {
+        self.client_answered(from, to, seq, answer);
+    }
+
+    fn fleet_is_ready(&mut self) {
+        self.connect_clients();
+    }
+
+    fn numbered(&mut self, connection: ConnectionNo, client: ClientId) {
+        self.clients[connection.0 as usize].id = client;
+    }
+
+    fn admit(&mut self, client: ClientId) {
+        let known = self.clients.iter_mut().find(|known| known.id == client);
+        known.expect("the supervisor admits whom it numbered").admitted = true;
+        if self.clients.iter().all(|client| client.admitted) {
+            self.stage = Stage::Serving;
+        }
+    }
+
+    fn refuse(&mut self, connection: ConnectionNo, errno: Errno) {
+        self.fleet.fail(format!("{connection:?} was refused: {errno}"));
+    }
+
+    fn fleet_ended(&mut self, result: Result<(), Failure>) {
+        self.stage = Stage::Ended(result);
+    }
+}

@@ -1,0 +1,414 @@
+//! A fleet in virtual time, for every world of this crate: cells and their supervisor, what they have of the
+//! machine (frames, links, a device, lanes and words of clients), and what goes wrong with it.
+//!
+//! A world adds what is around the fleet ([`Surroundings`]): clients, when faults may happen, and what must
+//! hold. A [`Fleet`] is the machine: it decides nothing but by its generator. What cells and supervisor make of
+//! an event is in `drive`, because that is where clients are met.
+//!
+//! * `start`: from what the device holds. `drive`: events in, effects carried out. `io`, `link`, `memory`:
+//!   what those reach.
+//! * `kill`: cells that die, and their successors. `adopt`: supervisors that die.
+//! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine.
+//!
+//! Without delays (`Pace::default()`) and without faults one thing happens after the other, in the order in
+//! which it was asked for.
+
+mod adopt;
+pub mod disk;
+mod drive;
+mod io;
+mod kill;
+pub mod lanes;
+mod link;
+mod memory;
+mod process;
+mod queue;
+mod start;
+pub mod trace;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng, Timestamp};
+use warren_cell::{Cell, Clock, FrameNo, IoId, Plant, SlotRef};
+use warren_proto::control::{Order, Report};
+use warren_proto::{Answer, Request, RequestHeader};
+use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
+
+use disk::Disk;
+pub use drive::{happen_next, tell_supervisor};
+use io::{InFlight, Supervised};
+use lanes::Lanes;
+use link::Link;
+use process::Slots;
+use queue::EventQueue;
+pub use start::load_ledger;
+use trace::Trace;
+
+/// When virtual time begins, by the wall clock.
+pub const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
+
+/// The version of the only shard map a life of the fleet has.
+pub const MAP_VERSION: MapVersion = MapVersion(1);
+
+/// What is around a fleet. Whatever happens is given to [`happen_next`] with it.
+pub trait Surroundings: Sized {
+    /// What happens here beside what happens to a fleet.
+    type Own: fmt::Debug;
+
+    fn fleet(&self) -> &Fleet<Self::Own>;
+
+    fn fleet_mut(&mut self) -> &mut Fleet<Self::Own>;
+
+    fn happen(&mut self, own: Self::Own);
+
+    /// What kind it is, and what tells it from others of the kind.
+    fn words(own: &Self::Own) -> [u64; 4];
+
+    /// An answer is in its slot; what it answers took effect about `hint` in the order of events.
+    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answer);
+
+    /// Clients may connect.
+    fn fleet_is_ready(&mut self);
+
+    /// Who connected has this number from now on.
+    fn numbered(&mut self, connection: ConnectionNo, client: ClientId);
+
+    /// The client may speak.
+    fn admit(&mut self, client: ClientId);
+
+    fn refuse(&mut self, connection: ConnectionNo, errno: Errno);
+
+    fn fleet_ended(&mut self, result: Result<(), Failure>);
+
+    /// The cell has released all that the client had.
+    fn let_go(&mut self, _cell: CellId, _client: ClientId) {}
+
+    /// The cell serves, for the first time or as a successor.
+    fn serves(&mut self, _cell: CellId) {}
+
+    /// A cell stores into a lease word.
+    fn store_word(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {
+        self.fleet_mut().lanes.store(cell, client, word, stamp);
+    }
+}
+
+/// Everything that can happen.
+#[derive(Debug)]
+pub enum Happening<H> {
+    Request {
+        cell: CellId,
+        from: SlotRef,
+        header: RequestHeader,
+        request: Request,
+    },
+    Reply {
+        from: CellId,
+        to: SlotRef,
+        seq: u32,
+        hint: u64,
+        answer: Answer,
+    },
+    Peer {
+        from: CellId,
+        to: CellId,
+        link: u64,
+    },
+    Order {
+        to: CellId,
+        epoch: Epoch,
+    },
+    Report {
+        from: CellId,
+        epoch: Epoch,
+    },
+    CellIo {
+        cell: CellId,
+        epoch: Epoch,
+        io: IoId,
+    },
+    /// The supervisor gets the exit notice of a cell's process.
+    Exited {
+        cell: CellId,
+        epoch: Epoch,
+    },
+    /// A cell's successor may start, if its predecessor has nothing under way any more.
+    Start {
+        cell: CellId,
+    },
+    /// An I/O of the supervisor of this number.
+    SupervisorIo {
+        by: u64,
+        io: SupervisorIo,
+    },
+    Tick {
+        cell: CellId,
+        epoch: Epoch,
+        at: Instant,
+    },
+    SupervisorTick {
+        at: Instant,
+    },
+    /// Something of the world's own.
+    Own(H),
+}
+
+/// The slowest message and I/O, in nanoseconds.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Pace {
+    pub message: u64,
+    pub io: u64,
+}
+
+/// What goes wrong, as chances.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Faults {
+    /// In 1,000: a message or an I/O takes long.
+    pub stall: u64,
+    /// In 1,000: an I/O of a cell that serves fails, or a block comes wrong from the device.
+    pub cell_read: u64,
+    pub cell_write: u64,
+    pub cell_flush: u64,
+    pub rot: u64,
+    /// In 1,000: an I/O of the supervisor fails.
+    pub supervisor_write: u64,
+    pub supervisor_flush: u64,
+    /// In 10,000: a message between cells is damaged; a cell, or the supervisor, is killed at an event.
+    pub damage: u64,
+    pub kills: u64,
+    pub deaths: u64,
+}
+
+type Frame = Box<[u8; BLOCK_SIZE]>;
+
+/// A cell and what it has of the machine. While the cell runs it is taken out.
+pub struct CellHost {
+    pub cell: Option<Cell>,
+    pub epoch: Epoch,
+    frames: Vec<Option<Frame>>,
+    in_flight: BTreeMap<(Epoch, IoId), InFlight>,
+    /// Failed flushes of the device that were told to whoever has its file open for this cell.
+    errors_seen: u64,
+    /// Its process is gone.
+    pub dead: bool,
+    /// A successor is to start.
+    is_starting: bool,
+    /// Processes that ended since the supervisor heard that one was ready.
+    ended_in_a_row: u32,
+    wake: Option<Instant>,
+    orders: VecDeque<Order>,
+    /// How many of them a successor gets before its first turn: those that came with the one to start it.
+    beginning: Option<usize>,
+    reports: VecDeque<Report>,
+    pub slots: Slots,
+}
+
+/// The supervisor and its I/O.
+#[derive(Default)]
+struct SupervisorHost {
+    supervisor: Option<Supervisor>,
+    in_flight: BTreeMap<SupervisorIo, Supervised>,
+    errors_seen: u64,
+    wake: Option<Instant>,
+    /// How many there were before it.
+    number: u64,
+}
+
+/// The machine that a fleet runs on. `H` is what happens in the world beside.
+pub struct Fleet<H> {
+    pub rng: Rng,
+    pub now: Instant,
+    pub queue: EventQueue<Happening<H>>,
+    pub trace: Trace,
+    pub disk: Disk,
+    pub lanes: Lanes,
+    pub pace: Pace,
+    pub faults: Faults,
+    pub plant: Option<Plant>,
+    /// Frames of a cell's cache.
+    pub frames: u32,
+    /// Free chunks for all cells together, if they do not get all that there are.
+    pub chunks: Option<usize>,
+    pub map: Vec<CellId>,
+    pub cells: Vec<CellHost>,
+    links: BTreeMap<(CellId, CellId), Link>,
+    /// Links between cells made so far.
+    links_made: u64,
+    supervisor: SupervisorHost,
+    /// Fleets started so far.
+    pub lives: u32,
+    places: u64,
+    /// Where in the order of events the one that a cell handles began.
+    pub event_began: u64,
+    /// Where in the order of events the last checkpoint was done, and a flush failed.
+    pub switched_at: u64,
+    pub flush_failed_at: Option<u64>,
+    /// Faults of the device that cells, and the supervisor, have met.
+    pub cell_faults: u64,
+    pub supervisor_faults: u64,
+    /// The rule that was broken.
+    pub failure: Option<String>,
+}
+
+impl<H> Fleet<H> {
+    pub fn new(rng: Rng, disk: Disk, trace: Trace) -> Self {
+        Self {
+            rng,
+            now: Instant(1),
+            queue: EventQueue::new(),
+            trace,
+            disk,
+            lanes: Lanes::default(),
+            pace: Pace::default(),
+            faults: Faults::default(),
+            plant: None,
+            frames: 0,
+            chunks: None,
+            map: Vec::new(),
+            cells: Vec::new(),
+            links: BTreeMap::new(),
+            links_made: 0,
+            supervisor: SupervisorHost::default(),
+            lives: 0,
+            places: 0,
+            event_began: 0,
+            switched_at: 0,
+            flush_failed_at: None,
+            cell_faults: 0,
+            supervisor_faults: 0,
+            failure: None,
+        }
+    }
+
+    fn host(&mut self, id: CellId) -> &mut CellHost {
+        &mut self.cells[usize::from(id.0)]
+    }
+
+    fn supervisor(&self) -> &Supervisor {
+        self.supervisor.supervisor.as_ref().expect("between two events")
+    }
+
+    /// Whether this process of the cell's lives.
+    fn is_running(&self, id: CellId, epoch: Epoch) -> bool {
+        let host = &self.cells[usize::from(id.0)];
+        !host.dead && host.epoch == epoch
+    }
+
+    /// Whether the supervisor gives a lost cell a successor.
+    fn is_served(&self) -> bool {
+        let stage = self.supervisor().stage();
+        matches!(stage, Stage::Serving | Stage::Expelling | Stage::LastCheckpoint { .. })
+    }
+
+    /// The owner of a shard.
+    pub fn owner(&self, shard: warren_base::ShardId) -> CellId {
+        self.map[usize::from(shard.0)]
+    }
+
+    /// The epoch of the cell's process, or of the one that is to start.
+    pub fn epoch(&self, id: CellId) -> Epoch {
+        self.cells[usize::from(id.0)].epoch
+    }
+
+    /// Nothing goes wrong any more, not even what is under way.
+    pub fn heal(&mut self) {
+        self.faults = Faults::default();
+        for request in self.cells.iter_mut().flat_map(|host| host.in_flight.values_mut()) {
+            request.heal();
+        }
+        self.supervisor.in_flight.values_mut().for_each(Supervised::heal);
+    }
+
+    /// Whether nothing is left to happen at this time.
+    pub fn is_quiet(&self) -> bool {
+        self.queue.next_at().is_none_or(|at| at > self.now)
+    }
+
+    /// The next place in the order of events.
+    pub fn place(&mut self) -> u64 {
+        self.places += 1;
+        self.places
+    }
+
+    pub fn places(&self) -> u64 {
+        self.places
+    }
+
+    pub fn wall(&self) -> Timestamp {
+        Timestamp(EPOCH.0 + self.now.0 as i64)
+    }
+
+    pub fn clock(&self) -> Clock {
+        Clock { monotonic: self.now, wall: self.wall() }
+    }
+
+    pub fn plan(&mut self, nanos: u64, happening: Happening<H>) {
+        self.queue.plan(Instant(self.now.0 + nanos), happening);
+    }
+
+    /// A request goes to the slot's cell.
+    pub fn plan_request(
+        &mut self,
+        cell: CellId,
+        from: SlotRef,
+        header: RequestHeader,
+        request: Request,
+    ) {
+        let delay = self.message_delay();
+        self.plan(delay, Happening::Request { cell, from, header, request });
+    }
+
+    pub fn message_delay(&mut self) -> u64 {
+        self.delay(self.pace.message)
+    }
+
+    fn io_delay(&mut self) -> u64 {
+        self.delay(self.pace.io)
+    }
+
+    fn delay(&mut self, slowest: u64) -> u64 {
+        if slowest == 0 {
+            return 0;
+        }
+        let usual = 1 + self.rng.below(slowest);
+        if self.is_drawn(self.faults.stall, 1000) {
+            self.count("a stall");
+            return usual * 50;
+        }
+        usual
+    }
+
+    fn is_drawn(&mut self, chance: u64, of: u64) -> bool {
+        chance > 0 && self.rng.chance(chance, of)
+    }
+
+    pub fn count(&mut self, what: &'static str) {
+        self.trace.count(what);
+    }
+
+    pub fn note(&mut self, text: &dyn fmt::Debug) {
+        self.trace.note(self.now, text);
+    }
+
+    pub fn fail(&mut self, rule: String) {
+        self.failure.get_or_insert(rule);
+    }
+}
+
+/// What a frame holds that nobody has filled: neither zeros nor data.
+static UNFILLED: [u8; BLOCK_SIZE] = [0xc3; BLOCK_SIZE];
+
+impl CellHost {
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+        self.frames[frame.0 as usize].as_deref().unwrap_or(&UNFILLED)
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        self.frames[frame.0 as usize].get_or_insert_with(|| Box::new(UNFILLED))
+    }
+
+    fn gather(&self, frames: &[FrameNo]) -> Vec<u8> {
+        frames.iter().flat_map(|frame| *self.frame(*frame)).collect()
+    }
+}

@@ -1,0 +1,76 @@
+//! A supervisor that is killed, and the one that takes over.
+//!
+//! Its process dies when it has noted what an event led to, and carried out some of the effects. (Before it
+//! has noted it, nothing has happened: the event comes again.) What it had given the device is done or not,
+//! and over before the next one starts. Of the effects the next one does what is left; who would get one for
+//! the second time drops it, so here it is left out. A successor of a cell whose start was among the
+//! effects is given up, unless all was done and noted: so do the real processes.
+
+use warren_base::{CellId, Epoch};
+use warren_supervisor::{Effect, Estate, Stage, Supervisor};
+
+use super::drive::follow;
+use super::{Fleet, Happening, Surroundings, load_ledger};
+
+impl<H> Fleet<H> {
+    /// Whether the supervisor dies with these effects.
+    pub(super) fn draw_supervisors_death(&mut self, effects: &[Effect]) -> bool {
+        let is_young = matches!(self.supervisor().stage(), Stage::Starting | Stage::Opening);
+        if self.faults.deaths == 0 || is_young {
+            return false;
+        }
+        if started(effects).any(|(cell, _)| !self.may_end(cell)) {
+            return false;
+        }
+        self.rng.chance(self.faults.deaths, 10_000)
+    }
+
+    /// A successor that was about to start is not started, or is killed at once.
+    fn give_up(&mut self, cell: CellId, epoch: Epoch) {
+        self.count("a successor given up by another supervisor");
+        let host = self.host(cell);
+        assert!(host.dead, "it starts later");
+        (host.epoch, host.is_starting) = (epoch, false);
+        host.orders.clear();
+        let delay = self.message_delay();
+        self.plan(delay, Happening::Exited { cell, epoch });
+    }
+}
+
+/// Gives what the next one wants done before it hears anything.
+pub(super) fn replace_supervisor<W: Surroundings>(
+    world: &mut W,
+    mut effects: Vec<Effect>,
+) -> Vec<Effect> {
+    let fleet = world.fleet_mut();
+    fleet.count("a supervisor killed");
+    let record = fleet.supervisor().record();
+    let started: Vec<(CellId, Epoch)> = started(&effects).collect();
+    let done = fleet.rng.below(effects.len() as u64 + 1) as usize;
+    let left = effects.split_off(done);
+    let is_noted = left.is_empty() && fleet.rng.chance(1, 2);
+    follow(world, effects);
+    let fleet = world.fleet_mut();
+    let flushed = fleet.let_supervisors_io_land();
+    fleet.supervisor.wake = None;
+    fleet.supervisor.number += 1;
+    let (ledger, copies) = load_ledger(&fleet.disk).expect("a pool that can be opened");
+    let estate = Estate { record: &record, ledger, copies, flushed };
+    let mut catching_up = Vec::new();
+    let adopted = Supervisor::adopt(estate, fleet.now, fleet.wall(), &mut catching_up);
+    fleet.supervisor.supervisor = Some(adopted.expect("its own record"));
+    if !is_noted {
+        started.into_iter().for_each(|(cell, epoch)| fleet.give_up(cell, epoch));
+    }
+    let repeatable =
+        |effect: &Effect| effect.is_repeatable() && !matches!(effect, Effect::Restart { .. });
+    follow(world, left.into_iter().filter(repeatable).collect());
+    catching_up
+}
+
+fn started(effects: &[Effect]) -> impl Iterator<Item = (CellId, Epoch)> {
+    effects.iter().filter_map(|effect| match effect {
+        Effect::Restart { cell, epoch } => Some((*cell, *epoch)),
+        _ => None,
+    })
+}

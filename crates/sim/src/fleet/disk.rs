@@ -1,0 +1,260 @@
+//! A device with a volatile cache.
+//!
+//! A write that is done is in the cache. It is *durable* once a flush is over that was asked for after
+//! the write was done. Until then a power cut leaves of it what it likes: all, nothing, or any of its
+//! sectors, whatever became of writes before and after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use hashbrown::HashMap;
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Rng};
+use warren_disk::fsck;
+
+use crate::fixed::Fixed;
+
+/// What a device writes atomically.
+pub const SECTOR: usize = 512;
+/// Bytes that no one ever wrote. Nothing may depend on them being zero.
+pub const UNWRITTEN: Block = [0xa5; BLOCK_SIZE];
+/// Findings of fsck that a failure shows.
+const FINDINGS_SHOWN: usize = 20;
+
+pub type Block = [u8; BLOCK_SIZE];
+/// Blocks by number. What is not named was never written.
+pub type Blocks = HashMap<BlockNo, Rc<Block>, Fixed>;
+
+/// What happened, as a device that is recorded and its client saw it.
+#[derive(Clone, Debug)]
+pub enum Recorded {
+    /// Writes are numbered as they come.
+    Write(BlockNo, Rc<Block>),
+    /// A flush is over: these writes are durable.
+    Flush(Covered),
+    /// The client began its operation of this number, or was answered.
+    Begun(usize),
+    Answered(usize),
+}
+
+#[derive(Clone, Debug)]
+pub enum Covered {
+    /// Those with lower numbers.
+    Before(usize),
+    Writes(Rc<BTreeSet<usize>>),
+}
+
+/// What a power cut did.
+#[derive(Default)]
+pub struct Cut {
+    pub lost: u64,
+    pub torn: u64,
+}
+
+pub struct Disk {
+    /// What lies below, perhaps below several, and what is durable over it.
+    image: Rc<Blocks>,
+    durable: Blocks,
+    /// Writes since, in order: the number of each, and what it wrote.
+    cached: BTreeMap<BlockNo, Vec<(usize, Rc<Block>)>>,
+    /// Blocks written so far.
+    writes: usize,
+    /// Flushes that failed.
+    pub errors: u64,
+    /// `None`: nobody wants to know.
+    pub record: Option<Vec<Recorded>>,
+}
+
+impl Disk {
+    pub fn new(image: Vec<(BlockNo, Box<[u8]>)>) -> Self {
+        let mut disk = Self::over(Rc::default(), Blocks::with_hasher(Fixed));
+        for (block, bytes) in image {
+            disk.write(block, &bytes);
+        }
+        disk.flush(disk.mark());
+        disk
+    }
+
+    /// Both are durable.
+    pub fn over(image: Rc<Blocks>, durable: Blocks) -> Self {
+        Self { image, durable, cached: BTreeMap::new(), writes: 0, errors: 0, record: None }
+    }
+
+    pub fn block(&self, block: BlockNo) -> &Block {
+        let cached = self.cached.get(&block).and_then(|writes| writes.last());
+        cached.map_or_else(|| self.durable_block(block), |(_, bytes)| bytes)
+    }
+
+    fn durable_block(&self, block: BlockNo) -> &Block {
+        let there = self.durable.get(&block).or_else(|| self.image.get(&block));
+        there.map_or(&UNWRITTEN, |bytes| bytes)
+    }
+
+    /// A write of whole blocks, from `block` on, is done.
+    pub fn write(&mut self, block: BlockNo, bytes: &[u8]) {
+        assert!(bytes.len().is_multiple_of(BLOCK_SIZE));
+        for (at, bytes) in (0..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
+            let (block, bytes) = (block.offset(at), Rc::new(bytes.try_into().expect("a block")));
+            self.note(|| Recorded::Write(block, Rc::clone(&bytes)));
+            self.cached.entry(block).or_default().push((self.writes, bytes));
+            self.writes += 1;
+        }
+    }
+
+    /// A flush that is asked for now is for the writes before this one.
+    pub fn mark(&self) -> usize {
+        self.writes
+    }
+
+    pub fn flush(&mut self, mark: usize) {
+        self.note(|| Recorded::Flush(Covered::Before(mark)));
+        for (block, writes) in &mut self.cached {
+            let done = writes.partition_point(|(number, _)| *number < mark);
+            if let Some((_, bytes)) = writes.drain(..done).next_back() {
+                self.durable.insert(*block, bytes);
+            }
+        }
+        self.cached.retain(|_, writes| !writes.is_empty());
+    }
+
+    /// So many blocks, from `block` on, are durable as they are now, whatever becomes of others.
+    pub fn harden(&mut self, block: BlockNo, count: usize) {
+        let mut hardened = BTreeSet::new();
+        for block in (0..count as u64).map(|at| block.offset(at)) {
+            let written = self.cached.remove(&block).and_then(|mut writes| writes.pop());
+            hardened.extend(written.iter().map(|(number, _)| *number));
+            self.durable.extend(written.map(|(_, bytes)| (block, bytes)));
+        }
+        let hardened = Rc::new(hardened);
+        self.note(|| Recorded::Flush(Covered::Writes(Rc::clone(&hardened))));
+    }
+
+    pub fn note(&mut self, what: impl Fn() -> Recorded) {
+        self.record.iter_mut().for_each(|record| record.push(what()));
+    }
+
+    /// All that it holds, as an image.
+    pub fn into_image(mut self) -> Rc<Blocks> {
+        self.flush(self.writes);
+        Rc::make_mut(&mut self.image).extend(self.durable);
+        self.image
+    }
+
+    /// What fsck finds damaged on the first `blocks` of it, except what does not matter, as text.
+    pub fn damage(&self, blocks: u64, matters: impl Fn(&fsck::Finding) -> bool) -> Option<String> {
+        let mut read = |block: BlockNo, into: &mut [u8]| {
+            into.copy_from_slice(self.block(block));
+            Ok(())
+        };
+        let options = fsck::Options { contents: true, ..fsck::Options::default() };
+        let report = fsck::check(options, blocks, &mut read, &mut |_| {});
+        let is_damage = |finding: &&fsck::Finding| {
+            finding.severity() == fsck::Severity::Damage && matters(finding)
+        };
+        let findings = report.findings.iter().filter(is_damage).take(FINDINGS_SHOWN);
+        let findings: String = findings.map(|finding| format!("\n    {finding}")).collect();
+        (!findings.is_empty()).then_some(findings)
+    }
+
+    /// A flush fails: of what was cached some is durable, and the rest is gone.
+    pub fn fail(&mut self, rng: &mut Rng) {
+        self.errors += 1;
+        let kept = *rng.pick(&[0, 50, 95]);
+        for (block, mut writes) in std::mem::take(&mut self.cached) {
+            if rng.chance(kept, 100) {
+                let (_, bytes) = writes.swap_remove(rng.below(writes.len() as u64) as usize);
+                self.durable.insert(block, bytes);
+            }
+        }
+    }
+
+    /// The power is cut while writes are under way.
+    pub fn cut(&mut self, under_way: Vec<(BlockNo, Vec<u8>)>, rng: &mut Rng) -> Cut {
+        for (block, bytes) in under_way {
+            self.write(block, &bytes);
+        }
+        self.errors = 0;
+        let (lost, torn) = (*rng.pick(&[0, 10, 50, 90, 100]), *rng.pick(&[0, 10, 60]));
+        let mut cut = Cut::default();
+        for (block, writes) in std::mem::take(&mut self.cached) {
+            let old = *self.durable_block(block);
+            let any = |rng: &mut Rng| match rng.chance(lost, 100) {
+                true => old,
+                // The last is the likeliest, but the order says nothing.
+                false if rng.chance(2, 3) => *writes[writes.len() - 1].1,
+                false => *rng.pick(&writes).1,
+            };
+            let mut new = any(rng);
+            if rng.chance(torn, 100) {
+                for at in (0..BLOCK_SIZE).step_by(SECTOR) {
+                    new[at..at + SECTOR].copy_from_slice(&any(rng)[at..at + SECTOR]);
+                }
+            }
+            let is_whole = new == old || writes.iter().any(|(_, bytes)| **bytes == new);
+            cut.torn += u64::from(!is_whole);
+            cut.lost += u64::from(new == old);
+            self.durable.insert(block, Rc::new(new));
+        }
+        cut
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: BlockNo = BlockNo(7);
+
+    fn byte(disk: &Disk) -> u8 {
+        disk.block(A)[0]
+    }
+
+    #[test]
+    fn only_what_was_written_before_the_flush_is_durable() {
+        let mut rng = Rng::new(1);
+        for _ in 0..100 {
+            let mut disk = Disk::new(Vec::new());
+            disk.write(A, &[1; BLOCK_SIZE]);
+            let mark = disk.mark();
+            disk.write(A, &[2; BLOCK_SIZE]);
+            disk.flush(mark);
+            assert_eq!(byte(&disk), 2);
+            disk.cut(Vec::new(), &mut rng);
+            assert!(disk.block(A).iter().all(|byte| [1, 2].contains(byte)));
+        }
+    }
+
+    #[test]
+    fn what_is_hardened_is_durable_and_nothing_else() {
+        let mut disk = Disk::new(Vec::new());
+        disk.write(A, &[1; BLOCK_SIZE]);
+        disk.write(A, &[2; 2 * BLOCK_SIZE]);
+        disk.harden(A, 1);
+        disk.fail(&mut Rng::new(1));
+        assert_eq!(byte(&disk), 2);
+        let next = A.offset(1);
+        let kept = (0..20).filter(|seed| {
+            disk.write(next, &[3; BLOCK_SIZE]);
+            disk.harden(A, 1);
+            disk.fail(&mut Rng::new(*seed));
+            let kept = disk.block(next)[0] == 3;
+            disk.durable.remove(&next);
+            kept
+        });
+        assert!((1..20).contains(&kept.count()));
+    }
+
+    #[test]
+    fn a_cut_leaves_old_new_and_torn_blocks() {
+        let (mut rng, mut seen) = (Rng::new(1), [0; 3]);
+        for _ in 0..300 {
+            let mut disk = Disk::new(Vec::new());
+            let cut = disk.cut(vec![(A, vec![1; BLOCK_SIZE])], &mut rng);
+            let ones = disk.block(A).iter().filter(|byte| **byte == 1).count();
+            assert_eq!(ones % SECTOR, 0);
+            seen[(ones > 0) as usize + (ones == BLOCK_SIZE) as usize] += 1;
+            assert_eq!(cut.torn == 1, ones > 0 && ones < BLOCK_SIZE);
+        }
+        assert!(seen.iter().all(|times| *times > 10), "{seen:?}");
+    }
+}

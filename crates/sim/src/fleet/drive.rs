@@ -1,0 +1,306 @@
+//! Events in, effects carried out: of cells, and of the supervisor.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use warren_base::{CellId, Epoch};
+use warren_cell::{Effect, Event, IoId, PeerMessage};
+use warren_proto::Wire;
+use warren_proto::control::{Order, Report};
+use warren_supervisor::{Effect as Said, Event as Heard};
+
+use super::io::Doing;
+use super::kill::{kill_cell, look_at_slots, offer, start_successor};
+use super::memory::SharedMemory;
+use super::process::{Death, Killed};
+use super::{Fleet, Happening, Surroundings, adopt};
+
+/// The next thing happens, if anything is left to happen.
+pub fn happen_next<W: Surroundings>(world: &mut W) -> bool {
+    let fleet = world.fleet_mut();
+    let Some((at, happening)) = fleet.queue.next() else { return false };
+    fleet.now = at;
+    fleet.trace.event(at, words::<W>(&happening), &happening);
+    happen(world, happening);
+    true
+}
+
+/// What goes into the trace's hash.
+fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
+    let cell = |id: CellId| u64::from(id.0);
+    match happening {
+        Happening::Request { cell: to, from, header, .. } => {
+            [1, cell(*to), u64::from(from.client.0), u64::from(header.seq)]
+        }
+        Happening::Reply { from, to, seq, answer, .. } => {
+            let errno = answer.as_ref().err().map_or(0, |errno| errno.raw() as u64);
+            [2 + (errno << 8), cell(*from), u64::from(to.client.0), u64::from(*seq)]
+        }
+        Happening::Peer { from, to, .. } => [4, cell(*from), cell(*to), 0],
+        Happening::Order { to, .. } => [5, cell(*to), 0, 0],
+        Happening::Report { from, .. } => [6, cell(*from), 0, 0],
+        Happening::CellIo { cell: of, io, .. } => [7, cell(*of), io.0, 0],
+        Happening::SupervisorIo { by, io } => [8, io.0, *by, 0],
+        Happening::Tick { cell: of, .. } => [9, cell(*of), 0, 0],
+        Happening::SupervisorTick { .. } => [10, 0, 0, 0],
+        Happening::Exited { cell: of, epoch } => [13, cell(*of), u64::from(epoch.0), 0],
+        Happening::Start { cell: of } => [14, cell(*of), 0, 0],
+        Happening::Own(own) => W::words(own),
+    }
+}
+
+fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
+    let fleet = world.fleet_mut();
+    match happening {
+        Happening::Request { cell, from, header, request } => {
+            offer(world, cell, from, header, request);
+        }
+        Happening::Reply { from, to, seq, hint, answer } => {
+            world.answered(from, to, seq, hint, answer);
+        }
+        Happening::Peer { from, to, link } => {
+            if let Some(message) = fleet.next_of_link(from, to, link) {
+                deliver_peer(world, from, to, message);
+            }
+        }
+        Happening::Order { to, epoch } => {
+            if fleet.is_running(to, epoch) {
+                let order = fleet.next_order(to);
+                obey(world, to, order);
+            }
+        }
+        Happening::Report { from, epoch } => {
+            if fleet.is_running(from, epoch) {
+                let report = fleet.next_report(from);
+                tell_supervisor(world, Heard::Report { from, epoch, report });
+            }
+        }
+        Happening::CellIo { cell, epoch, io } => cell_io_done(world, cell, epoch, io),
+        Happening::Exited { cell, epoch } => {
+            tell_supervisor(world, Heard::CellExited { cell, epoch });
+        }
+        Happening::Start { cell } => start_successor(world, cell),
+        Happening::SupervisorIo { by, io } => {
+            // What a dead one had under way was over before another took over.
+            if fleet.supervisor.number == by {
+                let result = fleet.supervisor_io_done(io);
+                tell_supervisor(world, Heard::IoDone { io, result });
+            }
+        }
+        Happening::Tick { cell, epoch, at } => {
+            let host = fleet.host(cell);
+            if host.epoch == epoch && host.wake.take_if(|wake| *wake == at).is_some() {
+                happen_to(world, cell, Event::Tick);
+            }
+        }
+        Happening::SupervisorTick { at } => {
+            if fleet.supervisor.wake.take_if(|wake| *wake == at).is_some() {
+                tell_supervisor(world, Heard::Tick);
+            }
+        }
+        Happening::Own(own) => world.happen(own),
+    }
+}
+
+/// An event happens to a cell, and what it wants done is begun.
+pub fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event) {
+    let fleet = world.fleet_mut();
+    if fleet.host(id).dead {
+        return;
+    }
+    let death = fleet.draw_death(id);
+    if death == Some(Death::Before) {
+        return kill_cell(world, id);
+    }
+    let mut cell = fleet.host(id).cell.take().expect("a cell does one thing at a time");
+    fleet.event_began = fleet.place();
+    let now = fleet.clock();
+    let mut effects = Vec::new();
+    let stores_left = match death {
+        Some(Death::AtStore(stores)) => Some(stores),
+        _ => None,
+    };
+    let mut memory = SharedMemory { world, cell: id, stores_left };
+    let apply = || cell.apply(now, event, &mut memory, &mut effects);
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(apply)) {
+        if !panic.is::<Killed>() {
+            resume_unwind(panic);
+        }
+        world.fleet_mut().count("a cell killed at a store");
+        return kill_cell(world, id);
+    }
+    let fleet = world.fleet_mut();
+    if death.is_some() {
+        fleet.count("a cell killed among its effects");
+        let done = fleet.rng.below(effects.len() as u64 + 1) as usize;
+        effects.truncate(done);
+        carry_out(world, id, effects);
+        return kill_cell(world, id);
+    }
+    let is_ready = cell.is_ready();
+    fleet.host(id).cell = Some(cell);
+    carry_out(world, id, effects);
+    let slots = &mut world.fleet_mut().host(id).slots;
+    if is_ready && !std::mem::replace(&mut slots.is_ready, true) {
+        world.serves(id);
+        look_at_slots(world.fleet_mut(), id);
+    }
+}
+
+pub fn carry_out<W: Surroundings>(world: &mut W, id: CellId, effects: Vec<Effect>) {
+    for effect in effects {
+        if let Effect::Report(Report::Expelled { client }) = effect {
+            world.fleet_mut().lanes.close(id, client);
+            world.let_go(id, client);
+        }
+        world.fleet_mut().carry_out(id, effect);
+    }
+}
+
+impl<H> Fleet<H> {
+    /// Begins what a cell wants done.
+    pub(super) fn carry_out(&mut self, id: CellId, effect: Effect) {
+        self.trace.note(self.now, &(id, &effect));
+        match effect {
+            Effect::Reply { to, seq, answer, payload_len: _ } => {
+                let slots = &mut self.host(id).slots;
+                slots.answered.insert(to, seq);
+                let known = slots.hints.remove(&(to, seq));
+                let place = self.place();
+                let (hint, delay) = (known.unwrap_or(place), self.message_delay());
+                self.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
+            }
+            Effect::Send { to, message } => self.send_peer(id, to, message),
+            Effect::Report(report) => self.send_report(id, report),
+            Effect::Read { io, block, frames } => self.submit(id, io, Doing::Read, block, frames),
+            Effect::Write { io, block, frames } => self.submit(id, io, Doing::Write, block, frames),
+            Effect::WriteThrough { io, block, frames } => {
+                self.submit(id, io, Doing::WriteThrough, block, frames);
+            }
+            Effect::Flush { io } => self.submit_flush(id, io),
+            Effect::Wake(at) => {
+                let at = at.max(self.now);
+                let host = self.host(id);
+                host.wake = Some(at);
+                let epoch = host.epoch;
+                self.queue.plan(at, Happening::Tick { cell: id, epoch, at });
+            }
+        }
+    }
+}
+
+/// What a dead cell has under way may still get there, or not.
+fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: IoId) {
+    let fleet = world.fleet_mut();
+    let Some(done) = fleet.take_io(id, epoch, io) else { return };
+    if !fleet.is_running(id, epoch) {
+        if fleet.rng.chance(1, 2) {
+            // Nobody hears of it.
+            let _ = fleet.do_io(id, &done);
+        }
+        return start_successor(world, id);
+    }
+    let mut result = fleet.do_io(id, &done);
+    match done.doing {
+        Doing::WriteThrough if result.is_ok() => match fleet.draw_flush_behind() {
+            true => return fleet.submit_flush(id, io),
+            false => fleet.harden(&done),
+        },
+        Doing::Flush(_) => result = fleet.told_cell(id),
+        _ => {}
+    }
+    happen_to(world, id, Event::IoDone { io, result });
+}
+
+/// A message that came damaged ends the cell that got it: its peers cannot be relied on, and what it was told is
+/// not known.
+fn deliver_peer<W: Surroundings>(world: &mut W, from: CellId, to: CellId, message: PeerMessage) {
+    let fleet = world.fleet_mut();
+    if !fleet.may_be_lost(to) || !fleet.is_drawn(fleet.faults.damage, 10_000) {
+        return happen_to(world, to, Event::Peer { from, message });
+    }
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    let bit = fleet.rng.below(8 * bytes.len() as u64) as usize;
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    // The checksum finds it. The decoder has to bear it all the same.
+    fleet.count(match PeerMessage::from_bytes(&bytes) {
+        Ok(_) => "a damaged message that can be decoded",
+        Err(_) => "a damaged message that cannot be decoded",
+    });
+    fleet.count("a cell ended by itself");
+    kill_cell(world, to);
+}
+
+/// A cell hears an order, when what a driver does before that is done.
+pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
+    let fleet = world.fleet_mut();
+    let mut admitted = None;
+    match &order {
+        Order::Lost { cell: lost, .. } => {
+            let lost = *lost;
+            while let Some(message) = world.fleet_mut().last_word(lost, to) {
+                happen_to(world, to, Event::Peer { from: lost, message });
+            }
+        }
+        Order::Joined { cell, .. } => fleet.open_link(*cell, to),
+        // The device need not say so again.
+        Order::Failed { broken: true, .. } => fleet.host(to).errors_seen = fleet.disk.errors,
+        Order::Admit { client, .. } => {
+            let keep_words = fleet.plant == Some(warren_cell::Plant::KeepWords);
+            fleet.lanes.reopen(to, *client, keep_words);
+            admitted = Some(*client);
+        }
+        _ => {}
+    }
+    happen_to(world, to, Event::Order(order));
+    if let Some(client) = admitted {
+        let fleet = world.fleet_mut();
+        fleet.host(to).slots.admitted.insert(client);
+        look_at_slots(fleet, to);
+    }
+}
+
+/// An event happens to the supervisor, and what it wants done is begun.
+pub fn tell_supervisor<W: Surroundings>(world: &mut W, event: Heard) {
+    let fleet = world.fleet_mut();
+    fleet.count_ended(&event);
+    let mut supervisor = fleet.supervisor.supervisor.take().expect("it does one thing at a time");
+    let mut effects = Vec::new();
+    supervisor.apply(fleet.now, fleet.wall(), event, &mut effects);
+    fleet.supervisor.supervisor = Some(supervisor);
+    while world.fleet_mut().draw_supervisors_death(&effects) {
+        effects = adopt::replace_supervisor(world, effects);
+    }
+    follow(world, effects);
+}
+
+pub(super) fn follow<W: Surroundings>(world: &mut W, effects: Vec<Said>) {
+    for effect in effects {
+        world.fleet_mut().note(&("supervisor", &effect));
+        follow_one(world, effect);
+    }
+    for host in &mut world.fleet_mut().cells {
+        host.beginning.get_or_insert(host.orders.len());
+    }
+}
+
+fn follow_one<W: Surroundings>(world: &mut W, effect: Said) {
+    let fleet = world.fleet_mut();
+    match effect {
+        Said::Send { to, order } => fleet.send_order(to, order),
+        Said::Write { io, block, bytes } => fleet.supervise_write(io, (block, bytes)),
+        Said::Flush { io } => fleet.supervise_flush(io),
+        Said::Wake(at) => {
+            let at = at.max(fleet.now);
+            fleet.supervisor.wake = Some(at);
+            fleet.queue.plan(at, Happening::SupervisorTick { at });
+        }
+        Said::FleetReady => world.fleet_is_ready(),
+        Said::NewClient { connection, client } => world.numbered(connection, client),
+        Said::AdmitClient { client } => world.admit(client),
+        Said::RefuseClient { connection, errno } => world.refuse(connection, errno),
+        Said::ForgetClient { client } => fleet.check_forgotten(client),
+        Said::Restart { cell, epoch } => fleet.restart_cell(cell, epoch),
+        Said::Exit(result) => world.fleet_ended(result),
+    }
+}

@@ -1,0 +1,151 @@
+//! Cells that are killed, and their successors.
+//!
+//! A process dies before an event, at any store while it is handled, or when it has carried out some of
+//! the effects. What it had submitted to the device is still done, or not, in any order and late. What it
+//! had said to other cells is in their inboxes, what it had answered in the clients' slots; of its reports
+//! some were heard. Its frames stay.
+//!
+//! ```text
+//! kill -> exit notice -> Lost: the others read what is left in their inboxes -> Restart
+//!      -> the last of its I/O is over -> the successor starts, and hears who its clients are before anything
+//!      -> Ready: it looks at all slots
+//! ```
+
+use warren_base::{CellId, ClientId, Epoch};
+use warren_cell::{Cell, Event, Plant, SlotRef};
+use warren_proto::control::{Order, Report};
+use warren_proto::{Request, RequestHeader};
+use warren_supervisor::{Event as Heard, SUCCESSORS_MAX};
+
+use super::drive::{carry_out, happen_to, obey, tell_supervisor};
+use super::process::Death;
+use super::{Fleet, Happening, Surroundings};
+
+impl<H> Fleet<H> {
+    /// Whether the cell dies with the event that comes.
+    pub(super) fn draw_death(&mut self, id: CellId) -> Option<Death> {
+        if self.faults.kills == 0 || !self.may_be_lost(id) {
+            return None;
+        }
+        let is_drawn = self.rng.chance(self.faults.kills, 10_000);
+        is_drawn.then(|| Death::draw(&mut self.rng))
+    }
+
+    /// Whether the fleet goes on if the cell's process ends now.
+    pub(super) fn may_be_lost(&self, id: CellId) -> bool {
+        self.is_served() && self.may_end(id)
+    }
+
+    /// Whether the supervisor tries again if one more process of the cell ends, or the one that is to start.
+    pub(super) fn may_end(&self, id: CellId) -> bool {
+        self.cells[usize::from(id.0)].ended_in_a_row < SUCCESSORS_MAX
+    }
+
+    /// What the supervisor is about to hear, as it counts processes that end.
+    pub(super) fn count_ended(&mut self, event: &Heard) {
+        match event {
+            Heard::Report { from, report: Report::Ready { .. }, .. } => {
+                self.host(*from).ended_in_a_row = 0;
+            }
+            Heard::CellExited { cell, .. } => self.host(*cell).ended_in_a_row += 1,
+            _ => {}
+        }
+    }
+
+    /// The supervisor wants a successor.
+    pub(super) fn restart_cell(&mut self, id: CellId, epoch: Epoch) {
+        self.make_links(id);
+        let host = self.host(id);
+        (host.epoch, host.is_starting, host.beginning) = (epoch, true, None);
+        let delay = self.message_delay();
+        self.plan(delay, Happening::Start { cell: id });
+    }
+
+    /// No cell may know a client that the supervisor forgets.
+    pub(super) fn check_forgotten(&mut self, client: ClientId) {
+        let is_known = |cell: &CellId| !self.lanes.is_closed(*cell, client);
+        if let Some(cell) = (0..self.cells.len() as u16).map(CellId).find(is_known) {
+            self.fail(format!("{client} is forgotten, but {cell} has not let it go"));
+        }
+    }
+}
+
+/// The cell's process is gone, whatever it was doing.
+pub fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
+    let fleet = world.fleet_mut();
+    fleet.count("a cell killed");
+    let lost_at = fleet.place();
+    let host = fleet.host(id);
+    let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
+    (host.cell, host.wake, host.dead) = (None, None, true);
+    host.slots.forget();
+    host.slots.lost_at = lost_at;
+    host.orders.clear();
+    let reports = std::mem::take(&mut host.reports);
+    if !was_ready {
+        fleet.count("a successor killed before it was ready");
+    }
+    fleet.close_links_to(id);
+    let heard = fleet.rng.below(reports.len() as u64 + 1) as usize;
+    for report in reports.into_iter().take(heard) {
+        tell_supervisor(world, Heard::Report { from: id, epoch, report });
+    }
+    let fleet = world.fleet_mut();
+    let delay = fleet.message_delay();
+    fleet.plan(delay, Happening::Exited { cell: id, epoch });
+}
+
+/// Starts the successor that is wanted, once nothing of its predecessors is under way.
+pub fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
+    let fleet = world.fleet_mut();
+    let starts_early = fleet.plant == Some(Plant::StartEarly);
+    let host = fleet.host(id);
+    if !host.is_starting || !(host.in_flight.is_empty() || starts_early) {
+        return;
+    }
+    let mut effects = Vec::new();
+    let cell = Cell::new(fleet.successor_config(id), fleet.clock(), &mut effects);
+    let host = fleet.host(id);
+    (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
+    host.slots.forget();
+    let beginning = host.beginning.expect("all that came with the order to start it is said");
+    let beginning: Vec<Order> = host.orders.drain(..beginning).collect();
+    let cells = fleet.cells.len() as u16;
+    for other in (0..cells).map(CellId).filter(|other| *other != id) {
+        fleet.open_link(other, id);
+    }
+    for order in beginning {
+        obey(world, id, order);
+        let fleet = world.fleet_mut();
+        if fleet.host(id).dead {
+            return fleet.count("a successor killed before its first turn");
+        }
+    }
+    world.fleet_mut().plan_order(id);
+    carry_out(world, id, effects);
+}
+
+/// A request is in its slot. A cell that cannot take it finds it there later.
+pub fn offer<W: Surroundings>(
+    world: &mut W,
+    cell: CellId,
+    from: SlotRef,
+    header: RequestHeader,
+    request: Request,
+) {
+    if world.fleet_mut().host(cell).slots.post(from, header, request.clone()) {
+        happen_to(world, cell, Event::Request { from, header, request });
+    }
+}
+
+/// A driver that serves looks at all slots of the clients that it knows.
+pub fn look_at_slots<H>(fleet: &mut Fleet<H>, id: CellId) {
+    let slots = &fleet.host(id).slots;
+    let waiting = if slots.is_ready { slots.waiting() } else { Vec::new() };
+    if !waiting.is_empty() {
+        fleet.count("a successor found requests waiting");
+    }
+    for (from, header, request) in waiting {
+        fleet.plan_request(id, from, header, request);
+    }
+}

@@ -1,0 +1,145 @@
+//! What is on its way between processes: messages between cells, orders and reports. Each arrives in order,
+//! and the first of each is on its way.
+
+use std::collections::VecDeque;
+
+use warren_base::CellId;
+use warren_cell::PeerMessage;
+use warren_proto::control::{Order, Report};
+
+use super::{Fleet, Happening};
+
+/// Messages an inbox holds; what comes then waits at the sender.
+const INBOX_MAX: usize = 4;
+
+/// Messages of one cell to another.
+#[derive(Debug, Default)]
+pub struct Link {
+    /// Names it among all that there ever were; 0 if nobody reads it any more.
+    number: u64,
+    /// The receiver has it too.
+    pub is_open: bool,
+    messages: VecDeque<PeerMessage>,
+}
+
+impl<H> Fleet<H> {
+    /// Fresh links between the cell and all others. Nobody can read them yet.
+    pub(super) fn make_links(&mut self, id: CellId) {
+        for other in (0..self.cells.len() as u16).map(CellId).filter(|other| *other != id) {
+            for pair in [(id, other), (other, id)] {
+                self.links_made += 1;
+                let number = self.links_made;
+                self.links.insert(pair, Link { number, ..Link::default() });
+            }
+        }
+    }
+
+    pub(super) fn open_link(&mut self, from: CellId, to: CellId) {
+        let link = self.links.get_mut(&(from, to)).expect("made when the cell was started again");
+        link.is_open = true;
+        self.plan_peer(from, to);
+    }
+
+    /// Nobody reads any more what was sent to the cell.
+    pub(super) fn close_links_to(&mut self, id: CellId) {
+        let to_it = self.links.iter_mut().filter(|((_, to), _)| *to == id);
+        to_it.for_each(|(_, link)| *link = Link::default());
+    }
+
+    pub(super) fn send_peer(&mut self, from: CellId, to: CellId, message: PeerMessage) {
+        let link = self.links.get_mut(&(from, to)).expect("cells have links to each other");
+        link.messages.push_back(message);
+        let (len, is_open) = (link.messages.len(), link.is_open);
+        if len > INBOX_MAX {
+            self.count("a full inbox");
+        }
+        if len == 1 && is_open {
+            self.plan_peer(from, to);
+        }
+    }
+
+    /// The next message is on its way, if there is one.
+    fn plan_peer(&mut self, from: CellId, to: CellId) {
+        let link = &self.links[&(from, to)];
+        if !link.messages.is_empty() {
+            let (link, delay) = (link.number, self.message_delay());
+            self.plan(delay, Happening::Peer { from, to, link });
+        }
+    }
+
+    /// The message that arrives, unless nobody reads that link any more.
+    pub(super) fn next_of_link(
+        &mut self,
+        from: CellId,
+        to: CellId,
+        number: u64,
+    ) -> Option<PeerMessage> {
+        let link = self.links.get_mut(&(from, to)).filter(|link| link.number == number)?;
+        let message = link.messages.pop_front().expect("there is a message");
+        self.plan_peer(from, to);
+        Some(message)
+    }
+
+    /// What a lost cell had sent and nobody has handled, one by one.
+    pub(super) fn last_word(&mut self, lost: CellId, by: CellId) -> Option<PeerMessage> {
+        let link = self.links.get_mut(&(lost, by))?;
+        let message = link.messages.pop_front()?;
+        link.number = 0;
+        self.count("last words of a lost cell");
+        Some(message)
+    }
+
+    pub(super) fn send_order(&mut self, to: CellId, order: Order) {
+        match order {
+            Order::Switched { .. } => {
+                self.switched_at = self.place();
+                self.count("a checkpoint");
+            }
+            Order::Failed { .. } => self.count("a checkpoint that failed"),
+            Order::Replay => self.count("logs replayed"),
+            _ => {}
+        }
+        let host = self.host(to);
+        if host.dead && !host.is_starting {
+            return;
+        }
+        host.orders.push_back(order);
+        if host.orders.len() == 1 && !host.dead {
+            self.plan_order(to);
+        }
+    }
+
+    pub(super) fn plan_order(&mut self, to: CellId) {
+        if !self.host(to).orders.is_empty() {
+            let (epoch, delay) = (self.epoch(to), self.message_delay());
+            self.plan(delay, Happening::Order { to, epoch });
+        }
+    }
+
+    pub(super) fn next_order(&mut self, to: CellId) -> Order {
+        let order = self.host(to).orders.pop_front().expect("there is an order");
+        self.plan_order(to);
+        order
+    }
+
+    pub(super) fn send_report(&mut self, from: CellId, report: Report) {
+        let host = self.host(from);
+        host.reports.push_back(report);
+        if host.reports.len() == 1 {
+            self.plan_report(from);
+        }
+    }
+
+    fn plan_report(&mut self, from: CellId) {
+        if !self.host(from).reports.is_empty() {
+            let (epoch, delay) = (self.epoch(from), self.message_delay());
+            self.plan(delay, Happening::Report { from, epoch });
+        }
+    }
+
+    pub(super) fn next_report(&mut self, from: CellId) -> Report {
+        let report = self.host(from).reports.pop_front().expect("there is a report");
+        self.plan_report(from);
+        report
+    }
+}

@@ -1,0 +1,97 @@
+//! What a running cell sees of the machine. Its process may be killed at any store.
+
+use std::panic::resume_unwind;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, ClientId};
+use warren_cell::{FrameNo, Memory, SlotRef};
+
+use super::process::Killed;
+use super::{CellHost, Fleet, Surroundings};
+
+pub struct SharedMemory<'a, W> {
+    pub world: &'a mut W,
+    pub cell: CellId,
+    /// Stores after which the cell's process is killed.
+    pub stores_left: Option<u64>,
+}
+
+impl<W: Surroundings> SharedMemory<'_, W> {
+    fn host(&mut self) -> &mut CellHost {
+        let cell = self.cell;
+        self.world.fleet_mut().host(cell)
+    }
+
+    /// A store begins: the process may not get to it.
+    fn store_begins(&mut self) {
+        if let Some(left) = &mut self.stores_left {
+            match left.checked_sub(1) {
+                Some(less) => *left = less,
+                None => resume_unwind(Box::new(Killed)),
+            }
+        }
+    }
+
+    /// A cell that said it has let go of a client has no memory of its any more.
+    fn must_know(&mut self, client: ClientId) {
+        let (cell, fleet) = (self.cell, self.world.fleet_mut());
+        if fleet.lanes.is_closed(cell, client) {
+            fleet.fail(format!("{cell} touches memory of {client}, which it has let go"));
+        }
+    }
+}
+
+impl<W: Surroundings> Memory for SharedMemory<'_, W> {
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+        let cell = usize::from(self.cell.0);
+        self.world.fleet().cells[cell].frame(frame)
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        self.store_begins();
+        self.host().frame_mut(frame)
+    }
+
+    fn payload_to_frame(
+        &mut self,
+        from: SlotRef,
+        offset: usize,
+        frame: FrameNo,
+        at: usize,
+        len: usize,
+    ) {
+        self.store_begins();
+        self.must_know(from.client);
+        let Fleet { cells, lanes, .. } = self.world.fleet_mut();
+        let frame = cells[usize::from(self.cell.0)].frame_mut(frame);
+        lanes.read_request(from, offset, &mut frame[at..at + len]);
+    }
+
+    fn frame_to_payload(
+        &mut self,
+        frame: FrameNo,
+        at: usize,
+        to: SlotRef,
+        offset: usize,
+        len: usize,
+    ) {
+        self.store_begins();
+        self.must_know(to.client);
+        let Fleet { cells, lanes, .. } = self.world.fleet_mut();
+        let frame = cells[usize::from(self.cell.0)].frame(frame);
+        lanes.reply_mut(self.cell, to, offset, len).copy_from_slice(&frame[at..at + len]);
+    }
+
+    fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
+        self.store_begins();
+        self.must_know(to.client);
+        let cell = self.cell;
+        self.world.fleet_mut().lanes.reply_mut(cell, to, offset, len).fill(0);
+    }
+
+    fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {
+        self.store_begins();
+        self.must_know(client);
+        self.world.store_word(self.cell, client, word, stamp);
+    }
+}

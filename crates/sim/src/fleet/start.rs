@@ -1,0 +1,182 @@
+//! A fleet starts on what a device holds, to serve or to replay the logs.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, CellId, Epoch, Lsn, ShardId};
+use warren_cell::{Cell, CellConfig, LogConfig, Recovery};
+use warren_disk::{CopiesState, Owner, Superblock};
+use warren_supervisor::{Config, Ledger, Supervisor};
+
+use super::disk::Disk;
+use super::lanes::Lanes;
+use super::process::Slots;
+use super::{CellHost, Fleet, MAP_VERSION, SupervisorHost};
+
+/// Frames of a cell that recovers, as the runtime has them.
+const RECOVERY_FRAMES: u32 = 4096;
+/// Successors of one cell in one life are fewer.
+const EPOCHS_OF_A_LIFE: u32 = 1000;
+
+/// What the device says of shards and chunks; an error if it is no pool that can be opened.
+pub fn load_ledger(disk: &Disk) -> Result<(Ledger, CopiesState), String> {
+    let read = |block: BlockNo, count: u64| {
+        let mut bytes = vec![0; count as usize * BLOCK_SIZE];
+        for (at, bytes) in (0..).zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
+            bytes.copy_from_slice(disk.block(block.offset(at)));
+        }
+        bytes
+    };
+    let copies = [0, 1].map(|block| read(BlockNo(block), 1));
+    let (superblock, copies) =
+        Superblock::choose(&copies[0], &copies[1]).map_err(|error| format!("{error:?}"))?;
+    let layout = superblock.layout;
+    let regions = [0, 1].map(|copy| read(layout.region_page(copy, 0), layout.region_pages()));
+    let slots = read(layout.roots_start(), 2 * layout.roots_blocks());
+    let tables = [0, 1].map(|copy| read(layout.log_table(copy), 1));
+    let (regions, tables) = ([&regions[0][..], &regions[1]], [&tables[0][..], &tables[1]]);
+    let ledger = Ledger::load(superblock, regions, &slots, tables);
+    Ok((ledger.map_err(|error| format!("{error:?}"))?, copies))
+}
+
+impl<H> Fleet<H> {
+    /// Whether the device holds logs that have to be replayed.
+    pub fn needs_recovery(&self) -> Result<bool, String> {
+        let (ledger, _) = load_ledger(&self.disk)?;
+        Ok(!ledger.superblock().clean && !ledger.logs().starts.is_empty())
+    }
+
+    /// Starts so many cells, or those that the logs are of, to replay them.
+    pub fn start(&mut self, cells: Option<u16>) -> Result<(), String> {
+        let (ledger, copies) = load_ledger(&self.disk)?;
+        let recover = cells.is_none();
+        let cells = cells.unwrap_or(ledger.logs().starts.len() as u16);
+        self.lives += 1;
+        let epoch = Epoch(self.lives * EPOCHS_OF_A_LIFE);
+        let shards = ledger.superblock().layout.shards();
+        self.map = (0..shards).map(|shard| CellId(shard % cells)).collect();
+        let mut started = Vec::new();
+        for id in (0..cells).map(CellId) {
+            let log = match recover {
+                true => old_log(id, cells, &ledger, Recovery::Power),
+                false => LogConfig {
+                    incarnation: ledger.superblock().generation + 1,
+                    start: Lsn(0),
+                    ..old_log(id, cells, &ledger, Recovery::None)
+                },
+            };
+            let config = self.cell_config((id, epoch), cells, &ledger, log);
+            let frames = CellConfig::frames_total(config.frames, config.log.area);
+            let mut effects = Vec::new();
+            let cell = Cell::new(config, self.clock(), &mut effects);
+            self.cells.push(CellHost::new(cell, epoch, frames as usize, self.disk.errors));
+            started.push((id, effects));
+        }
+        let config = Config {
+            epochs: vec![epoch; usize::from(cells)],
+            map_version: MAP_VERSION,
+            owners: self.map.clone(),
+            ledger,
+            recover,
+            copies,
+        };
+        self.supervisor = SupervisorHost {
+            supervisor: Some(Supervisor::new(config)),
+            errors_seen: self.disk.errors,
+            number: self.supervisor.number + 1,
+            ..SupervisorHost::default()
+        };
+        (0..cells).for_each(|cell| self.make_links(CellId(cell)));
+        self.links.values_mut().for_each(|link| link.is_open = true);
+        for (id, effects) in started {
+            effects.into_iter().for_each(|effect| self.carry_out(id, effect));
+        }
+        Ok(())
+    }
+
+    /// A cell that takes over from one that is dead.
+    pub(super) fn successor_config(&self, id: CellId) -> CellConfig {
+        let (ledger, cells) = (self.supervisor().ledger(), self.cells.len() as u16);
+        let log = old_log(id, cells, ledger, Recovery::Process);
+        self.cell_config((id, self.epoch(id)), cells, ledger, log)
+    }
+
+    fn cell_config(
+        &self,
+        (id, epoch): (CellId, Epoch),
+        cells: u16,
+        ledger: &Ledger,
+        log: LogConfig,
+    ) -> CellConfig {
+        let superblock = ledger.superblock();
+        let shards = (0..self.map.len() as u16).map(ShardId);
+        let own = shards.filter(|shard| self.owner(*shard) == id);
+        let free = ledger.regions().iter().filter(|(_, owner)| *owner == Owner::Free);
+        let share = free.take(self.chunks.unwrap_or(usize::MAX));
+        let share = share.skip(usize::from(id.0)).step_by(usize::from(cells));
+        CellConfig {
+            id,
+            epoch,
+            cells,
+            map: self.map.clone(),
+            map_version: MAP_VERSION,
+            secret: superblock.secret,
+            roots: own.map(|shard| (shard, ledger.root(shard).copied())).collect(),
+            owned_chunks: ledger.chunks_of_shards(),
+            free_chunks: match log.recovery {
+                Recovery::Process => Vec::new(),
+                _ => share.map(|(chunk, _)| chunk).collect(),
+            },
+            reserved_chunks: superblock.layout.reserved_chunks(),
+            total_blocks: superblock.layout.total_blocks(),
+            frames: match log.recovery {
+                Recovery::Power => RECOVERY_FRAMES,
+                _ => self.frames,
+            },
+            log,
+            generation: superblock.generation,
+            plant: self.plant,
+        }
+    }
+
+    /// All processes vanish, and everything under way. Returns the writes among that.
+    pub fn vanish(&mut self) -> Vec<(BlockNo, Vec<u8>)> {
+        self.queue.clear();
+        self.links.clear();
+        self.lanes = Lanes::default();
+        let cells = std::mem::take(&mut self.cells);
+        let of_cells = cells.iter().flat_map(CellHost::writes_under_way);
+        let supervisor = std::mem::take(&mut self.supervisor.in_flight).into_values();
+        of_cells.chain(supervisor.filter_map(|request| request.into_write())).collect()
+    }
+}
+
+fn old_log(id: CellId, cells: u16, ledger: &Ledger, recovery: Recovery) -> LogConfig {
+    let logs = ledger.logs();
+    LogConfig {
+        area: ledger.superblock().layout.log_area(usize::from(id.0), usize::from(cells)),
+        incarnation: logs.incarnation,
+        start: logs.starts.get(usize::from(id.0)).copied().unwrap_or(Lsn(0)),
+        recovery,
+    }
+}
+
+impl CellHost {
+    fn new(cell: Cell, epoch: Epoch, frames: usize, errors_seen: u64) -> Self {
+        Self {
+            cell: Some(cell),
+            epoch,
+            frames: vec![None; frames],
+            in_flight: BTreeMap::new(),
+            errors_seen,
+            dead: false,
+            is_starting: false,
+            ended_in_a_row: 0,
+            wake: None,
+            orders: VecDeque::new(),
+            beginning: Some(0),
+            reports: VecDeque::new(),
+            slots: Slots::default(),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What the fleet meets in this world: clients that come and go, act between any two stores of a cell, and
+//! keep a history.
+
+use warren_base::{CellId, ClientId, Errno};
+use warren_cell::SlotRef;
+use warren_proto::Answer;
+use warren_supervisor::{ConnectionNo, Failure};
+
+use super::clients::At;
+use super::{Own, Phase, World};
+use crate::fleet::{Fleet, Surroundings};
+
+impl Surroundings for World {
+    type Own = Own;
+
+    fn fleet(&self) -> &Fleet<Own> {
+        &self.fleet
+    }
+
+    fn fleet_mut(&mut self) -> &mut Fleet<Own> {
+        &mut self.fleet
+    }
+
+    fn happen(&mut self, own: Own) {
+        match own {
+            Own::Step { at, ticket } => {
+                if self.slot(at).ticket == ticket {
+                    self.go_on(at);
+                }
+            }
+            Own::DropCopies { client, listener } => self.drop_copies(client, listener),
+            Own::Hangup { client } => self.hang_up(client),
+        }
+    }
+
+    fn words(own: &Own) -> [u64; 4] {
+        match own {
+            Own::Step { at: At { client, slot }, ticket } => {
+                [3, *client as u64, *slot as u64, *ticket]
+            }
+            Own::DropCopies { client, listener } => [11, *listener as u64, *client as u64, 0],
+            Own::Hangup { client } => [12, *client as u64, 0, 0],
+        }
+    }
+
+    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answer) {
+        self.client_answered(from, to, seq, hint, answer);
+    }
+
+    fn fleet_is_ready(&mut self) {
+        self.connect_clients();
+    }
+
+    fn numbered(&mut self, connection: ConnectionNo, client: ClientId) {
+        self.clients[connection.0 as usize].id = client;
+    }
+
+    fn admit(&mut self, client: ClientId) {
+        self.client_admitted(client);
+    }
+
+    fn refuse(&mut self, connection: ConnectionNo, errno: Errno) {
+        if !self.fleet.cells.iter().any(|host| host.dead) {
+            self.fleet.fail(format!("{connection:?} was refused: {errno}"));
+        }
+    }
+
+    fn fleet_ended(&mut self, result: Result<(), Failure>) {
+        match result {
+            Ok(()) => {}
+            // Which checkpoint is on the device nobody knew any more.
+            Err(Failure::CellExited { .. }) if self.supervisor_failed() => {
+                self.fleet.count("a cell killed that could have no successor");
+                self.lost = true;
+            }
+            // It had nothing left to do.
+            Err(Failure::CellExited { cell, .. })
+                if self.fleet.cells[usize::from(cell.0)].dead && self.phase == Phase::Stopping =>
+            {
+                self.fleet.count("a cell killed after the last checkpoint");
+            }
+            Err(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
+                if self.supervisor_failed() =>
+            {
+                self.fleet.count("a last checkpoint failed");
+                self.lost = true;
+            }
+            result => return self.fleet.fail(format!("the fleet ended: {result:?}")),
+        }
+        self.phase = Phase::Stopped;
+    }
+
+    fn let_go(&mut self, cell: CellId, client: ClientId) {
+        self.note_expelled(cell, client);
+    }
+
+    fn serves(&mut self, cell: CellId) {
+        self.note_unanswered(cell);
+    }
+
+    fn store_word(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {
+        self.let_clients_act();
+        self.fleet.lanes.store(cell, client, word, stamp);
+        if stamp == 0 && self.is_stepping(client) {
+            self.fleet.count("a lease cleared while its holder was in a call");
+        }
+        self.let_clients_act();
+    }
+}
