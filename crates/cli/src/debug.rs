@@ -28,9 +28,10 @@ pub fn perform(task: &Debug) -> Result<ExitCode, Failure> {
             printed = print(&section, arguments.json);
         }
     };
-    dump(subject(arguments), &mut |block, into| pool.read(block, into), &mut show).map_err(
-        |why| Failure::new(CODE_FAILURE, format!("{}: {why}", arguments.pool.display())),
-    )?;
+    let mut read = |block, into: &mut [u8]| pool.read(block, into);
+    dump(subject(arguments), pool.len_blocks(), &mut read, &mut show).map_err(|why| {
+        Failure::new(CODE_FAILURE, format!("{}: {why}", arguments.pool.display()))
+    })?;
     printed.map(|()| ExitCode::SUCCESS)
 }
 

@@ -60,9 +60,15 @@ impl Section {
 
 type Read<'a> = &'a mut dyn FnMut(BlockNo, &mut [u8]) -> Result<(), Errno>;
 
-/// Shows `subject` to `show`, section by section. An error is one that leaves nothing to show.
-pub fn dump(subject: Subject, read: Read<'_>, show: &mut dyn FnMut(Section)) -> Result<(), String> {
-    let mut dumper = Dumper { read, show };
+/// Shows `subject` of the pool on a device of `device_blocks` blocks, which `read` reads, to `show`, section by
+/// section. An error is one that leaves nothing to show.
+pub fn dump(
+    subject: Subject,
+    device_blocks: u64,
+    read: Read<'_>,
+    show: &mut dyn FnMut(Section),
+) -> Result<(), String> {
+    let mut dumper = Dumper { device_blocks, read, show };
     match subject {
         Subject::Superblock => (0..2).for_each(|copy| dumper.superblock(BlockNo(copy))),
         Subject::Block(block) => dumper.block(block),
@@ -70,7 +76,7 @@ pub fn dump(subject: Subject, read: Read<'_>, show: &mut dyn FnMut(Section)) -> 
             let superblock = dumper.chosen_superblock()?;
             match subject {
                 Subject::Slots(shard) => dumper.slots(&superblock, shard)?,
-                Subject::Map => dumper.map(&superblock),
+                Subject::Map => dumper.map(&superblock)?,
                 Subject::Log => dumper.log(&superblock),
                 Subject::Tree(shard) => dumper.tree(&superblock, shard, None)?,
                 Subject::Inode(ino) => dumper.tree(&superblock, ino.shard(), Some(ino))?,
@@ -82,6 +88,7 @@ pub fn dump(subject: Subject, read: Read<'_>, show: &mut dyn FnMut(Section)) -> 
 }
 
 struct Dumper<'a> {
+    device_blocks: u64,
     read: Read<'a>,
     show: &'a mut dyn FnMut(Section),
 }
@@ -136,8 +143,13 @@ impl Dumper<'_> {
         Ok(())
     }
 
-    fn map(&mut self, superblock: &Superblock) {
+    fn map(&mut self, superblock: &Superblock) -> Result<(), String> {
         let layout = superblock.layout;
+        // A forged superblock may promise far more than there is.
+        if layout.total_blocks() > self.device_blocks {
+            let (needs, has) = (layout.total_blocks(), self.device_blocks);
+            return Err(format!("the pool has {needs} blocks, but the device only {has}"));
+        }
         let copies = [0, 1].map(|copy| {
             let pages = (0..layout.region_pages()).map(|page| layout.region_page(copy, page));
             let pages = pages.map(|block| self.bytes(block).unwrap_or(vec![0xEE; BLOCK_SIZE]));
@@ -164,6 +176,7 @@ impl Dumper<'_> {
             })
             .collect();
         (self.show)(section);
+        Ok(())
     }
 
     fn log(&mut self, superblock: &Superblock) {
@@ -434,15 +447,19 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Layout;
     use crate::format::{FormatOptions, LOG_MIN, image};
     use std::collections::BTreeMap;
+    use warren_base::limits::POOL_BLOCKS_MAX;
     use warren_base::{Rng, Timestamp};
 
     type Pool = BTreeMap<BlockNo, Box<[u8]>>;
 
+    const DEVICE_BLOCKS: u64 = (64 << 20) / BLOCK_SIZE as u64;
+
     fn pool() -> Pool {
         let options = FormatOptions {
-            size_bytes: 64 << 20,
+            size_bytes: DEVICE_BLOCKS * BLOCK_SIZE as u64,
             shards: 4,
             log_bytes: LOG_MIN,
             uuid: [1; 16],
@@ -461,7 +478,7 @@ mod tests {
             into.copy_from_slice(pool.get(&block).ok_or(Errno::EIO)?);
             Ok(())
         };
-        dump(subject, &mut read, &mut |section| sections.push(section))?;
+        dump(subject, DEVICE_BLOCKS, &mut read, &mut |section| sections.push(section))?;
         Ok(sections)
     }
 
@@ -492,6 +509,18 @@ mod tests {
         assert!(!text(Subject::Inode(Ino(2))).contains("Directory"));
         assert!(sections(&pool, Subject::Tree(ShardId(4))).is_err());
         assert!(subjects(&pool).into_iter().all(|subject| sections(&pool, subject).is_ok()));
+    }
+
+    #[test]
+    fn the_map_of_a_pool_that_is_not_all_there_is_not_looked_for() {
+        let mut pool = pool();
+        let mut superblock = Superblock::decode(&pool[&BlockNo(0)]).unwrap();
+        superblock.layout =
+            Layout::new(POOL_BLOCKS_MAX, 4, superblock.layout.log_blocks()).unwrap();
+        pool.extend([0, 1].map(|copy| (BlockNo(copy), superblock.encode())));
+        let refused = sections(&pool, Subject::Map).unwrap_err();
+        assert!(refused.contains("the device only 16384"), "{refused}");
+        assert!(sections(&pool, Subject::Superblock).is_ok());
     }
 
     #[test]
