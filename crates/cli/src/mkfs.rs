@@ -16,7 +16,7 @@ use serde::Serialize;
 use warren_base::Timestamp;
 use warren_base::limits::BLOCK_SIZE;
 use warren_device::await_writers;
-use warren_disk::format::{self, FormatOptions, SIZE_MIN};
+use warren_disk::format::{self, FormatOptions, SIZE_MAX, SIZE_MIN};
 use warren_disk::{BlockWrite, Layout};
 use warren_runtime::FleetError;
 
@@ -96,15 +96,15 @@ pub fn make(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
     made
 }
 
-fn check_size(size: u64) -> Result<(), Failure> {
-    if size < SIZE_MIN {
-        let (size, least) = (size::display(size), size::display(SIZE_MIN));
-        return Err(Failure::new(
-            CODE_USAGE,
-            format!("--size: {size} are too few; give {least} or more"),
-        ));
-    }
-    Ok(())
+fn check_size(bytes: u64) -> Result<(), Failure> {
+    let (size, least, most) =
+        (size::display(bytes), size::display(SIZE_MIN), size::display(SIZE_MAX));
+    let line = match bytes {
+        ..SIZE_MIN => format!("--size: {size} are too few; give {least} or more"),
+        SIZE_MIN..=SIZE_MAX => return Ok(()),
+        _ => format!("--size: {size} are too many; give {most} or less"),
+    };
+    Err(Failure::new(CODE_USAGE, line))
 }
 
 fn write(pool: &Path, file: &File, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
@@ -281,6 +281,16 @@ mod tests {
         let made = make(&pool, &Wish { size: None, ..WISH });
         std::fs::remove_file(&pool).expect("cleanup");
         assert_eq!(made.expect("made").size_bytes, 64 << 20);
+    }
+
+    #[test]
+    fn a_size_that_no_pool_has_is_found_before_anything_is_made() {
+        let pool = place("sizes");
+        for size in [SIZE_MIN - 1, SIZE_MAX + 1, u64::MAX] {
+            let refused = make(&pool, &Wish { size: Some(size), ..WISH }).expect_err("size");
+            assert_eq!(refused.code(), CODE_USAGE);
+        }
+        assert!(!pool.exists());
     }
 
     #[test]
