@@ -65,9 +65,11 @@ fn whoever_runs_it_decides() {
     assert_eq!(pool.fsck(Consent::NobodyToAsk), Ok(0));
     assert_eq!(pool.fsck(Consent::Given), Ok(0), "nothing to repair");
     pool.change(|bytes| bytes[4096..8192].fill(0));
+    let before = std::fs::read(&pool.0).expect("read");
     for consent in [Consent::Never, Consent::NobodyToAsk] {
         assert_eq!(pool.fsck(consent), Ok(CODE_FSCK_ERRORS_LEFT));
     }
+    assert!(std::fs::read(&pool.0).expect("read") == before, "not one byte is changed");
     assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_REPAIRED));
     assert_eq!(pool.fsck(Consent::Never), Ok(0));
     pool.change(|bytes| bytes[..8192].fill(0));
@@ -81,5 +83,6 @@ fn what_costs_something_is_not_repaired_unasked() {
     pool.change(|bytes| bytes[map..map + 4096].fill(1));
     assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_ERRORS_LEFT));
     assert_eq!(pool.fsck(Consent::Given), Ok(CODE_FSCK_REPAIRED));
+    assert_eq!(pool.fsck(Consent::Given), Ok(0), "nothing is left to repair");
     assert_eq!(pool.fsck(Consent::Never), Ok(0));
 }
