@@ -40,7 +40,7 @@ fn look_at(pool: &Pool) {
         Subject::Inode(Ino(1 << 48 | 1)),
     ];
     for subject in subjects {
-        let _ = dump(subject, &mut |block, into| pool.read(block, into), &mut |_| {});
+        let _ = dump(subject, pool.len_blocks(), &mut |block, into| pool.read(block, into), &mut |_| {});
     }
 }
 

@@ -6,6 +6,10 @@ pub const BLOCK_SIZE: usize = 4096;
 /// Blocks of a chunk, the unit of free space that changes hands: its used-bitmap is one `u64`.
 pub const CHUNK_BLOCKS: u64 = 64;
 
+/// Blocks of a pool: 64 TiB, of which the map of free space, held in memory, is half a GiB. A superblock may
+/// promise more than any machine has, and so may a sparse file.
+pub const POOL_BLOCKS_MAX: u64 = 1 << 34;
+
 /// Bytes of a name in a directory, as Linux's `NAME_MAX`.
 pub const NAME_MAX: usize = 255;
 

@@ -1,5 +1,7 @@
 //! Why a benchmark ended without a result.
 
+use std::path::PathBuf;
+
 use warren_base::Errno;
 use warren_runtime::FleetError;
 
@@ -9,6 +11,9 @@ pub enum BenchError {
     Fleet(#[from] FleetError),
     #[error("cannot {doing}: {source}")]
     System { doing: String, source: std::io::Error },
+    /// Nothing can be made where it shall be.
+    #[error("{}: cannot make a directory in it: {source}", .path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
     /// A contender did not do what it was asked to.
     #[error("{call} on {contender} failed: {errno}")]
     Call { contender: String, call: &'static str, errno: Errno },

@@ -19,6 +19,8 @@ use crate::error::{BenchError, system};
 
 /// Bytes of the temporary pool; sparse, so it takes what is written.
 pub const POOL_BYTES: u64 = 1 << 30;
+/// Bytes of op logs that the temporary pool has room for: a quarter of it.
+pub const LOG_BYTES_MAX: u64 = POOL_BYTES / 4;
 /// Shards of the temporary pool: what `mkfs` takes.
 pub const SHARDS: u16 = warren_base::limits::SHARDS_DEFAULT;
 
@@ -32,7 +34,8 @@ impl Scratch {
     pub fn new(parent: &Path) -> Result<Self, BenchError> {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("warren-bench-{}-{number}", std::process::id()));
-        fs::create_dir(&path).map_err(system(&format!("make {}", path.display())))?;
+        fs::create_dir(&path)
+            .map_err(|source| BenchError::Directory { path: parent.to_owned(), source })?;
         Ok(Self(path))
     }
 

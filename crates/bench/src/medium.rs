@@ -69,9 +69,13 @@ impl Places {
             return Self::in_directory(parent);
         }
         if !rustix::process::geteuid().is_root() {
-            let why = "only root can make devices: run it as root, or with `--on file`";
+            let why = "devices: only root can make them; run it as root, or with `--on file`";
             return Err(BenchError::Unavailable(why.to_owned()));
         }
+        if medium == Medium::Loop {
+            find("losetup", "util-linux")?;
+        }
+        find("mkfs.ext4", "e2fsprogs")?;
         let pool = Device::new(medium, parent, POOL_BYTES)?;
         let other = Device::new(medium, parent, POOL_BYTES)?;
         let bare = Device::new(medium, parent, BARE_BYTES)?;
@@ -112,19 +116,16 @@ impl Device {
         let file = scratch.path().join("loop");
         fill(&file, bytes)?;
         let arguments = ["--find", "--show", "--direct-io=on"].map(Path::new);
-        let said = perform("losetup", "util-linux", &[&arguments[..], &[&file]].concat())?;
+        let said = perform("losetup", &[&arguments[..], &[&file]].concat())?;
         let path = PathBuf::from(said.trim());
         let held = File::open(&path).map_err(system(&format!("open {}", path.display())));
         // While somebody has it open this means: when nobody has.
-        perform("losetup", "util-linux", &[Path::new("--detach"), &path])?;
+        perform("losetup", &[Path::new("--detach"), &path])?;
         Ok(Self::Loop { path, _held: held? })
     }
 
     fn in_memory(bytes: u64) -> Result<Self, BenchError> {
-        let number = fs::read_to_string(format!("{ZRAM}/hot_add")).map_err(|_| {
-            let why = "this kernel has no zram: load it with `modprobe zram`";
-            BenchError::Unavailable(why.to_owned())
-        })?;
+        let number = fs::read_to_string(format!("{ZRAM}/hot_add")).map_err(no_zram)?;
         let number = number.trim().parse().map_err(std::io::Error::other);
         let number = number.map_err(system("make a zram device"))?;
         let device = Self::Zram { number };
@@ -172,7 +173,7 @@ fn fill(path: &Path, bytes: u64) -> Result<(), BenchError> {
 fn mount_ext4(device: &Path) -> Result<OwnedFd, BenchError> {
     let at_once = "lazy_itable_init=0,lazy_journal_init=0";
     let arguments = ["-q", "-F", "-E", at_once].map(Path::new);
-    perform("mkfs.ext4", "e2fsprogs", &[&arguments[..], &[device]].concat())?;
+    perform("mkfs.ext4", &[&arguments[..], &[device]].concat())?;
     let mounted = || {
         let fs = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&fs, "source", device)?;
@@ -182,15 +183,48 @@ fn mount_ext4(device: &Path) -> Result<OwnedFd, BenchError> {
     mounted().map_err(system(&format!("mount ext4 from {}", device.display())))
 }
 
-/// Runs a program of that package, and returns what it said.
-fn perform(program: &str, package: &str, arguments: &[&Path]) -> Result<String, BenchError> {
-    let run = Command::new(program)
-        .args(arguments)
-        .output()
-        .map_err(|_| BenchError::Unavailable(format!("{program} is missing: install {package}")))?;
+fn no_zram(error: std::io::Error) -> BenchError {
+    if error.kind() == std::io::ErrorKind::NotFound {
+        let why = "zram: this kernel has none; load it with `modprobe zram`, or use `--on loop`";
+        return BenchError::Unavailable(why.to_owned());
+    }
+    system("make a zram device")(error)
+}
+
+/// Whether there is a program of that package, before anything is made that needs it.
+fn find(program: &str, package: &str) -> Result<(), BenchError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
+        true => Ok(()),
+        false => {
+            let why = format!("{program}: not in any directory of PATH; install {package}");
+            Err(BenchError::Unavailable(why))
+        }
+    }
+}
+
+/// Runs a program, and returns what it said.
+fn perform(program: &str, arguments: &[&Path]) -> Result<String, BenchError> {
+    let run = Command::new(program).args(arguments).output();
+    let run = run.map_err(system(&format!("run {program}")))?;
     if !run.status.success() {
         let said = String::from_utf8_lossy(&run.stderr);
         return Err(BenchError::Unavailable(format!("{program} failed: {}", said.trim())));
     }
     Ok(String::from_utf8_lossy(&run.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_from_what_fails() {
+        let told = |error: std::io::Error| no_zram(error).to_string();
+        assert!(told(std::io::ErrorKind::NotFound.into()).contains("modprobe"));
+        assert!(!told(std::io::Error::from_raw_os_error(12)).contains("modprobe"));
+        let missing = find("no-such-program", "some-package").unwrap_err().to_string();
+        assert!(missing.ends_with("install some-package"), "{missing}");
+        assert!(find("sh", "dash").is_ok());
+    }
 }

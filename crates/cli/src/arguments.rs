@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
+use warren_bench::{LOG_BYTES_MAX, REPETITIONS_MAX};
 
 use crate::size;
 
@@ -286,10 +287,10 @@ pub struct BenchRecovery {
     #[arg(long)]
     pub directory: Option<PathBuf>,
     /// Cells of the fleets
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_parser = cells())]
     pub cells: Option<u16>,
     /// MiB of all logs together
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=512))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=LOG_BYTES_MAX >> 20))]
     pub log_mib: Option<u64>,
     /// Report in JSON
     #[arg(long)]
@@ -316,10 +317,10 @@ pub struct BenchFsync {
     #[arg(long, value_enum, value_name = "MEDIUM", default_value_t = BenchOn::File)]
     pub on: BenchOn,
     /// Rounds that are counted
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = repetitions())]
     pub rounds: Option<u32>,
     /// Appends of each writer in a round
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = repetitions())]
     pub calls: Option<u32>,
     /// Measure Warren alone
     #[arg(long)]
@@ -335,10 +336,10 @@ pub struct BenchClient {
     #[arg(long)]
     pub directory: Option<PathBuf>,
     /// Rounds that are counted
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = repetitions())]
     pub rounds: Option<u32>,
     /// Calls of a batch
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = repetitions())]
     pub calls: Option<u32>,
     /// Show where the time of an operation goes
     #[arg(long)]
@@ -353,6 +354,11 @@ pub struct BenchClient {
 
 fn cells() -> clap::builder::RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(1..=CELLS_MAX as i64)
+}
+
+/// Rounds, or calls in each, of a benchmark.
+fn repetitions() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(REPETITIONS_MAX))
 }
 
 fn shards() -> clap::builder::RangedI64ValueParser<u16> {

@@ -79,6 +79,9 @@ impl From<BenchError> for Failure {
     fn from(error: BenchError) -> Self {
         match error {
             BenchError::Fleet(error) => error.into(),
+            BenchError::Directory { path, source } => {
+                Self::io(&path, "make a directory in it", &source)
+            }
             other => Self::new(CODE_FAILURE, other.to_string()),
         }
     }

@@ -1,15 +1,16 @@
 //! `warren debug dump`: prints what lies on a pool, without judging it. Nothing is locked, so that it works beside a fleet.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use warren_base::{BlockNo, Ino, ShardId};
-use warren_disk::dump::{Section, Subject, dump};
-use warren_runtime::{Blocks, OfflinePool, Purpose};
+use warren_disk::dump::{DumpError, Section, Subject, dump};
+use warren_runtime::{Blocks, FleetError, OfflinePool, Purpose};
 
 use crate::arguments::{Debug, Dump, DumpSubject};
-use crate::failure::{CODE_FAILURE, Failure, print_json};
+use crate::failure::{CODE_NOT_FOUND, Failure, print_json};
 use crate::output::say;
 
 #[derive(Serialize)]
@@ -28,10 +29,23 @@ pub fn perform(task: &Debug) -> Result<ExitCode, Failure> {
             printed = print(&section, arguments.json);
         }
     };
-    dump(subject(arguments), &mut |block, into| pool.read(block, into), &mut show).map_err(
-        |why| Failure::new(CODE_FAILURE, format!("{}: {why}", arguments.pool.display())),
-    )?;
+    let mut read = |block, into: &mut [u8]| pool.read(block, into);
+    dump(subject(arguments), pool.len_blocks(), &mut read, &mut show)
+        .map_err(|error| failure(&arguments.pool, error))?;
     printed.map(|()| ExitCode::SUCCESS)
+}
+
+fn failure(pool: &Path, error: DumpError) -> Failure {
+    let pool = pool.to_path_buf();
+    match error {
+        DumpError::NoShard { .. } => {
+            let line = format!("{}: {error}; name one of them", pool.display());
+            Failure::new(CODE_NOT_FOUND, line)
+        }
+        DumpError::Superblock(_) | DumpError::TooShort { .. } | DumpError::RootSlot(_) => {
+            FleetError::BadPool { pool, what: format!("{error}; `warren fsck` says more") }.into()
+        }
+    }
 }
 
 fn subject(arguments: &Dump) -> Subject {

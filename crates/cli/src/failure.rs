@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use warren_device::DeviceError;
 use warren_runtime::FleetError;
 
 use crate::output::say;
@@ -12,7 +13,6 @@ use crate::output::say;
 /// Something failed that has no code of its own.
 pub const CODE_FAILURE: u8 = 1;
 pub const CODE_USAGE: u8 = 2;
-pub const CODE_POOL_IN_USE: u8 = 4;
 /// Permission is missing.
 pub const CODE_PERMISSION: u8 = 5;
 /// The kernel has no FUSE for us.
@@ -60,9 +60,9 @@ impl Failure {
         }
     }
 
+    /// Somebody has the pool.
     pub fn pool_in_use(pool: &Path) -> Self {
-        let line = format!("{}: in use; stop its fleet with `warren stop`", pool.display());
-        Self::new(CODE_POOL_IN_USE, line)
+        FleetError::from(DeviceError::Busy(pool.to_path_buf())).into()
     }
 
     pub fn code(&self) -> u8 {

@@ -18,13 +18,13 @@ use std::sync::atomic::AtomicBool;
 use signal_hook::flag;
 use warren_base::{BlockNo, Errno};
 use warren_disk::BlockWrite;
-use warren_disk::fsck::{self, Mend, Options, ReadError, Repair, Report};
-use warren_runtime::{Blocks, ErrorKind, OfflinePool, Purpose};
+use warren_disk::fsck::{self, Mend, Options, ReadError, Repair, RepairError, Report};
+use warren_runtime::{Blocks, OfflinePool, Purpose};
 
 use crate::arguments::Fsck;
 use crate::failure::{
     CODE_FSCK_ERRORS_LEFT, CODE_FSCK_INTERRUPTED, CODE_FSCK_OPERATIONAL, CODE_FSCK_REPAIRED,
-    CODE_POOL_IN_USE, Failure,
+    Failure,
 };
 use crate::output;
 use bar::Bar;
@@ -95,7 +95,7 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
         Consent::Never | Consent::NobodyToAsk => Purpose::Check,
         _ => Purpose::Repair,
     };
-    let pool = open(path, purpose)?;
+    let pool = OfflinePool::open(path, purpose)?;
     let mut bar = Bar::new();
     let logs = replay(&pool, purpose, &mut bar);
     let wanted = Options { contents, ..Options::default() };
@@ -108,14 +108,22 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
     if !is_agreed(&outcome, consent)? {
         outcome.refused = match consent {
             Consent::NobodyToAsk => {
-                Some("nobody to ask: -y repairs, -n says that nothing shall change")
+                Some("nobody to ask; -y repairs, -n says that nothing shall change".to_owned())
             }
-            Consent::ForWhatIsHarmless => Some("not all of it can be repaired unasked: -y repairs"),
+            Consent::ForWhatIsHarmless => {
+                Some("not all of it can be repaired unasked; -y repairs".to_owned())
+            }
             _ => None,
         };
         return Ok(outcome);
     }
-    let mut repair = work_out(path, &pool, &mut bar)?;
+    let mut repair = match work_out(&pool, &mut bar) {
+        Ok(repair) => repair,
+        Err(error) => {
+            outcome.refused = Some(format!("{error}; restore it from a copy"));
+            return Ok(outcome);
+        }
+    };
     let mends = Mends { list: std::mem::take(&mut repair.mends), further: repair.further_mends };
     write(path, &pool, repair)?;
     outcome.before = Some(std::mem::take(&mut outcome.report));
@@ -123,13 +131,6 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
     outcome.report = check(path, &pool, Options { paths_of, ..wanted }, &mut bar)?;
     outcome.repair = Some(mends);
     Ok(outcome)
-}
-
-fn open(path: &Path, purpose: Purpose) -> Result<OfflinePool, Failure> {
-    OfflinePool::open(path, purpose).map_err(|error| match error.kind() {
-        ErrorKind::PoolInUse => Failure::pool_in_use(path).with_code(CODE_POOL_IN_USE),
-        _ => error.into(),
-    })
 }
 
 /// What the last checkpoint lacks is in the logs. If they cannot be replayed, the checkpoint is what there is.
@@ -192,16 +193,12 @@ fn ask(question: &str) -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn work_out(path: &Path, pool: &OfflinePool, bar: &mut Bar) -> Result<Repair, Failure> {
+fn work_out(pool: &OfflinePool, bar: &mut Bar) -> Result<Repair, RepairError> {
     bar.begin("working out the repair");
     let mut read = reader(pool);
     let repair = fsck::repair(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
     bar.clear();
-    repair.map_err(|error| {
-        let line =
-            format!("{}: cannot be repaired: {error}; restore it from a copy", path.display());
-        Failure::new(CODE_FSCK_OPERATIONAL, line)
-    })
+    repair
 }
 
 /// The order is the one that [`Repair`] asks for.

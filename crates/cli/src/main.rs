@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Task};
+use clap::error::ErrorKind;
 use failure::{CODE_FSCK_USAGE, CODE_USAGE, Failure};
 
 fn main() -> ExitCode {
@@ -67,7 +68,11 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
 fn usage_failure(arguments: &[OsString], error: &clap::Error) -> Failure {
     let text = error.to_string();
     let said: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let line = said.join(" ");
+    let line = match error.kind() {
+        // What clap says then is the help.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "say what to do".to_owned(),
+        _ => said.join(" "),
+    };
     let line = line.strip_prefix("error: ").unwrap_or(&line);
     let is_fsck = arguments.get(1).is_some_and(|name| name == "fsck");
     let code = if is_fsck { CODE_FSCK_USAGE } else { CODE_USAGE };
@@ -91,6 +96,11 @@ mod tests {
             let error = Arguments::try_parse_from(&words).err().expect(line);
             let failure = usage_failure(&words, &error);
             assert_eq!(failure.to_string().lines().count(), 1, "{line}");
+        }
+        for line in ["warren", "warren debug", "warren debug dump", "warren bench"] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let error = Arguments::try_parse_from(&words).err().expect(line);
+            assert!(usage_failure(&words, &error).to_string().starts_with("say what"), "{line}");
         }
     }
 }

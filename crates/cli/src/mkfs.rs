@@ -15,8 +15,10 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::Serialize;
 use warren_base::Timestamp;
 use warren_base::limits::BLOCK_SIZE;
-use warren_disk::format::{self, FormatOptions, SIZE_MIN};
+use warren_device::await_writers;
+use warren_disk::format::{self, FormatOptions, SIZE_MAX, SIZE_MIN};
 use warren_disk::{BlockWrite, Layout};
+use warren_runtime::FleetError;
 
 use crate::arguments::Mkfs;
 use crate::failure::{CODE_FAILURE, CODE_USAGE, Failure, print_json};
@@ -77,47 +79,46 @@ pub fn make(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
     if let Some(size) = wish.size {
         check_size(size)?;
     }
-    let existed = pool.exists();
-    if !existed && wish.size.is_none() {
+    if wish.size.is_none() && !pool.exists() {
         let line = format!("{}: does not exist yet; say how large with --size", pool.display());
         return Err(Failure::new(CODE_USAGE, line));
     }
-    let made = open_and_write(pool, wish);
-    if made.is_err() && !existed {
+    if pool.is_dir() {
+        let line = format!("{}: is a directory; name a file or a block device", pool.display());
+        return Err(Failure::new(CODE_FAILURE, line));
+    }
+    let (file, is_new) = open_locked(pool)?;
+    let made = write(pool, &file, wish);
+    if made.is_err() && is_new {
         // The failure that is reported is the first one.
         let _left = std::fs::remove_file(pool);
     }
     made
 }
 
-fn check_size(size: u64) -> Result<(), Failure> {
-    if size < SIZE_MIN {
-        let (size, least) = (size::display(size), size::display(SIZE_MIN));
-        return Err(Failure::new(
-            CODE_USAGE,
-            format!("--size: {size} are too few; give {least} or more"),
-        ));
-    }
-    Ok(())
+fn check_size(bytes: u64) -> Result<(), Failure> {
+    let (size, least, most) =
+        (size::display(bytes), size::display(SIZE_MIN), size::display(SIZE_MAX));
+    let line = match bytes {
+        ..SIZE_MIN => format!("--size: {size} are too few; give {least} or more"),
+        SIZE_MIN..=SIZE_MAX => return Ok(()),
+        _ => format!("--size: {size} are too many; give {most} or less"),
+    };
+    Err(Failure::new(CODE_USAGE, line))
 }
 
-fn open_and_write(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
+fn write(pool: &Path, file: &File, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
     let failed = |doing| move |error: io::Error| Failure::io(pool, doing, &error);
-    if pool.is_dir() {
-        let line = format!("{}: is a directory; name a file or a block device", pool.display());
-        return Err(Failure::new(CODE_FAILURE, line));
-    }
-    let file = open_locked(pool)?;
-    if !wish.force && holds_something(&file).map_err(failed("read it"))? {
+    if !wish.force && holds_something(file).map_err(failed("read it"))? {
         let line = format!("{}: holds something; overwrite it with --force", pool.display());
         return Err(Failure::new(CODE_FAILURE, line));
     }
-    let size = settle_size(pool, &file, wish)?;
+    let size = settle_size(pool, file, wish)?;
     let options = format_options(wish, size)?;
     let writes = format::image(&options).map_err(|error| {
         Failure::new(CODE_USAGE, format!("{}: {error}; choose other options", pool.display()))
     })?;
-    write_image(&file, &options, &writes).map_err(failed("write it"))?;
+    write_image(file, &options, &writes).map_err(failed("write it"))?;
     Ok(options)
 }
 
@@ -156,22 +157,33 @@ fn write_image(file: &File, options: &FormatOptions, writes: &[BlockWrite]) -> i
 }
 
 /// Opens or makes the pool and takes it from everybody else, in the way that a fleet does: a file by
-/// `flock`, a block device by the kernel's exclusive claim.
-fn open_locked(pool: &Path) -> Result<File, Failure> {
-    let in_use = || Failure::pool_in_use(pool);
+/// `flock`, a block device by the kernel's exclusive claim; then waits for what a fleet that was killed had
+/// still given the kernel. Says whether the file is new.
+fn open_locked(pool: &Path) -> Result<(File, bool), Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
-    if std::fs::metadata(pool).is_ok_and(|found| found.file_type().is_block_device()) {
-        options.custom_flags(OFlags::EXCL.bits().cast_signed());
-    } else {
-        options.create(true).truncate(false);
-    }
-    let file = options.open(pool).map_err(|error| match error.kind() {
-        io::ErrorKind::ResourceBusy => in_use(),
+    // Whoever makes a file at the same moment may not have his taken for ours.
+    let made = options.clone().create_new(true).open(pool);
+    let is_new = made.is_ok();
+    let opened = match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            if std::fs::metadata(pool).is_ok_and(|found| found.file_type().is_block_device()) {
+                options.custom_flags(OFlags::EXCL.bits().cast_signed());
+            } else {
+                options.create(true).truncate(false);
+            }
+            options.open(pool)
+        }
+        made => made,
+    };
+    let file = opened.map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => Failure::pool_in_use(pool),
         _ => Failure::io(pool, "open it", &error),
     })?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| in_use())?;
-    Ok(file)
+    flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| Failure::pool_in_use(pool))?;
+    await_writers(&file, pool).map_err(FleetError::from)?;
+    Ok((file, is_new))
 }
 
 /// Whether the first blocks have anything but zeros.
@@ -233,6 +245,9 @@ fn format_options(wish: &Wish<'_>, size_bytes: u64) -> Result<FormatOptions, Fai
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Barrier, mpsc};
+    use std::time::Duration;
+    use warren_device::PoolFile;
     use warren_disk::Superblock;
 
     const WISH: Wish<'_> =
@@ -266,5 +281,55 @@ mod tests {
         let made = make(&pool, &Wish { size: None, ..WISH });
         std::fs::remove_file(&pool).expect("cleanup");
         assert_eq!(made.expect("made").size_bytes, 64 << 20);
+    }
+
+    #[test]
+    fn a_size_that_no_pool_has_is_found_before_anything_is_made() {
+        let pool = place("sizes");
+        for size in [SIZE_MIN - 1, SIZE_MAX + 1, u64::MAX] {
+            let refused = make(&pool, &Wish { size: Some(size), ..WISH }).expect_err("size");
+            assert_eq!(refused.code(), CODE_USAGE);
+        }
+        assert!(!pool.exists());
+    }
+
+    #[test]
+    fn of_several_at_once_one_makes_the_pool_and_no_other_takes_it_away() {
+        let pool = place("at-once");
+        for _ in 0..20 {
+            let start = Barrier::new(4);
+            let maker = || {
+                start.wait();
+                make(&pool, &WISH)
+            };
+            let made = std::thread::scope(|scope| {
+                let makers = [(); 4].map(|()| scope.spawn(maker));
+                let made = makers.into_iter().map(|maker| maker.join().expect("no panic"));
+                made.filter(Result::is_ok).count()
+            });
+            assert_eq!(made, 1, "the others find it in use, or that it holds something");
+            let bytes = std::fs::read(&pool).expect("the pool is there");
+            assert!(Superblock::decode(&bytes[..4096]).is_ok());
+            std::fs::remove_file(&pool).expect("cleanup");
+        }
+    }
+
+    /// Of a process that is gone the kernel may still have writes.
+    #[test]
+    fn nothing_is_written_before_the_writes_of_the_dead_have_landed() {
+        let pool = place("late");
+        make(&pool, &WISH).expect("made");
+        let file = OpenOptions::new().read(true).write(true).open(&pool).expect("open");
+        let dead = PoolFile::from_fd(file.into(), &pool).expect("a pool");
+        dead.lock_as_writer(3).expect("its lock");
+        let (done, finished) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| done.send(make(&pool, &Wish { force: true, ..WISH })));
+            let waited = finished.recv_timeout(Duration::from_millis(500));
+            drop(dead);
+            assert!(waited.is_err(), "it did not wait");
+            assert!(finished.recv().expect("an answer").is_ok());
+        });
+        std::fs::remove_file(&pool).expect("cleanup");
     }
 }

@@ -7,23 +7,23 @@ use rustix::io::Errno;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    #[error("pool {}: not found: check the path, or make a pool with `warren mkfs`", .0.display())]
+    #[error("{}: not found; check the path, or make a pool with `warren mkfs`", .0.display())]
     NotFound(PathBuf),
-    #[error("pool {}: permission denied: run as its owner or give yourself access", .0.display())]
+    #[error("{}: permission denied; run as its owner or as root", .0.display())]
     Denied(PathBuf),
-    #[error("pool {}: in use: unmount it, or stop the fleet that has it open", .0.display())]
+    #[error("{}: in use; unmount it, or stop its fleet with `warren stop`", .0.display())]
     Busy(PathBuf),
-    #[error("pool {}: read-only: make the device or its file system writable", .0.display())]
+    #[error("{}: read-only; make the device or its file system writable", .0.display())]
     ReadOnly(PathBuf),
-    #[error("pool {}: exists already: choose another path or remove it", .0.display())]
+    #[error("{}: exists already; choose another path or remove it", .0.display())]
     Exists(PathBuf),
-    #[error("pool {}: neither a regular file nor a block device", .0.display())]
+    #[error("{}: neither a file nor a block device; name a pool made by `warren mkfs`", .0.display())]
     WrongKind(PathBuf),
-    #[error("pool {}: no space left: free some on its file system", .0.display())]
+    #[error("{}: no space left; free some on its file system", .0.display())]
     NoSpace(PathBuf),
-    #[error("pool {}: too short: has {blocks} blocks, needs {needed}: grow it", .path.display())]
-    TooShort { path: PathBuf, blocks: u64, needed: u64 },
-    #[error("pool {}: cannot {doing}: {source}", .path.display())]
+    #[error("{}: not a Warren pool, too short for one; make one with `warren mkfs`", .0.display())]
+    TooShort(PathBuf),
+    #[error("{}: cannot {doing}: {source}", .path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
     #[error(
         "io_uring is not available ({0}): allow it (sysctl kernel.io_uring_disabled=0, \

@@ -22,7 +22,7 @@ mod conformance;
 pub use blocking::Blocking;
 pub use device::{Device, Done, open_queue};
 pub use error::DeviceError;
-pub use pool_file::PoolFile;
+pub use pool_file::{PoolFile, await_writers};
 pub use recording::{ENVIRONMENT as RECORD_ENVIRONMENT, Entry, Recorder, read_record};
 pub use transfer::FRAMES_MAX;
 pub use uring::Uring;

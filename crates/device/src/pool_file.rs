@@ -79,8 +79,9 @@ impl PoolFile {
         let failed = |errno| DeviceError::of(path, "create it", errno);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        // Who locked it first has it now, and may make a pool of it.
+        lock(&fd, path)?;
         let sized = |fd: &OwnedFd| {
-            lock(fd, path)?;
             let bytes = blocks.checked_mul(BLOCK_SIZE as u64).ok_or(failed(Errno::FBIG))?;
             ftruncate(fd, bytes).map_err(failed)
         };
@@ -97,8 +98,7 @@ impl PoolFile {
         let (kind, bytes) = kind_and_len(fd.as_fd(), path)?;
         let len_blocks = bytes / BLOCK_SIZE as u64;
         if len_blocks == 0 {
-            let path = path.to_owned();
-            return Err(DeviceError::TooShort { path, blocks: 0, needed: 1 });
+            return Err(DeviceError::TooShort(path.to_owned()));
         }
         let recorder = Recorder::wanted();
         let recorder = recorder.map_err(|source| {
@@ -173,7 +173,7 @@ impl PoolFile {
     /// Takes the lock of a writer of this number, on this open file. Waits for what an earlier one of
     /// the same number has given the kernel.
     pub fn lock_as_writer(&self, number: u16) -> Result<(), DeviceError> {
-        writers_lock(&self.fd, libc::F_WRLCK, i64::from(number), 1)
+        writers_lock(self.as_fd(), libc::F_WRLCK, i64::from(number), 1)
             .map_err(|errno| self.failed("wait for who wrote to it", errno))
     }
 
@@ -246,8 +246,7 @@ impl PoolFile {
         if kind == FileType::RegularFile {
             lock(&fd, path)?;
         }
-        await_writers(&fd)
-            .map_err(|errno| DeviceError::of(path, "wait for who wrote to it", errno))?;
+        await_writers(&fd, path)?;
         Self::opened(fd, path)
     }
 
@@ -298,16 +297,22 @@ fn lock(fd: &OwnedFd, path: &Path) -> Result<(), DeviceError> {
 }
 
 /// Waits for what a fleet that is gone has given the kernel. Its processes are gone, or they would have
-/// the pool.
-fn await_writers(fd: &OwnedFd) -> Result<(), Errno> {
+/// the pool, which whoever asks has locked.
+pub fn await_writers(fd: impl AsFd, path: &Path) -> Result<(), DeviceError> {
     // Any number of readers go together; a reader and a writer do not.
-    writers_lock(fd, libc::F_RDLCK, 0, 0)?;
-    writers_lock(fd, libc::F_UNLCK, 0, 0)
+    writers_lock(fd.as_fd(), libc::F_RDLCK, 0, 0)
+        .and_then(|()| writers_lock(fd.as_fd(), libc::F_UNLCK, 0, 0))
+        .map_err(|errno| DeviceError::of(path, "wait for who wrote to it", errno))
 }
 
 /// Sets a lock of this kind on `count` writers' bytes (0: all) from `first` on. It belongs to the open file,
 /// as `flock`'s does.
-fn writers_lock(fd: &OwnedFd, kind: libc::c_int, first: i64, count: i64) -> Result<(), Errno> {
+fn writers_lock(
+    fd: BorrowedFd<'_>,
+    kind: libc::c_int,
+    first: i64,
+    count: i64,
+) -> Result<(), Errno> {
     let range = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,

@@ -9,10 +9,11 @@ use crate::layout::ROOT_SLOT_SIZE;
 use crate::log::{LogTable, read_record};
 use crate::node::{self, BlockPtr, Decoded, DecodedBody, HEIGHT_MAX};
 use crate::region::{Owner, RegionMap};
-use crate::root_slot::RootSlot;
-use crate::superblock::Superblock;
+use crate::root_slot::{RootSlot, RootSlotError};
+use crate::superblock::{Superblock, SuperblockError};
 use crate::value::Value;
 use std::fmt::Write;
+use thiserror::Error;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno, Ino, Lsn, ShardId};
 
@@ -51,6 +52,12 @@ impl Section {
         self.fields.push((name, value.to_string()));
     }
 
+    fn never_written(title: String) -> Self {
+        let mut section = Self::new(title);
+        section.field("never written", "");
+        section
+    }
+
     fn wrong(title: String, why: impl ToString) -> Self {
         let mut section = Self::new(title);
         section.field("not intact", why);
@@ -60,9 +67,28 @@ impl Section {
 
 type Read<'a> = &'a mut dyn FnMut(BlockNo, &mut [u8]) -> Result<(), Errno>;
 
-/// Shows `subject` to `show`, section by section. An error is one that leaves nothing to show.
-pub fn dump(subject: Subject, read: Read<'_>, show: &mut dyn FnMut(Section)) -> Result<(), String> {
-    let mut dumper = Dumper { read, show };
+/// Why there is nothing to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum DumpError {
+    #[error("{0}")]
+    Superblock(SuperblockError),
+    #[error("the pool has {needs} blocks, but the device only {has}")]
+    TooShort { has: u64, needs: u64 },
+    #[error("{0}")]
+    RootSlot(RootSlotError),
+    #[error("the pool has {shards} shards, from 0 on, and no shard {shard}")]
+    NoShard { shard: ShardId, shards: u16 },
+}
+
+/// Shows `subject` of the pool on a device of `device_blocks` blocks, which `read` reads, to `show`, section by
+/// section.
+pub fn dump(
+    subject: Subject,
+    device_blocks: u64,
+    read: Read<'_>,
+    show: &mut dyn FnMut(Section),
+) -> Result<(), DumpError> {
+    let mut dumper = Dumper { device_blocks, read, show };
     match subject {
         Subject::Superblock => (0..2).for_each(|copy| dumper.superblock(BlockNo(copy))),
         Subject::Block(block) => dumper.block(block),
@@ -70,7 +96,7 @@ pub fn dump(subject: Subject, read: Read<'_>, show: &mut dyn FnMut(Section)) -> 
             let superblock = dumper.chosen_superblock()?;
             match subject {
                 Subject::Slots(shard) => dumper.slots(&superblock, shard)?,
-                Subject::Map => dumper.map(&superblock),
+                Subject::Map => dumper.map(&superblock)?,
                 Subject::Log => dumper.log(&superblock),
                 Subject::Tree(shard) => dumper.tree(&superblock, shard, None)?,
                 Subject::Inode(ino) => dumper.tree(&superblock, ino.shard(), Some(ino))?,
@@ -82,6 +108,7 @@ pub fn dump(subject: Subject, read: Read<'_>, show: &mut dyn FnMut(Section)) -> 
 }
 
 struct Dumper<'a> {
+    device_blocks: u64,
     read: Read<'a>,
     show: &'a mut dyn FnMut(Section),
 }
@@ -104,9 +131,9 @@ impl Dumper<'_> {
         }
     }
 
-    fn chosen_superblock(&mut self) -> Result<Superblock, String> {
+    fn chosen_superblock(&mut self) -> Result<Superblock, DumpError> {
         let [a, b] = [0, 1].map(|copy| self.bytes(BlockNo(copy)).unwrap_or_default());
-        Superblock::choose(&a, &b).map(|(superblock, _)| superblock).map_err(|e| e.to_string())
+        Superblock::choose(&a, &b).map(|(chosen, _)| chosen).map_err(DumpError::Superblock)
     }
 
     fn superblock(&mut self, block: BlockNo) {
@@ -118,7 +145,7 @@ impl Dumper<'_> {
         });
     }
 
-    fn slots(&mut self, superblock: &Superblock, only: Option<ShardId>) -> Result<(), String> {
+    fn slots(&mut self, superblock: &Superblock, only: Option<ShardId>) -> Result<(), DumpError> {
         let layout = superblock.layout;
         check_shard(superblock, only.unwrap_or(ShardId(0)))?;
         for shard in (0..layout.shards()).map(ShardId).filter(|s| only.is_none_or(|o| o == *s)) {
@@ -136,8 +163,13 @@ impl Dumper<'_> {
         Ok(())
     }
 
-    fn map(&mut self, superblock: &Superblock) {
+    fn map(&mut self, superblock: &Superblock) -> Result<(), DumpError> {
         let layout = superblock.layout;
+        // A forged superblock may promise far more than there is.
+        if layout.total_blocks() > self.device_blocks {
+            let (needs, has) = (layout.total_blocks(), self.device_blocks);
+            return Err(DumpError::TooShort { has, needs });
+        }
         let copies = [0, 1].map(|copy| {
             let pages = (0..layout.region_pages()).map(|page| layout.region_page(copy, page));
             let pages = pages.map(|block| self.bytes(block).unwrap_or(vec![0xEE; BLOCK_SIZE]));
@@ -164,6 +196,7 @@ impl Dumper<'_> {
             })
             .collect();
         (self.show)(section);
+        Ok(())
     }
 
     fn log(&mut self, superblock: &Superblock) {
@@ -209,7 +242,8 @@ impl Dumper<'_> {
     fn log_table(&mut self, title: String, block: BlockNo) {
         let Some(bytes) = self.bytes_or_say(&title, block) else { return };
         (self.show)(match LogTable::decode(&bytes) {
-            Err(error) => Section::wrong(title, error),
+            Err(error) if LogTable::damage(&bytes).is_some() => Section::wrong(title, error),
+            Err(_) => Section::never_written(title),
             Ok(table) => {
                 let mut section = Section::new(title);
                 section.field("generation", table.generation);
@@ -227,7 +261,7 @@ impl Dumper<'_> {
         superblock: &Superblock,
         shard: ShardId,
         only: Option<Ino>,
-    ) -> Result<(), String> {
+    ) -> Result<(), DumpError> {
         check_shard(superblock, shard)?;
         let slots = [0, 1].map(|slot| {
             let place = superblock.layout.root_slot(shard, slot);
@@ -235,7 +269,7 @@ impl Dumper<'_> {
             block[place.offset..][..ROOT_SLOT_SIZE].to_vec()
         });
         let chosen = RootSlot::choose([&slots[0], &slots[1]], superblock, shard)
-            .map_err(|error| error.to_string())?;
+            .map_err(DumpError::RootSlot)?;
         let mut nodes = NODES_MAX;
         if let Some(root) = chosen.root.and_then(|slot| slot.root) {
             self.node(shard, root, only, HEIGHT_MAX, &mut nodes);
@@ -308,9 +342,9 @@ impl Dumper<'_> {
     }
 }
 
-fn check_shard(superblock: &Superblock, shard: ShardId) -> Result<(), String> {
+fn check_shard(superblock: &Superblock, shard: ShardId) -> Result<(), DumpError> {
     let shards = superblock.layout.shards();
-    if shard.0 < shards { Ok(()) } else { Err(format!("the pool has {shards} shards, from 0 on")) }
+    if shard.0 < shards { Ok(()) } else { Err(DumpError::NoShard { shard, shards }) }
 }
 
 fn superblock_section(title: String, superblock: &Superblock) -> Section {
@@ -334,9 +368,7 @@ fn superblock_section(title: String, superblock: &Superblock) -> Section {
 
 fn slot_section(title: String, bytes: &[u8]) -> Section {
     if bytes.iter().all(|byte| *byte == 0) {
-        let mut section = Section::new(title);
-        section.field("never written", "");
-        return section;
+        return Section::never_written(title);
     }
     let slot = match RootSlot::decode(bytes) {
         Ok(slot) => slot,
@@ -434,15 +466,19 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Layout;
     use crate::format::{FormatOptions, LOG_MIN, image};
     use std::collections::BTreeMap;
+    use warren_base::limits::POOL_BLOCKS_MAX;
     use warren_base::{Rng, Timestamp};
 
     type Pool = BTreeMap<BlockNo, Box<[u8]>>;
 
+    const DEVICE_BLOCKS: u64 = (64 << 20) / BLOCK_SIZE as u64;
+
     fn pool() -> Pool {
         let options = FormatOptions {
-            size_bytes: 64 << 20,
+            size_bytes: DEVICE_BLOCKS * BLOCK_SIZE as u64,
             shards: 4,
             log_bytes: LOG_MIN,
             uuid: [1; 16],
@@ -455,13 +491,13 @@ mod tests {
         image(&options).unwrap().into_iter().collect()
     }
 
-    fn sections(pool: &Pool, subject: Subject) -> Result<Vec<Section>, String> {
+    fn sections(pool: &Pool, subject: Subject) -> Result<Vec<Section>, DumpError> {
         let mut sections = Vec::new();
         let mut read = |block: BlockNo, into: &mut [u8]| {
             into.copy_from_slice(pool.get(&block).ok_or(Errno::EIO)?);
             Ok(())
         };
-        dump(subject, &mut read, &mut |section| sections.push(section))?;
+        dump(subject, DEVICE_BLOCKS, &mut read, &mut |section| sections.push(section))?;
         Ok(sections)
     }
 
@@ -487,11 +523,25 @@ mod tests {
         assert!(text(Subject::Slots(None)).contains("next sequence"));
         assert!(text(Subject::Map).contains("shard 0"));
         assert!(text(Subject::Log).contains("incarnation"));
+        assert!(text(Subject::Log).contains("never written"), "the other copy of a new pool");
         assert!(text(Subject::Tree(ShardId(0))).contains("uid: 1000"));
         assert!(text(Subject::Inode(Ino::ROOT)).contains("Directory"));
         assert!(!text(Subject::Inode(Ino(2))).contains("Directory"));
-        assert!(sections(&pool, Subject::Tree(ShardId(4))).is_err());
+        let refused = Err(DumpError::NoShard { shard: ShardId(4), shards: 4 });
+        assert_eq!(sections(&pool, Subject::Tree(ShardId(4))), refused);
         assert!(subjects(&pool).into_iter().all(|subject| sections(&pool, subject).is_ok()));
+    }
+
+    #[test]
+    fn the_map_of_a_pool_that_is_not_all_there_is_not_looked_for() {
+        let mut pool = pool();
+        let mut superblock = Superblock::decode(&pool[&BlockNo(0)]).unwrap();
+        superblock.layout =
+            Layout::new(POOL_BLOCKS_MAX, 4, superblock.layout.log_blocks()).unwrap();
+        pool.extend([0, 1].map(|copy| (BlockNo(copy), superblock.encode())));
+        let (has, needs) = (DEVICE_BLOCKS, POOL_BLOCKS_MAX);
+        assert_eq!(sections(&pool, Subject::Map), Err(DumpError::TooShort { has, needs }));
+        assert!(sections(&pool, Subject::Superblock).is_ok());
     }
 
     #[test]

@@ -18,11 +18,14 @@ use crate::value::Value;
 use crate::{BlockPtr, BlockWrite};
 use thiserror::Error;
 use warren_base::FileKind;
-use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, SHARDS_DEFAULT, SHARDS_MAX};
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX, SHARDS_DEFAULT, SHARDS_MAX};
 use warren_base::{BlockNo, Ino, Lsn, ShardId, Timestamp};
 
 /// Bytes of the smallest pool: a few dozen chunks beside the metadata.
 pub const SIZE_MIN: u64 = 32 << 20;
+
+/// Bytes of the largest pool.
+pub const SIZE_MAX: u64 = POOL_BLOCKS_MAX * BLOCK_SIZE as u64;
 
 const ROOT_MODE: u16 = 0o755;
 const FIRST_GENERATION: u64 = 1;

@@ -76,7 +76,7 @@ pub struct Report {
     pub harmful: bool,
     /// Where the inodes that findings name or that were asked for are found, as far as that could be told.
     pub paths: BTreeMap<Ino, Box<[u8]>>,
-    /// Part of a tree could not be read, so not everything was checked.
+    /// Part of a tree, or what leads to all of them, could not be read, so not everything was checked.
     pub incomplete: bool,
     pub inodes: u64,
     pub directories: u64,
@@ -130,6 +130,8 @@ pub fn check(
             Checker { options, reader, report, superblock, region, space, names, roots };
         checker.check(progress);
         (reader, report) = (checker.reader, checker.report);
+    } else {
+        report.incomplete = true;
     }
     report.blocks_read = reader.blocks_read;
     report

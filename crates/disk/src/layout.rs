@@ -14,7 +14,7 @@
 //! Chunk `n` is blocks `64 n .. 64 n + 64` of the device, so chunks that overlap what comes before them
 //! exist too and are reserved.
 
-use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, SHARDS_MAX};
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX, SHARDS_MAX};
 use warren_base::{BlockNo, ShardId};
 
 /// Bytes of a root slot: what a device writes atomically.
@@ -26,7 +26,11 @@ pub(crate) const REGION_HEADER: usize = 32;
 const SLOTS_PER_BLOCK: u64 = (BLOCK_SIZE / ROOT_SLOT_SIZE) as u64;
 const REGION_START: u64 = 2;
 
-const _: () = assert!(OWNERS_PER_PAGE == 2032 && SLOTS_PER_BLOCK == 8);
+const _: () = {
+    assert!(OWNERS_PER_PAGE == 2032 && SLOTS_PER_BLOCK == 8);
+    // A page of the region map tells its number in 32 bits.
+    assert!(POOL_BLOCKS_MAX / CHUNK_BLOCKS / OWNERS_PER_PAGE < u32::MAX as u64);
+};
 
 /// The regions of a pool device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,8 +50,7 @@ pub struct SlotPlace {
 impl Layout {
     /// `None` if the numbers are out of range or leave no chunk free.
     pub fn new(total_blocks: u64, shards: u16, log_blocks: u64) -> Option<Self> {
-        // 2^52 blocks are 2^64 bytes; nothing below can overflow.
-        let in_range = total_blocks <= 1 << 52
+        let in_range = total_blocks <= POOL_BLOCKS_MAX
             && log_blocks <= total_blocks
             && (1..=SHARDS_MAX).contains(&shards);
         let layout = Self { total_blocks, shards, log_blocks };
@@ -156,6 +159,8 @@ mod tests {
         assert!(Layout::new(128, 1, 0).is_some());
         assert_eq!(Layout::new(1 << 20, 0, 0), None);
         assert_eq!(Layout::new(1 << 20, SHARDS_MAX + 1, 0), None);
+        assert!(Layout::new(POOL_BLOCKS_MAX, 1, 0).is_some());
+        assert_eq!(Layout::new(POOL_BLOCKS_MAX + 1, 1, 0), None);
         assert_eq!(Layout::new(u64::MAX, 1, 0), None);
         assert_eq!(Layout::new(1 << 20, 1, u64::MAX), None);
     }

@@ -23,6 +23,9 @@ pub const LABEL_MAX: usize = 64;
 /// What tells a pool from every other.
 pub type Uuid = [u8; 16];
 
+/// No pool comes to have so many checkpoints, and what is added to such a number does not overflow.
+const GENERATION_MAX: u64 = 1 << 62;
+
 const MAGIC: [u8; 8] = *b"WARRENfs";
 const COVERED_FROM: usize = 12;
 const FIELDS_LEN: usize = 184;
@@ -152,7 +155,7 @@ impl Superblock {
             return nonsense("flags");
         } else if layout.logs_max() == 0 {
             return nonsense("size of the logs");
-        } else if generation == 0 {
+        } else if !(1..=GENERATION_MAX).contains(&generation) {
             return nonsense("generation");
         }
         let clean = flags & FLAG_CLEAN != 0;
@@ -240,6 +243,7 @@ pub(crate) mod tests {
         assert_eq!(tampered(12, 9), Err(SuperblockError::UnknownVersion(9)));
         assert!(matches!(tampered(56, 1), Err(SuperblockError::Nonsense(_))), "region map");
         assert!(matches!(tampered(113, 0xff), Err(SuperblockError::Nonsense(_))), "shards");
+        assert!(matches!(tampered(47, 0x80), Err(SuperblockError::Nonsense(_))), "generation");
         let no_logs = Layout::new(1 << 20, 256, 64).unwrap();
         let no_logs = Superblock { layout: no_logs, ..superblock(7) }.encode();
         assert!(matches!(Superblock::decode(&no_logs), Err(SuperblockError::Nonsense(_))));

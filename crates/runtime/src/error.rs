@@ -126,7 +126,7 @@ fn kind_of_device(error: &DeviceError) -> ErrorKind {
         DeviceError::NotFound(_) => ErrorKind::NotFound,
         DeviceError::Denied(_) | DeviceError::ReadOnly(_) => ErrorKind::Permission,
         DeviceError::Busy(_) => ErrorKind::PoolInUse,
-        DeviceError::WrongKind(_) | DeviceError::TooShort { .. } => ErrorKind::BadPool,
+        DeviceError::WrongKind(_) | DeviceError::TooShort(_) => ErrorKind::BadPool,
         _ => ErrorKind::Other,
     }
 }

@@ -88,7 +88,7 @@ pub fn errno_of_device(error: &DeviceError) -> Errno {
     }
 }
 
-pub fn not_a_pool(path: &Path) -> FleetError {
+fn not_a_pool(path: &Path) -> FleetError {
     FleetError::BadPool {
         pool: path.to_path_buf(),
         what: "not a Warren pool; make one with `warren mkfs`".into(),

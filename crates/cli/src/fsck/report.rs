@@ -42,7 +42,7 @@ pub struct Outcome {
     pub logs: Logs,
     pub repair: Option<Mends>,
     /// Why it was not repaired, if that has to be said.
-    pub refused: Option<&'static str>,
+    pub refused: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -119,11 +119,9 @@ impl Outcome {
         }
         self.print_findings();
         say!("{}", self.verdict(pool));
-        if let Some(refused) = self.refused {
-            warren_runtime::note(format_args!(
-                "{}: nothing was changed: {refused}",
-                pool.display()
-            ));
+        if let Some(refused) = &self.refused {
+            let pool = pool.display();
+            warren_runtime::note(format_args!("{pool}: nothing was repaired: {refused}"));
         }
         Ok(())
     }

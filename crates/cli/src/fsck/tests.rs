@@ -3,6 +3,10 @@ use crate::mkfs::{Wish, make};
 use std::path::PathBuf;
 use warren_device::PoolFile;
 use warren_disk::Layout;
+use warren_disk::fsck::Finding;
+
+/// As for every command.
+const CODE_POOL_IN_USE: u8 = 4;
 
 /// A pool file that goes with the test.
 struct Pool(PathBuf);
@@ -48,7 +52,11 @@ fn a_pool_in_use_is_left_alone_and_a_truncated_one_is_not_sound() {
     let file = std::fs::OpenOptions::new().write(true).open(&pool.0).expect("open");
     file.set_len(63 << 20).expect("cut");
     assert_eq!(pool.fsck(Consent::Never), Ok(CODE_FSCK_ERRORS_LEFT));
-    assert_eq!(pool.fsck(Consent::Given), Err(CODE_FSCK_OPERATIONAL));
+    // It was checked as far as it is there, and what is wrong is told, whoever wants it repaired.
+    let outcome = check_and_repair(&pool.0, true, Consent::Given).expect("a report");
+    assert_eq!(exit_code(&outcome), CODE_FSCK_ERRORS_LEFT);
+    assert!(outcome.refused.is_some() && outcome.report.incomplete);
+    assert!(matches!(outcome.report.findings[..], [Finding::TooShort { .. }]));
 }
 
 #[test]
@@ -57,9 +65,11 @@ fn whoever_runs_it_decides() {
     assert_eq!(pool.fsck(Consent::NobodyToAsk), Ok(0));
     assert_eq!(pool.fsck(Consent::Given), Ok(0), "nothing to repair");
     pool.change(|bytes| bytes[4096..8192].fill(0));
+    let before = std::fs::read(&pool.0).expect("read");
     for consent in [Consent::Never, Consent::NobodyToAsk] {
         assert_eq!(pool.fsck(consent), Ok(CODE_FSCK_ERRORS_LEFT));
     }
+    assert!(std::fs::read(&pool.0).expect("read") == before, "not one byte is changed");
     assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_REPAIRED));
     assert_eq!(pool.fsck(Consent::Never), Ok(0));
     pool.change(|bytes| bytes[..8192].fill(0));
@@ -73,5 +83,6 @@ fn what_costs_something_is_not_repaired_unasked() {
     pool.change(|bytes| bytes[map..map + 4096].fill(1));
     assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_ERRORS_LEFT));
     assert_eq!(pool.fsck(Consent::Given), Ok(CODE_FSCK_REPAIRED));
+    assert_eq!(pool.fsck(Consent::Given), Ok(0), "nothing is left to repair");
     assert_eq!(pool.fsck(Consent::Never), Ok(0));
 }

@@ -9,8 +9,8 @@ use warren_base::Ino;
 /// Links of a directory that are its own: its name and its `.`.
 const DIRECTORY_LINKS: u32 = 2;
 
-/// Directories above each other in a path that is worth telling.
-const PATH_DEPTH_MAX: usize = 1000;
+/// Bytes of a path that is worth telling, as Linux's `PATH_MAX`: nobody could use a longer one.
+const PATH_MAX: usize = 4096;
 
 /// All inodes and all names of the pool.
 #[derive(Default)]
@@ -66,7 +66,7 @@ impl Names {
     }
 
     /// Directories whose chain of parents does not end at the root.
-    fn detached(&self) -> Vec<Ino> {
+    pub fn detached(&self) -> Vec<Ino> {
         let mut attached = BTreeSet::from([Ino::ROOT]);
         let mut detached = BTreeSet::new();
         for (ino, facts) in &self.inodes {
@@ -87,7 +87,8 @@ impl Names {
                 }
             };
             let chain = if is_attached { &mut attached } else { &mut detached };
-            chain.append(&mut climbed);
+            // Not `append`, which would build the whole set anew.
+            chain.extend(climbed);
         }
         let reported = |ino: &Ino| {
             let facts = self.inodes.get(ino);
@@ -136,15 +137,17 @@ impl Checker<'_> {
     }
 
     fn path_of(&mut self, ino: Ino) -> Option<Box<[u8]>> {
-        let mut names = Vec::new();
+        let (mut names, mut len) = (Vec::new(), 0);
         let mut at = ino;
         while at != Ino::ROOT {
             let Links { first: Link { dir, hash, .. }, .. } = *self.names.links.get(&at)?;
+            let name = self.entry_name(dir, hash, at)?;
+            len += 1 + name.len();
             // A circle has no path.
-            if names.len() == PATH_DEPTH_MAX {
+            if len >= PATH_MAX {
                 return None;
             }
-            names.push(self.entry_name(dir, hash, at)?);
+            names.push(name);
             at = dir;
         }
         names.push(Box::default());

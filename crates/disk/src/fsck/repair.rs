@@ -131,7 +131,7 @@ pub enum RepairError {
     TooShort,
     #[error("no free space for what has to be written anew")]
     NoSpace,
-    #[error("the pool has no numbers of inodes or checkpoints left")]
+    #[error("the shard of the root directory has no numbers of inodes left")]
     NoNumbers,
 }
 
@@ -198,8 +198,6 @@ pub fn repair(
     let superblock = read_superblock(&mut reader, &mut report).ok_or(RepairError::NoSuperblock)?;
     if !is_whole(&superblock, device_blocks, &mut report) {
         return Err(RepairError::TooShort);
-    } else if superblock.generation == u64::MAX {
-        return Err(RepairError::NoNumbers);
     }
     let mut mends = Mends::default();
     let (region, lost_pages) = salvage_region(&superblock, &mut reader, &mut mends);

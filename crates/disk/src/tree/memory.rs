@@ -52,7 +52,7 @@ impl Tree {
                 return self.unless_referenced(ptr);
             };
             if node.place == Some(ptr) {
-                return Ok(Berth::None);
+                return self.unless_referenced(ptr);
             }
             let at = node.child_index(&first);
             lower = node.keys[at];
@@ -72,8 +72,9 @@ impl Tree {
         }
     }
 
-    /// The node's keys do not lead to it. Usually it is an old one; but if an absent child bears its
-    /// name, the image is damaged, and to say nothing would make the caller load it for ever.
+    /// The node is in memory already, or its keys do not lead to it. Usually it was asked for twice, or is an
+    /// old one; but if an absent child bears its name, the image is damaged, and to say nothing would make the
+    /// caller load it for ever.
     fn unless_referenced(&self, ptr: BlockPtr) -> Result<Berth, NodeError> {
         let wanted = Child::absent(ptr);
         let referenced = self.root == Some(wanted)

@@ -4,7 +4,7 @@ use super::{Absent, Body, Child, Node, NodeId, Tree};
 use crate::FileKind;
 use crate::inode::Part;
 use crate::key::{Key, Kind};
-use crate::node::{BlockPtr, HEIGHT_MAX, NODE_CAPACITY, NodeError};
+use crate::node::{self, BlockPtr, HEIGHT_MAX, NODE_CAPACITY, NodeError, Stamp};
 use crate::value::{Dentry, Extent, VALUE_MAX, Value, Xattr};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -435,14 +435,35 @@ fn a_leaf_with_keys_of_another_place_is_refused() {
     };
     let leaf = bench.tree.nodes[children[3].resident().unwrap()].place.unwrap();
     let keys = [Key::part(Ino(1), 0)];
-    let stamp = crate::node::Stamp { shard: SHARD, generation: 1, block: leaf.block, level: 0 };
-    let (bytes, checksum) = crate::node::encode_leaf(stamp, &keys, &[any_value(Kind::Part, 1)]);
+    let stamp = Stamp { shard: SHARD, generation: 1, block: leaf.block, level: 0 };
+    let (bytes, checksum) = node::encode_leaf(stamp, &keys, &[any_value(Kind::Part, 1)]);
     let forged = BlockPtr { checksum, ..leaf };
     let mut tree = Tree::open(SHARD, Some(root), height);
     tree.load(root, &bench.device[&root.block]).unwrap();
     let id = resident_root(&tree);
     tree.nodes[id].children_mut()[3] = Child::absent(forged);
     assert_eq!(tree.load(forged, &bytes), Err(NodeError::OutOfRange));
+}
+
+/// An inner node that two places name, or that names itself, must be an error, not an endless loop.
+#[test]
+fn an_inner_node_with_two_places_is_refused() {
+    let stamp = |block, level| Stamp { shard: SHARD, generation: 1, block: BlockNo(block), level };
+    let sealed = |block, (bytes, checksum)| (BlockPtr { block: BlockNo(block), checksum }, bytes);
+    let keys = [1, 100].map(|n| Key::part(Ino(n), 0));
+    let leaf = node::encode_leaf(stamp(10, 0), &keys[..1], &[any_value(Kind::Part, 1)]);
+    let (leaf, leaf_bytes) = sealed(10, leaf);
+    let inner = node::encode_internal(stamp(11, 1), &keys[..1], [leaf].into_iter());
+    let (inner, inner_bytes) = sealed(11, inner);
+    let root = node::encode_internal(stamp(12, 2), &keys, [inner; 2].into_iter());
+    let (root, root_bytes) = sealed(12, root);
+    let mut tree = Tree::open(SHARD, Some(root), 3);
+    for (ptr, bytes) in [(root, &root_bytes), (inner, &inner_bytes), (leaf, &leaf_bytes)] {
+        assert_eq!(tree.get(&keys[0]), Err(Absent(ptr)));
+        assert_eq!(tree.load(ptr, bytes), Ok(()));
+    }
+    assert_eq!(tree.get(&keys[1]), Err(Absent(inner)));
+    assert_eq!(tree.load(inner, &inner_bytes), Err(NodeError::OutOfRange));
 }
 
 fn resident_root(tree: &Tree) -> NodeId {

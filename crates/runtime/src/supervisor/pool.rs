@@ -5,14 +5,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use warren_base::{BlockNo, CellId, Errno, ShardId};
-use warren_device::{DeviceError, PoolFile};
+use warren_device::PoolFile;
 use warren_disk::{CopiesState, Owner};
 use warren_supervisor::Ledger;
 
 use super::memory::incomplete;
 use crate::error::{FleetError, system};
 use crate::message::Runs;
-use crate::pool_blocks::{self, Blocks, errno_of_device, not_a_pool};
+use crate::pool_blocks::{self, Blocks, errno_of_device};
 
 /// A pool that this fleet has locked.
 pub struct OpenPool {
@@ -25,10 +25,7 @@ pub struct OpenPool {
 impl OpenPool {
     /// Locks the pool and reads what the supervisor must know of it.
     pub fn open(path: &Path) -> Result<(Self, Ledger, CopiesState), FleetError> {
-        let file = match PoolFile::open_exclusive(path) {
-            Err(DeviceError::TooShort { .. }) => return Err(not_a_pool(path)),
-            file => file?,
-        };
+        let file = PoolFile::open_exclusive(path)?;
         let pool = Self { file: file.try_clone()?, lock: file };
         let (ledger, copies) = pool_blocks::load(&pool, path)?;
         Ok((pool, ledger, copies))

@@ -10,7 +10,9 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use warren_base::{Ino, Rng};
 use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
 
-use super::{Files, SERVER, Scratch, await_successor, connect, kill_cell};
+use super::SERVER;
+use super::cells::{await_successor, kill_cell};
+use super::ground::{Files, Scratch, connect};
 
 /// How long another supervisor may take.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use warren_base::{Ino, limits::BLOCK_SIZE};
 use warren_proto::{NewInode, Request, SetAttr};
 use warren_runtime::{ErrorKind, Fleet, Lifetime, ServeOptions, start_fleet};
 
-use super::{Files, Scratch, connect};
+use super::ground::{Files, Scratch, connect};
 
 /// More than a recovery has frames for, if it counts on the log holding every dirty page.
 const FILES: u32 = 6500;

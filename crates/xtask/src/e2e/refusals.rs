@@ -18,6 +18,7 @@ const USAGE: i32 = 2;
 const BAD_POOL: i32 = 3;
 const NOT_FOUND: i32 = 7;
 const NO_FLEET: i32 = 8;
+const FSCK_ERRORS_LEFT: i32 = 4;
 const FSCK_OPERATIONAL: i32 = 8;
 const FSCK_USAGE: i32 = 16;
 
@@ -27,6 +28,7 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["mkfs", "--size", "banana", "@/new"], USAGE, "banana"),
     Refusal(&["mkfs", "--size", "1K", "@/new"], USAGE, "32"),
     Refusal(&["mkfs", "--size", "99999999999T", "@/new"], USAGE, "99999999999T"),
+    Refusal(&["mkfs", "--size", "65T", "@/new"], USAGE, "64 TiB"),
     Refusal(&["mkfs", "--size", "64M", "--shards", "0", "@/new"], USAGE, "shards"),
     Refusal(&["mkfs", "--size", "64M", "--shards", "5000", "@/new"], USAGE, "shards"),
     Refusal(&["mkfs", "@/new"], USAGE, "--size"),
@@ -60,7 +62,19 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["run", "--pool", "@/text", "--", "true"], BAD_POOL, "not a"),
     Refusal(&["fsck", "@/missing"], FSCK_OPERATIONAL, "missing"),
     Refusal(&["fsck", "@/text"], FSCK_OPERATIONAL, "not a"),
+    Refusal(&["fsck", "-y", "@/empty"], FSCK_OPERATIONAL, "not a"),
+    Refusal(&["fsck", "-n", "@"], FSCK_OPERATIONAL, "neither"),
+    Refusal(&["fsck", "-y", "@/cut"], FSCK_ERRORS_LEFT, "cut off"),
     Refusal(&["fsck", "--no-such-option", "@/pool"], FSCK_USAGE, "no-such-option"),
+    Refusal(&["debug", "dump", "@/text", "map"], BAD_POOL, "not a"),
+    Refusal(&["debug", "dump", "@/cut", "map"], BAD_POOL, "the device only"),
+    Refusal(&["debug", "dump", "@/pool", "tree", "999"], NOT_FOUND, "no shard 999"),
+    Refusal(&["bench"], USAGE, "what to do"),
+    Refusal(&["bench", "fsync", "--directory", "@/missing"], NOT_FOUND, "missing"),
+    Refusal(&["bench", "fsync", "--calls", "4294967295"], USAGE, "10000"),
+    Refusal(&["bench", "client", "--rounds", "4294967295"], USAGE, "10000"),
+    Refusal(&["bench", "recovery", "--cells", "65"], USAGE, "64"),
+    Refusal(&["bench", "recovery", "--log-mib", "257"], USAGE, "256"),
     Refusal(&["sim", "--seeds", "many"], USAGE, "many"),
 ];
 

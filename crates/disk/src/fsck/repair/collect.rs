@@ -75,9 +75,7 @@ impl Repairer<'_> {
             found.incomplete = true;
             return;
         };
-        let decoded = node::decode(ptr, shard, &bytes)
-            .or_else(|error| self.corrected(found, ptr, &bytes).ok_or(error));
-        match decoded.and_then(|node| bounds.checked(node)) {
+        match self.read_node(found, ptr, &bytes, bounds) {
             Ok(node) => {
                 found.nodes.insert(block);
                 self.collect_records(found, node, bounds);
@@ -89,23 +87,23 @@ impl Repairer<'_> {
         }
     }
 
-    /// The node with the one bit flipped back that makes it what its parent names, if there is one.
-    fn corrected(&mut self, found: &mut Shard, ptr: BlockPtr, bytes: &[u8]) -> Option<Decoded> {
-        let mut bytes = bytes.to_vec();
-        bytes[4..NODE_COVERED].copy_from_slice(&ptr.checksum.to_le_bytes());
-        let magic = node::with_magic(&mut bytes);
-        let covered = crc32c::crc32c(&bytes[NODE_COVERED..]);
-        if covered != ptr.checksum {
-            let bit = flipped_bit(&bytes, NODE_COVERED, ptr.checksum)?;
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            self.mends.add(Mend::Corrected { block: ptr.block, bit });
-        } else {
-            // The rot was in the magic or in the node's own copy of the checksum.
-            self.mends.add(Mend::Corrected { block: ptr.block, bit: magic });
-        }
-        let node = node::decode(ptr, found.shard, &bytes).ok()?;
+    /// The node that lies there, or what flipping one bit back makes of it.
+    fn read_node(
+        &mut self,
+        found: &mut Shard,
+        ptr: BlockPtr,
+        bytes: &[u8],
+        bounds: Bounds,
+    ) -> Result<Decoded, NodeError> {
+        let error = match node::decode(ptr, found.shard, bytes) {
+            Ok(node) => return bounds.checked(node),
+            Err(error) => error,
+        };
+        let (node, bit) = corrected(ptr, found.shard, bytes).ok_or(error)?;
+        let node = bounds.checked(node)?;
+        self.mends.add(Mend::Corrected { block: ptr.block, bit });
         found.incomplete = true;
-        Some(node)
+        Ok(node)
     }
 
     fn collect_records(&mut self, found: &mut Shard, node: Decoded, bounds: Bounds) {
@@ -122,6 +120,19 @@ impl Repairer<'_> {
             }
         }
     }
+}
+
+/// The node with the one bit flipped back that makes it what its parent names, if there is one, and which bit it
+/// was: it may lie in what the checksum covers, or in the magic and the node's own copy of the checksum.
+fn corrected(ptr: BlockPtr, shard: ShardId, bytes: &[u8]) -> Option<(Decoded, usize)> {
+    let mut bytes = bytes.to_vec();
+    bytes[4..NODE_COVERED].copy_from_slice(&ptr.checksum.to_le_bytes());
+    let mut bit = node::with_magic(&mut bytes);
+    if crc32c::crc32c(&bytes[NODE_COVERED..]) != ptr.checksum {
+        bit = flipped_bit(&bytes, NODE_COVERED, ptr.checksum)?;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    Some((node::decode(ptr, shard, &bytes).ok()?, bit))
 }
 
 /// Whether the slot that does not count may have been the newer one.

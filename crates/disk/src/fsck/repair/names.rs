@@ -170,7 +170,8 @@ impl Census {
                     None => break,
                 }
             }
-            settled.append(&mut climbed);
+            // Not `append`, which would build the whole set anew.
+            settled.extend(climbed);
         }
         cut
     }

@@ -219,17 +219,17 @@ impl Repairer<'_> {
         if tree.dirty_nodes() == 0 && draft.used.is_empty() {
             return Ok((None, 0));
         }
-        let mut places = Vec::new();
-        loop {
-            for chunk in draft.used.keys() {
-                tree.insert(Key::chunk(*chunk), Value::Chunk(0)).expect("as above");
-            }
-            if places.len() >= tree.dirty_nodes() {
-                break;
-            }
-            places.push(self.take_block(draft)?);
+        for chunk in draft.used.keys() {
+            tree.insert(Key::chunk(*chunk), Value::Chunk(0)).expect("as above");
         }
-        // The record of a chunk that was claimed for the last place never makes the tree smaller.
+        let mut places = Vec::new();
+        while places.len() < tree.dirty_nodes() {
+            let place = self.take_block(draft)?;
+            places.push(place);
+            // The chunk may have been claimed for this place. Its record never makes the tree smaller.
+            let chunk = place.0 / CHUNK_BLOCKS;
+            tree.insert(Key::chunk(chunk), Value::Chunk(0)).expect("as above");
+        }
         for (chunk, used) in &draft.used {
             tree.insert(Key::chunk(*chunk), Value::Chunk(*used)).expect("as above");
         }

@@ -358,6 +358,25 @@ fn one_flipped_bit_of_a_node_costs_nothing() {
     }
 }
 
+/// A node with a right checksum that is another shard's, and one whose flipped bit comes on top of that.
+#[test]
+fn nothing_is_said_to_be_corrected_that_is_lost() {
+    for flipped in [false, true] {
+        let (_, mends) = healed(|draft| {
+            forge_root(draft, 0, &[(24, 9)]);
+            if flipped {
+                flip(draft, draft.roots[0].block, 50, 1);
+            }
+        });
+        let block = BlockNo(20 * CHUNK_BLOCKS + 3);
+        assert!(
+            matches!(mends[0], Mend::NodeLost { block: lost, .. } if lost == block),
+            "{mends:?}"
+        );
+        assert!(!mends.iter().any(|mend| matches!(mend, Mend::Corrected { .. })), "{mends:?}");
+    }
+}
+
 #[test]
 fn a_lost_tree_is_given_up_and_what_it_held_is_named() {
     let lost: [fn(&mut Draft); 3] = [

@@ -1,0 +1,338 @@
+//! Clients of a fleet: many at once, in wait, forging, dying, and one too many.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit};
+use warren_base::limits::{BODY_MAX, XATTR_NAME_MAX};
+use warren_base::{CellId, Errno, Ino};
+use warren_proto::{
+    AccessMode, CreateFlags, Handle, LockType, NewInode, RenameFlags, Reply, Request, XattrMode,
+    XattrName,
+};
+use warren_runtime::{ConnectOptions, Connection, FleetError, Lifetime, Slot, door, start_fleet};
+
+use super::MAKER;
+use super::ground::{Files, ROOT, Scratch, connect, flock, name_of};
+use super::lifecycle::cpu_ticks;
+
+pub fn requests_of_many_threads_are_answered() {
+    const CALLS: u32 = 500;
+    let scratch = Scratch::formatted("threads");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let mut slot = connection.slot().expect("slot");
+            scope.spawn(move || {
+                for _ in 0..CALLS {
+                    assert_eq!(slot.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
+                }
+                for cell in [0, 1].map(CellId) {
+                    assert_eq!(slot.call_cell(cell, ROOT, &Request::Null, 0), Ok(Reply::Done));
+                    assert_eq!(slot.last_cell(), Some(cell));
+                }
+            });
+        }
+    });
+    let mut slot = connection.slot().expect("slot");
+    for _ in 0..200 {
+        assert_eq!(slot.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
+    }
+    let start = Instant::now();
+    for _ in 0..20_000 {
+        assert_eq!(slot.call_cell(CellId(0), ROOT, &Request::Null, 0), Ok(Reply::Done));
+    }
+    println!("  {} ns a round trip", start.elapsed().as_nanos() / 20_000);
+    a_waiting_request_can_be_cancelled(&connection);
+    drop(slot);
+    fleet.stop().expect("stop");
+    assert_eq!(connection.slot().expect("slot").call(ROOT, &Request::Null, 0), Err(Errno::EIO));
+}
+
+/// A lock that is held makes the second one wait until it is cancelled from another slot.
+pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
+    let lock = |owner| flock(LockType::Exclusive, owner);
+    let mut holder = connection.slot().expect("slot");
+    let mut waiter = connection.slot().expect("slot");
+    let number = waiter.number();
+    assert_eq!(holder.call(ROOT, &lock(1), 0), Ok(Reply::Done));
+    let waits = std::thread::spawn(move || waiter.call(ROOT, &lock(2), 0));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(connection.in_flight(number).is_some(), "it waits");
+    let cancel = Request::Cancel { slot: number, seq: 0 };
+    assert_eq!(holder.call(ROOT, &cancel, 0), Ok(Reply::Done));
+    assert_eq!(waits.join().expect("join"), Err(Errno::EINTR));
+}
+
+pub fn any_number_of_cells_serves_a_pool() {
+    let scratch = Scratch::formatted("cells");
+    for cells in [1, 3, 8] {
+        let start = Instant::now();
+        let fleet = start_fleet(&scratch.options(cells), Lifetime::WithStarter).expect("start");
+        let ready = start.elapsed();
+        let connection = connect(&scratch.pool);
+        assert_eq!(connection.cells(), cells);
+        let mut slot = connection.slot().expect("slot");
+        for cell in 0..cells {
+            assert_eq!(slot.call_cell(CellId(cell), ROOT, &Request::Null, 0), Ok(Reply::Done));
+        }
+        let getattr = Request::GetAttr { ino: Ino::ROOT };
+        assert!(slot.call(ROOT, &getattr, 0).is_ok());
+        assert_eq!(slot.last_cell(), Some(CellId(0)));
+        let start = Instant::now();
+        fleet.stop().expect("stop");
+        println!("  {cells} cells: ready in {ready:?}, stopped in {:?}", start.elapsed());
+    }
+    assert_eq!(scratch.processes(), Vec::<String>::new());
+}
+
+/// Requests that no library of ours makes, each to every cell: inodes that are nowhere, a request for
+/// another cell's shard, another file's handle, an open of what cannot be opened. All are refused, and
+/// the cells go on.
+pub fn forged_requests_are_refused() {
+    let scratch = Scratch::formatted("forged");
+    let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    let [a, b] = ["a", "b"].map(|name| files.create(Ino::ROOT, name, NewInode::regular(0o600)).ino);
+    let handle = files.open(a);
+    let (nowhere, nothing) = (Ino::new(warren_base::ShardId(50_153), 7), Ino(0));
+    let (dir, name) = (Ino::ROOT, name_of("c"));
+    let rename = |from| {
+        let (from_name, name, flags) = (name.clone(), name.clone(), RenameFlags::empty());
+        Request::Rename { from, from_name, dir, name, flags }
+    };
+    let link = |ino| Request::Link { ino, dir, name: name.clone() };
+    let (flags, access) = (CreateFlags::OPEN, AccessMode::READ);
+    let mut forged = vec![link(nowhere), link(nothing), rename(nowhere), rename(nothing)];
+    for kind in [NewInode::directory(0o700), NewInode::symlink(b"x")] {
+        forged.push(Request::Create { dir, name: name.clone(), new: kind, flags, access });
+    }
+    for ino in [nowhere, nothing] {
+        forged.push(Request::GetAttr { ino });
+        forged.push(Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096 });
+        forged.push(Request::Lookup { dir: ino, name: name.clone() });
+        forged.push(Request::Close { handle: Handle { ino, ..handle } });
+    }
+    let set = warren_proto::SetAttr { size: Some(0), ..Default::default() };
+    forged.push(Request::SetAttr { ino: b, handle: Some(handle), set });
+    for cell in (0..3).map(CellId) {
+        for request in &forged {
+            match files.slot.call_cell(cell, ROOT, request, 0) {
+                Err(Errno::ESTALE | Errno::EBADF | Errno::EINVAL) | Ok(Reply::Moved(_)) => {}
+                other => panic!("{request:?} at cell {cell}: {other:?}"),
+            }
+        }
+        let list = Request::ReadDir { dir, cookie: 0, bytes_max: 4096 };
+        let listed = files.slot.call_cell(cell, ROOT, &list, 0);
+        assert!(matches!(listed, Ok(Reply::Listing { .. } | Reply::Moved(_))), "{listed:?}");
+    }
+    assert_eq!(files.lookup(Ino::ROOT, "b"), b);
+    fleet.stop().expect("stop");
+}
+
+pub fn many_clients_work_at_once() {
+    const CLIENTS: u32 = 4;
+    const EACH: u32 = 100;
+    let scratch = Scratch::formatted("many");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let connection = connect(&scratch.pool);
+            scope.spawn(move || {
+                let mut files = Files::of(&connection);
+                for n in 0..EACH {
+                    let name = format!("{client}-{n}");
+                    let ino = files.create(Ino::ROOT, &name, NewInode::regular(0o600)).ino;
+                    let handle = files.open(ino);
+                    files.write(handle, 0, name.as_bytes());
+                    assert_eq!(files.read(handle, 0, 4096), name.as_bytes());
+                    files.call(&Request::Close { handle });
+                    if n % 3 == 0 {
+                        files.call(&Request::Unlink { dir: Ino::ROOT, name: name_of(&name) });
+                    }
+                }
+            });
+        }
+    });
+    let mut files = Files::of(&connect(&scratch.pool));
+    let (mut cookie, mut names) = (0, Vec::new());
+    loop {
+        let dir = Ino::ROOT;
+        let page = files.call(&Request::ReadDir { dir, cookie, bytes_max: 4096 });
+        let Reply::Listing { entries, end, .. } = page else { panic!("{page:?}") };
+        cookie = entries.last().map_or(cookie, |entry| entry.cookie);
+        names.extend(entries.into_iter().map(|entry| entry.name));
+        if end {
+            break;
+        }
+    }
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len() as u32, CLIENTS * (EACH - EACH.div_ceil(3)));
+    fleet.stop().expect("stop");
+}
+
+pub fn a_list_of_attributes_fits_its_answer() {
+    let scratch = Scratch::formatted("xattr");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let mut slot = connection.slot().expect("slot");
+    let name = |n: u32| {
+        let name = format!("user.{n:0width$}", width = XATTR_NAME_MAX - 5);
+        XattrName::new(name.as_bytes()).expect("a legal name")
+    };
+    let set = |slot: &mut Slot, name, mode| {
+        let value = Box::default();
+        slot.call(ROOT, &Request::SetXattr { ino: Ino::ROOT, name, value, mode }, 0)
+    };
+    let set_all = (0..).find_map(|n| match set(&mut slot, name(n), XattrMode::Any) {
+        Ok(Reply::Done) => None,
+        other => Some((n, other)),
+    });
+    let (count, end) = set_all.expect("an end");
+    assert_eq!(end, Err(Errno::ENOSPC));
+    assert!(count as usize >= BODY_MAX / (XATTR_NAME_MAX + 8), "{count} attributes");
+    // One that is there can be replaced.
+    assert_eq!(set(&mut slot, name(0), XattrMode::Replace), Ok(Reply::Done));
+    match slot.call(ROOT, &Request::ListXattr { ino: Ino::ROOT }, 0) {
+        Ok(Reply::XattrNames(names)) => assert_eq!(names.len(), count as usize),
+        other => panic!("{other:?}"),
+    }
+    let remove = Request::RemoveXattr { ino: Ino::ROOT, name: name(0) };
+    assert_eq!(slot.call(ROOT, &remove, 0), Ok(Reply::Done));
+    assert_eq!(set(&mut slot, name(count), XattrMode::Any), Ok(Reply::Done));
+    fleet.stop().expect("stop");
+}
+
+/// Whose transactions over two cells go on without it.
+pub fn a_client_may_die_in_the_middle_of_a_change() {
+    const ROUNDS: u64 = 12;
+    let scratch = Scratch::formatted("maker");
+    let fleet = start_fleet(&scratch.options(4), Lifetime::WithStarter).expect("start");
+    for round in 0..ROUNDS {
+        let mut maker = Command::new("/proc/self/exe")
+            .arg(MAKER)
+            .arg(&scratch.pool)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start a maker");
+        let mut line = String::new();
+        BufReader::new(maker.stdout.take().expect("stdout")).read_line(&mut line).expect("line");
+        std::thread::sleep(Duration::from_millis(3 * round));
+        maker.kill().expect("kill");
+        maker.wait().expect("wait");
+        let connection = connect(&scratch.pool);
+        Files::of(&connection).make(&format!("after {round}"));
+    }
+    fleet.stop().expect("stop");
+}
+
+pub fn make_for_ever(pool: &Path) -> ! {
+    let connection = connect(pool);
+    let makers: Vec<_> = std::iter::from_fn(|| connection.slot()).take(8).collect();
+    println!("making");
+    std::thread::scope(|scope| {
+        for slot in makers {
+            scope.spawn(move || {
+                let mut files = Files { slot };
+                let id = (std::process::id(), files.slot.number().0);
+                let mut n = 0_u64;
+                loop {
+                    files.make(&format!("{id:?} {n}"));
+                    n += 1;
+                }
+            });
+        }
+    });
+    unreachable!("it is killed");
+}
+
+/// More requests than tasks may live wait for a lock. Others are served, and so is the unlock.
+pub fn a_crowd_that_waits_holds_up_only_itself() {
+    const CLIENTS: u64 = 17;
+    const STACK: usize = 256 << 10;
+    let scratch = Scratch::formatted("crowd");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let mut holder = connection.slot().expect("slot");
+    assert_eq!(holder.call(ROOT, &flock(LockType::Exclusive, 1), 0), Ok(Reply::Done));
+    let mut crowd = Vec::new();
+    for client in 0..CLIENTS {
+        let connection = connect(&scratch.pool);
+        let slots = std::iter::from_fn(|| connection.slot());
+        for (n, mut slot) in slots.enumerate() {
+            let lock = flock(LockType::Shared, 1000 * (client + 1) + n as u64);
+            let wait = move || assert_eq!(slot.call(ROOT, &lock, 0), Ok(Reply::Done));
+            let thread = std::thread::Builder::new().stack_size(STACK);
+            crowd.push(thread.spawn(wait).expect("thread"));
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        // A request wakes the cell, which then shows its gauges.
+        assert_eq!(holder.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
+        let cell = &door::status(&scratch.pool).expect("status").cells[0];
+        if cell.queued > 0 && cell.tasks + cell.queued >= crowd.len() as u64 {
+            println!("  {} tasks live, {} requests in their slots", cell.tasks, cell.queued);
+            break;
+        }
+        assert!(Instant::now() < deadline, "{} tasks, {} queued", cell.tasks, cell.queued);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let getattr = Request::GetAttr { ino: Ino::ROOT };
+    assert!(connect(&scratch.pool).slot().expect("slot").call(ROOT, &getattr, 0).is_ok());
+    assert_eq!(holder.call(ROOT, &flock(LockType::Unlock, 1), 0), Ok(Reply::Done));
+    for thread in crowd {
+        thread.join().expect("an answer");
+    }
+    fleet.stop().expect("stop");
+}
+
+/// Clients are refused before the supervisor runs out; if it does all the same, it waits asleep.
+pub fn a_want_of_descriptors_refuses_and_passes() {
+    let scratch = Scratch::formatted("wants");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let supervisor = door::status(&scratch.pool).expect("status").supervisor_pid;
+    let pid = rustix::process::Pid::from_raw(supervisor as i32);
+    let all = rustix::process::getrlimit(Resource::Nofile);
+    let allow = |current| {
+        let limit = Rlimit { current, ..all };
+        rustix::process::prlimit(pid, Resource::Nofile, limit).expect("set the limit");
+    };
+    allow(Some(256));
+    let options = ConnectOptions { front: false, slots: 1 };
+    let mut clients = Vec::new();
+    let refusal = loop {
+        match Connection::connect(&scratch.pool, &options) {
+            Ok(client) => clients.push(client),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refusal, FleetError::Refused(Errno::ENFILE)), "{refusal}");
+    assert!(clients.len() > 8, "{} clients", clients.len());
+    // What is left is for who looks after the fleet, and for the cells.
+    let clients_seen = || door::status(&scratch.pool).expect("status").clients.len();
+    assert_eq!(clients_seen(), clients.len());
+    Files::of(&clients[0]).make("among many");
+    drop(clients);
+    // A poll of more descriptors than are allowed is refused, and only a test lowers what is allowed.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while clients_seen() > 0 {
+        assert!(Instant::now() < deadline, "{} clients left", clients_seen());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    allow(Some(8));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| door::status(&scratch.pool));
+        let before = cpu_ticks(supervisor);
+        std::thread::sleep(Duration::from_secs(1));
+        let used = cpu_ticks(supervisor) - before;
+        assert!(used <= 10, "it took {used} ticks of 10 ms in a second to wait");
+        allow(all.current);
+        waiting.join().expect("a thread").expect("status after all");
+    });
+    fleet.stop().expect("stop");
+}

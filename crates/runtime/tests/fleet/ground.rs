@@ -1,0 +1,149 @@
+//! What the tests stand on: pools that go with them, clients, calls on files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{Ino, Timestamp};
+use warren_device::PoolFile;
+use warren_disk::format::{FormatOptions, image};
+use warren_proto::{
+    AccessMode, CreateFlags, Entry, FileName, Handle, LockFlavour, LockOwner, LockSpec, LockType,
+    NewInode, Position, Reply, Request,
+};
+use warren_runtime::{ConnectOptions, Connection, ServeOptions, Slot};
+
+const POOL_BYTES: u64 = 64 << 20;
+pub const ROOT: (u32, u32) = (0, 0);
+
+/// A pool that is removed with its directory.
+pub struct Scratch {
+    pub directory: PathBuf,
+    pub pool: PathBuf,
+}
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let unique = format!("warren-fleet-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(unique);
+        fs::create_dir(&directory).expect("scratch directory");
+        let pool = directory.join(format!("{name}-{}.pool", std::process::id()));
+        Self { directory, pool }
+    }
+
+    /// The processes that serve the pool, by their command lines.
+    pub fn processes(&self) -> Vec<String> {
+        let name = self.pool.file_name().expect("name").to_string_lossy();
+        let entries = fs::read_dir("/proc").expect("/proc");
+        let lines = entries.filter_map(|entry| {
+            let line = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+            Some(String::from_utf8_lossy(&line).replace('\0', " "))
+        });
+        lines.filter(|line| line.starts_with("warren ") && line.contains(&*name)).collect()
+    }
+
+    pub fn formatted(name: &str) -> Self {
+        let scratch = Self::new(name);
+        let file = PoolFile::create(&scratch.pool, POOL_BYTES / BLOCK_SIZE as u64).expect("pool");
+        let options = FormatOptions {
+            size_bytes: POOL_BYTES,
+            shards: 16,
+            log_bytes: warren_disk::format::log_suggested(POOL_BYTES),
+            uuid: [7; 16],
+            secret: 1,
+            now: Timestamp(0),
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+        };
+        for (block, bytes) in image(&options).expect("format") {
+            file.write_blocks(block, &bytes).expect("write");
+        }
+        file.flush().expect("flush");
+        scratch
+    }
+
+    pub fn options(&self, cells: u16) -> ServeOptions {
+        ServeOptions { cache_bytes: 16 << 20, ..ServeOptions::new(&self.pool, cells) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+pub fn connect(pool: &Path) -> Connection {
+    Connection::connect(pool, &ConnectOptions::default()).expect("connect")
+}
+
+pub fn flock(lock: LockType, owner: u64) -> Request {
+    let range = warren_proto::ByteRange::ALL;
+    let (flavour, owner) = (LockFlavour::Flock, LockOwner(owner));
+    let spec = LockSpec { flavour, lock, range, owner, pid: 1 };
+    Request::Lock { ino: Ino::ROOT, spec, wait: true }
+}
+
+/// Calls on files, for tests.
+pub struct Files {
+    pub slot: Slot,
+}
+
+impl Files {
+    pub fn of(connection: &Connection) -> Self {
+        Self { slot: connection.slot().expect("slot") }
+    }
+
+    pub fn call(&mut self, request: &Request) -> Reply {
+        self.slot.call(ROOT, request, 0).unwrap_or_else(|errno| panic!("{request:?}: {errno:?}"))
+    }
+
+    pub fn create(&mut self, dir: Ino, name: &str, new: NewInode) -> Entry {
+        let access = AccessMode::READ | AccessMode::WRITE;
+        let flags = CreateFlags::EXCLUSIVE;
+        match self.call(&Request::Create { dir, name: name_of(name), new, flags, access }) {
+            Reply::Created { entry, .. } => entry,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn make(&mut self, name: &str) {
+        let (new, flags) = (NewInode::directory(0o700), CreateFlags::EXCLUSIVE);
+        let (dir, name, access) = (Ino::ROOT, name_of(name), AccessMode::empty());
+        self.call(&Request::Create { dir, name, new, flags, access });
+    }
+
+    pub fn lookup(&mut self, dir: Ino, name: &str) -> Ino {
+        match self.call(&Request::Lookup { dir, name: name_of(name) }) {
+            Reply::Entry(entry) => entry.ino,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    pub fn open(&mut self, ino: Ino) -> Handle {
+        let access = AccessMode::READ | AccessMode::WRITE;
+        match self.call(&Request::Open { ino, access }) {
+            Reply::Opened(opened) => opened.handle,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn write(&mut self, handle: Handle, at: u64, bytes: &[u8]) {
+        self.slot.payload_out()[..bytes.len()].copy_from_slice(bytes);
+        let request = Request::Write { handle, position: Position::At(at), kill_privileges: false };
+        let answer = self.slot.call(ROOT, &request, bytes.len());
+        assert!(matches!(answer, Ok(Reply::Written { len, .. }) if len as usize == bytes.len()));
+    }
+
+    pub fn read(&mut self, handle: Handle, at: u64, len: u32) -> Vec<u8> {
+        match self.call(&Request::Read { handle, position: Position::At(at), len }) {
+            Reply::Read { len } => self.slot.payload_in()[..len as usize].to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub fn name_of(name: &str) -> FileName {
+    FileName::new(name.as_bytes()).expect("a legal name")
+}

@@ -1,0 +1,97 @@
+//! Whole fleets of real processes on pools in a temporary directory.
+//!
+//! This test has a `main` of its own because it is also the program that a fleet's processes run.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use warren_runtime::{ServeOptions, dispatch, serve};
+
+mod adoption;
+mod cells;
+mod clients;
+mod files;
+mod ground;
+mod lifecycle;
+mod recovery;
+
+/// The role of a process that starts a fleet and is killed.
+const STARTER: &str = "starter";
+/// The role of a process that serves a pool in the foreground.
+const SERVER: &str = "server";
+/// The role of a client that makes directories until it is killed.
+const MAKER: &str = "maker";
+
+/// The tests by their names.
+macro_rules! named {
+    ($($test:path),* $(,)?) => { &[$((stringify!($test), $test)),*] };
+}
+
+const TESTS: &[(&str, fn())] = named![
+    clients::requests_of_many_threads_are_answered,
+    clients::any_number_of_cells_serves_a_pool,
+    files::files_survive_another_number_of_cells,
+    clients::many_clients_work_at_once,
+    clients::a_list_of_attributes_fits_its_answer,
+    lifecycle::a_pool_has_one_fleet,
+    lifecycle::bad_pools_are_named,
+    lifecycle::status_shows_cells_and_clients,
+    cells::a_dead_cell_has_a_successor,
+    adoption::a_dead_supervisor_has_a_successor,
+    adoption::clients_come_and_go_while_supervisors_die,
+    adoption::cells_and_supervisors_die_together,
+    adoption::a_stop_outlives_the_supervisor,
+    adoption::a_supervisor_that_fails_has_a_successor,
+    adoption::a_supervisor_that_fails_ever_again_ends_the_fleet,
+    adoption::a_supervisor_that_dies_ever_again_ends_the_fleet,
+    cells::all_cells_die_at_once,
+    cells::a_cell_that_cannot_be_spoken_with_is_replaced,
+    cells::calls_outlive_the_cell_that_they_wait_for,
+    cells::what_was_written_outlives_its_cell,
+    cells::a_successor_waits_for_its_predecessors_writes,
+    recovery::many_cuts_are_recovered,
+    cells::a_cell_that_always_dies_ends_the_fleet,
+    adoption::a_fleet_that_nobody_hears_goes_on,
+    lifecycle::a_fleet_ends_with_its_starter,
+    clients::a_client_may_die_in_the_middle_of_a_change,
+    clients::a_crowd_that_waits_holds_up_only_itself,
+    clients::a_want_of_descriptors_refuses_and_passes,
+    clients::forged_requests_are_refused,
+    lifecycle::an_idle_fleet_sleeps,
+];
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(code) = dispatch(&args).or_else(|| play(&args)) {
+        return code;
+    }
+    let filter = args.iter().filter_map(|arg| arg.to_str()).find(|arg| !arg.starts_with('-'));
+    let mut passed = 0;
+    for (name, test) in TESTS {
+        if filter.is_none_or(|filter| name.contains(filter)) {
+            println!("test {name} ...");
+            test();
+            passed += 1;
+        }
+    }
+    println!("\ntest result: ok. {passed} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+    ExitCode::SUCCESS
+}
+
+/// The roles of this test's own processes, each with a pool.
+fn play(args: &[OsString]) -> Option<ExitCode> {
+    let [role, pool] = args else { return None };
+    let pool = Path::new(pool);
+    match role.to_str()? {
+        STARTER => Some(lifecycle::start_and_wait(pool)),
+        SERVER => {
+            let served = serve(&ServeOptions::new(pool, 2), |_| println!("ready"));
+            Some(served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
+        }
+        MAKER => clients::make_for_ever(pool),
+        _ => None,
+    }
+}
