@@ -210,6 +210,8 @@ pub struct Bench {
     wants: bool,
     /// What comes of writes, but for those of the log.
     pub fails: Option<Errno>,
+    /// Blocks that cannot be read.
+    unreadable: BTreeSet<BlockNo>,
     /// Whether the supervisor's flushes fail.
     pub broken_device: bool,
     seq: u32,
@@ -217,11 +219,20 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(image: &Image, peers: bool) -> Self {
-        Self::recovering(image, peers, Recovery::None, BTreeMap::new())
+        Self::recovering(image, peers, Recovery::None, (BTreeMap::new(), BTreeSet::new()))
     }
 
     /// A cell that finds these records in its log after a power failure.
     pub fn with_log(image: &Image, records: &[(Vec<Step>, Cause)]) -> Self {
+        Self::with_unreadable(image, records, &[])
+    }
+
+    /// The same where these blocks of the log cannot be read.
+    pub fn with_unreadable(
+        image: &Image,
+        records: &[(Vec<Step>, Cause)],
+        unreadable: &[u64],
+    ) -> Self {
         let mut log = Vec::new();
         for (steps, cause) in records {
             let mut record = vec![0; RECORD_HEADER];
@@ -235,14 +246,15 @@ impl Bench {
             whole.resize(BLOCK_SIZE, 0);
             (BlockNo(block), whole)
         });
-        Self::recovering(image, false, Recovery::Power, blocks.collect())
+        let unreadable = unreadable.iter().map(|at| LOG.start.offset(*at)).collect();
+        Self::recovering(image, false, Recovery::Power, (blocks.collect(), unreadable))
     }
 
     fn recovering(
         image: &Image,
         peers: bool,
         recovery: Recovery,
-        mut device: BTreeMap<BlockNo, Vec<u8>>,
+        (mut device, unreadable): (BTreeMap<BlockNo, Vec<u8>>, BTreeSet<BlockNo>),
     ) -> Self {
         let roots = [0, 1].map(|shard| (ShardId(shard as u16), image.write(shard, &mut device)));
         let mut map = vec![CellId(0); 2];
@@ -285,11 +297,12 @@ impl Bench {
             grants: true,
             wants: false,
             fails: None,
+            unreadable,
             broken_device: false,
             seq: 0,
         };
         bench.apply(Event::Tick);
-        bench.admit();
+        bench.admit(CLIENT);
         bench
     }
 
@@ -298,9 +311,9 @@ impl Bench {
         self.cell.is_ready()
     }
 
-    fn admit(&mut self) {
+    pub fn admit(&mut self, client: ClientId) {
         let credentials = Credentials::default();
-        let (client, slots) = (CLIENT, u16::MAX);
+        let slots = u16::MAX;
         let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
         self.apply(Event::Order(admit));
     }
@@ -312,7 +325,7 @@ impl Bench {
         self.config.log.recovery = Recovery::Process;
         self.effects.clear();
         self.cell = Cell::new(self.config.clone(), WHEN, &mut self.effects);
-        self.admit();
+        self.admit(CLIENT);
         self.apply(Event::Tick);
         assert!(self.cell.is_ready() && self.broken.is_empty());
     }
@@ -352,6 +365,7 @@ impl Bench {
                 let mut result = Ok(());
                 for (at, frame) in (0..).zip(frames) {
                     match block.0.checked_add(at).map(BlockNo) {
+                        Some(block) if self.unreadable.contains(&block) => result = Err(Errno::EIO),
                         Some(block) if block.0 < LOG.start.0 + LOG.blocks => {
                             let bytes = self.device.get(&block).map_or(&ZEROS[..], |bytes| bytes);
                             self.memory.frame_mut(frame).copy_from_slice(bytes);
@@ -376,6 +390,14 @@ impl Bench {
                 Some(Event::IoDone { io, result: Ok(()) })
             }
         }
+    }
+
+    /// How many blocks of chunks begin with what clients write.
+    pub fn written(&self) -> usize {
+        let is_data = |(block, bytes): &(&BlockNo, &Vec<u8>)| {
+            **block < LOG.start && bytes.starts_with(&[7; 100])
+        };
+        self.device.iter().filter(is_data).count()
     }
 
     pub fn report(&mut self, report: Report) -> Option<Event> {
@@ -412,9 +434,13 @@ impl Bench {
     }
 
     pub fn ask(&mut self, request: Request) -> Option<Answer> {
+        self.ask_as(CLIENT, request)
+    }
+
+    pub fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
         self.seq += 1;
         // Every request has a slot of its own, as some may never be answered.
-        let from = SlotRef { client: CLIENT, slot: SlotNo(self.seq as u16) };
+        let from = SlotRef { client, slot: SlotNo(self.seq as u16) };
         let header = RequestHeader { seq: self.seq, payload_len: 100, ..Default::default() };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
@@ -426,7 +452,12 @@ impl Bench {
     }
 
     pub fn hear(&mut self, body: PeerBody) {
-        let message = PeerMessage { lsn: Lsn(0), body };
+        self.hear_at(Lsn(0), body);
+    }
+
+    /// Hears something that rests on the peer's log.
+    pub fn hear_at(&mut self, lsn: Lsn, body: PeerBody) {
+        let message = PeerMessage { lsn, body };
         self.apply(Event::Peer { from: PEER, message });
     }
 }

@@ -1,12 +1,13 @@
 //! What a log has room for, and what a successor finds in it.
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Errno, Ino, ShardId, TxnId};
-use warren_cell::PeerBody;
+use warren_base::{ClientId, Errno, Ino, Lsn, ShardId, TxnId};
+use warren_cell::{Event, PeerBody};
 use warren_pool::PoolMessage;
+use warren_proto::control::Order;
 use warren_proto::{
-    AccessMode, Answer, ByteRange, Handle, LockFlavour, LockKey, LockMode, LockOwner, LockSpec,
-    LockType, PeerReply, PeerRequest, Position, Reply, Request,
+    AccessMode, Answer, ByteRange, FileKind, Handle, LockFlavour, LockKey, LockMode, LockOwner,
+    LockSpec, LockType, PeerReply, PeerRequest, Position, Reply, Request,
 };
 
 use crate::bench::*;
@@ -160,6 +161,97 @@ fn nothing_is_prepared_for_which_the_log_has_no_room() {
         let refused = PeerReply::Refused { txn, errno: Errno::EAGAIN };
         assert_eq!(bench.sent, [PeerBody::Reply(refused)]);
     }
+}
+
+#[test]
+fn what_is_heard_from_others_does_not_fill_the_log() {
+    let mut bench = Bench::new(&Image::new(), true);
+    bench.hear(PeerBody::Pool(PoolMessage::Hello));
+    bench.hear(PeerBody::Pool(PoolMessage::Ready { members: vec![] }));
+    fill(&mut bench);
+    for ask in 1..20_000 {
+        bench.sent.clear();
+        bench.hear_at(Lsn(64 * ask), PeerBody::Request(PeerRequest::Count { ask }));
+        let counted = |body: &PeerBody| matches!(body, PeerBody::Reply(PeerReply::Counted { .. }));
+        assert!(bench.sent.iter().any(counted));
+    }
+}
+
+#[test]
+fn clients_that_come_and_go_do_not_fill_the_log() {
+    let mut bench = Bench::new(&Image::new(), false);
+    fill(&mut bench);
+    for client in (2..20_000).map(ClientId) {
+        bench.admit(client);
+        assert!(bench.ask_as(client, Request::GetAttr { ino: FILE }).is_some());
+        bench.apply(Event::Order(Order::Expel { client }));
+    }
+}
+
+#[test]
+fn one_client_leaves_others_room_for_opens_and_locks() {
+    let mut bench = Bench::new(&Image::new(), false);
+    let open = Request::Open { ino: FILE, access: AccessMode::READ };
+    let mut opened = (0..).map(|_| bench.call(open.clone())).take_while(|answer| answer.is_ok());
+    let hoarded = opened.by_ref().count();
+    assert!(hoarded > 500, "{hoarded} files");
+    assert_eq!(bench.call(open.clone()), Err(Errno::ENFILE));
+    assert_eq!(bench.call(record_lock(LockType::Shared, 0, 9)), Err(Errno::ENOLCK));
+    let other = ClientId(2);
+    bench.admit(other);
+    for _ in 0..hoarded / 2 - 1 {
+        assert!(matches!(bench.ask_as(other, open.clone()), Some(Ok(Reply::Opened(_)))));
+    }
+    let lock = record_lock(LockType::Shared, 0, 9);
+    assert_eq!(bench.ask_as(other, lock), Some(Ok(Reply::Done)));
+    // What it had is room for others when it is gone.
+    bench.apply(Event::Order(Order::Expel { client: CLIENT }));
+    for _ in 0..hoarded / 2 {
+        assert!(matches!(bench.ask_as(other, open.clone()), Some(Ok(Reply::Opened(_)))));
+    }
+}
+
+fn blocks_free(bench: &mut Bench) -> u64 {
+    match bench.call(Request::StatFs) {
+        Ok(Reply::StatFs(volume)) => volume.blocks_free,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn checkpoints_that_fail_do_not_use_the_device_up() {
+    let mut bench = Bench::new(&Image::new(), false);
+    assert!(bench.call(create(Ino::ROOT, "a", FileKind::Regular)).is_ok());
+    bench.fails = Some(Errno::EIO);
+    assert_eq!(bench.call(Request::Sync), Err(Errno::EIO));
+    let free = blocks_free(&mut bench);
+    for _ in 0..500 {
+        assert_eq!(bench.call(Request::Sync), Err(Errno::EIO));
+        assert_eq!(blocks_free(&mut bench), free);
+    }
+    bench.fails = None;
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    assert!(bench.call(create(Ino::ROOT, "b", FileKind::Regular)).is_ok());
+}
+
+#[test]
+fn what_could_not_be_written_before_a_death_is_written_after_it() {
+    let mut bench = Bench::new(&Image::new(), false);
+    bench.grants = false;
+    let handle = open(&mut bench);
+    let fsync = Request::Fsync { ino: FILE, data_only: false };
+    bench.fails = Some(Errno::EIO);
+    let pages = FRAMES / 4 + 9;
+    for page in 0..pages {
+        assert!(bench.call(write(handle, 2 * page)).is_ok());
+    }
+    bench.grants = true;
+    bench.take_over();
+    assert_eq!(bench.call(fsync.clone()), Err(Errno::EIO));
+    bench.fails = None;
+    assert_eq!(bench.written(), 0);
+    assert_eq!(bench.call(fsync), Ok(Reply::Done));
+    assert_eq!(bench.written(), pages as usize);
 }
 
 #[test]
