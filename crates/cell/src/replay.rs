@@ -98,8 +98,8 @@ pub(crate) struct Replay {
     taking: Option<Taking>,
     /// The frames that the predecessor's table names have been set aside.
     frames_kept: bool,
-    /// The last request of each slot that the log says was executed.
-    executed: BTreeMap<SlotRef, (u32, Answer)>,
+    /// The last request of each slot that the log says was executed, and where it says so.
+    executed: BTreeMap<SlotRef, (u32, Answer, Lsn)>,
     /// Transactions decided here that some cell may not have heard of.
     decided: BTreeMap<TxnId, Vec<Change>>,
     /// Transactions of others whose changes are made here.
@@ -358,7 +358,7 @@ impl Cell {
 
     fn note_executed(&mut self, executed: Executed) {
         let from = SlotRef { client: executed.client, slot: executed.slot };
-        self.replay.executed.insert(from, (executed.seq, executed.answer));
+        self.replay.executed.insert(from, (executed.seq, executed.answer, self.replay.at));
     }
 
     fn replay_steps<M: Memory>(
@@ -574,24 +574,27 @@ impl Cell {
             return None;
         }
         match self.replay.executed.remove(&from) {
-            Some((known, answer)) if known == seq => Some(answer),
+            Some((known, answer, _)) if known == seq => Some(answer),
             _ => None,
         }
     }
 
     /// Answers of a predecessor that were not asked for again: their clients have them, or are gone.
     pub fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
-        self.replay.executed.iter().map(|(slot, (seq, answer))| (*slot, *seq, answer))
+        self.replay.executed.iter().map(|(slot, (seq, answer, _))| (*slot, *seq, answer))
     }
 
-    /// The same, to be logged anew in so many bytes with what every record takes.
+    /// The same, to be logged anew in so many bytes with what every record takes. An answer that was not given is
+    /// of the last turn of whoever died: of more than there is room for the last count, in their order.
     pub(crate) fn unanswered_within(&self, bytes: u64) -> Vec<Executed> {
         const PER_RECORD: u64 = 64;
         let mut left = bytes;
-        let executed = self.unanswered().map(|(from, seq, answer)| Executed {
+        let mut latest: Vec<_> = self.replay.executed.iter().collect();
+        latest.sort_unstable_by_key(|(_, (.., at))| Reverse(*at));
+        let executed = latest.into_iter().map(|(from, (seq, answer, _))| Executed {
             client: from.client,
             slot: from.slot,
-            seq,
+            seq: *seq,
             answer: answer.clone(),
         });
         let fits = |request: &Executed| {
@@ -600,7 +603,9 @@ impl Cell {
             left = left.saturating_sub(size);
             fits
         };
-        executed.take_while(fits).collect()
+        let mut kept: Vec<Executed> = executed.take_while(fits).collect();
+        kept.reverse();
+        kept
     }
 
     /// Opens, offsets and locks, as the steps of the session tell of them.

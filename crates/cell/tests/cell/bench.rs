@@ -13,10 +13,10 @@ use warren_cell::{
     Recovery, SlotRef,
 };
 use warren_disk::{
-    Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RECORD_HEADER, RootSlot, Tree,
-    Value, name_hash, seal_record,
+    BlockPtr, Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RECORD_HEADER, RootSlot,
+    Tree, Value, name_hash, seal_record,
 };
-use warren_proto::control::{Order, Report};
+use warren_proto::control::{Order, Report, ShardRoot, Written};
 use warren_proto::{
     AccessMode, Answer, Cause, CreateFlags, Credentials, FileKind, FileName, NewInode, Request,
     RequestHeader, Step, Wire,
@@ -212,6 +212,9 @@ pub struct Bench {
     pub fails: Option<Errno>,
     /// Blocks that cannot be read.
     unreadable: BTreeSet<BlockNo>,
+    /// Whether writes to chunks take for ever, and those that do.
+    pub is_slow: bool,
+    under_way: Vec<Effect>,
     /// Whether the supervisor's flushes fail.
     pub broken_device: bool,
     seq: u32,
@@ -227,11 +230,11 @@ impl Bench {
         Self::with_unreadable(image, records, &[])
     }
 
-    /// The same where these blocks of the log cannot be read.
+    /// The same where these blocks cannot be read.
     pub fn with_unreadable(
         image: &Image,
         records: &[(Vec<Step>, Cause)],
-        unreadable: &[u64],
+        unreadable: &[BlockNo],
     ) -> Self {
         let mut log = Vec::new();
         for (steps, cause) in records {
@@ -246,7 +249,7 @@ impl Bench {
             whole.resize(BLOCK_SIZE, 0);
             (BlockNo(block), whole)
         });
-        let unreadable = unreadable.iter().map(|at| LOG.start.offset(*at)).collect();
+        let unreadable = unreadable.iter().copied().collect();
         Self::recovering(image, false, Recovery::Power, (blocks.collect(), unreadable))
     }
 
@@ -298,6 +301,8 @@ impl Bench {
             wants: false,
             fails: None,
             unreadable,
+            is_slow: false,
+            under_way: Vec::new(),
             broken_device: false,
             seq: 0,
         };
@@ -318,9 +323,8 @@ impl Bench {
         self.apply(Event::Order(admit));
     }
 
-    /// The process dies, and another takes over what it had in memory. No checkpoint was taken until now.
+    /// The process dies, and another takes over what it had in memory.
     pub fn take_over(&mut self) {
-        assert_eq!(self.checkpoint, 1, "the image is out of date");
         self.config.epoch = Epoch(self.config.epoch.0 + 1);
         self.config.log.recovery = Recovery::Process;
         self.effects.clear();
@@ -333,8 +337,7 @@ impl Bench {
     /// Takes the checkpoint that was asked for.
     pub fn grant(&mut self) {
         assert!(std::mem::take(&mut self.wants), "nobody wants a checkpoint");
-        self.checkpoint += 1;
-        self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
+        self.begin_checkpoint();
     }
 
     pub fn apply(&mut self, event: Event) {
@@ -377,6 +380,10 @@ impl Bench {
             }
             Effect::Write { io, block, frames } | Effect::WriteThrough { io, block, frames } => {
                 let is_log = (LOG.start.0..LOG.start.0 + LOG.blocks).contains(&block.0);
+                if self.is_slow && !is_log {
+                    self.under_way.push(Effect::Write { io, block, frames });
+                    return None;
+                }
                 if let Some(errno) = self.fails.filter(|_| !is_log) {
                     return Some(Event::IoDone { io, result: Err(errno) });
                 }
@@ -390,6 +397,37 @@ impl Bench {
                 Some(Event::IoDone { io, result: Ok(()) })
             }
         }
+    }
+
+    /// Blocks that are being written.
+    pub fn blocks_under_way(&self) -> Vec<BlockNo> {
+        let blocks = self.under_way.iter().flat_map(|effect| match effect {
+            Effect::Write { block, frames, .. } => {
+                (0..frames.len() as u64).map(|at| block.offset(at)).collect()
+            }
+            _ => Vec::new(),
+        });
+        blocks.collect()
+    }
+
+    /// What was slow is done.
+    pub fn finish_writes(&mut self) {
+        self.is_slow = false;
+        for effect in std::mem::take(&mut self.under_way) {
+            let done = self.carry_out(effect).expect("a write is done");
+            self.apply(done);
+        }
+    }
+
+    /// The checkpoint under way is given up.
+    pub fn abandon(&mut self) {
+        self.apply(Event::Order(Order::Abandoned { number: self.checkpoint }));
+    }
+
+    /// Begins a checkpoint that nobody asked for.
+    pub fn begin_checkpoint(&mut self) {
+        self.checkpoint += 1;
+        self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
     }
 
     /// How many blocks of chunks begin with what clients write.
@@ -424,13 +462,52 @@ impl Bench {
             Report::Written { number, .. } if self.broken_device => {
                 Order::Failed { number, errno: Errno::EIO, broken: true }
             }
-            Report::Written { number, result: Ok(_), .. } => Order::Switched { number },
+            Report::Written { number, result: Ok(written), .. } => {
+                self.record(number, &written);
+                Order::Switched { number }
+            }
             Report::Written { number, result: Err(errno), .. } => {
                 Order::Failed { number, errno, broken: false }
             }
             _ => return None,
         };
         Some(Event::Order(order))
+    }
+
+    /// What the last checkpoint holds of a shard.
+    pub fn recorded(&self, shard: usize, key: &Key) -> Option<Value> {
+        let (id, root) = self.config.roots[shard];
+        let root = root.expect("used");
+        let mut tree = Tree::open(id, root.root, root.height);
+        loop {
+            let absent = match tree.get(key) {
+                Ok(value) => return value.cloned(),
+                Err(absent) => absent.0,
+            };
+            tree.load(absent, &self.device[&absent.block]).expect("a node");
+        }
+    }
+
+    /// A successor is started from this.
+    fn record(&mut self, number: u64, written: &Written) {
+        let config = &mut self.config;
+        (config.generation, config.log.start) = (number, written.log_start);
+        for ShardRoot { shard, root, height, next_sequence, inodes, blocks } in &written.roots {
+            let (_, slot) =
+                config.roots.iter_mut().find(|(id, _)| id == shard).expect("a shard of its");
+            let slot = slot.as_mut().expect("used before");
+            slot.root = root.map(|(block, checksum)| BlockPtr { block, checksum });
+            (slot.height, slot.next_sequence) = (*height, *next_sequence);
+            (slot.inodes, slot.used_blocks, slot.generation) = (*inodes, *blocks, number);
+        }
+        for (chunk, shard) in &written.claimed {
+            let owned = config.owned_chunks.entry(*shard).or_default();
+            owned.push(*chunk);
+            owned.sort_unstable();
+        }
+        for owned in config.owned_chunks.values_mut() {
+            owned.retain(|chunk| !written.released.contains(chunk));
+        }
     }
 
     pub fn ask(&mut self, request: Request) -> Option<Answer> {
@@ -444,6 +521,12 @@ impl Bench {
         let header = RequestHeader { seq: self.seq, payload_len: 100, ..Default::default() };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
+    }
+
+    /// What was asked last is in its slot still, or again.
+    pub fn ask_again(&mut self, request: Request) -> Option<Answer> {
+        self.seq -= 1;
+        self.ask(request)
     }
 
     pub fn call(&mut self, request: Request) -> Answer {

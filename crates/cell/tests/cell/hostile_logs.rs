@@ -51,7 +51,8 @@ fn what_cannot_be_read_behind_a_log_is_in_nobodys_way() {
     // More than a block of them.
     let long = vec![linked[0].clone(); 100];
     let serves = |records: &[(Vec<Step>, Cause)], unreadable: &[u64]| {
-        let mut bench = Bench::with_unreadable(&Image::new(), records, unreadable);
+        let blocks: Vec<_> = unreadable.iter().map(|at| LOG.start.offset(*at)).collect();
+        let mut bench = Bench::with_unreadable(&Image::new(), records, &blocks);
         assert_eq!(bench.is_ready(), bench.broken.is_empty());
         if !bench.is_ready() {
             return false;

@@ -1,8 +1,9 @@
 //! What a log has room for, and what a successor finds in it.
 
-use warren_base::limits::BLOCK_SIZE;
-use warren_base::{ClientId, Errno, Ino, Lsn, ShardId, TxnId};
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::{BlockNo, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
 use warren_cell::{Event, PeerBody};
+use warren_disk::{Key, Value, Xattr};
 use warren_pool::PoolMessage;
 use warren_proto::control::Order;
 use warren_proto::{
@@ -211,6 +212,45 @@ fn one_client_leaves_others_room_for_opens_and_locks() {
     }
 }
 
+#[test]
+fn the_last_answers_outlive_two_deaths_and_a_checkpoint() {
+    let mut bench = Bench::new(&Image::new(), false);
+    bench.grants = false;
+    let handle = open(&mut bench);
+    // Each in a slot of its own: more than there is room for again.
+    for _ in 0..600 {
+        assert_eq!(bench.call(Request::Seek { handle, position: 7 }), Ok(Reply::Done));
+    }
+    let link = Request::Link { ino: FILE, dir: Ino::ROOT, name: name("l") };
+    let answer = bench.call(link.clone());
+    assert!(answer.is_ok());
+    bench.take_over();
+    bench.grant();
+    bench.take_over();
+    let again = bench.ask_again(link);
+    assert!(matches!(again, Some(Ok(Reply::Entry(_)))), "it was executed twice: {again:?}");
+}
+
+#[test]
+fn what_a_checkpoint_holds_of_a_directory_half_reaped_is_one() {
+    let mut image = Image::new();
+    let gone = Ino(DIR.0 + 1);
+    image.inode(gone, FileKind::Directory, 0);
+    image.part(gone, 0, 0);
+    image.put(1, Key::orphan(gone), Value::Orphan);
+    for sub in 0..500 {
+        let xattr = Xattr { name: (*b"user.x").into(), value: [1; 50].into() };
+        image.put(1, Key::xattr(gone, sub), Value::Xattrs([xattr].into()));
+    }
+    // A leaf in the midst of them cannot be read.
+    let leaf = BlockNo(image.chunks[1] * CHUNK_BLOCKS + 6);
+    let mut bench = Bench::with_unreadable(&image, &[], &[leaf]);
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    let has = |key| bench.recorded(1, &key).is_some();
+    assert!(!has(Key::xattr(gone, 0)) && has(Key::xattr(gone, 499)), "half reaped");
+    assert!(has(Key::inode(gone)) && has(Key::part(gone, 0)));
+}
+
 fn blocks_free(bench: &mut Bench) -> u64 {
     match bench.call(Request::StatFs) {
         Ok(Reply::StatFs(volume)) => volume.blocks_free,
@@ -232,6 +272,30 @@ fn checkpoints_that_fail_do_not_use_the_device_up() {
     bench.fails = None;
     assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
     assert!(bench.call(create(Ino::ROOT, "b", FileKind::Regular)).is_ok());
+}
+
+#[test]
+fn where_a_checkpoint_that_was_given_up_still_writes_no_other_does() {
+    let mut bench = Bench::new(&Image::new(), false);
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    let free = blocks_free(&mut bench);
+    assert!(bench.call(create(Ino::ROOT, "a", FileKind::Regular)).is_ok());
+    bench.is_slow = true;
+    for attempt in 0..3 {
+        bench.begin_checkpoint();
+        let mut blocks = bench.blocks_under_way();
+        let count = blocks.len();
+        assert!(count > attempt, "it writes");
+        blocks.sort_unstable();
+        blocks.dedup();
+        assert_eq!(blocks.len(), count, "a block is being written twice");
+        bench.abandon();
+    }
+    bench.finish_writes();
+    for _ in 0..2 {
+        bench.begin_checkpoint();
+    }
+    assert!(free - blocks_free(&mut bench) <= 1);
 }
 
 #[test]
