@@ -443,11 +443,12 @@ impl Cell {
         {
             return Ok(Some((answer, 0)));
         }
-        if let Work::Request { request, .. } = &task.work
-            && request::may_log(request)
-            && !task.holds_locks()
-            && self.log.room(self.cache.dirty_pages()) == 0
-        {
+        let may_wait = match &task.work {
+            Work::Request { request, .. } => request::may_log(request) && !task.holds_locks(),
+            Work::Reap { .. } => true,
+            _ => false,
+        };
+        if may_wait && !self.log_has_room() {
             return Err(Stop::Wait(Wait::LogRoom));
         }
         match &task.work {
@@ -640,8 +641,12 @@ impl Cell {
             return;
         }
         self.clients.remove(&client);
-        self.log.note(&Step::Expelled { client });
-        for handle in self.opens.handles_of(client) {
+        let handles = self.opens.handles_of(client);
+        // Only those who have something to lose: clients that come and go must not fill the log.
+        if !handles.is_empty() || self.file_locks.count_of(client) > 0 {
+            self.log.note(&Step::Expelled { client });
+        }
+        for handle in handles {
             if self.opens.close(handle, client) == Ok(true) {
                 self.leases.revoke(&LeaseKey::Attr(handle.ino), out.memory);
                 self.start(Task::new(Work::Reap { ino: handle.ino }));

@@ -4,7 +4,7 @@
 //! then word leases revoked, then the trees changed. Nothing waits in the second part.
 
 use warren_base::{ClientId, Errno, Ino, Timestamp};
-use warren_disk::{Key, Part, TARGET_PIECE, Value, name_hash};
+use warren_disk::{Key, Kind, Part, TARGET_PIECE, Value, name_hash};
 use warren_proto::{Change, FileKind, LeaseKey, Step};
 
 use crate::cell::{Cell, Out};
@@ -261,7 +261,9 @@ impl Cell {
         }
     }
 
-    /// Frees what an inode without links and opens holds, some of it in each go.
+    /// Frees what an inode without links and opens holds, some of it in each go. Only the last of these is a step of
+    /// the log: who replays it finds the orphan as the last checkpoint has it, and begins anew. The blocks are held
+    /// until a checkpoint counts that lacks them.
     pub(crate) fn reap<M: Memory>(
         &mut self,
         ino: Ino,
@@ -285,7 +287,8 @@ impl Cell {
             self.step(Step::Reaped { ino }, out);
             return Ok(());
         }
-        for (key, value) in belongings {
+        // A checkpoint may hold what is left: of a directory its part, without which it would be none.
+        for (key, value) in belongings.into_iter().filter(|(key, _)| key.kind != Kind::Part) {
             if let Value::Extent(extent) = &value {
                 (0..extent.len()).for_each(|at| shard.space.free(extent.start.offset(at)));
             }

@@ -7,8 +7,9 @@
 //!    the checkpoint holds. The writes are issued; requests go on, transactions do not yet (another
 //!    cell may not have come to this point).
 //! 3. All writes done: `Written` is reported with the new roots.
-//! 4. `Switched`: blocks freed before step 2 may be used again. `Failed`: they stay held, and
-//!    everything is dirty enough to be written again by the next checkpoint.
+//! 4. `Switched`: blocks freed before step 2 may be used again. `Failed`: they stay held, everything is
+//!    dirty enough to be written again by the next checkpoint, and what the trees were given for this one may be
+//!    used again, unless it is not known which superblock counts.
 
 use std::collections::BTreeSet;
 
@@ -57,8 +58,8 @@ pub(crate) struct Checkpoint {
     written: Written,
     /// From where the log counts once it is durable.
     log_start: Lsn,
-    /// The shards whose trees were written, which must be written again if it fails.
-    roots: Vec<ShardId>,
+    /// The shards whose trees were written, which must be written again if it fails, and where.
+    roots: Vec<(ShardId, Vec<BlockNo>)>,
     /// Whether free chunks are to be counted.
     count: bool,
     /// Transactions of others that were made here before the state was fixed.
@@ -268,7 +269,7 @@ impl Cell {
             inodes: shard.inodes,
             blocks: shard.space.used_blocks(),
         });
-        self.checkpoint.roots.push(id);
+        self.checkpoint.roots.push((id, places));
         self.io.queue_nodes(nodes);
         Ok(())
     }
@@ -311,7 +312,7 @@ impl Cell {
         if self.checkpoint.number != number {
             return;
         }
-        for id in std::mem::take(&mut self.checkpoint.roots) {
+        for (id, _) in std::mem::take(&mut self.checkpoint.roots) {
             let chunks = self.shards.get_mut(&id).expect("owned").space.switched();
             self.give_chunks(chunks, out);
         }
@@ -334,7 +335,9 @@ impl Cell {
         if self.checkpoint.number != number {
             return;
         }
-        self.undo_checkpoint();
+        // Later ones are not even begun.
+        let may_count = broken && !self.log.is_last();
+        self.undo_checkpoint(may_count);
         if broken {
             self.hold_log_for_good(errno);
         }
@@ -350,21 +353,39 @@ impl Cell {
     /// It was given up: who waits for it waits for the next, which comes unasked.
     pub(crate) fn checkpoint_abandoned(&mut self, number: u64) {
         if self.checkpoint.number == number && self.checkpoint.phase != Phase::Idle {
-            self.undo_checkpoint();
+            self.undo_checkpoint(false);
             self.end_checkpoint();
             self.tasks.requeue(WaitKey::Checkpoint(number), WaitKey::NextCheckpoint);
         }
     }
 
-    fn undo_checkpoint(&mut self) {
-        for id in std::mem::take(&mut self.checkpoint.roots) {
+    /// Its superblock may be on the device, and come to count when the fleet is gone, if `may_count`.
+    fn undo_checkpoint(&mut self, may_count: bool) {
+        self.io.forget_queued_nodes();
+        for (id, mut places) in std::mem::take(&mut self.checkpoint.roots) {
             let shard = self.shards.get_mut(&id).expect("owned");
             shard.space.failed();
             // What was written may not be there: everything in memory is written again.
             shard.tree.soil_all();
             shard.changed = true;
+            places.sort_unstable();
+            for block in shard.tree.take_displaced() {
+                match places.binary_search(&block) {
+                    Ok(_) if !may_count => shard.space.retract(block),
+                    _ => shard.space.free(block),
+                }
+            }
         }
+        self.reclaim_retracted();
         self.replay.applied.append(&mut self.checkpoint.applied);
+    }
+
+    /// Blocks of checkpoints that failed may be used again once no node is being written: a late write would
+    /// overtake a new one.
+    pub(crate) fn reclaim_retracted(&mut self) {
+        if !self.io.writes_nodes() {
+            self.shards.values_mut().for_each(|shard| shard.space.reclaim());
+        }
     }
 
     fn end_checkpoint(&mut self) {
@@ -458,7 +479,7 @@ impl Cell {
     /// Whether log and shard have room to place every dirty page and then, when that has failed, once more.
     fn may_place_twice(&self, id: ShardId) -> bool {
         let (all, own) = (self.cache.dirty_pages(), self.cache.dirty_pages_of(id));
-        self.log.room(2 * all) > 0 && self.shards[&id].room(2 * own) > 0
+        self.log_room(2 * all) > 0 && self.shards[&id].room(2 * own) > 0
     }
 
     /// Writes pages from `first` on to where they could not be written before, as the log says already. They

@@ -178,7 +178,7 @@ impl Cell {
     ) -> Result<(), Stop> {
         loop {
             let dirty = self.cache.dirty_pages_of(id);
-            if self.log.room(self.cache.dirty_pages()) == 0 && !task.holds_locks() {
+            if !self.log_has_room() && !task.holds_locks() {
                 return Err(Stop::Wait(Wait::LogRoom));
             }
             if self.shard_mut(id).room(dirty) >= need {

@@ -193,8 +193,7 @@ impl Cell {
             return;
         }
         let dirty = self.cache.dirty_pages_of(ino.shard());
-        let log = self.log.room(self.cache.dirty_pages());
-        if log == 0 || self.shards[&ino.shard()].room(dirty) < 32 {
+        if !self.log_has_room() || self.shards[&ino.shard()].room(dirty) < 32 {
             return;
         }
         // Nobody waits for this: a copy that cannot be revoked at once keeps its old time.

@@ -36,6 +36,8 @@ impl Held {
 pub(crate) struct FileLocks<T> {
     held: BTreeMap<Ino, Vec<Held>>,
     waiting: BTreeMap<Ino, Vec<(T, ClientId, LockSpec)>>,
+    /// How many are held, by whom.
+    counts: BTreeMap<ClientId, usize>,
 }
 
 /// What became of a wanted lock.
@@ -47,7 +49,7 @@ pub(crate) enum LockOutcome {
 
 impl<T: Copy + Eq> FileLocks<T> {
     pub(crate) fn new() -> Self {
-        Self { held: BTreeMap::new(), waiting: BTreeMap::new() }
+        Self { held: BTreeMap::new(), waiting: BTreeMap::new(), counts: BTreeMap::new() }
     }
 
     /// The first lock in the way of `spec`.
@@ -136,7 +138,8 @@ impl<T: Copy + Eq> FileLocks<T> {
     /// Replaces what the owner holds in the range by `spec`.
     fn set(&mut self, ino: Ino, client: ClientId, spec: LockSpec) {
         let held = self.held.entry(ino).or_default();
-        let mut rest = Vec::with_capacity(held.len() + 2);
+        let before = held.len();
+        let mut rest = Vec::with_capacity(before + 2);
         for lock in held.drain(..) {
             let own = lock.owner() == (client, spec.owner) && lock.spec.flavour == spec.flavour;
             if own && lock.spec.range.overlaps(spec.range) {
@@ -147,6 +150,12 @@ impl<T: Copy + Eq> FileLocks<T> {
         }
         if spec.lock != LockType::Unlock {
             rest.push(Held { client, spec });
+        }
+        // Nobody else's were changed.
+        let count = self.counts.entry(client).or_default();
+        *count = *count + rest.len() - before;
+        if *count == 0 {
+            self.counts.remove(&client);
         }
         if rest.is_empty() {
             self.held.remove(&ino);
@@ -188,7 +197,12 @@ impl<T: Copy + Eq> FileLocks<T> {
 
     /// How many locks are held.
     pub(crate) fn count(&self) -> usize {
-        self.held.values().map(Vec::len).sum()
+        self.counts.values().sum()
+    }
+
+    /// How many of them are the client's.
+    pub(crate) fn count_of(&self, client: ClientId) -> usize {
+        self.counts.get(&client).copied().unwrap_or(0)
     }
 
     /// Every lock that is held.
@@ -208,6 +222,7 @@ impl<T: Copy + Eq> FileLocks<T> {
     /// Drops everything of a client. Returns the inodes on which others may go on.
     pub(crate) fn forget_client(&mut self, client: ClientId) -> Vec<Ino> {
         let mut freed = Vec::new();
+        self.counts.remove(&client);
         self.held.retain(|ino, held| {
             let before = held.len();
             held.retain(|lock| lock.client != client);

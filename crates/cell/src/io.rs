@@ -85,6 +85,16 @@ impl Io {
         self.writes == 0 && self.node_writes.is_empty()
     }
 
+    /// Whether a tree node is being written.
+    pub(crate) const fn writes_nodes(&self) -> bool {
+        self.node_frames > 0
+    }
+
+    /// Nobody needs the nodes any more that were not begun to be written.
+    pub(crate) fn forget_queued_nodes(&mut self) {
+        self.node_writes.clear();
+    }
+
     pub(crate) fn writes_under_way(&self) -> usize {
         self.writes
     }
@@ -289,6 +299,7 @@ impl Cell {
                 self.io.node_frames -= frames.len();
                 frames.into_iter().for_each(|frame| self.cache.give_frame(frame));
                 self.write_done(result);
+                self.reclaim_retracted();
             }
         }
         self.tasks.wake_all(WaitKey::Frames);

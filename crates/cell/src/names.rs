@@ -93,7 +93,7 @@ impl Cell {
     ) -> Result<Answer, Stop> {
         let client = task.client().expect("a request");
         if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
-            self.check_opens()?;
+            self.check_opens(client)?;
         }
         if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
             self.ready_to_open(attr.ino, *access, task, out)?;

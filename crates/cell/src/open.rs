@@ -1,5 +1,7 @@
 //! Open-file objects: what a handle stands for (Hare 3.4).
 
+use std::hash::Hash;
+
 use hashbrown::HashMap;
 use warren_base::{ClientId, Epoch, Errno, FixedState, Ino};
 use warren_proto::{AccessMode, Handle};
@@ -18,7 +20,19 @@ pub(crate) struct OpenFile {
 pub(crate) struct Opens {
     files: HashMap<Handle, OpenFile, FixedState>,
     counts: HashMap<Ino, u32, FixedState>,
+    by_client: HashMap<ClientId, u32, FixedState>,
     next: u64,
+}
+
+/// Whether it was the last of those that are counted so.
+fn one_less<K: Hash + Eq>(counts: &mut HashMap<K, u32, FixedState>, key: K) -> bool {
+    let count = counts.get_mut(&key).expect("an open file is counted");
+    *count -= 1;
+    let last = *count == 0;
+    if last {
+        counts.remove(&key);
+    }
+    last
 }
 
 impl Opens {
@@ -26,6 +40,7 @@ impl Opens {
         Self {
             files: HashMap::default(),
             counts: HashMap::default(),
+            by_client: HashMap::default(),
             next: (u64::from(epoch.0) << 40) + 1,
         }
     }
@@ -33,8 +48,7 @@ impl Opens {
     pub(crate) fn open(&mut self, ino: Ino, client: ClientId, access: AccessMode) -> Handle {
         let handle = Handle { ino, open: self.next };
         self.next += 1;
-        self.files.insert(handle, OpenFile { client, access, offset: 0, read_end: 0 });
-        *self.counts.entry(ino).or_default() += 1;
+        self.restore(handle, client, access, 0);
         handle
     }
 
@@ -57,13 +71,8 @@ impl Opens {
     pub(crate) fn close(&mut self, handle: Handle, client: ClientId) -> Result<bool, Errno> {
         self.get(handle, client)?;
         self.files.remove(&handle);
-        let count = self.counts.get_mut(&handle.ino).expect("an open file is counted");
-        *count -= 1;
-        let last = *count == 0;
-        if last {
-            self.counts.remove(&handle.ino);
-        }
-        Ok(last)
+        one_less(&mut self.by_client, client);
+        Ok(one_less(&mut self.counts, handle.ino))
     }
 
     /// An object as a log tells of it.
@@ -77,6 +86,7 @@ impl Opens {
         let file = OpenFile { client, access, offset, read_end: 0 };
         if self.files.insert(handle, file).is_none() {
             *self.counts.entry(handle.ino).or_default() += 1;
+            *self.by_client.entry(client).or_default() += 1;
         }
     }
 
@@ -90,6 +100,11 @@ impl Opens {
 
     pub(crate) fn count(&self) -> usize {
         self.files.len()
+    }
+
+    /// How many of them are the client's.
+    pub(crate) fn count_of(&self, client: ClientId) -> usize {
+        self.by_client.get(&client).map_or(0, |count| *count as usize)
     }
 
     /// All of them, in order.

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use warren_base::limits::{BLOCK_SIZE, PEER_MESSAGE_MAX};
+use warren_base::limits::{BLOCK_SIZE, BODY_MAX, PEER_MESSAGE_MAX};
 use warren_base::{CellId, Errno, Instant, Lsn, TxnId};
 use warren_disk::{LogArea, RECORD_ALIGN, RECORD_HEADER, RECORD_MAX, seal_record};
 use warren_proto::{Cause, Change, Executed, PeerReply, PeerRequest, Step, Wire};
@@ -43,6 +43,9 @@ use crate::task::{Task, WaitKey, Work};
 const RESERVE: u64 = 4 * RECORD_MAX as u64;
 /// Bytes that a dirty page will want when it is placed: at worst a record of its own.
 const PER_DIRTY_PAGE: u64 = 104;
+/// Bytes that a transaction under way may still want: what it decides or makes here, with names, the target of
+/// a symlink and an answer, and that it is over.
+const PER_TXN: u64 = BODY_MAX as u64;
 /// Bytes of the longest step of a session's snapshot, with its share of a record's header.
 const SESSION_STEP: u64 = 64;
 /// Blocks of one write of the log.
@@ -179,6 +182,8 @@ pub(crate) struct OpLog {
     /// What records rest on in each other cell's log and is not known to be durable there, rising in all
     /// respects.
     depends: BTreeMap<CellId, VecDeque<Rest>>,
+    /// Up to where other cells' logs were heard of and are not named in this one: the next record names them.
+    heard: BTreeMap<CellId, Lsn>,
     /// Up to where each other cell's log is named in this one, and up to where it is durable.
     named: BTreeMap<CellId, Lsn>,
     hardened: BTreeMap<CellId, Lsn>,
@@ -220,6 +225,7 @@ impl OpLog {
             placing: BTreeMap::new(),
             data_written: false,
             depends: BTreeMap::new(),
+            heard: BTreeMap::new(),
             named: BTreeMap::new(),
             hardened: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -267,6 +273,11 @@ impl OpLog {
         self.faulty && !self.is_last
     }
 
+    /// Whether no checkpoint comes any more.
+    pub(crate) const fn is_last(&self) -> bool {
+        self.is_last
+    }
+
     /// Where the last snapshot of the session begins, if nothing was logged since.
     pub(crate) fn snapshot(&self) -> Option<Lsn> {
         (self.snapshot.end == self.end).then_some(self.snapshot.start)
@@ -298,11 +309,13 @@ impl OpLog {
         (FrameNo(self.first.0 + block as u32), at)
     }
 
-    /// Bytes that may still be logged, with room for what `dirty` pages will want.
-    pub(crate) fn room(&self, dirty: usize) -> u64 {
+    /// Bytes that may still be logged, with room for what `dirty` pages and so many transactions will want.
+    pub(crate) fn room(&self, dirty: usize, txns: usize) -> u64 {
         let used = self.end.0 - self.start.0;
         let session = self.session_bytes() + self.unanswered_bytes();
-        let promised = RESERVE + session + PER_DIRTY_PAGE * dirty as u64;
+        // A few are in the reserve.
+        let txns = (PER_TXN * txns as u64).saturating_sub(RESERVE / 2);
+        let promised = RESERVE + session + txns + PER_DIRTY_PAGE * dirty as u64;
         self.area.bytes().saturating_sub(used + promised)
     }
 
@@ -350,15 +363,23 @@ impl OpLog {
         self.after.push(after);
     }
 
-    /// Notes that what comes now may rest on another cell's log.
+    /// What comes now may rest on another cell's log. That is told by the next record, whatever it is for: what
+    /// leads to none changes nothing, and however much a cell hears, its log does not grow by it.
     pub(crate) fn depend(&mut self, cell: CellId, lsn: Lsn) {
         let known = |points: &BTreeMap<CellId, Lsn>| points.get(&cell).is_some_and(|at| *at >= lsn);
-        if lsn == Lsn(0) || known(&self.named) || known(&self.hardened) {
+        if lsn == Lsn(0) || known(&self.named) || known(&self.hardened) || known(&self.heard) {
             return;
         }
-        self.named.insert(cell, lsn);
-        self.note(&Step::Depends { cell, lsn });
-        self.await_point(cell, self.end, lsn);
+        self.heard.insert(cell, lsn);
+    }
+
+    /// The record that is being made names what was heard of.
+    fn name_heard(&mut self) {
+        for (cell, lsn) in std::mem::take(&mut self.heard) {
+            self.named.insert(cell, lsn);
+            self.note(&Step::Depends { cell, lsn });
+            self.await_point(cell, self.end, lsn);
+        }
     }
 
     fn await_point(&mut self, cell: CellId, at: Lsn, lsn: Lsn) {
@@ -434,6 +455,7 @@ impl OpLog {
 
     /// Puts the noted steps into the log as one record, and does what waited for that.
     fn append<M: Memory>(&mut self, cause: Cause, memory: &mut M) {
+        self.name_heard();
         cause.encode(&mut self.record);
         let (lsn, steps) = (self.end, std::mem::take(&mut self.steps));
         seal_record(&mut self.record, lsn, self.incarnation, steps);
@@ -473,15 +495,27 @@ impl OpLog {
 }
 
 impl Cell {
-    /// Makes a record of what was noted since the last, if anything was.
+    /// Whether anything may be logged that can wait.
+    pub(crate) fn log_has_room(&self) -> bool {
+        self.log_room(self.cache.dirty_pages()) > 0
+    }
+
+    /// Bytes that may still be logged if so many pages are dirty.
+    pub(crate) fn log_room(&self, dirty: usize) -> u64 {
+        self.log.room(dirty, self.participants.len() + self.live_txns.len())
+    }
+
+    /// Makes a record of what was noted since the last, if anything was. What a transaction decides is in the
+    /// record of the request that it answers.
     pub(crate) fn seal<M: Memory>(&mut self, cause: Cause, out: &mut Out<'_, M>) {
         if self.log.steps > 0 || self.log.decided.is_some() {
             assert!(!self.replay.needs_image(), "a record over what is to be replayed");
             let cause = match (self.log.decided.take(), cause) {
+                (None, cause) => cause,
                 (Some((txn, others)), Cause::Request(request)) => {
                     Cause::Decided { txn, request, others }
                 }
-                (_, cause) => cause,
+                (Some((txn, _)), cause) => panic!("{txn:?} is decided by {cause:?}"),
             };
             self.log.append(cause, out.memory);
         }

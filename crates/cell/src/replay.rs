@@ -11,6 +11,10 @@
 //! After the end of a process alone its image is whole: the successor replays it to its end at once, dirty
 //! pages come back from their frames, and the rest is the same from "resend" on (`loss.rs`).
 //!
+//! Of the log on the device no more is needed than tells where it ends: what cannot be read behind that is in
+//! nobody's way. Where it may go on in a block that cannot be read there may be a record that was answered for, and
+//! the recovery is refused.
+//!
 //! Invariants:
 //! * Nothing is served before every transaction that a peer has decided is made here too, for its keys
 //!   are not locked any more, and before everybody has made those that were decided here.
@@ -22,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Lsn, TxnId};
-use warren_disk::{RECORD_MAX, RawRecord, read_record};
+use warren_disk::{FoundRecord, RawRecord, find_record, read_record};
 use warren_proto::control::Report;
 use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, Wire};
 
@@ -35,7 +39,7 @@ use crate::task::{Stop, Task, Wait, Work};
 use crate::txn::Committing;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Blocks of the log that are read at a time.
+/// Blocks of the log that are read at a time, as long as all can be read.
 const LOAD_BLOCKS: u64 = 256;
 
 /// What a cell is to recover from.
@@ -78,8 +82,9 @@ struct Taking {
 pub(crate) struct Replay {
     kind: Recovery,
     phase: Phase,
-    /// Blocks of the image are loaded up to here.
+    /// Blocks of the image are loaded up to here, so many at a time.
     loaded: Lsn,
+    blocks_a_read: u64,
     /// Where the next record begins, while the log is scanned and again while it is replayed.
     at: Lsn,
     end: Lsn,
@@ -93,8 +98,8 @@ pub(crate) struct Replay {
     taking: Option<Taking>,
     /// The frames that the predecessor's table names have been set aside.
     frames_kept: bool,
-    /// The last request of each slot that the log says was executed.
-    executed: BTreeMap<SlotRef, (u32, Answer)>,
+    /// The last request of each slot that the log says was executed, and where it says so.
+    executed: BTreeMap<SlotRef, (u32, Answer, Lsn)>,
     /// Transactions decided here that some cell may not have heard of.
     decided: BTreeMap<TxnId, Vec<Change>>,
     /// Transactions of others whose changes are made here.
@@ -121,6 +126,7 @@ impl Replay {
             kind,
             phase,
             loaded: start,
+            blocks_a_read: LOAD_BLOCKS,
             at: start,
             end: start,
             depends: Vec::new(),
@@ -206,10 +212,24 @@ impl Cell {
         read_record(self.replay.at, limit, log.incarnation, copy)
     }
 
+    /// The next record in what is loaded.
+    fn find_record<M: Memory>(&self, memory: &M) -> FoundRecord {
+        let log = &self.log;
+        let copy = |at, into: &mut [u8]| log.copy_out(at, into, memory);
+        find_record(self.replay.at, self.replay.loaded, log.incarnation, copy)
+    }
+
     /// Reads on, unless the log's end has been found.
     fn load_log<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         let limit = Lsn(self.log.start().0 + self.log.area().bytes());
-        while let Some(record) = self.read_record(self.replay.loaded, out.memory) {
+        loop {
+            let record = match self.find_record(out.memory) {
+                FoundRecord::Record(record) => record,
+                FoundRecord::Beyond if self.replay.loaded < limit => {
+                    return self.load_blocks(limit, out);
+                }
+                FoundRecord::Beyond | FoundRecord::None => break,
+            };
             let Some((steps, _)) = parse(&record) else { break };
             for step in steps {
                 if let Step::Depends { cell, lsn } = step {
@@ -217,10 +237,6 @@ impl Cell {
                 }
             }
             (self.replay.at, self.replay.end) = (record.end, record.end);
-        }
-        let certain = self.replay.at.0 + RECORD_MAX as u64 + BLOCK;
-        if self.replay.loaded < limit && self.replay.loaded.0 < certain {
-            return self.load_blocks(limit, out);
         }
         self.replay.phase = Phase::Cutting;
         let (cell, lsn) = (self.id, self.replay.end);
@@ -231,7 +247,7 @@ impl Cell {
         let (from, area) = (self.replay.loaded, self.log.area());
         let (place, _) = area.place(from);
         let left = (limit.0 - from.0) / BLOCK;
-        let count = LOAD_BLOCKS.min(left).min(area.blocks - place);
+        let count = self.replay.blocks_a_read.min(left).min(area.blocks - place);
         let first = self.log.place(from).0.0;
         let frames: Vec<FrameNo> = (first..first + count as u32).map(FrameNo).collect();
         let io = self.new_io();
@@ -239,13 +255,18 @@ impl Cell {
         out.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
     }
 
-    /// Blocks of the log came, up to `lsn`. What cannot be read may have been answered for.
+    /// Blocks of the log came, up to `lsn`. What is needed and cannot be read may have been answered for.
     pub(crate) fn log_loaded<M: Memory>(
         &mut self,
         lsn: Lsn,
         result: Result<(), Errno>,
         out: &mut Out<'_, M>,
     ) {
+        if result.is_err() && lsn.0 > self.replay.loaded.0 + BLOCK {
+            // One of them, perhaps behind the end of the log.
+            self.replay.blocks_a_read = 1;
+            return self.load_log(out);
+        }
         if let Err(errno) = result {
             let (cell, shard) = (self.id, self.shards.ids()[0]);
             return out.effects.push(Effect::Report(Report::Broken { cell, shard, errno }));
@@ -337,7 +358,7 @@ impl Cell {
 
     fn note_executed(&mut self, executed: Executed) {
         let from = SlotRef { client: executed.client, slot: executed.slot };
-        self.replay.executed.insert(from, (executed.seq, executed.answer));
+        self.replay.executed.insert(from, (executed.seq, executed.answer, self.replay.at));
     }
 
     fn replay_steps<M: Memory>(
@@ -553,24 +574,27 @@ impl Cell {
             return None;
         }
         match self.replay.executed.remove(&from) {
-            Some((known, answer)) if known == seq => Some(answer),
+            Some((known, answer, _)) if known == seq => Some(answer),
             _ => None,
         }
     }
 
     /// Answers of a predecessor that were not asked for again: their clients have them, or are gone.
     pub fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
-        self.replay.executed.iter().map(|(slot, (seq, answer))| (*slot, *seq, answer))
+        self.replay.executed.iter().map(|(slot, (seq, answer, _))| (*slot, *seq, answer))
     }
 
-    /// The same, to be logged anew in so many bytes with what every record takes.
+    /// The same, to be logged anew in so many bytes with what every record takes. An answer that was not given is
+    /// of the last turn of whoever died: of more than there is room for the last count, in their order.
     pub(crate) fn unanswered_within(&self, bytes: u64) -> Vec<Executed> {
         const PER_RECORD: u64 = 64;
         let mut left = bytes;
-        let executed = self.unanswered().map(|(from, seq, answer)| Executed {
+        let mut latest: Vec<_> = self.replay.executed.iter().collect();
+        latest.sort_unstable_by_key(|(_, (.., at))| Reverse(*at));
+        let executed = latest.into_iter().map(|(from, (seq, answer, _))| Executed {
             client: from.client,
             slot: from.slot,
-            seq,
+            seq: *seq,
             answer: answer.clone(),
         });
         let fits = |request: &Executed| {
@@ -579,7 +603,9 @@ impl Cell {
             left = left.saturating_sub(size);
             fits
         };
-        executed.take_while(fits).collect()
+        let mut kept: Vec<Executed> = executed.take_while(fits).collect();
+        kept.reverse();
+        kept
     }
 
     /// Opens, offsets and locks, as the steps of the session tell of them.

@@ -340,16 +340,19 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
         permission::check_open(who, &self.living(ino)?.attr, access)?;
-        self.check_opens()?;
-        self.ready_to_open(ino, access, task, out)?;
         let client = task.client().expect("a request");
+        self.check_opens(client)?;
+        self.ready_to_open(ino, access, task, out)?;
         done(Reply::Opened(self.open_now(ino, access, who, client, out)))
     }
 
-    /// Whether another file can be open: all that are must fit a snapshot of the session.
-    pub(crate) fn check_opens(&self) -> Result<(), Errno> {
-        let room = self.opens.count() + self.file_locks.count() < self.log.session_max();
-        if room { Ok(()) } else { Err(Errno::ENFILE) }
+    /// Whether the client can have another file open, or lock held: those of all clients must fit a snapshot of
+    /// the session, and each leaves as much room to others as it takes itself.
+    pub(crate) fn check_opens(&self, client: ClientId) -> Result<(), Errno> {
+        let all = self.opens.count() + self.file_locks.count();
+        let own = self.opens.count_of(client) + self.file_locks.count_of(client);
+        let free = self.log.session_max().saturating_sub(all);
+        if own < free { Ok(()) } else { Err(Errno::ENFILE) }
     }
 
     /// What an open has to wait for: emptying the file.
@@ -396,7 +399,7 @@ impl Cell {
         let lsn = match task.durable {
             Some(lsn) => lsn,
             None => {
-                if self.log.room(self.cache.dirty_pages()) == 0 {
+                if !self.log_has_room() {
                     return Err(Stop::Wait(Wait::LogRoom));
                 }
                 self.cover_file(ino, out)?;
@@ -498,7 +501,7 @@ impl Cell {
         self.living(ino)?;
         let client = task.client().expect("a request");
         let grows = spec.lock != LockType::Unlock || self.file_locks.splits(ino, client, spec);
-        if grows && self.check_opens().is_err() {
+        if grows && self.check_opens(client).is_err() {
             return Err(Errno::ENOLCK.into());
         }
         let gives_up = self.file_locks.gives_up(ino, client, spec);

@@ -163,12 +163,7 @@ impl Shard {
         let Some(inode) = self.inode(ino)? else { return Ok(None) };
         let mut value = InodeValue { attr: attr_of(ino, inode), parent: inode.parent, entries: 0 };
         if inode.kind == FileKind::Directory {
-            let part = match self.part(ino)? {
-                Some(part) => part,
-                // It is being reaped.
-                None if inode.nlink == 0 => return Ok(Some(value)),
-                None => return Err(Errno::EIO.into()),
-            };
+            let part = self.part(ino)?.ok_or(Errno::EIO)?;
             value.entries = part.entries;
             value.attr.nlink = value.attr.nlink.saturating_add(part.subdirs);
             value.attr.mtime = part.mtime;

@@ -6,7 +6,8 @@
 //! * Every block is used, held or free, and `free` counts the free ones.
 //!
 //! Order of a checkpoint: [`Space::seal`] (what was freed before it comes back with this checkpoint),
-//! then [`Space::switched`] or [`Space::failed`].
+//! then [`Space::switched`] or [`Space::failed`]. What the tree was given for one that failed is retracted: no
+//! durable root names it, and it comes back once nothing is being written there any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +37,8 @@ pub(crate) struct Space {
     /// Came since the last `seal`, and before it but not yet durably.
     claimed: Vec<u64>,
     sealed_claims: Vec<u64>,
+    /// Given for a checkpoint that failed, and perhaps still being written.
+    retracted: BTreeSet<BlockNo>,
     /// [`crate::Plant::ReuseBlocks`].
     reuses: bool,
 }
@@ -156,6 +159,26 @@ impl Space {
         self.stale.insert(number);
     }
 
+    /// Takes back a block that was handed out for a checkpoint that failed: it is held until [`Self::reclaim`].
+    pub(crate) fn retract(&mut self, block: BlockNo) {
+        let (number, bit) = split(block);
+        let chunk = self.chunks.get_mut(&number).expect("it was handed out");
+        chunk.used &= !bit;
+        chunk.held |= bit;
+        self.used -= 1;
+        self.stale.insert(number);
+        self.retracted.insert(block);
+    }
+
+    /// Nothing is written any more to what was retracted.
+    pub(crate) fn reclaim(&mut self) {
+        for block in std::mem::take(&mut self.retracted) {
+            let (number, bit) = split(block);
+            self.chunks.get_mut(&number).expect("such a chunk stays").held &= !bit;
+            self.free += 1;
+        }
+    }
+
     /// Takes a used block for free: [`crate::Plant::DoubleAllocate`].
     pub(crate) fn lose(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
@@ -190,9 +213,10 @@ impl Space {
             empty.extend(unused.map(|(number, _)| *number));
         }
         for number in empty {
-            let Some(chunk) = self.chunks.get(&number).filter(|chunk| chunk.used == 0) else {
-                continue;
-            };
+            let blocks = BlockNo(number * CHUNK_BLOCKS)..BlockNo((number + 1) * CHUNK_BLOCKS);
+            let is_written = self.retracted.range(blocks).next().is_some();
+            let unused = |chunk: &&Chunk| chunk.used == 0 && !is_written;
+            let Some(chunk) = self.chunks.get(&number).filter(unused) else { continue };
             let free = u64::from(chunk.held.count_zeros());
             if self.free >= free + keep.max(FREE_MIN) {
                 self.chunks.remove(&number);
@@ -292,6 +316,25 @@ mod tests {
         assert_eq!((space.free_blocks(), space.used_blocks()), (1, CHUNK_BLOCKS - 1));
         assert!(space.uses(blocks[4]) && !space.uses(blocks[5]));
         assert_eq!(space.alloc(), Some(blocks[5]));
+    }
+
+    #[test]
+    fn a_retracted_block_is_free_when_it_is_reclaimed_and_keeps_its_chunk_until_then() {
+        let mut space = space();
+        space.claim(9);
+        space.cursor = 9;
+        let block = space.alloc().unwrap();
+        assert_eq!(block, BlockNo(9 * CHUNK_BLOCKS));
+        let other = space.alloc().unwrap();
+        space.retract(block);
+        space.free(other);
+        assert!(!space.uses(block) && !space.is_free(block));
+        space.depart(0);
+        assert!(space.departing().is_empty());
+        space.reclaim();
+        assert!(space.is_free(block) && !space.is_free(other));
+        space.depart(0);
+        assert_eq!(space.departing(), [9]);
     }
 
     #[test]

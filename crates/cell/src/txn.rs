@@ -467,7 +467,7 @@ impl Cell {
             }
             PeerRequest::AllSaid => self.all_said(from, out),
             // A checkpoint makes room, and that waits for transactions: this one has to begin anew.
-            PeerRequest::Prepare { txn, .. } if self.log.room(self.cache.dirty_pages()) == 0 => {
+            PeerRequest::Prepare { txn, .. } if !self.log_has_room() => {
                 self.send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN }, out);
             }
             PeerRequest::Prepare { txn, client, keys } => {

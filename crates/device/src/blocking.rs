@@ -30,7 +30,7 @@ impl Blocking {
     fn submit(&mut self, token: u64, transfer: Option<Transfer>) {
         match transfer {
             Some(transfer) => self.submitted.push_back(transfer),
-            None => self.refused.push(Done { token, result: Err(Errno::EIO) }),
+            None => self.refused.push(Done { token, result: Err(Errno::EIO), flush: false }),
         }
     }
 
@@ -98,7 +98,7 @@ impl Device for Blocking {
         done.append(&mut self.refused);
         while let Some(mut transfer) = self.submitted.pop_front() {
             let result = self.carry_out(&mut transfer);
-            done.push(Done { token: transfer.token, result });
+            done.push(transfer.done(result));
         }
         Ok(())
     }

@@ -79,7 +79,11 @@ fn wake() -> (OwnedFd, OwnedFd) {
 }
 
 fn ok(token: u64) -> Done {
-    Done { token, result: Ok(()) }
+    Done { token, result: Ok(()), flush: false }
+}
+
+fn flushed(token: u64) -> Done {
+    Done { flush: true, ..ok(token) }
 }
 
 fn scattered_frames_round_trip(device: &mut dyn Device) {
@@ -89,7 +93,7 @@ fn scattered_frames_round_trip(device: &mut dyn Device) {
     assert_eq!(device.in_flight(), 1);
     assert_eq!(wait_all(device), [ok(1)]);
     device.submit_flush(2);
-    assert_eq!(wait_all(device), [ok(2)]);
+    assert_eq!(wait_all(device), [flushed(2)]);
     let mut back = frames(10, |_| 0);
     // Backwards, one by one, so that nothing is merged.
     for i in (0..10).rev() {
@@ -118,8 +122,8 @@ fn what_is_written_through_is_there(device: &mut dyn Device) {
             device.submit_write_through(3, BlockNo(end - 1), &raw);
         }
         device.submit_flush(4);
-        let beyond = Done { token: 3, result: Err(Errno::EIO) };
-        assert_eq!(wait_all(device), [ok(1), ok(2), beyond, ok(4)]);
+        let beyond = Done { result: Err(Errno::EIO), ..ok(3) };
+        assert_eq!(wait_all(device), [flushed(1), flushed(2), beyond, flushed(4)]);
         let mut back = frames(3, |_| 0);
         read(device, 5, u64::from(round), &mut back);
         assert_eq!(wait_all(device), [ok(5)]);
@@ -145,7 +149,7 @@ fn beyond_the_end_is_eio(device: &mut dyn Device) {
     let end = device.len_blocks();
     write(device, 1, end - 1, &mut two);
     read(device, 2, u64::MAX, &mut two[..1]);
-    let eio = |token| Done { token, result: Err(Errno::EIO) };
+    let eio = |token| Done { result: Err(Errno::EIO), ..ok(token) };
     assert_eq!(wait_all(device), [eio(1), eio(2)]);
 }
 
@@ -212,7 +216,7 @@ fn random_work(device: &mut dyn Device) {
         let mut out = frames(len, |i| round.wrapping_mul(i as u8));
         write(device, 0, start as u64, &mut out);
         device.submit_flush(1);
-        assert_eq!(wait_all(device), [ok(0), ok(1)]);
+        assert_eq!(wait_all(device), [ok(0), flushed(1)]);
         (0..len).for_each(|i| model[start + i] = round.wrapping_mul(i as u8));
         let mut back = frames(256, |_| 1);
         read(device, 2, 0, &mut back);

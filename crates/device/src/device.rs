@@ -14,6 +14,9 @@ pub struct Done {
     /// What the submitter named it.
     pub token: u64,
     pub result: Result<(), Errno>,
+    /// It was a flush that ended it, by itself or behind a write. If that has failed, what anybody has written to
+    /// the device may be lost.
+    pub flush: bool,
 }
 
 /// Reads, writes and flushes blocks, in no order but the submitter's waiting for [`Done`]. Short
@@ -49,7 +52,8 @@ pub trait Device: Send {
     unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]);
 
     /// Makes durable every write that was `Done` before this call. After a failed flush none of
-    /// them can be relied on (the kernel may have dropped the dirty pages).
+    /// them can be relied on (the kernel may have dropped the dirty pages), nor what others have written: of
+    /// their own flushes none says so.
     fn submit_flush(&mut self, token: u64);
 
     /// Requests submitted and not yet reported done.

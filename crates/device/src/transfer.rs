@@ -3,6 +3,8 @@
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno};
 
+use crate::device::Done;
+
 /// Frames of one request, as Linux's `IOV_MAX`: 4 MiB.
 pub const FRAMES_MAX: usize = 1024;
 
@@ -108,6 +110,11 @@ impl Transfer {
         self.finished = self.iovecs.len();
         self.action = Action::Flush;
         self.advance(result)
+    }
+
+    /// What its submitter hears.
+    pub fn done(&self, result: Result<(), Errno>) -> Done {
+        Done { token: self.token, result, flush: self.action == Action::Flush }
     }
 
     fn retry(&mut self) -> Step {

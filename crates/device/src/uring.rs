@@ -85,7 +85,7 @@ impl Uring {
 
     fn submit(&mut self, token: u64, transfer: Option<Transfer>) {
         let Some(transfer) = transfer else {
-            self.refused.push(Done { token, result: Err(Errno::EIO) });
+            self.refused.push(Done { token, result: Err(Errno::EIO), flush: false });
             return;
         };
         let index = self.free.pop().unwrap_or_else(|| {
@@ -181,7 +181,7 @@ impl Uring {
         match step {
             Step::Again => self.backlog.push_front(index),
             Step::Done(result) => {
-                self.finished.push(Done { token: transfer.token, result });
+                self.finished.push(transfer.done(result));
                 self.transfers[index] = None;
                 self.free.push(index);
             }
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn an_error_of_either_part_of_a_write_through_is_heard_of_once() {
         let (read, write) = rustix::pipe::pipe().unwrap();
-        for (fd, errno) in [(write, Errno::EINVAL), (read, Errno::EBADF)] {
+        for (fd, errno, flush) in [(write, Errno::EINVAL, true), (read, Errno::EBADF, false)] {
             let mut device = Uring::new(PoolFile::of_descriptor(fd, 1)).unwrap();
             let frame = vec![0; BLOCK_SIZE];
             // SAFETY: the frame lives and is left alone until the device is dropped.
@@ -368,7 +368,7 @@ mod tests {
                 device.park(Some(Duration::from_secs(20))).unwrap();
                 device.poll(&mut done).unwrap();
             }
-            assert_eq!(done, [Done { token: 5, result: Err(errno) }]);
+            assert_eq!(done, [Done { token: 5, result: Err(errno), flush }]);
             assert_eq!(device.flying, 0);
         }
     }

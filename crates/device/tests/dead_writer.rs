@@ -1,6 +1,7 @@
-//! What a killed process has given the kernel still reaches the device, and its writer's lock lasts until
-//! then. Tried on a device that is as slow as the test wants: one file of FUSE, whose writes are answered
-//! when the test says so.
+//! What the kernel does, on which a fleet builds. What a killed process has given it still reaches the device, and
+//! its writer's lock lasts until then. And of a flush that fails hears who asked for it, and nobody else. Tried on a
+//! device that is as slow as the test wants: one file of FUSE, whose writes are answered when the test says so, and
+//! of whose flushes the first fails.
 //!
 //! This test has a `main` of its own because it is also the program that is killed. It needs root and
 //! `/dev/fuse`, and mounts only in a name space of its own.
@@ -52,7 +53,9 @@ fn main() -> ExitCode {
         println!("test a_dead_writer_keeps_its_lock_until_its_write_has_landed ({queue}) ...");
         a_dead_writer_keeps_its_lock_until_its_write_has_landed(queue);
     }
-    println!("\ntest result: ok. 2 passed; 0 failed");
+    println!("test of_a_flush_that_fails_nobody_else_is_told ...");
+    of_a_flush_that_fails_nobody_else_is_told();
+    println!("\ntest result: ok. 3 passed; 0 failed");
     ExitCode::SUCCESS
 }
 
@@ -124,6 +127,15 @@ fn a_dead_writer_keeps_its_lock_until_its_write_has_landed(queue: &str) {
     assert!(is_gone_within(&writer.0, PATIENCE));
 }
 
+/// So each cell shows the others that a flush of its has failed: their own would say that all is well.
+fn of_a_flush_that_fails_nobody_else_is_told() {
+    let device = SlowDevice::mount("flush");
+    let shared = open(&device.path);
+    let [one, other] = [(); 2].map(|()| shared.reopen().expect("an open file of its own"));
+    assert!(one.flush().is_err());
+    assert!(other.flush().is_ok() && shared.flush().is_ok() && one.flush().is_ok());
+}
+
 fn is_gone_within(child: &Child, time: Duration) -> bool {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("pidfd");
     let limit = Timespec::try_from(time).expect("a time");
@@ -189,11 +201,13 @@ const GETATTR: u32 = 3;
 const OPEN: u32 = 14;
 const READ: u32 = 15;
 const WRITE: u32 = 16;
+const FSYNC: u32 = 20;
 const FORGET: u32 = 2;
 const INIT: u32 = 26;
 const IN_HEADER: usize = 40;
 const ASYNC_READ: u32 = 1 << 0;
 const ASYNC_DIO: u32 = 1 << 15;
+const EIO: i32 = 5;
 const ENOSYS: i32 = 38;
 
 /// Answers the kernel. Every write waits to be let go; meanwhile other requests are answered.
@@ -201,12 +215,18 @@ fn serve(fuse: File, bytes: &Arc<Mutex<Vec<u8>>>, arrived: &Sender<()>, go: Rece
     let fuse = Arc::new(fuse);
     let go = Arc::new(Mutex::new(go));
     let mut buffer = vec![0; 1 << 20];
+    let mut flushes = 0;
     loop {
         let Ok(len) = (&*fuse).read(&mut buffer) else { return };
         let request = buffer[..len].to_vec();
         let (opcode, unique) = (u32_at(&request, 4), u64_at(&request, 8));
         let body = request[IN_HEADER..].to_vec();
         if opcode == FORGET {
+            continue;
+        }
+        if opcode == FSYNC {
+            flushes += 1;
+            reply(&fuse, unique, if flushes == 1 { Err(EIO) } else { Ok(Vec::new()) });
             continue;
         }
         if opcode != WRITE {

@@ -30,8 +30,8 @@ pub use inode::{Inode, MODE_MASK, Part};
 pub use key::{Key, Kind, name_hash};
 pub use layout::{Layout, ROOT_SLOT_SIZE, SlotPlace};
 pub use log::{
-    LOG_BLOCKS_MIN, LogArea, LogTable, LogTableError, RECORD_ALIGN, RECORD_HEADER, RECORD_MAX,
-    RawRecord, read_record, seal_record,
+    FoundRecord, LOG_BLOCKS_MIN, LogArea, LogTable, LogTableError, RECORD_ALIGN, RECORD_HEADER,
+    RECORD_MAX, RawRecord, find_record, read_record, seal_record,
 };
 pub use node::{BlockPtr, NODE_CAPACITY, NodeError, ROOT_HEIGHT_MAX, block_checksum};
 pub use region::{BadPage, Owner, RegionError, RegionMap};

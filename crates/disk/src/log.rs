@@ -216,28 +216,54 @@ pub struct RawRecord {
     pub body: Vec<u8>,
 }
 
+/// What lies in a log where a record may begin.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FoundRecord {
+    Record(RawRecord),
+    /// None begins there: the log ends.
+    None,
+    /// What lies before the limit does not tell.
+    Beyond,
+}
+
 /// Reads the record at `lsn` or behind it, `None` at the end of the log. `read` copies bytes of the log
 /// from a position on; the log holds no byte at or beyond `limit`.
 pub fn read_record(
     lsn: Lsn,
     limit: Lsn,
     incarnation: u64,
-    mut read: impl FnMut(Lsn, &mut [u8]),
+    read: impl FnMut(Lsn, &mut [u8]),
 ) -> Option<RawRecord> {
+    match find_record(lsn, limit, incarnation, read) {
+        FoundRecord::Record(record) => Some(record),
+        FoundRecord::None | FoundRecord::Beyond => None,
+    }
+}
+
+/// The same of a log of which only the bytes before `limit` are at hand.
+pub fn find_record(
+    lsn: Lsn,
+    limit: Lsn,
+    incarnation: u64,
+    mut read: impl FnMut(Lsn, &mut [u8]),
+) -> FoundRecord {
     let mut at = lsn;
     loop {
-        if at.0 + RECORD_HEADER as u64 > limit.0 {
-            return None;
+        if at.0 + RECORD_ALIGN as u64 > limit.0 {
+            return FoundRecord::Beyond;
         }
         let mut header = [0; RECORD_HEADER];
         read(at, &mut header[..RECORD_ALIGN]);
         if header[..RECORD_ALIGN] != [0; RECORD_ALIGN] {
-            return read_at(at, limit, incarnation, read);
+            return match at.0 + RECORD_HEADER as u64 > limit.0 {
+                true => FoundRecord::Beyond,
+                false => read_at(at, limit, incarnation, read).unwrap_or(FoundRecord::None),
+            };
         }
         let next = (at.0 + 1).next_multiple_of(BLOCK_SIZE as u64);
         // Only what was written to the device is padded, and that was not nothing.
         if at.0.is_multiple_of(BLOCK_SIZE as u64) {
-            return None;
+            return FoundRecord::None;
         }
         at = Lsn(next);
     }
@@ -248,17 +274,18 @@ fn read_at(
     limit: Lsn,
     incarnation: u64,
     mut read: impl FnMut(Lsn, &mut [u8]),
-) -> Option<RawRecord> {
+) -> Option<FoundRecord> {
     let mut header = [0; RECORD_HEADER];
     read(lsn, &mut header);
     let mut take = Take::new(&header);
     let (crc, len) = (take.u32()?, take.u32()? as usize);
     let (own, of, steps) = (take.u64()?, take.u64()?, take.u16()?);
-    let fits = (RECORD_HEADER..=RECORD_MAX).contains(&len)
-        && len.is_multiple_of(RECORD_ALIGN)
-        && lsn.0 + len as u64 <= limit.0;
+    let fits = (RECORD_HEADER..=RECORD_MAX).contains(&len) && len.is_multiple_of(RECORD_ALIGN);
     if !fits || own != lsn.0 || of != incarnation {
         return None;
+    }
+    if lsn.0 + len as u64 > limit.0 {
+        return Some(FoundRecord::Beyond);
     }
     let mut bytes = vec![0; len];
     read(lsn, &mut bytes);
@@ -266,7 +293,8 @@ fn read_at(
         return None;
     }
     let body = bytes.split_off(RECORD_HEADER);
-    Some(RawRecord { lsn, end: Lsn(lsn.0 + len as u64), steps, body })
+    let end = Lsn(lsn.0 + len as u64);
+    Some(FoundRecord::Record(RawRecord { lsn, end, steps, body }))
 }
 
 #[cfg(test)]
@@ -301,6 +329,25 @@ mod tests {
             bodies.push(record.body);
         }
         assert_eq!(bodies, [&b"one\0\0\0\0\0"[..], b"second\0\0", b"third\0\0\0"]);
+    }
+
+    #[test]
+    fn a_log_of_which_too_little_is_at_hand_does_not_end_there() {
+        let mut log = record(0, b"one");
+        let first = log.len() as u64;
+        log.extend(record(first, b"second"));
+        let second = log.len() as u64;
+        log.resize(2 * BLOCK_SIZE, 0);
+        let find =
+            |at: u64, limit: u64| find_record(Lsn(at), Lsn(limit), INCARNATION, reader(&log));
+        for limit in first..second {
+            assert_eq!(find(first, limit), FoundRecord::Beyond, "{limit}");
+        }
+        assert!(matches!(find(first, second), FoundRecord::Record(_)));
+        assert_eq!(find(second, BLOCK_SIZE as u64), FoundRecord::Beyond, "padded");
+        assert_eq!(find(second, BLOCK_SIZE as u64 + 8), FoundRecord::None);
+        let other = find_record(Lsn(0), Lsn(first), INCARNATION + 1, reader(&log));
+        assert_eq!(other, FoundRecord::None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, ToCell};
 use crate::process;
-use disk::Disk;
+use disk::{Disk, Finished};
 use intake::{ClientWork, Completion, Intake, Work};
 use memory::SharedMemory;
 use peers::Peers;
@@ -246,9 +246,12 @@ impl CellLoop {
         let mut dropped = self.gather_messages(Lane::Reply)?;
         self.disk.poll()?;
         while self.intake.takes_completions()
-            && let Some((io, result)) = self.disk.finished()
+            && let Some(done) = self.disk.finished()
         {
-            self.intake.push_completion(Completion::Io { io, result });
+            if done.flush && done.result.is_err() {
+                self.vitals.lose_flush();
+            }
+            self.intake.push_completion(Completion::Io(done));
         }
         if self.wake.is_some_and(|at| at <= now) && self.intake.takes_completions() {
             self.wake = None;
@@ -295,11 +298,20 @@ impl CellLoop {
                 self.vitals.add(Counter::PeerMessages, 1);
                 Event::Peer { from, message }
             }
-            Next::Reply(Completion::Io { io, result }) => Event::IoDone { io, result },
+            Next::Reply(Completion::Io(done)) => {
+                Event::IoDone { io: done.io, result: self.outcome(done) }
+            }
             Next::Reply(Completion::Timer) => Event::Tick,
             Next::Idle(never) => match never {},
         };
         self.apply(now, event)
+    }
+
+    /// How an I/O went. With a flush of another cell's that has failed the device may have lost what this cell had
+    /// written: the first of its own flushes that ends after that has failed too.
+    fn outcome(&mut self, done: Finished) -> Result<(), Errno> {
+        let is_lost = done.flush && self.peers.have_lost_flush();
+        done.result.and(if is_lost { Err(Errno::EIO) } else { Ok(()) })
     }
 
     /// Takes the slot's request and has it executed.

@@ -91,6 +91,8 @@ struct LoneFleet<'a> {
     /// Time runs only when there is nothing else to do.
     now: Instant,
     wake: Option<Instant>,
+    /// The first flush that failed.
+    flushed: Result<(), Errno>,
     ended: Option<Result<(), FleetError>>,
 }
 
@@ -119,6 +121,7 @@ impl<'a> LoneFleet<'a> {
             queue: VecDeque::new(),
             now: Instant(1),
             wake: None,
+            flushed: Ok(()),
             ended: None,
         };
         for (id, effects) in started {
@@ -160,9 +163,9 @@ impl<'a> LoneFleet<'a> {
                 Effect::Write { io, block, frames } => (io, self.write(id, block, &frames)),
                 Effect::WriteThrough { io, block, frames } => {
                     let written = self.write(id, block, &frames);
-                    (io, written.and_then(|()| self.pool.flush()))
+                    (io, written.and_then(|()| self.flush()))
                 }
-                Effect::Flush { io } => (io, self.pool.flush()),
+                Effect::Flush { io } => (io, self.flush()),
             };
             self.queue.push_back(Happening::Cell(id, Event::IoDone { io, result }));
         }
@@ -184,6 +187,12 @@ impl<'a> LoneFleet<'a> {
         self.pool.write(block, &bytes)
     }
 
+    /// What one flush has lost no other makes good, whoever asks for it.
+    fn flush(&mut self) -> Result<(), Errno> {
+        self.flushed = self.flushed.and_then(|()| self.pool.flush());
+        self.flushed
+    }
+
     fn tell_supervisor(&mut self, event: Heard) {
         let mut effects = Vec::new();
         let now = self.clock();
@@ -195,7 +204,7 @@ impl<'a> LoneFleet<'a> {
                     continue;
                 }
                 Said::Write { io, block, bytes } => (io, self.pool.write(block, &bytes)),
-                Said::Flush { io } => (io, self.pool.flush()),
+                Said::Flush { io } => (io, self.flush()),
                 Said::Wake(at) => {
                     self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
                     continue;

@@ -307,7 +307,7 @@ impl Shell<'_> {
                 self.pending.push_back(Event::IoDone { io, result });
             }
             Effect::Flush { io } => {
-                let result = self.pool.flush();
+                let result = self.pool.flush().and_then(|()| self.memory.check_flushes());
                 self.pending.push_back(Event::IoDone { io, result });
             }
             Effect::Wake(at) => self.wake = Some(at),

@@ -6,13 +6,16 @@
 //!   4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
 //!   4224     u32 spinners    threads of the cell that are awake: each takes a core, for work or to spin
 //!   4288     u64 counters    one a [`Counter`]
+//!   4544     u64 lost        flushes of the device that failed
 //! ```
 //!
 //! Order of parking: `parked` = 1, full fence, look once more at every bell and ring, sleep,
 //! `parked` = 0. Order of waking: bell or tail, full fence, load `parked`, write the [`WakeFd`] if
 //! it is set. So either the cell sees the bell or the waker sees the flag.
 //!
-//! The counters are hints for the balancer: they decide nothing that must be right.
+//! The counters are hints for the balancer: they decide nothing that must be right. `lost` does: what a device
+//! has lost with one cell's flush may be another's, and only who asked for the flush is told. A successor goes on
+//! counting.
 //!
 //! [`WakeFd`]: crate::WakeFd
 
@@ -29,6 +32,7 @@ const PARKED: usize = 4096;
 const HEARTBEAT: usize = PARKED + LINE;
 const SPINNERS: usize = HEARTBEAT + LINE;
 const COUNTERS: usize = SPINNERS + LINE;
+const LOST_FLUSHES: usize = COUNTERS + 4 * LINE;
 
 /// Bytes of a vitals segment.
 pub const VITALS_LEN: usize = 8192;
@@ -87,7 +91,10 @@ impl Counter {
     }
 }
 
-const _: () = assert!(COUNTERS + Counter::ALL.len() * 8 <= VITALS_LEN);
+const _: () = {
+    assert!(COUNTERS + Counter::ALL.len() * 8 <= LOST_FLUSHES);
+    assert!(LOST_FLUSHES + LINE <= VITALS_LEN);
+};
 
 /// The cell's side.
 pub struct VitalsWriter<W = WriteMap> {
@@ -132,6 +139,12 @@ impl<W: Store> VitalsWriter<W> {
     pub fn set(&self, counter: Counter, value: u64) {
         self.memory.store64(counter.at(), value, Relaxed);
     }
+
+    /// A flush has failed. Everybody sees it before anything that this cell does about it.
+    pub fn lose_flush(&self) {
+        self.memory.add64(LOST_FLUSHES, 1);
+        W::fence();
+    }
 }
 
 /// Everyone else's side.
@@ -170,6 +183,11 @@ impl<R: Load> VitalsReader<R> {
         self.memory.load64(counter.at(), Relaxed)
     }
 
+    /// Flushes of the cell, and of its predecessors, that have failed.
+    pub fn lost_flushes(&self) -> u64 {
+        self.memory.load64(LOST_FLUSHES, Acquire)
+    }
+
     /// Whether the cell must be woken to see what was just posted (bell or tail).
     pub fn must_wake(&self) -> bool {
         R::fence();
@@ -191,6 +209,7 @@ mod tests {
         writer.beat();
         writer.beat();
         writer.set_spinners(2);
+        writer.lose_flush();
         for (i, counter) in Counter::ALL.into_iter().enumerate() {
             writer.set(counter, 100 + i as u64);
             writer.add(counter, 1);
@@ -200,6 +219,9 @@ mod tests {
         for (i, counter) in Counter::ALL.into_iter().enumerate() {
             assert_eq!(reader.counter(counter), 101 + i as u64, "{counter:?}");
         }
+        assert_eq!(reader.lost_flushes(), 1);
+        VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(9)).unwrap().lose_flush();
+        assert_eq!(reader.lost_flushes(), 2, "a successor goes on counting");
     }
 
     #[test]

@@ -13,10 +13,10 @@ use warren_cell::{
     Recovery, SlotRef,
 };
 use warren_disk::{
-    Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RECORD_HEADER, RootSlot, Tree,
-    Value, name_hash, seal_record,
+    BlockPtr, Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RECORD_HEADER, RootSlot,
+    Tree, Value, name_hash, seal_record,
 };
-use warren_proto::control::{Order, Report};
+use warren_proto::control::{Order, Report, ShardRoot, Written};
 use warren_proto::{
     AccessMode, Answer, Cause, CreateFlags, Credentials, FileKind, FileName, NewInode, Request,
     RequestHeader, Step, Wire,
@@ -210,6 +210,11 @@ pub struct Bench {
     wants: bool,
     /// What comes of writes, but for those of the log.
     pub fails: Option<Errno>,
+    /// Blocks that cannot be read.
+    unreadable: BTreeSet<BlockNo>,
+    /// Whether writes to chunks take for ever, and those that do.
+    pub is_slow: bool,
+    under_way: Vec<Effect>,
     /// Whether the supervisor's flushes fail.
     pub broken_device: bool,
     seq: u32,
@@ -217,11 +222,20 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(image: &Image, peers: bool) -> Self {
-        Self::recovering(image, peers, Recovery::None, BTreeMap::new())
+        Self::recovering(image, peers, Recovery::None, (BTreeMap::new(), BTreeSet::new()))
     }
 
     /// A cell that finds these records in its log after a power failure.
     pub fn with_log(image: &Image, records: &[(Vec<Step>, Cause)]) -> Self {
+        Self::with_unreadable(image, records, &[])
+    }
+
+    /// The same where these blocks cannot be read.
+    pub fn with_unreadable(
+        image: &Image,
+        records: &[(Vec<Step>, Cause)],
+        unreadable: &[BlockNo],
+    ) -> Self {
         let mut log = Vec::new();
         for (steps, cause) in records {
             let mut record = vec![0; RECORD_HEADER];
@@ -235,14 +249,15 @@ impl Bench {
             whole.resize(BLOCK_SIZE, 0);
             (BlockNo(block), whole)
         });
-        Self::recovering(image, false, Recovery::Power, blocks.collect())
+        let unreadable = unreadable.iter().copied().collect();
+        Self::recovering(image, false, Recovery::Power, (blocks.collect(), unreadable))
     }
 
     fn recovering(
         image: &Image,
         peers: bool,
         recovery: Recovery,
-        mut device: BTreeMap<BlockNo, Vec<u8>>,
+        (mut device, unreadable): (BTreeMap<BlockNo, Vec<u8>>, BTreeSet<BlockNo>),
     ) -> Self {
         let roots = [0, 1].map(|shard| (ShardId(shard as u16), image.write(shard, &mut device)));
         let mut map = vec![CellId(0); 2];
@@ -285,11 +300,14 @@ impl Bench {
             grants: true,
             wants: false,
             fails: None,
+            unreadable,
+            is_slow: false,
+            under_way: Vec::new(),
             broken_device: false,
             seq: 0,
         };
         bench.apply(Event::Tick);
-        bench.admit();
+        bench.admit(CLIENT);
         bench
     }
 
@@ -298,21 +316,20 @@ impl Bench {
         self.cell.is_ready()
     }
 
-    fn admit(&mut self) {
+    pub fn admit(&mut self, client: ClientId) {
         let credentials = Credentials::default();
-        let (client, slots) = (CLIENT, u16::MAX);
+        let slots = u16::MAX;
         let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
         self.apply(Event::Order(admit));
     }
 
-    /// The process dies, and another takes over what it had in memory. No checkpoint was taken until now.
+    /// The process dies, and another takes over what it had in memory.
     pub fn take_over(&mut self) {
-        assert_eq!(self.checkpoint, 1, "the image is out of date");
         self.config.epoch = Epoch(self.config.epoch.0 + 1);
         self.config.log.recovery = Recovery::Process;
         self.effects.clear();
         self.cell = Cell::new(self.config.clone(), WHEN, &mut self.effects);
-        self.admit();
+        self.admit(CLIENT);
         self.apply(Event::Tick);
         assert!(self.cell.is_ready() && self.broken.is_empty());
     }
@@ -320,8 +337,7 @@ impl Bench {
     /// Takes the checkpoint that was asked for.
     pub fn grant(&mut self) {
         assert!(std::mem::take(&mut self.wants), "nobody wants a checkpoint");
-        self.checkpoint += 1;
-        self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
+        self.begin_checkpoint();
     }
 
     pub fn apply(&mut self, event: Event) {
@@ -352,6 +368,7 @@ impl Bench {
                 let mut result = Ok(());
                 for (at, frame) in (0..).zip(frames) {
                     match block.0.checked_add(at).map(BlockNo) {
+                        Some(block) if self.unreadable.contains(&block) => result = Err(Errno::EIO),
                         Some(block) if block.0 < LOG.start.0 + LOG.blocks => {
                             let bytes = self.device.get(&block).map_or(&ZEROS[..], |bytes| bytes);
                             self.memory.frame_mut(frame).copy_from_slice(bytes);
@@ -363,6 +380,10 @@ impl Bench {
             }
             Effect::Write { io, block, frames } | Effect::WriteThrough { io, block, frames } => {
                 let is_log = (LOG.start.0..LOG.start.0 + LOG.blocks).contains(&block.0);
+                if self.is_slow && !is_log {
+                    self.under_way.push(Effect::Write { io, block, frames });
+                    return None;
+                }
                 if let Some(errno) = self.fails.filter(|_| !is_log) {
                     return Some(Event::IoDone { io, result: Err(errno) });
                 }
@@ -376,6 +397,45 @@ impl Bench {
                 Some(Event::IoDone { io, result: Ok(()) })
             }
         }
+    }
+
+    /// Blocks that are being written.
+    pub fn blocks_under_way(&self) -> Vec<BlockNo> {
+        let blocks = self.under_way.iter().flat_map(|effect| match effect {
+            Effect::Write { block, frames, .. } => {
+                (0..frames.len() as u64).map(|at| block.offset(at)).collect()
+            }
+            _ => Vec::new(),
+        });
+        blocks.collect()
+    }
+
+    /// What was slow is done.
+    pub fn finish_writes(&mut self) {
+        self.is_slow = false;
+        for effect in std::mem::take(&mut self.under_way) {
+            let done = self.carry_out(effect).expect("a write is done");
+            self.apply(done);
+        }
+    }
+
+    /// The checkpoint under way is given up.
+    pub fn abandon(&mut self) {
+        self.apply(Event::Order(Order::Abandoned { number: self.checkpoint }));
+    }
+
+    /// Begins a checkpoint that nobody asked for.
+    pub fn begin_checkpoint(&mut self) {
+        self.checkpoint += 1;
+        self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
+    }
+
+    /// How many blocks of chunks begin with what clients write.
+    pub fn written(&self) -> usize {
+        let is_data = |(block, bytes): &(&BlockNo, &Vec<u8>)| {
+            **block < LOG.start && bytes.starts_with(&[7; 100])
+        };
+        self.device.iter().filter(is_data).count()
     }
 
     pub fn report(&mut self, report: Report) -> Option<Event> {
@@ -402,7 +462,10 @@ impl Bench {
             Report::Written { number, .. } if self.broken_device => {
                 Order::Failed { number, errno: Errno::EIO, broken: true }
             }
-            Report::Written { number, result: Ok(_), .. } => Order::Switched { number },
+            Report::Written { number, result: Ok(written), .. } => {
+                self.record(number, &written);
+                Order::Switched { number }
+            }
             Report::Written { number, result: Err(errno), .. } => {
                 Order::Failed { number, errno, broken: false }
             }
@@ -411,13 +474,59 @@ impl Bench {
         Some(Event::Order(order))
     }
 
+    /// What the last checkpoint holds of a shard.
+    pub fn recorded(&self, shard: usize, key: &Key) -> Option<Value> {
+        let (id, root) = self.config.roots[shard];
+        let root = root.expect("used");
+        let mut tree = Tree::open(id, root.root, root.height);
+        loop {
+            let absent = match tree.get(key) {
+                Ok(value) => return value.cloned(),
+                Err(absent) => absent.0,
+            };
+            tree.load(absent, &self.device[&absent.block]).expect("a node");
+        }
+    }
+
+    /// A successor is started from this.
+    fn record(&mut self, number: u64, written: &Written) {
+        let config = &mut self.config;
+        (config.generation, config.log.start) = (number, written.log_start);
+        for ShardRoot { shard, root, height, next_sequence, inodes, blocks } in &written.roots {
+            let (_, slot) =
+                config.roots.iter_mut().find(|(id, _)| id == shard).expect("a shard of its");
+            let slot = slot.as_mut().expect("used before");
+            slot.root = root.map(|(block, checksum)| BlockPtr { block, checksum });
+            (slot.height, slot.next_sequence) = (*height, *next_sequence);
+            (slot.inodes, slot.used_blocks, slot.generation) = (*inodes, *blocks, number);
+        }
+        for (chunk, shard) in &written.claimed {
+            let owned = config.owned_chunks.entry(*shard).or_default();
+            owned.push(*chunk);
+            owned.sort_unstable();
+        }
+        for owned in config.owned_chunks.values_mut() {
+            owned.retain(|chunk| !written.released.contains(chunk));
+        }
+    }
+
     pub fn ask(&mut self, request: Request) -> Option<Answer> {
+        self.ask_as(CLIENT, request)
+    }
+
+    pub fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
         self.seq += 1;
         // Every request has a slot of its own, as some may never be answered.
-        let from = SlotRef { client: CLIENT, slot: SlotNo(self.seq as u16) };
+        let from = SlotRef { client, slot: SlotNo(self.seq as u16) };
         let header = RequestHeader { seq: self.seq, payload_len: 100, ..Default::default() };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
+    }
+
+    /// What was asked last is in its slot still, or again.
+    pub fn ask_again(&mut self, request: Request) -> Option<Answer> {
+        self.seq -= 1;
+        self.ask(request)
     }
 
     pub fn call(&mut self, request: Request) -> Answer {
@@ -426,7 +535,12 @@ impl Bench {
     }
 
     pub fn hear(&mut self, body: PeerBody) {
-        let message = PeerMessage { lsn: Lsn(0), body };
+        self.hear_at(Lsn(0), body);
+    }
+
+    /// Hears something that rests on the peer's log.
+    pub fn hear_at(&mut self, lsn: Lsn, body: PeerBody) {
+        let message = PeerMessage { lsn, body };
         self.apply(Event::Peer { from: PEER, message });
     }
 }

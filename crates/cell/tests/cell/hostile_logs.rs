@@ -46,6 +46,33 @@ fn is_broken(steps: Vec<Step>) -> bool {
 }
 
 #[test]
+fn what_cannot_be_read_behind_a_log_is_in_nobodys_way() {
+    let linked = vec![(vec![Step::Change(Change::AddLink { ino: FILE, now: NOW })], Cause::Cell)];
+    // More than a block of them.
+    let long = vec![linked[0].clone(); 100];
+    let serves = |records: &[(Vec<Step>, Cause)], unreadable: &[u64]| {
+        let blocks: Vec<_> = unreadable.iter().map(|at| LOG.start.offset(*at)).collect();
+        let mut bench = Bench::with_unreadable(&Image::new(), records, &blocks);
+        assert_eq!(bench.is_ready(), bench.broken.is_empty());
+        if !bench.is_ready() {
+            return false;
+        }
+        match bench.call(Request::GetAttr { ino: FILE }) {
+            Ok(Reply::Attr { attr, .. }) => assert_eq!(attr.nlink as usize, 2 + records.len()),
+            other => panic!("{other:?}"),
+        }
+        true
+    };
+    assert!(serves(&linked, &[]) && serves(&long, &[]));
+    // It may go on in the block behind its last.
+    for (records, blocks) in [(&linked, 2), (&long, 3)] {
+        for block in [0, 1, 2, 3, 17, 127] {
+            assert_eq!(serves(records, &[block]), block >= blocks, "block {block}");
+        }
+    }
+}
+
+#[test]
 fn what_a_cell_logs_is_replayed() {
     let truncate = |size| Step::Truncate { ino: FILE, size, blocks: 1, now: NOW };
     let steps = vec![

@@ -1,12 +1,14 @@
 //! What a log has room for, and what a successor finds in it.
 
-use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Errno, Ino, ShardId, TxnId};
-use warren_cell::PeerBody;
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::{BlockNo, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
+use warren_cell::{Event, PeerBody};
+use warren_disk::{Key, Value, Xattr};
 use warren_pool::PoolMessage;
+use warren_proto::control::Order;
 use warren_proto::{
-    AccessMode, Answer, ByteRange, Handle, LockFlavour, LockKey, LockMode, LockOwner, LockSpec,
-    LockType, PeerReply, PeerRequest, Position, Reply, Request,
+    AccessMode, Answer, ByteRange, FileKind, Handle, LockFlavour, LockKey, LockMode, LockOwner,
+    LockSpec, LockType, PeerReply, PeerRequest, Position, Reply, Request,
 };
 
 use crate::bench::*;
@@ -160,6 +162,160 @@ fn nothing_is_prepared_for_which_the_log_has_no_room() {
         let refused = PeerReply::Refused { txn, errno: Errno::EAGAIN };
         assert_eq!(bench.sent, [PeerBody::Reply(refused)]);
     }
+}
+
+#[test]
+fn what_is_heard_from_others_does_not_fill_the_log() {
+    let mut bench = Bench::new(&Image::new(), true);
+    bench.hear(PeerBody::Pool(PoolMessage::Hello));
+    bench.hear(PeerBody::Pool(PoolMessage::Ready { members: vec![] }));
+    fill(&mut bench);
+    for ask in 1..20_000 {
+        bench.sent.clear();
+        bench.hear_at(Lsn(64 * ask), PeerBody::Request(PeerRequest::Count { ask }));
+        let counted = |body: &PeerBody| matches!(body, PeerBody::Reply(PeerReply::Counted { .. }));
+        assert!(bench.sent.iter().any(counted));
+    }
+}
+
+#[test]
+fn clients_that_come_and_go_do_not_fill_the_log() {
+    let mut bench = Bench::new(&Image::new(), false);
+    fill(&mut bench);
+    for client in (2..20_000).map(ClientId) {
+        bench.admit(client);
+        assert!(bench.ask_as(client, Request::GetAttr { ino: FILE }).is_some());
+        bench.apply(Event::Order(Order::Expel { client }));
+    }
+}
+
+#[test]
+fn one_client_leaves_others_room_for_opens_and_locks() {
+    let mut bench = Bench::new(&Image::new(), false);
+    let open = Request::Open { ino: FILE, access: AccessMode::READ };
+    let mut opened = (0..).map(|_| bench.call(open.clone())).take_while(|answer| answer.is_ok());
+    let hoarded = opened.by_ref().count();
+    assert!(hoarded > 500, "{hoarded} files");
+    assert_eq!(bench.call(open.clone()), Err(Errno::ENFILE));
+    assert_eq!(bench.call(record_lock(LockType::Shared, 0, 9)), Err(Errno::ENOLCK));
+    let other = ClientId(2);
+    bench.admit(other);
+    for _ in 0..hoarded / 2 - 1 {
+        assert!(matches!(bench.ask_as(other, open.clone()), Some(Ok(Reply::Opened(_)))));
+    }
+    let lock = record_lock(LockType::Shared, 0, 9);
+    assert_eq!(bench.ask_as(other, lock), Some(Ok(Reply::Done)));
+    // What it had is room for others when it is gone.
+    bench.apply(Event::Order(Order::Expel { client: CLIENT }));
+    for _ in 0..hoarded / 2 {
+        assert!(matches!(bench.ask_as(other, open.clone()), Some(Ok(Reply::Opened(_)))));
+    }
+}
+
+#[test]
+fn the_last_answers_outlive_two_deaths_and_a_checkpoint() {
+    let mut bench = Bench::new(&Image::new(), false);
+    bench.grants = false;
+    let handle = open(&mut bench);
+    // Each in a slot of its own: more than there is room for again.
+    for _ in 0..600 {
+        assert_eq!(bench.call(Request::Seek { handle, position: 7 }), Ok(Reply::Done));
+    }
+    let link = Request::Link { ino: FILE, dir: Ino::ROOT, name: name("l") };
+    let answer = bench.call(link.clone());
+    assert!(answer.is_ok());
+    bench.take_over();
+    bench.grant();
+    bench.take_over();
+    let again = bench.ask_again(link);
+    assert!(matches!(again, Some(Ok(Reply::Entry(_)))), "it was executed twice: {again:?}");
+}
+
+#[test]
+fn what_a_checkpoint_holds_of_a_directory_half_reaped_is_one() {
+    let mut image = Image::new();
+    let gone = Ino(DIR.0 + 1);
+    image.inode(gone, FileKind::Directory, 0);
+    image.part(gone, 0, 0);
+    image.put(1, Key::orphan(gone), Value::Orphan);
+    for sub in 0..500 {
+        let xattr = Xattr { name: (*b"user.x").into(), value: [1; 50].into() };
+        image.put(1, Key::xattr(gone, sub), Value::Xattrs([xattr].into()));
+    }
+    // A leaf in the midst of them cannot be read.
+    let leaf = BlockNo(image.chunks[1] * CHUNK_BLOCKS + 6);
+    let mut bench = Bench::with_unreadable(&image, &[], &[leaf]);
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    let has = |key| bench.recorded(1, &key).is_some();
+    assert!(!has(Key::xattr(gone, 0)) && has(Key::xattr(gone, 499)), "half reaped");
+    assert!(has(Key::inode(gone)) && has(Key::part(gone, 0)));
+}
+
+fn blocks_free(bench: &mut Bench) -> u64 {
+    match bench.call(Request::StatFs) {
+        Ok(Reply::StatFs(volume)) => volume.blocks_free,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn checkpoints_that_fail_do_not_use_the_device_up() {
+    let mut bench = Bench::new(&Image::new(), false);
+    assert!(bench.call(create(Ino::ROOT, "a", FileKind::Regular)).is_ok());
+    bench.fails = Some(Errno::EIO);
+    assert_eq!(bench.call(Request::Sync), Err(Errno::EIO));
+    let free = blocks_free(&mut bench);
+    for _ in 0..500 {
+        assert_eq!(bench.call(Request::Sync), Err(Errno::EIO));
+        assert_eq!(blocks_free(&mut bench), free);
+    }
+    bench.fails = None;
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    assert!(bench.call(create(Ino::ROOT, "b", FileKind::Regular)).is_ok());
+}
+
+#[test]
+fn where_a_checkpoint_that_was_given_up_still_writes_no_other_does() {
+    let mut bench = Bench::new(&Image::new(), false);
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    let free = blocks_free(&mut bench);
+    assert!(bench.call(create(Ino::ROOT, "a", FileKind::Regular)).is_ok());
+    bench.is_slow = true;
+    for attempt in 0..3 {
+        bench.begin_checkpoint();
+        let mut blocks = bench.blocks_under_way();
+        let count = blocks.len();
+        assert!(count > attempt, "it writes");
+        blocks.sort_unstable();
+        blocks.dedup();
+        assert_eq!(blocks.len(), count, "a block is being written twice");
+        bench.abandon();
+    }
+    bench.finish_writes();
+    for _ in 0..2 {
+        bench.begin_checkpoint();
+    }
+    assert!(free - blocks_free(&mut bench) <= 1);
+}
+
+#[test]
+fn what_could_not_be_written_before_a_death_is_written_after_it() {
+    let mut bench = Bench::new(&Image::new(), false);
+    bench.grants = false;
+    let handle = open(&mut bench);
+    let fsync = Request::Fsync { ino: FILE, data_only: false };
+    bench.fails = Some(Errno::EIO);
+    let pages = FRAMES / 4 + 9;
+    for page in 0..pages {
+        assert!(bench.call(write(handle, 2 * page)).is_ok());
+    }
+    bench.grants = true;
+    bench.take_over();
+    assert_eq!(bench.call(fsync.clone()), Err(Errno::EIO));
+    bench.fails = None;
+    assert_eq!(bench.written(), 0);
+    assert_eq!(bench.call(fsync), Ok(Reply::Done));
+    assert_eq!(bench.written(), pages as usize);
 }
 
 #[test]

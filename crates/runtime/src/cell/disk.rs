@@ -25,7 +25,16 @@ pub struct Disk {
     bell: OwnedFd,
     split: BTreeMap<u64, InParts>,
     done: Vec<Done>,
-    finished: VecDeque<(IoId, Result<(), Errno>)>,
+    finished: VecDeque<Finished>,
+}
+
+/// An I/O that is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Finished {
+    pub io: IoId,
+    pub result: Result<(), Errno>,
+    /// It ended with a flush: see [`Done::flush`].
+    pub flush: bool,
 }
 
 /// What an I/O does with its frames.
@@ -84,7 +93,7 @@ impl Disk {
     ) {
         let parts = list.len().div_ceil(FRAMES_MAX);
         if parts == 0 {
-            self.finished.push_back((io, Ok(())));
+            self.finished.push_back(Finished { io, result: Ok(()), flush: false });
         } else if parts > 1 {
             self.split.insert(io.0, InParts { left: parts, result: Ok(()) });
         }
@@ -135,13 +144,13 @@ impl Disk {
         for done in self.done.drain(..) {
             let io = IoId(done.token);
             let Some(parts) = self.split.get_mut(&done.token) else {
-                self.finished.push_back((io, done.result));
+                self.finished.push_back(Finished { io, result: done.result, flush: done.flush });
                 continue;
             };
             parts.left -= 1;
             parts.result = parts.result.and(done.result);
             if parts.left == 0 {
-                self.finished.push_back((io, parts.result));
+                self.finished.push_back(Finished { io, result: parts.result, flush: false });
                 self.split.remove(&done.token);
             }
         }
@@ -154,7 +163,7 @@ impl Disk {
     }
 
     /// The next I/O that is done.
-    pub fn finished(&mut self) -> Option<(IoId, Result<(), Errno>)> {
+    pub fn finished(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }
 

@@ -22,13 +22,14 @@ mod held;
 
 use std::convert::Infallible;
 
+use warren_base::CellId;
 use warren_base::limits::{SLOTS_MAX, TASKS_MAX};
-use warren_base::{CellId, Errno};
-use warren_cell::{IoId, PeerMessage, SlotRef};
+use warren_cell::{PeerMessage, SlotRef};
 use warren_mailbox::{Dispatch, DispatchLimits, Origin, Work as Next};
 use warren_proto::{LockType, Request, Wire};
 use warren_supervisor::ADMISSIONS_MAX;
 
+use super::disk::Finished;
 use super::memory::SharedMemory;
 use held::Held;
 
@@ -46,10 +47,7 @@ pub enum Completion {
         from: CellId,
         message: PeerMessage,
     },
-    Io {
-        io: IoId,
-        result: Result<(), Errno>,
-    },
+    Io(Finished),
     /// The core's timer.
     Timer,
 }

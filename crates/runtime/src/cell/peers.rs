@@ -50,6 +50,9 @@ pub struct Peers {
     /// Who may send to this cell.
     inbox: CapabilityList,
     dropped: Dropped,
+    /// Flushes of each that are known to have failed, also while it has no link, and whether there are new ones.
+    lost_flushes: Vec<Option<u64>>,
+    new_lost_flush: bool,
     bytes: Vec<u8>,
 }
 
@@ -84,7 +87,9 @@ impl Peers {
         let peers = (0..cells).map(|_| None).collect();
         let (inbox, dropped) = (CapabilityList::new(), Dropped::default());
         let absent = BTreeSet::new();
-        Self { cell, epoch, peers, absent, inbox, dropped, bytes: Vec::new() }
+        let lost_flushes = vec![None; usize::from(cells)];
+        let (new_lost_flush, bytes) = (false, Vec::new());
+        Self { cell, epoch, peers, absent, inbox, dropped, lost_flushes, new_lost_flush, bytes }
     }
 
     pub fn open(
@@ -99,6 +104,7 @@ impl Peers {
         let vitals = VitalsReader::new(map_read_only(vitals.as_fd())?)?;
         let bell = WakeFd::from_fd(bell);
         let place = self.peers.get_mut(usize::from(peer.0)).ok_or_else(|| faulty(peer))?;
+        self.lost_flushes[usize::from(peer.0)].get_or_insert(vitals.lost_flushes());
         self.inbox.add(admits, Uses::Many).map_err(|_| faulty(peer))?;
         let (waiting, unrung, heard) = (Default::default(), false, false);
         self.absent.remove(&peer);
@@ -109,6 +115,7 @@ impl Peers {
 
     /// The peer is gone, and what it had sent has been received. What waits for it is dropped.
     pub fn close(&mut self, peer: CellId) {
+        self.look_for_lost_flushes();
         let place = self.peers.get_mut(usize::from(peer.0));
         if let Some(gone) = place.and_then(Option::take) {
             self.inbox.revoke(gone.admits);
@@ -139,6 +146,20 @@ impl Peers {
     /// Threads of other cells that are awake.
     pub fn spinners(&self) -> u32 {
         self.peers.iter().flatten().map(|peer| peer.vitals.spinners()).sum()
+    }
+
+    /// Whether a flush of one of them has failed since this was last asked.
+    pub fn have_lost_flush(&mut self) -> bool {
+        self.look_for_lost_flushes();
+        std::mem::take(&mut self.new_lost_flush)
+    }
+
+    fn look_for_lost_flushes(&mut self) {
+        for (peer, known) in self.peers.iter().zip(&mut self.lost_flushes) {
+            let Some(peer) = peer else { continue };
+            let now = Some(peer.vitals.lost_flushes());
+            self.new_lost_flush |= std::mem::replace(known, now) != now;
+        }
     }
 
     /// Every cell but this one.

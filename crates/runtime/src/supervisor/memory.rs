@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Epoch};
+use warren_base::{CellId, Epoch, Errno};
 use warren_proto::slot::{cell_segment_len, client_segment_len};
 use warren_shm::{
     ClientWriter, Counter, PEER_SEGMENT_LEN, SHARD_MAP_LEN, Segment, ShardMap, ShardMapWriter,
@@ -157,6 +157,13 @@ impl FleetMemory {
             ])
         };
         Ok([door(b, &a_to_b, &b_to_a)?, door(a, &b_to_a, &a_to_b)?])
+    }
+
+    /// EIO if a flush of some cell has failed: what the device has lost with it may be of a checkpoint, and only
+    /// the cell was told.
+    pub fn check_flushes(&self) -> Result<(), Errno> {
+        let lost = |cell: &CellMemory| cell.vitals.lost_flushes() > 0;
+        if self.cells.iter().any(lost) { Err(Errno::EIO) } else { Ok(()) }
     }
 
     fn cell(&self, cell: CellId) -> &CellMemory {

@@ -99,6 +99,26 @@ fn a_full_inbox_delays_and_keeps_order() {
 }
 
 #[test]
+fn a_flush_that_a_peer_has_lost_is_told_once() {
+    let Pair { mut a, mut b, segments, vitals } = pair(1, 1);
+    let lose = |epoch| {
+        let of_a = VitalsWriter::new(vitals.map().clone(), A, Epoch(epoch));
+        of_a.expect("vitals").lose_flush();
+    };
+    assert!(!b.have_lost_flush());
+    lose(1);
+    lose(1);
+    assert!(b.have_lost_flush() && !b.have_lost_flush());
+    lose(1);
+    b.close(A);
+    assert!(b.have_lost_flush(), "before its death");
+    a.close(B);
+    let [own, theirs] = &segments;
+    let side = Side { own, theirs, cell: A, door: door(B, 1), epoch: Epoch(2) };
+    assert!(!open(&vitals, side).have_lost_flush(), "of before its time");
+}
+
+#[test]
 fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
     let Pair { a: mut first, mut b, vitals, .. } = pair(1, 1);
     first.send(B, &numbered(1)).expect("send");
