@@ -14,8 +14,8 @@ pub struct Done {
     /// What the submitter named it.
     pub token: u64,
     pub result: Result<(), Errno>,
-    /// It was a flush that ended it, by itself or behind a write. If that has failed, what anybody has written to
-    /// the device may be lost.
+    /// It was a flush that ended it, by itself or behind a write, or a write has failed that may have been. If that
+    /// has failed, what anybody has written to the device may be lost.
     pub flush: bool,
 }
 

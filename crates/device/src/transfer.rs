@@ -112,9 +112,14 @@ impl Transfer {
         self.advance(result)
     }
 
-    /// What its submitter hears.
+    /// What its submitter hears. A durable write may have failed in a flush behind it.
     pub fn done(&self, result: Result<(), Errno>) -> Done {
-        Done { token: self.token, result, flush: self.action == Action::Flush }
+        let flush = match self.action {
+            Action::Flush => true,
+            Action::WriteDurable => result.is_err(),
+            Action::Read | Action::Write | Action::WriteThrough => false,
+        };
+        Done { token: self.token, result, flush }
     }
 
     fn retry(&mut self) -> Step {

@@ -392,7 +392,7 @@ mod tests {
                 device.park(Some(Duration::from_secs(20))).unwrap();
                 device.poll(&mut done).unwrap();
             }
-            assert_eq!(done, [Done { token: 5, result }]);
+            assert_eq!(done, [Done { token: 5, result, flush: result.is_err() }]);
         }
         let bytes = std::fs::read(scratch.path()).unwrap();
         assert_eq!([bytes[0], bytes[BLOCK_SIZE], bytes[2 * BLOCK_SIZE - 1]], [0, 7, 7]);
