@@ -9,7 +9,7 @@
 //!    (`repair/write.rs`); the others keep theirs.
 //!
 //! Invariants:
-//! * Nothing that the last checkpoint refers to is overwritten. What is returned is one checkpoint more, so a power failure
+//! * Nothing that the last checkpoint refers to is overwritten, but a page of the map that may be of the past. What is returned is one checkpoint more, so a power failure
 //!   leaves the old state or the new one, and a repair that was interrupted begins anew.
 //! * Nothing changes without a [`Mend`] that says so.
 //! * File data is never invented: a block with a wrong checksum keeps it, and reading it stays EIO.
@@ -141,10 +141,11 @@ pub struct Repair {
     /// In the order in which they were decided on, at most [`MENDS_MAX`].
     pub mends: Vec<Mend>,
     pub further_mends: u64,
-    /// New tree nodes and copies of file data, where nothing is referred to.
+    /// New tree nodes and copies of file data, where nothing is referred to; and, over pages of the map that may be
+    /// of the past, what replaces them.
     pub body: Vec<BlockWrite>,
-    /// Root slots, region map and log table. Apart from the body so that the time is short in which a place that was in
-    /// doubt is written, and so no longer in doubt, but what was decided about it does not count yet.
+    /// Root slots, region map and log table. Apart from the body so that the time is short in which a slot or log table
+    /// that was in doubt is written, and so no longer in doubt, but what was decided about it does not count yet.
     pub heads: Vec<BlockWrite>,
     pub superblocks: [BlockWrite; 2],
 }

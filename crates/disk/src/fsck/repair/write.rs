@@ -53,6 +53,7 @@ impl Repairer<'_> {
             progress(Progress { shards_done: shard.0 + 1, shards, blocks_read });
         }
         let mut heads = self.region_pages(generation);
+        body.extend(self.outdated_pages(&heads));
         heads.extend(self.root_slots(&slots));
         heads.extend(self.log_tables(generation));
         let superblock = Superblock { generation, clean: true, ..self.superblock.clone() };
@@ -289,6 +290,21 @@ impl Repairer<'_> {
             writes.extend(copies.map(|block| (block, bytes.clone())));
         }
         writes
+    }
+
+    /// Of each page in doubt the copy that can be read, which may be of the past: it is written over before the one
+    /// in doubt is, so that until the superblock counts neither of them does.
+    fn outdated_pages(&self, heads: &[BlockWrite]) -> Vec<BlockWrite> {
+        let layout = self.superblock.layout;
+        let second = layout.region_page(1, 0);
+        let other_copy = |block: BlockNo| match block < second {
+            true => block.offset(layout.region_pages()),
+            false => BlockNo(block.0 - layout.region_pages()),
+        };
+        let in_doubt = self.region.bad_pages().iter().filter(|page| page.in_doubt);
+        let in_doubt: BTreeSet<BlockNo> = in_doubt.map(|page| page.block).collect();
+        let replacing = heads.iter().filter(|(block, _)| in_doubt.contains(block));
+        replacing.map(|(block, bytes)| (other_copy(*block), bytes.clone())).collect()
     }
 
     /// Every shard's slot, in the place that does not count, so that none is left in which something lies in wait.
