@@ -78,6 +78,7 @@ impl Mix {
     pub fn draw(rng: &mut Rng) -> Self {
         let cells_max = 1 + rng.below(5) as u16;
         let faulty = rng.chance(1, 4);
+        let flush_fails = if faulty { *rng.pick(&[0, 20, 200]) } else { 0 };
         Self {
             cells_max,
             log_blocks: *rng.pick(&[128, 128, 200, 1024]),
@@ -91,11 +92,11 @@ impl Mix {
             think: *rng.pick(&[10, 1000, 100_000, 500_000_000]),
             nudge: *rng.pick(&[0, 0, 100_000, 2_000_000, 20_000_000]),
             write_fails: if faulty { *rng.pick(&[0, 5, 50]) } else { 0 },
-            flush_fails: if faulty { *rng.pick(&[0, 20, 200]) } else { 0 },
+            flush_fails,
             write_max: *rng.pick(&[100, 5000, 12_288, 61_440]),
             reach: *rng.pick(&[100, 10_000, 60_000, 400_000]),
             // What was written and not flushed when a cell died nobody writes again after a failed flush.
-            kills: if faulty { 0 } else { *rng.pick(&[0, 0, 3, 15, 60]) },
+            kills: if flush_fails > 0 { 0 } else { *rng.pick(&[0, 0, 3, 15, 60]) },
             kinds: draw_kinds(rng),
         }
     }
