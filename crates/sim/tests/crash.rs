@@ -21,7 +21,10 @@ fn seeds_pass_and_reach_the_rare_branches() {
         Err(failure) => panic!("{failure}"),
     };
     let rare = [
+        "a cell killed",
         "a checkpoint",
+        "a successor given up by another supervisor",
+        "a supervisor killed",
         "a tree read back",
         "fsync promised",
         "logs replayed",
@@ -78,4 +81,9 @@ fn a_block_used_again_too_early_is_found() {
 #[test]
 fn a_forgotten_dependence_is_found() {
     is_found(Plant::ForgetDepends);
+}
+
+#[test]
+fn a_supervisor_that_takes_over_without_a_flush_is_found() {
+    is_found(Plant::AdoptUnflushed);
 }
