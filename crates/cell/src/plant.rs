@@ -39,4 +39,6 @@ pub enum Plant {
     ExecuteTwice,
     /// A successor starts before its predecessor's I/O is over (its driver does).
     StartEarly,
+    /// A supervisor takes over without a flush (its driver does).
+    AdoptUnflushed,
 }

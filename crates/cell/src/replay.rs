@@ -579,9 +579,12 @@ impl Cell {
         }
     }
 
-    /// Answers of a predecessor that were not asked for again: their clients have them, or are gone.
+    /// Answers of a predecessor that were not asked for again, in the order in which they were logged: their clients
+    /// have them, or are gone.
     pub fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
-        self.replay.executed.iter().map(|(slot, (seq, answer, _))| (*slot, *seq, answer))
+        let mut executed: Vec<_> = self.replay.executed.iter().collect();
+        executed.sort_unstable_by_key(|(_, (.., at))| *at);
+        executed.into_iter().map(|(slot, (seq, answer, _))| (*slot, *seq, answer))
     }
 
     /// The same, to be logged anew in so many bytes with what every record takes. An answer that was not given is

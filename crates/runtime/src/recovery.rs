@@ -3,6 +3,9 @@
 //! The cells that wrote the logs, and their supervisor, are run here once more: all in this process, one
 //! after the other, each I/O waited for. They replay the logs, write one checkpoint and mark the pool
 //! clean; what is started then may have any number of cells.
+//!
+//! This is a small driver beside the simulator's, not a use of it: its device answers at once and with real
+//! errors, it has no clients, and nothing in it may die.
 
 use std::collections::VecDeque;
 

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! One seed, one queue of events, virtual time: a seed always runs alike. While clients work, cells are
-//! killed alone too: their successors take over their frames, and the power cut comes later.
+//! killed alone too, and their successors take over their frames; the supervisor is, from the start of a fleet
+//! to its end, and another one takes over. The power is cut at any point of that.
 
 mod audit;
 mod client;
@@ -95,6 +96,8 @@ impl Halt {
 /// What happens beside what happens to the fleet.
 #[derive(Debug)]
 enum Own {
+    /// A client asks to be admitted.
+    Connect { client: usize },
     /// A client has thought.
     Step { client: usize },
     /// Somebody wants a checkpoint.
@@ -204,6 +207,7 @@ impl World {
         loop {
             let cells = 1 + self.fleet.rng.below(u64::from(self.mix.cells_max)) as u16;
             self.start(Some(cells))?;
+            self.fleet.faults.deaths = self.mix.deaths;
             if may_be_cut && self.fleet.rng.chance(1, 8) {
                 self.cut_at = self.fleet.trace.events + self.fleet.rng.below(60);
             }

@@ -327,8 +327,14 @@ impl<H> Fleet<H> {
 
     /// The next place in the order of events.
     pub fn place(&mut self) -> u64 {
-        self.places += 1;
-        self.places
+        self.take_places(1)
+    }
+
+    /// The next so many; returns the first.
+    fn take_places(&mut self, count: u64) -> u64 {
+        let first = self.places + 1;
+        self.places += count;
+        first
     }
 
     pub fn places(&self) -> u64 {

@@ -120,14 +120,11 @@ impl World {
         self.fleet.plan_request(cell, slot, header, request);
     }
 
-    pub(super) fn connect_clients(&mut self) {
-        for at in 0..self.clients.len() {
-            let credentials = Credentials::default();
-            let applicant =
-                Applicant { credentials, pid: 1000 + at as u32, front: false, slots: 1 };
-            let connection = ConnectionNo(at as u64);
-            tell_supervisor(self, Heard::Connect { connection, applicant });
-        }
+    pub(super) fn connect(&mut self, at: usize) {
+        let credentials = Credentials::default();
+        let applicant = Applicant { credentials, pid: 1000 + at as u32, front: false, slots: 1 };
+        let connection = ConnectionNo(at as u64);
+        tell_supervisor(self, Heard::Connect { connection, applicant });
     }
 
     pub(super) fn client_answered(&mut self, from: CellId, to: SlotRef, seq: u32, answer: Answer) {

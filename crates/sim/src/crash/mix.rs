@@ -69,8 +69,9 @@ pub struct Mix {
     /// Bytes of the largest write, and how far into a file calls reach.
     pub write_max: u64,
     pub reach: u64,
-    /// Chances in 10,000 that a cell is killed at an event of its.
+    /// Chances in 10,000 that a cell, or the supervisor, is killed at an event of its.
     pub kills: u64,
+    pub deaths: u64,
     kinds: Vec<Kind>,
 }
 
@@ -97,6 +98,7 @@ impl Mix {
             reach: *rng.pick(&[100, 10_000, 60_000, 400_000]),
             // What was written and not flushed when a cell died nobody writes again after a failed flush.
             kills: if flush_fails > 0 { 0 } else { *rng.pick(&[0, 0, 3, 15, 60]) },
+            deaths: *rng.pick(&[0, 0, 30, 200, 1000]),
             kinds: draw_kinds(rng),
         }
     }
@@ -108,6 +110,7 @@ impl Mix {
             cell_flush: self.flush_fails,
             supervisor_flush: self.flush_fails,
             kills: self.kills,
+            deaths: self.deaths,
             ..Faults::default()
         }
     }

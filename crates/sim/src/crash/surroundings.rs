@@ -21,6 +21,7 @@ impl Surroundings for World {
 
     fn happen(&mut self, own: Own) {
         match own {
+            Own::Connect { client } => self.connect(client),
             Own::Step { client } => self.begin_operation(client),
             Own::Nudge => self.nudge(),
         }
@@ -30,6 +31,7 @@ impl Surroundings for World {
         match own {
             Own::Step { client } => [3, *client as u64, 0, 0],
             Own::Nudge => [11, 0, 0, 0],
+            Own::Connect { client } => [12, *client as u64, 0, 0],
         }
     }
 
@@ -38,7 +40,10 @@ impl Surroundings for World {
     }
 
     fn fleet_is_ready(&mut self) {
-        self.connect_clients();
+        for client in 0..self.clients.len() {
+            let delay = self.fleet.message_delay();
+            self.plan(delay, Own::Connect { client });
+        }
     }
 
     fn numbered(&mut self, connection: ConnectionNo, client: ClientId) {

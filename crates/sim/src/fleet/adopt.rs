@@ -7,7 +7,7 @@
 //! effects is given up, unless all was done and noted: so do the real processes.
 
 use warren_base::{CellId, Epoch};
-use warren_supervisor::{Effect, Estate, Stage, Supervisor};
+use warren_supervisor::{Effect, Estate, Supervisor};
 
 use super::drive::follow;
 use super::{Fleet, Happening, Surroundings, load_ledger};
@@ -15,14 +15,8 @@ use super::{Fleet, Happening, Surroundings, load_ledger};
 impl<H> Fleet<H> {
     /// Whether the supervisor dies with these effects.
     pub(super) fn draw_supervisors_death(&mut self, effects: &[Effect]) -> bool {
-        let is_young = matches!(self.supervisor().stage(), Stage::Starting | Stage::Opening);
-        if self.faults.deaths == 0 || is_young {
-            return false;
-        }
-        if started(effects).any(|(cell, _)| !self.may_end(cell)) {
-            return false;
-        }
-        self.rng.chance(self.faults.deaths, 10_000)
+        let may_die = started(effects).all(|(cell, _)| self.may_end(cell));
+        may_die && self.is_drawn(self.faults.deaths, 10_000)
     }
 
     /// A successor that was about to start is not started, or is killed at once.

@@ -7,7 +7,7 @@
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Epoch, Errno};
-use warren_cell::{FrameNo, IoId};
+use warren_cell::{FrameNo, IoId, Plant};
 use warren_disk::BlockWrite;
 use warren_supervisor::IoId as SupervisorIo;
 
@@ -252,7 +252,9 @@ impl<H> Fleet<H> {
                 let _ = self.do_supervised(request);
             }
         }
-        self.disk.flush(self.disk.mark());
+        if self.plant != Some(Plant::AdoptUnflushed) {
+            self.disk.flush(self.disk.mark());
+        }
         self.told_supervisor()
     }
 

@@ -21,6 +21,9 @@ use super::drive::{carry_out, happen_to, obey, tell_supervisor};
 use super::process::Death;
 use super::{Fleet, Happening, Surroundings};
 
+/// Places in the order of events that are kept for what a process had executed and not answered.
+const UNANSWERED_MAX: u64 = 1000;
+
 impl<H> Fleet<H> {
     /// Whether the cell dies with the event that comes.
     pub(super) fn draw_death(&mut self, id: CellId) -> Option<Death> {
@@ -74,7 +77,7 @@ impl<H> Fleet<H> {
 pub fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     let fleet = world.fleet_mut();
     fleet.count("a cell killed");
-    let lost_at = fleet.place();
+    let lost_at = fleet.take_places(UNANSWERED_MAX);
     let host = fleet.host(id);
     let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
     (host.cell, host.wake, host.dead) = (None, None, true);

@@ -46,7 +46,7 @@ pub struct Slots {
     pub answered: BTreeMap<SlotRef, u32>,
     /// Where in the order of events requests took effect that a lost process had executed.
     pub hints: BTreeMap<(SlotRef, u32), u64>,
-    /// When the last process was lost.
+    /// When the last process was lost. The places behind it are for what it had executed and not answered.
     pub lost_at: u64,
     /// Whose slots this process knows.
     pub admitted: BTreeSet<ClientId>,

@@ -387,13 +387,13 @@ impl World {
         let is_new = |(to, seq, _): &(SlotRef, u32, &Answer)| !host.slots.is_answered(*to, *seq);
         let executed = cell.unanswered().filter(is_new);
         let executed: Vec<_> = executed.map(|(to, seq, a)| (to, seq, a.clone())).collect();
-        for (to, seq, answer) in executed {
+        let lost_at = host.slots.lost_at;
+        for (hint, (to, seq, answer)) in (lost_at..).zip(executed) {
             if self.clients.iter().any(|client| client.id == to.client && client.is_gone) {
-                let hint = self.fleet.place();
                 self.would_answer(id, to, seq, hint, answer);
             } else {
                 let slots = &mut self.fleet.cells[usize::from(id.0)].slots;
-                slots.hints.entry((to, seq)).or_insert(slots.lost_at);
+                slots.hints.entry((to, seq)).or_insert(hint);
             }
         }
     }
