@@ -426,17 +426,23 @@ impl Cell {
         self.place_run(first, limit, out)
     }
 
-    /// Gives dirty pages of one file places. Returns whether there are more.
+    /// Gives dirty pages of one file places, as many as one record tells of: after a power failure all of them count
+    /// or none. Returns whether there are more.
     pub(crate) fn place_pages_of<M: Memory>(
         &mut self,
         ino: Ino,
         out: &mut Out<'_, M>,
     ) -> Result<bool, Stop> {
-        let dirty = self.cache.dirty_from((ino, 0)).next().filter(|first| first.0 == ino);
-        let Some(first) = dirty else { return Ok(false) };
-        self.place_run(first, WRITE_BACK_BATCH, out)?;
+        let dirty = |cell: &Self| cell.cache.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
+        let mut placed = Ok(());
+        while self.log.takes_another_step()
+            && placed.is_ok()
+            && let Some(first) = dirty(self)
+        {
+            placed = self.place_run(first, WRITE_BACK_BATCH, out);
+        }
         self.seal(Cause::Cell, out);
-        Ok(true)
+        placed.map(|()| dirty(self).is_some())
     }
 
     /// Gives the run of dirty pages that begins with `first` places, and starts to write it.

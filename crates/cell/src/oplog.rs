@@ -354,6 +354,11 @@ impl OpLog {
         self.steps += 1;
     }
 
+    /// Whether a step of any size still fits the record that is being made.
+    pub(crate) fn takes_another_step(&self) -> bool {
+        self.record.len() <= RECORD_MAX / 2
+    }
+
     /// The record decides a transaction: what its other cells have to do.
     pub(crate) fn decide(&mut self, txn: TxnId, others: Vec<Change>) {
         self.decided = Some((txn, others));

@@ -17,6 +17,17 @@ fn whatever_was_synced_is_there() {
     assert!(summary.replayed > summary.sequences && summary.torn > 0);
 }
 
+/// The pages lie apart, and the block of the log that names them is torn between sectors.
+#[test]
+fn what_is_synced_of_a_file_is_there_as_a_whole_or_not_at_all() {
+    let apart = r#"Append("A/foo", 40000), Fsync("A/other"), Write("A/foo", 0, 4096), F"#;
+    let is_apart = |sequence: &Sequence| sequence.to_string().starts_with(apart);
+    let sequences: Vec<Sequence> = pairs(77, 20_000).into_iter().filter(is_apart).collect();
+    assert!(sequences.len() > 1);
+    let summary = Campaign::new(Options::default()).run(&sequences);
+    assert!(summary.is_sound(), "{summary}");
+}
+
 #[test]
 fn a_device_that_does_not_flush_is_found_out() {
     let campaign = Campaign::new(Options { no_flush: true, plant: None });
