@@ -4,7 +4,7 @@
 //! bytes before it is begun, a flush before it is begun, and the end of either after it is over. Each entry
 //! is one `write(2)` to a file opened with `O_APPEND`, so the entries of all processes have one order, and in
 //! that order nothing ends before its end is known to whoever acts on it. A flush covers the writes whose end
-//! stands before its beginning, and nothing else.
+//! stands before its beginning, and nothing else; a write-through covers itself.
 //!
 //! ```text
 //! entry    0  4  what: 0 write, 1 write-through, 2 flush, 3 end, 4 failed end, 5 mark

@@ -60,10 +60,14 @@ pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
     let number = waiter.number();
     assert_eq!(holder.call(ROOT, &lock(1), 0), Ok(Reply::Done));
     let waits = std::thread::spawn(move || waiter.call(ROOT, &lock(2), 0));
-    std::thread::sleep(Duration::from_millis(50));
-    assert!(connection.in_flight(number).is_some(), "it waits");
     let cancel = Request::Cancel { slot: number, seq: 0 };
-    assert_eq!(holder.call(ROOT, &cancel, 0), Ok(Reply::Done));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    // A cancellation that comes before the request does nothing.
+    while !waits.is_finished() {
+        assert!(Instant::now() < deadline, "{:?}", connection.in_flight(number));
+        assert_eq!(holder.call(ROOT, &cancel, 0), Ok(Reply::Done));
+        std::thread::sleep(Duration::from_millis(1));
+    }
     assert_eq!(waits.join().expect("join"), Err(Errno::EINTR));
 }
 
