@@ -35,7 +35,7 @@ use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::step::Behind;
 use crate::table::FrameTable;
-use crate::task::{Stop, Task, TaskId, Tasks, Wait, WaitKey, Work};
+use crate::task::{Decided, Stop, Task, TaskId, Tasks, Wait, WaitKey, Work};
 use crate::txn::{Committing, Participant};
 
 /// What a cell is started with.
@@ -376,6 +376,9 @@ impl Cell {
         if Self::is_waiting_for_peer(&task) {
             return self.tasks.park(id, task);
         }
+        if let Some(decided) = task.decided.take() {
+            return self.answer_decided((id, task), decided, out);
+        }
         self.seal(Cause::Cell, out);
         let outcome = match task.failed.take() {
             Some(errno) => Err(Stop::Fail(errno)),
@@ -384,7 +387,13 @@ impl Cell {
         let answer = outcome.as_ref().ok().and_then(|done| done.as_ref()).map(|(answer, _)| answer);
         self.seal_task(&task, answer, out);
         match outcome {
-            Ok(answer) => self.finish(&task, answer, out),
+            Ok(answer) => match task.decided.take() {
+                Some(mut decided) => {
+                    decided.answer = answer;
+                    self.answer_decided((id, task), decided, out);
+                }
+                None => self.finish(&task, answer, out),
+            },
             Err(Stop::Fail(Errno::ENOSPC)) if task.may_retry(self.chunks.are_certain()) => {
                 // Holding locks it must not wait for a checkpoint, which waits for transactions.
                 self.release_txn(&mut task, out);
@@ -410,6 +419,21 @@ impl Cell {
             }
             Err(Stop::Wait(wait)) => self.wait(id, task, wait, out),
         }
+    }
+
+    /// Answers the task, whose transaction is decided, unless another cell has to change an entry first.
+    fn answer_decided<M: Memory>(
+        &mut self,
+        (id, mut task): (TaskId, Task),
+        decided: Box<Decided>,
+        out: &mut Out<'_, M>,
+    ) {
+        let commit = self.committing.get(&decided.txn);
+        if commit.is_some_and(Committing::changes_entries) {
+            task.decided = Some(decided);
+            return self.tasks.park(id, task);
+        }
+        self.finish(&task, decided.answer, out);
     }
 
     /// Runs the task in the affinity that it asks for, or in a coarser one if it turns out to need that.
@@ -621,7 +645,7 @@ impl Cell {
         (known.leaving, known.listening) = (true, [None; 2]);
         for id in self.tasks.of_client(client) {
             self.file_locks.cancel(id);
-            if self.tasks.get_mut(id).is_some_and(|task| task.txn.is_none())
+            if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())
                 && let Some(task) = self.tasks.remove(id)
             {
                 task.pinned.iter().for_each(|page| self.cache.unpin(*page));

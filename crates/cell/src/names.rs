@@ -27,7 +27,7 @@ impl Cell {
                 self.acquire(id, task, out)?;
             }
             match self.plan(id, task, out)? {
-                Some(plan) => return self.carry_out(task, plan, out),
+                Some(plan) => return self.carry_out(id, task, plan, out),
                 None => continue,
             }
         }
@@ -87,6 +87,7 @@ impl Cell {
 
     fn carry_out<M: Memory>(
         &mut self,
+        id: TaskId,
         task: &mut Task,
         plan: Plan,
         out: &mut Out<'_, M>,
@@ -103,7 +104,7 @@ impl Cell {
         if task.txn.is_some() {
             let owned = |change: &Change| self.shards.contains_key(&change.shard());
             let remote = plan.changes.into_iter().filter(|change| !owned(change)).collect();
-            self.commit_txn(task, remote, out);
+            self.commit_txn(id, task, remote, out);
         }
         let Work::Request { who, .. } = &task.work else {
             unreachable!("only requests are on names")

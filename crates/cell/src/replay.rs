@@ -98,10 +98,11 @@ pub(crate) struct Replay {
     taking: Option<Taking>,
     /// The frames that the predecessor's table names have been set aside.
     frames_kept: bool,
-    /// The last request of each slot that the log says was executed, and where it says so.
+    /// The last request of each slot that the log says was executed, and up to where in the log it may have
+    /// waited for its answer.
     executed: BTreeMap<SlotRef, (u32, Answer, Lsn)>,
-    /// Transactions decided here that some cell may not have heard of.
-    decided: BTreeMap<TxnId, Vec<Change>>,
+    /// Transactions decided here that some cell may not have heard of, and who may wait for that.
+    decided: BTreeMap<TxnId, (SlotRef, Vec<Change>)>,
     /// Transactions of others whose changes are made here.
     pub(crate) applied: BTreeSet<TxnId>,
     /// Cells that have not said yet what they decided.
@@ -340,25 +341,37 @@ impl Cell {
         for step in &steps {
             match step {
                 Step::Claimed { shard, chunk } => self.replay.claimed.push((*chunk, *shard)),
-                Step::Finished { txn } => drop(self.replay.decided.remove(txn)),
+                Step::Finished { txn } => {
+                    if let Some((from, _)) = self.replay.decided.remove(txn) {
+                        self.note_unanswered(from);
+                    }
+                }
                 _ => {}
             }
         }
         match cause {
             Cause::Cell => {}
-            Cause::Request(executed) => self.note_executed(executed),
+            Cause::Request(executed) => drop(self.note_executed(executed)),
             Cause::Decided { txn, request, others } => {
-                self.note_executed(request);
-                self.replay.decided.insert(txn, others);
+                let from = self.note_executed(request);
+                self.replay.decided.insert(txn, (from, others));
             }
             Cause::Applied { txn } => drop(self.replay.applied.insert(txn)),
         }
         Ok(())
     }
 
-    fn note_executed(&mut self, executed: Executed) {
+    fn note_executed(&mut self, executed: Executed) -> SlotRef {
         let from = SlotRef { client: executed.client, slot: executed.slot };
         self.replay.executed.insert(from, (executed.seq, executed.answer, self.replay.at));
+        from
+    }
+
+    /// What was executed last for the slot may not have been answered yet.
+    fn note_unanswered(&mut self, from: SlotRef) {
+        if let Some((.., at)) = self.replay.executed.get_mut(&from) {
+            *at = self.replay.at;
+        }
     }
 
     fn replay_steps<M: Memory>(
@@ -506,8 +519,12 @@ impl Cell {
     fn hear_others<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         self.replay.phase = Phase::Hearing;
         self.peers.tell_all();
-        let decided = std::mem::take(&mut self.replay.decided);
-        self.resume_commits(decided, out);
+        let mut told = BTreeMap::new();
+        for (txn, (from, others)) in std::mem::take(&mut self.replay.decided) {
+            self.note_unanswered(from);
+            told.insert(txn, others);
+        }
+        self.resume_commits(told, out);
         self.hear_early(out);
         self.heard_all(out);
     }
@@ -633,7 +650,7 @@ impl Cell {
                 }
                 drop(self.file_locks.forget_client(*client));
             }
-            Step::Unanswered { request } => self.note_executed(request.clone()),
+            Step::Unanswered { request } => drop(self.note_executed(request.clone())),
             _ => {}
         }
     }

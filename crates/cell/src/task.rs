@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use warren_base::{CellId, ClientId, Errno, FixedState, Ino, Lsn, ShardId, TxnId};
 use warren_disk::BlockPtr;
-use warren_proto::{Change, Credentials, LockKey, LockMode, Request, RequestHeader};
+use warren_proto::{Answer, Change, Credentials, LockKey, LockMode, Request, RequestHeader};
 
 use crate::cache::PageNo;
 use crate::shard::Placed;
@@ -150,6 +150,14 @@ pub(crate) struct Task {
     pub(crate) granted: bool,
     /// The point of the op log whose durability it waits for.
     pub(crate) durable: Option<Lsn>,
+    pub(crate) decided: Option<Box<Decided>>,
+}
+
+/// A task's transaction that is decided, and the answer, which may have to wait for other cells.
+#[derive(Clone, Debug)]
+pub(crate) struct Decided {
+    pub(crate) txn: TxnId,
+    pub(crate) answer: Option<(Answer, u32)>,
 }
 
 impl Task {
@@ -164,6 +172,7 @@ impl Task {
             no_chunk: false,
             granted: false,
             durable: None,
+            decided: None,
         }
     }
 
@@ -171,6 +180,11 @@ impl Task {
     /// lost.
     pub(crate) fn may_retry(&self, are_chunks_certain: bool) -> bool {
         self.txn.is_some() && !(self.checkpointed && are_chunks_certain)
+    }
+
+    /// Whether other cells take part in it.
+    pub(crate) fn is_of_txn(&self) -> bool {
+        self.txn.is_some() || self.decided.is_some()
     }
 
     /// Whether others wait for it, so that it must not wait for a checkpoint.
@@ -292,6 +306,16 @@ impl Tasks {
             if let Some(task) = self.remove(id) {
                 return Some((id, task));
             }
+        }
+    }
+
+    /// The slot, the number and the answer of a request whose transaction is decided.
+    pub(crate) fn decided(&self, id: TaskId) -> Option<(SlotRef, u32, &Answer)> {
+        let task = self.waiting.get(&id)?;
+        let (answer, _) = task.decided.as_ref()?.answer.as_ref()?;
+        match task.work {
+            Work::Request { from, header, .. } => Some((from, header.seq, answer)),
+            _ => None,
         }
     }
 

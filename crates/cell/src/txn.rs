@@ -7,8 +7,12 @@
 //!    whose answer says what they are worth. If a key turns out to be missing that comes before one
 //!    that is held, everything is released and taken again in order.
 //! 3. The operation runs again; if it touched only what is held, its outcome stands. This cell's
-//!    changes are made, the others get theirs with `Commit`, and the client is answered. What others
-//!    were locked for stays locked until their changes are made, so nobody sees half of it.
+//!    changes are made, and the others get theirs with `Commit`. What others were locked for stays
+//!    locked until their changes are made, so nobody sees half of it.
+//! 4. The client is answered, and this cell's keys are released, when no *entry* of another cell waits
+//!    for its change any more. Who changes an entry locks the rest of the directory for nobody. So a
+//!    later operation on the same directory could come before it in that cell's log, and alone survive
+//!    a power failure. An inode that is changed is locked whole: nothing can come before that.
 //!
 //! Revocation: a cell that locks a key for writing revokes its leases then, and grants none before
 //! the lock is released.
@@ -17,13 +21,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::{CellId, ClientId, Errno, Ino, Lsn, TxnId};
 use warren_proto::{
-    Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest, Step,
+    Answer, Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest, Step,
 };
 
 use crate::cell::{Cell, Out};
-use crate::event::{Effect, Memory, PeerBody, PeerMessage};
+use crate::event::{Effect, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::plant::Plant;
-use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
+use crate::task::{Decided, Stop, Task, TaskId, Wait, WaitKey, Work};
 
 /// Blocks a participant sets aside for what a transaction may change there.
 const PROMISE: u64 = 64;
@@ -90,12 +94,22 @@ pub(crate) struct Committing {
     unlock_tree: bool,
     /// A predecessor has decided it. Nobody knows any more who holds the lock on the tree's shape for it.
     recovered: bool,
+    /// What stays locked here, and the task that does not answer, until all entries are changed.
+    held: Vec<LockKey>,
+    task: Option<TaskId>,
 }
 
 impl Committing {
     /// A decided transaction that a log tells of.
     pub(crate) const fn recovered(told: BTreeMap<CellId, Vec<Change>>) -> Self {
-        Self { told, last: None, unlock_tree: false, recovered: true }
+        let (last, unlock_tree, recovered) = (None, false, true);
+        Self { told, last, unlock_tree, recovered, held: Vec::new(), task: None }
+    }
+
+    /// Whether an entry of another cell waits for its change.
+    pub(crate) fn changes_entries(&self) -> bool {
+        let last = self.last.iter().map(|(_, changes)| changes);
+        self.told.values().chain(last).flatten().any(Change::is_of_entry)
     }
 
     pub(crate) const fn is_recovered(&self) -> bool {
@@ -262,9 +276,10 @@ impl Cell {
         task.txn.as_ref().is_some_and(|txn| txn.waiting.is_some())
     }
 
-    /// The transaction happens: other cells get their changes, and this cell's locks are released.
+    /// The transaction happens: other cells get their changes.
     pub(crate) fn commit_txn<M: Memory>(
         &mut self,
+        id: TaskId,
         task: &mut Task,
         remote: Vec<Change>,
         out: &mut Out<'_, M>,
@@ -287,17 +302,28 @@ impl Cell {
             by_cell.values().flatten().cloned().chain(last.iter().flat_map(|(_, c)| c.clone()));
         self.log.decide(txn.id, others.collect());
         let unlock_tree = shape && owner == self.id;
-        let told = BTreeMap::new();
-        let recovered = false;
-        self.committing.insert(txn.id, Committing { told, last, unlock_tree, recovered });
+        let held = txn.held.into_keys().filter(|key| *key != LockKey::Tree).collect();
+        let committing = Committing {
+            told: BTreeMap::new(),
+            last,
+            unlock_tree,
+            recovered: false,
+            held,
+            task: Some(id),
+        };
+        self.committing.insert(txn.id, committing);
+        task.decided = Some(Box::new(Decided { txn: txn.id, answer: None }));
         for cell in txn.participants.iter().filter(|cell| !shape || **cell != owner) {
             let changes = by_cell.remove(cell).unwrap_or_default();
             self.send_commit(txn.id, *cell, changes, out);
         }
-        for key in txn.held.keys().filter(|key| **key != LockKey::Tree) {
-            self.unlock(key, txn.id);
-        }
         self.advance_commit(txn.id, out);
+    }
+
+    /// Requests that were executed and wait for other cells before they are answered.
+    pub fn decided(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
+        let waiting = self.committing.values().filter_map(|commit| commit.task);
+        waiting.filter_map(|id| self.tasks.decided(id))
     }
 
     fn send_commit<M: Memory>(
@@ -355,12 +381,20 @@ impl Cell {
         self.say_all(out);
     }
 
-    /// Goes on with a decided transaction when everybody who was told has made the changes.
+    /// Goes on with a decided transaction: answers when all entries are changed, and takes the next step
+    /// when everybody who was told has made the changes.
     fn advance_commit<M: Memory>(&mut self, id: TxnId, out: &mut Out<'_, M>) {
-        let Some(commit) = self.committing.get_mut(&id).filter(|commit| commit.told.is_empty())
-        else {
+        let Some(commit) = self.committing.get_mut(&id) else { return };
+        let is_told = commit.told.is_empty();
+        if !commit.changes_entries() {
+            let (held, task) = (std::mem::take(&mut commit.held), commit.task.take());
+            held.iter().for_each(|key| self.unlock(key, id));
+            task.into_iter().for_each(|task| self.tasks.wake(task));
+        }
+        if !is_told {
             return;
-        };
+        }
+        let commit = self.committing.get_mut(&id).expect("just seen");
         if let Some((cell, changes)) = commit.last.take() {
             self.send_commit(id, cell, changes, out);
             return self.say_all(out);

@@ -46,4 +46,9 @@ impl Change {
     pub const fn shard(&self) -> ShardId {
         self.home().shard()
     }
+
+    /// Whether it changes an entry of a directory.
+    pub const fn is_of_entry(&self) -> bool {
+        matches!(self, Self::AddEntry { .. } | Self::RemoveEntry { .. } | Self::ReplaceEntry { .. })
+    }
 }

@@ -304,6 +304,13 @@ impl World {
                 self.would_answer(from, to, seq, hint, answer);
             }
         }
+        // And while cells are dead that had executed more.
+        for id in (0..self.fleet.cells.len() as u16).map(CellId) {
+            let slots = &mut self.fleet.cells[usize::from(id.0)].slots;
+            for ((to, seq), (hint, answer)) in std::mem::take(&mut slots.executed) {
+                self.would_answer(id, to, seq, hint, answer);
+            }
+        }
         Ok(())
     }
 

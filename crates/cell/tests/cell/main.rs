@@ -4,3 +4,4 @@ mod bench;
 mod hostile_images;
 mod hostile_logs;
 mod successor;
+mod two_cells;

@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warren_base::{CellId, Epoch};
-use warren_cell::{Effect, Event, IoId, PeerMessage};
-use warren_proto::Wire;
+use warren_cell::{Effect, Event, IoId, PeerMessage, SlotRef};
 use warren_proto::control::{Order, Report};
+use warren_proto::{Answer, Wire};
 use warren_supervisor::{Effect as Said, Event as Heard};
 
 use super::io::Doing;
@@ -129,6 +129,9 @@ pub fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event) {
         return kill_cell(world, id);
     }
     let fleet = world.fleet_mut();
+    for (to, seq, answer) in cell.decided() {
+        fleet.note_executed(id, (to, seq), answer);
+    }
     if death.is_some() {
         fleet.count("a cell killed among its effects");
         let done = fleet.rng.below(effects.len() as u64 + 1) as usize;
@@ -157,6 +160,14 @@ pub fn carry_out<W: Surroundings>(world: &mut W, id: CellId, effects: Vec<Effect
 }
 
 impl<H> Fleet<H> {
+    /// The cell has executed a request, and answers it later.
+    fn note_executed(&mut self, id: CellId, request: (SlotRef, u32), answer: &Answer) {
+        if !self.host(id).slots.executed.contains_key(&request) {
+            let place = self.place();
+            self.host(id).slots.executed.insert(request, (place, answer.clone()));
+        }
+    }
+
     /// Begins what a cell wants done.
     pub(super) fn carry_out(&mut self, id: CellId, effect: Effect) {
         self.trace.note(self.now, &(id, &effect));
@@ -164,9 +175,9 @@ impl<H> Fleet<H> {
             Effect::Reply { to, seq, answer, payload_len: _ } => {
                 let slots = &mut self.host(id).slots;
                 slots.answered.insert(to, seq);
-                let known = slots.hints.remove(&(to, seq));
+                let known = slots.executed.remove(&(to, seq));
                 let place = self.place();
-                let (hint, delay) = (known.unwrap_or(place), self.message_delay());
+                let (hint, delay) = (known.map_or(place, |(hint, _)| hint), self.message_delay());
                 self.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
             }
             Effect::Send { to, message } => self.send_peer(id, to, message),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::{ClientId, Rng};
 use warren_cell::SlotRef;
-use warren_proto::{Request, RequestHeader};
+use warren_proto::{Answer, Request, RequestHeader};
 
 /// Stores of one event up to which a cell is killed at one: most have fewer.
 const STORES_MAX: u64 = 12;
@@ -44,8 +44,9 @@ pub struct Slots {
     pub posted: BTreeMap<SlotRef, (RequestHeader, Request)>,
     /// The number of the last reply that is in each.
     pub answered: BTreeMap<SlotRef, u32>,
-    /// Where in the order of events requests took effect that a lost process had executed.
-    pub hints: BTreeMap<(SlotRef, u32), u64>,
+    /// Requests that are executed and not answered, for they wait for other cells or a lost process had
+    /// executed them: where in the order of events they took effect, and what the answer is.
+    pub executed: BTreeMap<(SlotRef, u32), (u64, Answer)>,
     /// When the last process was lost. The places behind it are for what it had executed and not answered.
     pub lost_at: u64,
     /// Whose slots this process knows.

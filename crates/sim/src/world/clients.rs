@@ -393,7 +393,7 @@ impl World {
                 self.would_answer(id, to, seq, hint, answer);
             } else {
                 let slots = &mut self.fleet.cells[usize::from(id.0)].slots;
-                slots.hints.entry((to, seq)).or_insert(hint);
+                slots.executed.entry((to, seq)).or_insert((hint, answer));
             }
         }
     }
