@@ -1,14 +1,17 @@
 //! The supervisor's process is killed, at any time: cells go on, and another one takes over.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
-use warren_base::{Ino, Rng};
+use warren_base::{CellId, Epoch, Errno, Ino, Rng};
 use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
+use warren_shm::{VitalsWriter, map_writable};
 
 use super::SERVER;
 use super::cells::{await_successor, kill_cell};
@@ -219,6 +222,29 @@ pub fn a_fleet_that_nobody_hears_goes_on() {
     assert_eq!(door::status(&scratch.pool).expect("status").supervisor_restarts, 0);
     door::stop(&scratch.pool).expect("stop");
     assert!(server.wait().expect("wait").success());
+}
+
+/// A cell's flush fails, and the supervisor that would see that with its next dies before it.
+pub fn a_failed_flush_is_known_to_the_next_supervisor() {
+    let scratch = Scratch::formatted("unflushed");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let before = door::status(&scratch.pool).expect("status");
+    assert_eq!(before.broken, None);
+    let vitals = memfd_of(before.supervisor_pid, "warren-vitals-0");
+    let vitals = map_writable(vitals.as_fd()).expect("map");
+    VitalsWriter::new(vitals, CellId(0), Epoch(1)).expect("vitals").lose_flush();
+    assert!(kill_supervisor(fleet.keeper_pid()));
+    assert_eq!(await_another(&scratch.pool, 1).broken, Some(Errno::EIO.to_string()));
+    drop(fleet);
+}
+
+/// A segment of this name, of which the process has a descriptor.
+fn memfd_of(pid: u32, name: &str) -> File {
+    let wanted = format!("/memfd:{name} (deleted)");
+    let is_it = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to == Path::new(&wanted));
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
+    let found = fds.flatten().map(|entry| entry.path()).find(is_it).expect("the segment");
+    File::options().read(true).write(true).open(found).expect("open")
 }
 
 /// It runs into an error of its own (it can have no more descriptors than it has), as it would into a panic.

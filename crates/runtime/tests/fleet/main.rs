@@ -44,6 +44,7 @@ const TESTS: &[(&str, fn())] = named![
     adoption::clients_come_and_go_while_supervisors_die,
     adoption::cells_and_supervisors_die_together,
     adoption::a_stop_outlives_the_supervisor,
+    adoption::a_failed_flush_is_known_to_the_next_supervisor,
     adoption::a_supervisor_that_fails_has_a_successor,
     adoption::a_supervisor_that_fails_ever_again_ends_the_fleet,
     adoption::a_supervisor_that_dies_ever_again_ends_the_fleet,
