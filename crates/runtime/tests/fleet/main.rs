@@ -57,6 +57,7 @@ const TESTS: &[(&str, fn())] = named![
     cells::a_cell_that_always_dies_ends_the_fleet,
     adoption::a_fleet_that_nobody_hears_goes_on,
     lifecycle::a_fleet_ends_with_its_starter,
+    lifecycle::who_can_have_the_pool_finds_no_door_of_the_fleet_before,
     clients::a_client_may_die_in_the_middle_of_a_change,
     clients::a_crowd_that_waits_holds_up_only_itself,
     clients::a_want_of_descriptors_refuses_and_passes,
