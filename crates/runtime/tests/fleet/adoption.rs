@@ -1,9 +1,8 @@
 //! The supervisor's process is killed, at any time: cells go on, and another one takes over.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use warren_shm::{VitalsWriter, map_writable};
 
 use super::SERVER;
 use super::cells::{await_successor, kill_cell};
-use super::ground::{Files, Scratch, connect};
+use super::ground::{Files, Scratch, connect, memfd_of};
 
 /// How long another supervisor may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -236,15 +235,6 @@ pub fn a_failed_flush_is_known_to_the_next_supervisor() {
     assert!(kill_supervisor(fleet.keeper_pid()));
     assert_eq!(await_another(&scratch.pool, 1).broken, Some(Errno::EIO.to_string()));
     drop(fleet);
-}
-
-/// A segment of this name, of which the process has a descriptor.
-fn memfd_of(pid: u32, name: &str) -> File {
-    let wanted = format!("/memfd:{name} (deleted)");
-    let is_it = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to == Path::new(&wanted));
-    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
-    let found = fds.flatten().map(|entry| entry.path()).find(is_it).expect("the segment");
-    File::options().read(true).write(true).open(found).expect("open")
 }
 
 /// It runs into an error of its own (it can have no more descriptors than it has), as it would into a panic.

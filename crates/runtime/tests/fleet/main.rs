@@ -35,6 +35,7 @@ const TESTS: &[(&str, fn())] = named![
     clients::any_number_of_cells_serves_a_pool,
     files::files_survive_another_number_of_cells,
     clients::many_clients_work_at_once,
+    clients::a_first_call_waits_for_a_map_that_is_being_written,
     clients::a_list_of_attributes_fits_its_answer,
     lifecycle::a_pool_has_one_fleet,
     lifecycle::bad_pools_are_named,
