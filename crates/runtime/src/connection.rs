@@ -226,16 +226,16 @@ impl Shared {
         (slot < self.requests.slots()).then_some(slot * size_of::<u64>())
     }
 
-    /// The shard map if it is newer than `than` and can be read now. One that is being written for
-    /// long leaves the old one in force: who goes by that is told `Moved`.
+    /// The shard map if it is another than `than` and can be read now. One that is being written for
+    /// long leaves the old one in force: who goes by that is told `Moved`. EIO if it makes no sense.
     pub fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
         if self.map.version() == than.version {
             return Ok(None);
         }
         match self.map.read() {
             Ok(map) => Ok(Some(map)),
-            Err(ShardMapError::Busy) if !than.owners.is_empty() => Ok(None),
-            Err(_) => Err(Errno::EIO),
+            Err(ShardMapError::Busy) => Ok(None),
+            Err(ShardMapError::Corrupt) => Err(Errno::EIO),
         }
     }
 

@@ -29,8 +29,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());
 
-/// How often somebody who is hung up on begins anew. A supervisor that dies is back within milliseconds, and
-/// after five that died in a row there is none.
+/// How often somebody who is hung up on begins anew. After `SUCCESSORS_MAX` supervisors that came to nothing in a
+/// row there is none.
 const CONVERSATIONS_MAX: usize = 100;
 
 /// Bytes of a status at most: more than a fleet with all cells and clients it can have.

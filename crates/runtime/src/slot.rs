@@ -39,8 +39,11 @@ const RING_AGAIN: Duration = Duration::from_millis(2);
 /// How often a call follows a shard that moves before the map or the cells must be wrong.
 const MOVES_MAX: u32 = 100;
 
-/// How long a call waits for the shard map that a `Moved` announced.
+/// How long a call waits for the shard map that a `Moved` announced, or for any.
 const MAP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The first version that a shard map can have.
+const MAP_FIRST: MapVersion = MapVersion(1);
 
 /// One request in flight. A slot is used by one thread at a time and may be sent to another.
 pub struct Slot {
@@ -123,6 +126,9 @@ impl Slot {
         };
         for _ in 0..MOVES_MAX {
             self.refresh_map()?;
+            if self.map.owners.is_empty() {
+                self.await_map(MAP_FIRST)?;
+            }
             // A shard beyond the map is no inode of this pool.
             let cell = self.map.owner(shard).ok_or(Errno::ESTALE)?;
             match self.call_cell(cell, identity, request, payload_len)? {

@@ -37,7 +37,7 @@ pub struct CellStatus {
     pub cell: u16,
     pub pid: u32,
     pub epoch: u32,
-    /// `starting`, `ready`, `stopped` or `exited`.
+    /// `starting`, `ready`, `lost`, `stopped` or `exited`.
     pub state: String,
     pub shards: u16,
     /// Successors that took the place of the first process, and the last time in which the cell did not

@@ -1,8 +1,8 @@
 //! The supervisor's process: drives the pure supervisor with exits, reports, visitors and the disk.
 //!
 //! Order at start: lock the pool, read it, make the fleet's memory, open the door, start the cells.
-//! Order at the end: every cell's process is gone, the pool is unlocked, the door is removed, whoever
-//! asked for the end is told, the keeper is told. It never waits for a peer; only for the disk.
+//! Order at the end: every cell's process is gone, the keeper is told and lets go of everything, the door is
+//! removed, the pool is unlocked, whoever asked for the end is told. It never waits for a peer; only for the disk.
 //! What it does follows an event, and is written down first: the next one may have to do it (`adopt`).
 
 mod adopt;
@@ -160,6 +160,8 @@ impl Shell<'_> {
         // Unlocked before anybody hears of the end, so that the next fleet can start at once.
         tell(self.keeper, &to_keeper);
         self.await_release();
+        // Before the next fleet can make its own in the same place.
+        self.visitors.remove_door();
         drop(self.pool);
         self.visitors.close(&to_visitors);
         outcome
@@ -284,11 +286,13 @@ impl Shell<'_> {
         self.journal.write(&notes)
     }
 
-    /// Waits until the keeper has everything that it was sent. It never waits for this process.
+    /// Waits until the keeper has everything that it was sent. It never waits for this process. What it says is
+    /// heard later.
     fn settle(&mut self) -> Result<(), FleetError> {
         while self.keeper.is_backed_up() {
             let limit = Timespec::try_from(SHORTAGE_PAUSE).ok();
-            let mut fds = [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), PollFlags::OUT)];
+            let flags = self.keeper.poll_flags() - PollFlags::IN;
+            let mut fds = [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), flags)];
             retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the keeper"))?;
             self.keeper.flush().map_err(|_| keeper_died())?;
         }
@@ -386,11 +390,11 @@ impl Shell<'_> {
         match self.visitors.hear(connection) {
             Some(Asked::Enter(applicant)) => {
                 let slots = applicant.slots;
-                let Some(outfit) = self.outfit(connection, slots) else {
+                let Some((socket, outfit)) = self.outfit(connection, slots) else {
                     self.visitors.refuse(connection, Errno::ENFILE);
                     return Ok(());
                 };
-                self.keep_client(connection, &outfit.kept)?;
+                self.keep_client(connection, socket, &outfit.kept)?;
                 let arrival = Arrival { connection, slots, fds: outfit.client };
                 self.applying.insert(connection, (arrival, outfit.kept));
                 self.apply(Event::Connect { connection, applicant })
@@ -422,20 +426,21 @@ impl Shell<'_> {
     fn keep_client(
         &mut self,
         connection: ConnectionNo,
+        socket: OwnedFd,
         memory: &ClientMemory,
     ) -> Result<(), FleetError> {
-        let Some(socket) = self.visitors.socket(connection) else { return Ok(()) };
         let mut fds = vec![Arc::new(socket)];
         fds.extend(memory.kept());
         let keep = ToKeeper::Keep { name: Kept::Client(connection.0) };
         self.keeper.send_shared(keep.to_bytes(), fds).map_err(|_| keeper_died())
     }
 
-    /// What a client of so many slots gets, unless descriptors are scarce.
-    fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<Outfit> {
+    /// What a client of so many slots gets, and its connection for the keeper, unless descriptors are scarce.
+    fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<(OwnedFd, Outfit)> {
+        let socket = self.visitors.socket(connection)?;
         let outfit = self.memory.outfit(connection, slots).ok()?;
         let is_scarce = outfit.fds().any(descriptors::is_of_reserve);
-        (!is_scarce).then_some(outfit)
+        (!is_scarce).then_some((socket, outfit))
     }
 
     /// Hears a bounded amount; says whether there may be more.
@@ -470,7 +475,12 @@ impl Shell<'_> {
                 if number < *heard || !self.mailboxes.admits_report(capability) {
                     return Ok(());
                 }
-                *heard = number + 1;
+                if number > *heard {
+                    // Of what it said something is lost.
+                    self.kill(from);
+                    return Ok(());
+                }
+                *heard += 1;
                 if matches!(report, Report::Ready { .. }) {
                     self.serves(from);
                 }

@@ -86,9 +86,10 @@ impl Shell<'_> {
     fn start_successor(&mut self, cell: CellId, epoch: Epoch) -> Result<(), FleetError> {
         self.mailboxes.enter(cell)?;
         self.memory.renew(cell, epoch)?;
-        let next_device = self.pool.reopen()?;
         let old = &mut self.cells[usize::from(cell.0)];
-        let devices = [std::mem::replace(&mut old.next_device, next_device), self.pool.reopen()?];
+        // If the start fails the next one has it.
+        let own_device = old.next_device.try_clone().map_err(system("share the pool device"))?;
+        let devices = [own_device, self.pool.reopen()?];
         let ledger = self.core.ledger();
         let mut starter = Starter {
             keeper: self.keeper,

@@ -167,9 +167,11 @@ impl Starter<'_> {
         let start = self.cell_start(cell, epoch, beginning, ledger)?;
         let mut fds = vec![self.pool.share()?, own_device];
         fds.extend(self.memory.for_start(cell)?);
-        let (token, link) = self.spawn(cell)?;
-        let mut post = CellPost::new(epoch, token, link, next_device);
-        self.keep(Kept::Post(cell), post.kept()?)?;
+        let (link, theirs) = Link::pair().map_err(system("make a cell's link"))?;
+        let mut post = CellPost::new(epoch, *self.next_token, link, next_device);
+        let kept = post.kept()?;
+        self.spawn(cell, theirs)?;
+        self.keep(Kept::Post(cell), kept)?;
         // A cell that is gone shows by its exit.
         let _ = post.link.send(start.to_bytes(), fds);
         Ok(post)
@@ -222,16 +224,14 @@ impl Starter<'_> {
         })
     }
 
-    /// Asks the keeper for the cell's process; gives its token and the supervisor's end of its link.
-    fn spawn(&mut self, cell: CellId) -> Result<(u32, Link), FleetError> {
-        let (ours, theirs) = Link::pair().map_err(system("make a cell's link"))?;
+    /// Asks the keeper for the cell's process, by the next token, with its end of its link.
+    fn spawn(&mut self, cell: CellId, link: Link) -> Result<(), FleetError> {
         let number = cell.to_string();
         let name = pool_name(&self.plan.pool);
         let args = role_args([ROLE_CELL.as_bytes(), number.as_bytes(), name]);
         let token = *self.next_token;
         *self.next_token += 1;
-        self.tell_keeper(&ToKeeper::Spawn { token, args }, vec![theirs.into_fd()])?;
-        Ok((token, ours))
+        self.tell_keeper(&ToKeeper::Spawn { token, args }, vec![link.into_fd()])
     }
 
     fn tell_keeper(&mut self, message: &ToKeeper, fds: Vec<OwnedFd>) -> Result<(), FleetError> {

@@ -75,6 +75,8 @@ pub struct Visitors {
     path: PathBuf,
     next: u64,
     visitors: BTreeMap<ConnectionNo, Visitor>,
+    /// Clients that have hung up and that some cell still knows, with their users, who have them still.
+    leaving: BTreeMap<ClientId, u32>,
     /// The last one who knocked could not be let in for want of descriptors or memory.
     is_deaf: bool,
 }
@@ -98,8 +100,7 @@ impl Visitors {
         // Descriptors in packets that nobody took are closed by us, and closing one may block. A kernel
         // that is too old closes them all the same, but does not flush them.
         let _ = identity::refuse_descriptors(&listener);
-        let (next, visitors, is_deaf) = (0, BTreeMap::new(), false);
-        let door = Self { listener, path, next, visitors, is_deaf };
+        let door = Self::adopt(listener, path, 0);
         let everyone = fs::Permissions::from_mode(0o666);
         fs::set_permissions(&door.path, everyone).map_err(system(doing))?;
         Ok(door)
@@ -107,7 +108,8 @@ impl Visitors {
 
     /// The door that an earlier supervisor had opened. Who was not kept there has been hung up on.
     pub fn adopt(listener: OwnedFd, path: PathBuf, next: u64) -> Self {
-        Self { listener, path, next, visitors: BTreeMap::new(), is_deaf: false }
+        let (visitors, leaving) = (BTreeMap::new(), BTreeMap::new());
+        Self { listener, path, next, visitors, leaving, is_deaf: false }
     }
 
     /// For the next supervisor.
@@ -194,7 +196,8 @@ impl Visitors {
         if is_privileged(uid) {
             return self.visitors.len() < VISITORS_MAX;
         }
-        let of_same = self.visitors.values().filter(|visitor| visitor.identity.uid == uid);
+        let connected = self.visitors.values().map(|visitor| visitor.identity.uid);
+        let of_same = connected.chain(self.leaving.values().copied()).filter(|of| *of == uid);
         self.visitors.len() < VISITORS_MAX - VISITORS_OF_PRIVILEGED
             && of_same.count() < VISITORS_OF_ONE_MAX
     }
@@ -213,6 +216,7 @@ impl Visitors {
             (Some(request), Standing::Passing) => self.answer(number, request),
             // Hung up, or spoke out of turn.
             (_, Standing::Client(client)) => {
+                self.leaving.insert(client, visitor.identity.uid);
                 self.visitors.remove(&number);
                 Some(Asked::Hangup(client))
             }
@@ -281,14 +285,21 @@ impl Visitors {
         true
     }
 
+    /// No cell knows the client any more.
     pub fn forget(&mut self, client: ClientId) {
+        self.leaving.remove(&client);
         self.visitors.retain(|_, visitor| visitor.standing != Standing::Client(client));
     }
 
-    /// Tells everyone who asked for the end how it went, and closes the door.
-    pub fn close(mut self, outcome: &DoorReply) {
-        // Nobody can find the door any more; a fleet that takes over makes its own.
+    /// From now on nobody finds the door. To be called while the pool is locked: what lies there afterwards is
+    /// another fleet's.
+    pub fn remove_door(&self) {
+        // One that cannot be removed leads to nobody.
         let _ = fs::remove_file(&self.path);
+    }
+
+    /// Tells everyone who asked for the end how it went.
+    pub fn close(mut self, outcome: &DoorReply) {
         let stopping: Vec<ConnectionNo> = self.stopping().collect();
         stopping.into_iter().for_each(|number| self.tell(number, outcome, Vec::new()));
     }

@@ -1,18 +1,20 @@
 //! The supervisor's process is killed, at any time: cells go on, and another one takes over.
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
-use warren_base::{Ino, Rng};
+use warren_base::{CellId, Epoch, Errno, Ino, Rng};
 use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
+use warren_shm::{VitalsWriter, map_writable};
 
 use super::SERVER;
 use super::cells::{await_successor, kill_cell};
-use super::ground::{Files, Scratch, connect};
+use super::ground::{Files, Scratch, connect, memfd_of};
 
 /// How long another supervisor may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -219,6 +221,20 @@ pub fn a_fleet_that_nobody_hears_goes_on() {
     assert_eq!(door::status(&scratch.pool).expect("status").supervisor_restarts, 0);
     door::stop(&scratch.pool).expect("stop");
     assert!(server.wait().expect("wait").success());
+}
+
+/// A cell's flush fails, and the supervisor that would see that with its next dies before it.
+pub fn a_failed_flush_is_known_to_the_next_supervisor() {
+    let scratch = Scratch::formatted("unflushed");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let before = door::status(&scratch.pool).expect("status");
+    assert_eq!(before.broken, None);
+    let vitals = memfd_of(before.supervisor_pid, "warren-vitals-0");
+    let vitals = map_writable(vitals.as_fd()).expect("map");
+    VitalsWriter::new(vitals, CellId(0), Epoch(1)).expect("vitals").lose_flush();
+    assert!(kill_supervisor(fleet.keeper_pid()));
+    assert_eq!(await_another(&scratch.pool, 1).broken, Some(Errno::EIO.to_string()));
+    drop(fleet);
 }
 
 /// It runs into an error of its own (it can have no more descriptors than it has), as it would into a panic.

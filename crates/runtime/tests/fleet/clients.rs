@@ -1,6 +1,7 @@
 //! Clients of a fleet: many at once, in wait, forging, dying, and one too many.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use warren_proto::{
 use warren_runtime::{ConnectOptions, Connection, FleetError, Lifetime, Slot, door, start_fleet};
 
 use super::MAKER;
-use super::ground::{Files, ROOT, Scratch, connect, flock, name_of};
+use super::ground::{Files, ROOT, Scratch, connect, flock, memfd_of, name_of};
 use super::lifecycle::cpu_ticks;
 
 pub fn requests_of_many_threads_are_answered() {
@@ -69,6 +70,30 @@ pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(waits.join().expect("join"), Err(Errno::EINTR));
+}
+
+/// A supervisor that loses its core, or its life, while it writes the shard map is no error of who asks then.
+pub fn a_first_call_waits_for_a_map_that_is_being_written() {
+    /// Of the map's sequence number in its segment: odd while the map is being written.
+    const SEQUENCE: u64 = 4096;
+    let scratch = Scratch::formatted("map");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let status = door::status(&scratch.pool).expect("status");
+    let map = memfd_of(status.supervisor_pid, "warren-map");
+    let mut sequence = [0; 4];
+    map.read_exact_at(&mut sequence, SEQUENCE).expect("read");
+    let odd = (u32::from_le_bytes(sequence) | 1).to_le_bytes();
+    map.write_all_at(&odd, SEQUENCE).expect("write");
+    let getattr = Request::GetAttr { ino: Ino::ROOT };
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| connection.slot().expect("slot").call(ROOT, &getattr, 0));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished(), "{:?}", waits.join());
+        map.write_all_at(&sequence, SEQUENCE).expect("write");
+        assert!(matches!(waits.join().expect("a thread"), Ok(Reply::Attr { .. })));
+    });
+    fleet.stop().expect("stop");
 }
 
 pub fn any_number_of_cells_serves_a_pool() {

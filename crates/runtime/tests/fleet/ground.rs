@@ -74,6 +74,15 @@ impl Drop for Scratch {
     }
 }
 
+/// A segment of this name, of which the process has a descriptor.
+pub fn memfd_of(pid: u32, name: &str) -> fs::File {
+    let wanted = format!("/memfd:{name} (deleted)");
+    let is_it = |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to == Path::new(&wanted));
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
+    let found = fds.flatten().map(|entry| entry.path()).find(is_it).expect("the segment");
+    fs::File::options().read(true).write(true).open(found).expect("open")
+}
+
 pub fn connect(pool: &Path) -> Connection {
     Connection::connect(pool, &ConnectOptions::default()).expect("connect")
 }

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use warren_base::CellId;
 use warren_base::limits::BLOCK_SIZE;
 use warren_proto::{Reply, Request};
@@ -113,6 +115,37 @@ pub fn a_fleet_ends_with_its_starter() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(matches!(door::status(&scratch.pool), Err(FleetError::NoFleet(_))));
+}
+
+/// Else the next fleet's door, in the same place, could be taken for the last one's and removed.
+pub fn who_can_have_the_pool_finds_no_door_of_the_fleet_before() {
+    const ROUNDS: u32 = 20;
+    for round in 0..ROUNDS {
+        let scratch = Scratch::formatted(&format!("door{round}"));
+        let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+        let (file, door) = (fs::File::open(&scratch.pool).expect("open"), door_of(&scratch.pool));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let deadline = Instant::now() + Duration::from_secs(20);
+                while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                    assert!(Instant::now() < deadline, "the pool is not given back");
+                }
+                door.exists()
+            });
+            fleet.stop().expect("stop");
+            assert!(!waits.join().expect("a thread"), "a door is left in round {round}");
+        });
+    }
+}
+
+/// The socket of a fleet of ours.
+fn door_of(pool: &Path) -> PathBuf {
+    let found = fs::metadata(pool).expect("metadata");
+    let name = format!("{:x}-{:x}.sock", found.dev(), found.ino());
+    let own = format!("/tmp/warren-{}", rustix::process::geteuid().as_raw());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").unwrap_or_default();
+    let places = ["/run/warren".into(), PathBuf::from(runtime).join("warren"), own.into()];
+    places.into_iter().map(|place| place.join(&name)).find(|it| it.exists()).expect("a door")
 }
 
 pub fn start_and_wait(pool: &Path) -> ExitCode {

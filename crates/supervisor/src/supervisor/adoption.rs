@@ -18,7 +18,7 @@ use warren_disk::CopiesState;
 use warren_proto::{Malformed, Reader, Wire};
 
 use super::{Stage, Supervisor, Turn, behind};
-use crate::event::Effect;
+use crate::event::{Effect, Failure};
 use crate::ledger::Ledger;
 use crate::recorder::Recorder;
 
@@ -129,14 +129,21 @@ impl Supervisor {
         supervisor.catch_up(&mut turn);
         supervisor.resume(&mut turn);
         supervisor.advance(&mut turn);
+        // What came due while nobody was there is judged when everybody has been heard.
+        turn.effects.push(Effect::Wake(now));
         Ok(supervisor)
     }
 
-    /// Goes on with what the dead one had under way on the device.
+    /// Goes on with what the dead one had under way on the device. A superblock that can be read says nothing
+    /// after a failed flush.
     fn resume(&mut self, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
-        let is_there = self.ledger().superblock().generation >= number;
+        let broken = self.recorder.broken();
+        let is_there = broken.is_none() && self.ledger().superblock().generation >= number;
         match self.stage {
+            Stage::Opening if let Some(errno) = broken => {
+                self.fail(Failure::Opening { errno }, turn);
+            }
             Stage::Opening if is_there => self.opened(turn),
             Stage::Opening => self.open(number, turn),
             Stage::Closing { until: None } => self.seal(turn),
@@ -145,6 +152,5 @@ impl Supervisor {
             _ if is_there => self.checkpoint_done(turn),
             _ => self.begin_recording(turn),
         }
-        self.set_alarm(turn);
     }
 }

@@ -12,6 +12,7 @@ use warren_proto::control::ShardRoot;
 use super::*;
 use crate::IoId;
 
+mod adoption;
 mod loss;
 
 /// The first checkpoint of a new pool: `mkfs` made the one before the opening.

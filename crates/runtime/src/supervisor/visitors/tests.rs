@@ -29,6 +29,7 @@ impl Place {
     }
 
     fn close(self) {
+        self.door.remove_door();
         self.door.close(&DoorReply::Stopped);
         fs::remove_file(&self.file).expect("cleanup");
     }
@@ -83,5 +84,26 @@ fn descriptors_of_visitors_are_not_kept() {
     let mut fds = [PollFd::new(&reader, PollFlags::IN)];
     assert_eq!(poll(&mut fds, None), Ok(1));
     assert!(fds[0].revents().contains(PollFlags::HUP), "nobody holds the other end");
+    place.close();
+}
+
+/// Whose clients cells have not taken leave of has them still.
+#[test]
+fn who_hangs_up_makes_no_room_before_its_client_is_forgotten() {
+    const STRANGER: u32 = 4_294_967_000;
+    let mut place = Place::new("leaving");
+    let clients: Vec<ClientId> = (0..VISITORS_OF_ONE_MAX as u32).map(ClientId).collect();
+    for &client in &clients {
+        assert!(place.door.has_room_for(STRANGER), "{client:?}");
+        let (link, number) = place.knock();
+        place.door.visitors.get_mut(&number).expect("it is there").identity.uid = STRANGER;
+        assert!(place.door.enter(number, client));
+        drop(link);
+        assert!(matches!(place.door.hear(number), Some(Asked::Hangup(gone)) if gone == client));
+    }
+    assert!(!place.door.has_room_for(STRANGER));
+    assert!(place.door.has_room_for(STRANGER - 1), "others have theirs");
+    place.door.forget(clients[0]);
+    assert!(place.door.has_room_for(STRANGER));
     place.close();
 }
