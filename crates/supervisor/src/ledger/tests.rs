@@ -116,6 +116,18 @@ fn a_shard_is_not_taken_back_in_time() {
     assert_eq!(pool.rotten(places[1].block, places[1].offset + 48), in_doubt);
 }
 
+/// A bad slot beside one of the last checkpoint would be in doubt beside any later superblock.
+#[test]
+fn a_bad_slot_that_was_not_the_newer_never_comes_in_doubt() {
+    let mut pool = Pool::new();
+    pool.superblock.generation = 3;
+    let older = pool.superblock.layout.root_slot(ShardId(0), 0);
+    pool.blocks.get_mut(&older.block).expect("a block")[older.offset + 48] ^= 1;
+    let opening = pool.load().expect("nothing is in doubt").opening(4, 1);
+    pool.commit(&opening);
+    assert_eq!(pool.load().err(), None);
+}
+
 #[test]
 fn shards_have_the_chunks_of_the_map() {
     let pool = Pool::new();
