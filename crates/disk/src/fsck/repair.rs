@@ -9,7 +9,7 @@
 //!    (`repair/write.rs`); the others keep theirs.
 //!
 //! Invariants:
-//! * Nothing that the last checkpoint refers to is overwritten. What is returned is one checkpoint more, so a power failure
+//! * Nothing that the last checkpoint refers to is overwritten, but the table of logs that are given up. What is returned is one checkpoint more, so a power failure
 //!   leaves the old state or the new one, and a repair that was interrupted begins anew.
 //! * What is in doubt stays so until everything else counts: what took its place before would make the older one count.
 //! * Nothing changes without a [`Mend`] that says so.
@@ -142,6 +142,9 @@ pub struct Repair {
     /// In the order in which they were decided on, at most [`MENDS_MAX`].
     pub mends: Vec<Mend>,
     pub further_mends: u64,
+    /// Of a pool with logs, which are given up, a log table without any, in both places: what follows may be written over what
+    /// the logs name, so first of all nobody replays them any more.
+    pub farewell: Vec<BlockWrite>,
     /// New tree nodes and copies of file data, where nothing is referred to.
     pub body: Vec<BlockWrite>,
     /// Root slots, region map and log table, as far as they do not count.
@@ -156,7 +159,10 @@ impl Repair {
     /// What is to be written, and flushed before the next of it is: within each in any order.
     pub fn into_stages(self) -> Vec<Vec<BlockWrite>> {
         let [first, second] = self.superblocks;
-        vec![self.body, self.heads, vec![first], vec![second], self.tails]
+        let superblocks = [vec![first], vec![second]];
+        let before = [self.farewell, self.body, self.heads].into_iter();
+        let all = before.chain(superblocks).chain([self.tails]);
+        all.filter(|stage| !stage.is_empty()).collect()
     }
 }
 

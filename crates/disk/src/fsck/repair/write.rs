@@ -54,12 +54,15 @@ impl Repairer<'_> {
         }
         let (mut heads, mut tails) = self.region_pages(generation);
         self.root_slots(&slots, &mut heads, &mut tails);
-        heads.extend(self.log_tables(generation));
+        let mut farewell = self.log_tables(generation);
+        if self.superblock.clean {
+            heads.append(&mut farewell);
+        }
         let superblock = Superblock { generation, clean: true, ..self.superblock.clone() };
         let first = Superblock::commit_copy(generation);
         let superblocks = [first, BlockNo(1 - first.0)].map(|block| (block, superblock.encode()));
         let (mends, further_mends) = (self.mends.list, self.mends.further);
-        Ok(Repair { mends, further_mends, body, heads, superblocks, tails })
+        Ok(Repair { mends, further_mends, farewell, body, heads, superblocks, tails })
     }
 
     /// The slot of a shard about which nothing is wrong but perhaps its counts.
@@ -356,7 +359,7 @@ impl Repairer<'_> {
         put
     }
 
-    /// A table without logs.
+    /// A table without logs, over the one that does not count; or over both, if logs count or neither table does.
     fn log_tables(&mut self, generation: u64) -> Vec<BlockWrite> {
         let layout = self.superblock.layout;
         let table = LogTable { generation, incarnation: generation, starts: Vec::new() }.encode();
@@ -367,8 +370,8 @@ impl Repairer<'_> {
             self.superblock.generation,
             self.superblock.layout.logs_max(),
         ) {
-            Ok((_, spare)) => vec![(places[spare], table)],
-            Err(_) => places.map(|block| (block, table.clone())).into(),
+            Ok((_, spare)) if self.superblock.clean => vec![(places[spare], table)],
+            _ => places.map(|block| (block, table.clone())).into(),
         }
     }
 }

@@ -179,6 +179,30 @@ fn no_log_table_of_the_past_counts() {
     interrupted("both copies", |draft| (0..2).for_each(|copy| rotten_table(draft, copy)));
 }
 
+/// A repair takes blocks that nobody refers to, and logs that are given up may name them.
+#[test]
+fn logs_that_are_given_up_stay_so() {
+    let mut draft = Draft::new();
+    draft.shards[0].change(FILE, |inode| inode.nlink = 1);
+    draft.write();
+    draft.superblock.clean = false;
+    draft.go_on();
+    let stages = draft.work_out_repair().unwrap().into_stages();
+    let mut rng = Rng::new(8);
+    for n in 0..40 * stages.len() {
+        let stage = n % stages.len();
+        let mut cut = draft.clone();
+        cut.blocks.extend(stages[..stage].iter().flatten().cloned());
+        cut.write_some(&stages[stage], &mut rng);
+        let is_free = |(block, _): &(&BlockNo, _)| cut.superblock.layout.is_allocatable(**block);
+        let untouched = cut.blocks.iter().filter(is_free).eq(draft.blocks.iter().filter(is_free));
+        let is_clean = cut.superblock_now().clean;
+        assert!(untouched || is_clean || !cut.may_be_opened(), "cut {n}, in stage {stage}");
+        cut.repaired();
+        assert!(cut.may_be_opened(), "cut {n}, in stage {stage}");
+    }
+}
+
 #[test]
 fn a_power_failure_leaves_the_old_pool_or_the_new() {
     let mut draft = Draft::new();
