@@ -62,14 +62,15 @@ fuzz_target!(|input: &[u8]| {
     look_at(&pool);
     let mut read = |block, into: &mut [u8]| pool.read(block, into).map_err(ReadError);
     let Ok(repair) = repair(pool.len_blocks(), &mut read, &mut |_| {}) else { return };
-    pool.blocks.extend(repair.body.into_iter().chain(repair.heads).chain(repair.superblocks));
+    let mends = repair.mends.clone();
+    pool.blocks.extend(repair.into_stages().into_iter().flatten());
     let after = checked(&pool);
     assert!(
         damage(&after).is_empty(),
         "{:#?}\nwas {:#?}\nby {:#?}",
         damage(&after),
         before.findings,
-        repair.mends
+        mends
     );
     open(&pool);
 });

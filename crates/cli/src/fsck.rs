@@ -203,9 +203,8 @@ fn work_out(pool: &OfflinePool, bar: &mut Bar) -> Result<Repair, RepairError> {
 
 /// The order is the one that [`Repair`] asks for.
 fn write(path: &Path, pool: &OfflinePool, repair: Repair) -> Result<(), Failure> {
-    let [first, second] = repair.superblocks;
-    let stages = [repair.body, repair.heads, vec![first], vec![second]];
-    let written = stages.into_iter().try_for_each(|stage| write_stage(pool, stage));
+    let mut stages = repair.into_stages().into_iter();
+    let written = stages.try_for_each(|stage| write_stage(pool, stage));
     written.map_err(|errno| {
         let line = format!("{}: cannot write the repair: {errno}; run it again", path.display());
         Failure::new(CODE_FSCK_OPERATIONAL, line)

@@ -68,7 +68,7 @@ pub enum LogTableError {
     Nonsense,
     #[error("neither log table can be used")]
     Lost,
-    #[error("a log table is damaged and may have been the newer one")]
+    #[error("the log table of the last checkpoint is lost, the other is of the past")]
     InDoubt,
 }
 
@@ -154,19 +154,17 @@ impl LogTable {
     }
 
     /// The intact copy of at most `logs_max` logs with the highest generation that is not above the superblock's, and the
-    /// number of the other. Every checkpoint writes a table, so one that is older than the superblock counts only
-    /// if the other was not damaged: a power failure tears the write of a table only before its checkpoint counts.
+    /// number of the other. Every checkpoint writes a table, so one that is older than the superblock is of the past, whatever
+    /// lies in the other's place.
     pub fn choose(
         copies: [&[u8]; 2],
         generation: u64,
         logs_max: usize,
     ) -> Result<(Self, usize), LogTableError> {
-        let (table, other) = Self::newest(copies, generation, logs_max)?;
-        let damaged = Self::damage(copies[other]).is_some();
-        if damaged && table.generation < generation {
-            return Err(LogTableError::InDoubt);
+        match Self::newest(copies, generation, logs_max)? {
+            (table, _) if table.generation < generation => Err(LogTableError::InDoubt),
+            counts => Ok(counts),
         }
-        Ok((table, other))
     }
 
     /// What is wrong with a copy that was written, if anything is.
@@ -390,6 +388,10 @@ mod tests {
             assert_eq!(LogTable::decode(&odd), Err(LogTableError::Nonsense));
         }
         let never = vec![0; BLOCK_SIZE];
-        assert_eq!(choose([&old, &never], 5, 2), Ok((table(4), 1)));
+        assert_eq!(choose([&old, &never], 4, 2), Ok((table(4), 1)));
+        let next = table(6).encode();
+        for other in [&never[..], &next] {
+            assert_eq!(choose([&old, other], 5, 2), Err(LogTableError::InDoubt), "of the past");
+        }
     }
 }

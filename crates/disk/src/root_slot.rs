@@ -188,7 +188,8 @@ impl RootSlot {
         }
     }
 
-    fn state(bytes: &[u8], superblock: &Superblock, shard: ShardId) -> SlotState {
+    /// What one slot of the shard is under this superblock.
+    pub fn state(bytes: &[u8], superblock: &Superblock, shard: ShardId) -> SlotState {
         if bytes.len() == ROOT_SLOT_SIZE && bytes.iter().all(|byte| *byte == 0) {
             return SlotState::NeverWritten;
         }

@@ -6,7 +6,8 @@
 //! Root slots and pages of the region map have two places, and the newer counts if the superblock's
 //! generation is not below it. So whatever an attempt wrote that never counted (of this fleet, or of
 //! one that was killed) lies in wait: the next superblock would vouch for it. The ledger remembers
-//! such places as *stale*, and the next attempt writes them over, with what counts if nothing is new.
+//! such places as *stale*, and the next attempt writes them over, with what counts if nothing is new. A bad
+//! copy is stale too: the superblock after the next could not tell it from the newer one.
 //!
 //! Chunks that changed hands in an attempt that failed did not change hands: cells report them again.
 
@@ -65,7 +66,7 @@ pub struct Ledger {
     /// The blocks of root slots as they were last written or read: a block holds the slots of eight
     /// shards, and nobody else writes it.
     root_blocks: BTreeMap<BlockNo, Box<[u8]>>,
-    /// Shards whose spare slot holds what never counted.
+    /// Shards whose spare slot holds what never counted, or is bad.
     stale_shards: BTreeSet<ShardId>,
     /// A chunk of every region-map page whose spare copy holds what never counted.
     stale_chunks: BTreeSet<u64>,
@@ -139,7 +140,9 @@ impl Ledger {
                 {
                     return Err(LedgerError::Root(shard, RootSlotError::InDoubt));
                 }
-                _ => {}
+                // It would be, beside a slot that is older than the next superblock.
+                SlotState::Bad(_) => drop(self.stale_shards.insert(shard)),
+                SlotState::NeverWritten | SlotState::Committed(_) => {}
             }
         }
         Ok(())

@@ -9,8 +9,9 @@
 //!    (`repair/write.rs`); the others keep theirs.
 //!
 //! Invariants:
-//! * Nothing that the last checkpoint refers to is overwritten, but a page of the map that may be of the past. What is returned is one checkpoint more, so a power failure
+//! * Nothing that the last checkpoint refers to is overwritten, but the table of logs that are given up. What is returned is one checkpoint more, so a power failure
 //!   leaves the old state or the new one, and a repair that was interrupted begins anew.
+//! * What is in doubt stays so until everything else counts: what took its place before would make the older one count.
 //! * Nothing changes without a [`Mend`] that says so.
 //! * File data is never invented: a block with a wrong checksum keeps it, and reading it stays EIO.
 //! * A set-id bit of an inode that had to be made anew is not guessed: it has no rights but its owner's, root.
@@ -135,19 +136,34 @@ pub enum RepairError {
     NoNumbers,
 }
 
-/// A repair that is ready to be written: `body`, flush, `heads`, flush, the first superblock, flush, the second, flush.
+/// A repair that is ready to be written, in the order of its fields; [`Repair::into_stages`] says where flushes are.
 #[derive(Clone, Debug)]
 pub struct Repair {
     /// In the order in which they were decided on, at most [`MENDS_MAX`].
     pub mends: Vec<Mend>,
     pub further_mends: u64,
-    /// New tree nodes and copies of file data, where nothing is referred to; and, over pages of the map that may be
-    /// of the past, what replaces them.
+    /// Of a pool with logs, which are given up, a log table without any, in both places: what follows may be written over what
+    /// the logs name, so first of all nobody replays them any more.
+    pub farewell: Vec<BlockWrite>,
+    /// New tree nodes and copies of file data, where nothing is referred to.
     pub body: Vec<BlockWrite>,
-    /// Root slots, region map and log table. Apart from the body so that the time is short in which a slot or log table
-    /// that was in doubt is written, and so no longer in doubt, but what was decided about it does not count yet.
+    /// Root slots, region map and log table, as far as they do not count.
     pub heads: Vec<BlockWrite>,
     pub superblocks: [BlockWrite; 2],
+    /// Slots and pages of the map over those that are in doubt or lost. As long as one of these lies there the pool is not
+    /// opened, or not with anything of the past: the rest of the repair counts before they go.
+    pub tails: Vec<BlockWrite>,
+}
+
+impl Repair {
+    /// What is to be written, and flushed before the next of it is: within each in any order.
+    pub fn into_stages(self) -> Vec<Vec<BlockWrite>> {
+        let [first, second] = self.superblocks;
+        let superblocks = [vec![first], vec![second]];
+        let before = [self.farewell, self.body, self.heads].into_iter();
+        let all = before.chain(superblocks).chain([self.tails]);
+        all.filter(|stage| !stage.is_empty()).collect()
+    }
 }
 
 /// What was done, as it comes about.

@@ -5,14 +5,15 @@ use super::{Finding, Options, ReadError, Report, check, names};
 use crate::format::{FormatOptions, image};
 use crate::region::{RegionError, RegionMap};
 use crate::{
-    BlockPtr, Dentry, Extent, FileKind, Inode, Key, NodeError, Part, RootSlot, Superblock, Tree,
-    Value, Xattr, block_checksum, name_hash,
+    BlockPtr, Dentry, Extent, FileKind, Inode, Key, LogTable, NodeError, Part, RootSlot,
+    Superblock, Tree, Value, Xattr, block_checksum, name_hash,
 };
 use std::collections::BTreeMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX};
 use warren_base::{BlockNo, Errno, Ino, Lsn, Rng, ShardId, Timestamp};
 
 mod flips;
+mod interrupted;
 mod repair;
 
 const SECRET: u64 = 99;
@@ -211,6 +212,19 @@ impl Draft {
         }
         // Copy 0, over the one that `image` made.
         self.blocks.extend(self.region.write_out(1));
+        for copy in 0..2 {
+            self.blocks.insert(BlockNo(copy), self.superblock.encode());
+        }
+    }
+
+    /// One more checkpoint, which changes nothing.
+    fn go_on(&mut self) {
+        self.superblock.generation += 1;
+        let generation = self.superblock.generation;
+        let table = LogTable { generation, incarnation: 0, starts: Vec::new() };
+        // The first was in copy 0.
+        let place = self.superblock.layout.log_table((generation as usize + 1) % 2);
+        self.blocks.insert(place, table.encode());
         for copy in 0..2 {
             self.blocks.insert(BlockNo(copy), self.superblock.encode());
         }
@@ -531,8 +545,9 @@ fn one_superblock_is_enough_and_none_is_not() {
     assert!(matches!(found[..], [Finding::SuperblockCopy { copy: 1, .. }]));
     let mut behind = Draft::new();
     behind.write();
-    behind.superblock.generation = 2;
-    behind.blocks.insert(BlockNo(0), behind.superblock.encode());
+    let first = behind.blocks[&BlockNo(1)].clone();
+    behind.go_on();
+    behind.blocks.insert(BlockNo(1), first);
     let report = behind.check();
     assert_eq!(report.findings, [Finding::SuperblockBehind { copy: 1 }]);
     assert!(report.is_sound());
@@ -565,14 +580,11 @@ fn a_device_that_is_too_short_is_found_before_anything_else() {
 fn rot_of_what_may_be_the_newer_copy_is_told_from_rot_of_the_older() {
     let block = |draft: &Draft| draft.superblock.layout.region_page(1, 0);
     let newer = |draft: &mut Draft| {
-        draft.superblock.generation = 2;
+        draft.go_on();
         draft.region.claim(30, ShardId(1));
         draft.region.release(30);
         let writes = draft.region.write_out(2);
         draft.blocks.extend(writes);
-        for copy in 0..2 {
-            draft.blocks.insert(BlockNo(copy), draft.superblock.encode());
-        }
     };
     assert_eq!(spoiled(newer), []);
     let mut at = BlockNo(0);

@@ -9,8 +9,7 @@ use super::*;
 
 const CELL: CellId = CellId(0);
 
-/// A pool after checkpoint 2, in which shard 1 got a chunk and shard 0 a new root slot; and after
-/// checkpoint 3, which changed the superblock only.
+/// A pool after checkpoint 3, in which shard 1 got a chunk and shard 0 a new root slot.
 struct Pool {
     superblock: Superblock,
     blocks: BTreeMap<BlockNo, Box<[u8]>>,
@@ -49,8 +48,13 @@ impl Pool {
         let attempt = ledger.attempt(3, false, &[(CELL, written)], &[CELL; 4]).expect("legal");
         let attempt = attempt.expect("something changed");
         pool.commit(&attempt);
-        pool.superblock.generation += 1;
         pool
+    }
+
+    /// One more checkpoint, which changes nothing that lies in a root slot or the map.
+    fn go_on(&mut self) {
+        let opening = self.load().expect("a sound pool").opening(4, 1);
+        self.commit(&opening);
     }
 
     fn commit(&mut self, attempt: &Attempt) {
@@ -107,13 +111,34 @@ fn a_shard_is_not_taken_back_in_time() {
     let layout = pool.superblock.layout;
     let places = [0, 1].map(|slot| layout.root_slot(ShardId(0), slot));
     let in_doubt = Some(LedgerError::Root(ShardId(0), RootSlotError::InDoubt));
+    // Beside a slot of the last checkpoint nothing is newer.
+    assert_eq!(pool.rotten(places[0].block, places[0].offset + 48), None);
+    assert_eq!(pool.rotten(places[1].block, places[1].offset + 48), in_doubt);
+    pool.go_on();
     for place in places {
         assert_eq!(pool.rotten(place.block, place.offset + 48), in_doubt, "who knows its age");
     }
-    // Beside a slot of the last checkpoint nothing is newer.
-    pool.superblock.generation = 3;
-    assert_eq!(pool.rotten(places[0].block, places[0].offset + 48), None);
-    assert_eq!(pool.rotten(places[1].block, places[1].offset + 48), in_doubt);
+}
+
+/// A bad slot beside one of the last checkpoint would be in doubt beside any later superblock.
+#[test]
+fn a_bad_slot_that_was_not_the_newer_never_comes_in_doubt() {
+    let mut pool = Pool::new();
+    let older = pool.superblock.layout.root_slot(ShardId(0), 0);
+    pool.blocks.get_mut(&older.block).expect("a block")[older.offset + 48] ^= 1;
+    let opening = pool.load().expect("nothing is in doubt").opening(4, 1);
+    pool.commit(&opening);
+    assert_eq!(pool.load().err(), None);
+}
+
+#[test]
+fn a_log_table_of_the_past_is_not_taken() {
+    let mut pool = Pool::new();
+    // Checkpoint 3 wrote copy 0; a checkpoint 4 that never was has gone over it.
+    let newer = pool.superblock.layout.log_table(0);
+    let table = LogTable { generation: 4, incarnation: 2, starts: Vec::new() };
+    pool.blocks.insert(newer, table.encode());
+    assert_eq!(pool.load().err(), Some(LedgerError::Logs(LogTableError::InDoubt)));
 }
 
 #[test]

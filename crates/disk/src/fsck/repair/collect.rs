@@ -52,13 +52,18 @@ impl Repairer<'_> {
     }
 
     pub(super) fn chosen_root(&mut self, shard: ShardId) -> Result<ChosenRoot, RootSlotError> {
+        let slots = self.slots(shard);
+        RootSlot::choose([&slots[0], &slots[1]], &self.superblock, shard)
+    }
+
+    /// The bytes of a shard's slots.
+    pub(super) fn slots(&mut self, shard: ShardId) -> [Vec<u8>; 2] {
         let layout = self.superblock.layout;
-        let slots = [0, 1].map(|slot| {
+        [0, 1].map(|slot| {
             let place = layout.root_slot(shard, slot);
             let block = self.reader.block_or_rot(place.block);
             block[place.offset..place.offset + ROOT_SLOT_SIZE].to_vec()
-        });
-        RootSlot::choose([&slots[0], &slots[1]], &self.superblock, shard)
+        })
     }
 
     fn collect_node(&mut self, found: &mut Shard, ptr: BlockPtr, bounds: Bounds) {
@@ -136,7 +141,7 @@ fn corrected(ptr: BlockPtr, shard: ShardId, bytes: &[u8]) -> Option<(Decoded, us
 }
 
 /// Whether the slot that does not count may have been the newer one.
-fn in_doubt(chosen: &ChosenRoot, generation: u64) -> bool {
+pub(super) fn in_doubt(chosen: &ChosenRoot, generation: u64) -> bool {
     matches!(chosen.spare_state, SlotState::Bad(_))
         && chosen.root.is_none_or(|root| root.generation < generation)
 }

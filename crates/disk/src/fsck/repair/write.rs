@@ -3,7 +3,7 @@
 //! New nodes and copies lie where nobody refers to anything and nothing is recorded as used, in the shard's own
 //! chunks and then in free ones; only if there are none, where something is recorded but nothing refers to it.
 
-use super::collect::Shard;
+use super::collect::{Shard, in_doubt};
 use super::mend::{add_entry, blank, counted, file_blocks, put_file_blocks};
 use super::names::Edit;
 use super::space::{bit, blocks_of};
@@ -52,15 +52,17 @@ impl Repairer<'_> {
             let (shards, blocks_read) = (self.superblock.layout.shards(), self.reader.blocks_read);
             progress(Progress { shards_done: shard.0 + 1, shards, blocks_read });
         }
-        let mut heads = self.region_pages(generation);
-        body.extend(self.outdated_pages(&heads));
-        heads.extend(self.root_slots(&slots));
-        heads.extend(self.log_tables(generation));
+        let (mut heads, mut tails) = self.region_pages(generation);
+        self.root_slots(&slots, &mut heads, &mut tails);
+        let mut farewell = self.log_tables(generation);
+        if self.superblock.clean {
+            heads.append(&mut farewell);
+        }
         let superblock = Superblock { generation, clean: true, ..self.superblock.clone() };
         let first = Superblock::commit_copy(generation);
         let superblocks = [first, BlockNo(1 - first.0)].map(|block| (block, superblock.encode()));
         let (mends, further_mends) = (self.mends.list, self.mends.further);
-        Ok(Repair { mends, further_mends, body, heads, superblocks })
+        Ok(Repair { mends, further_mends, farewell, body, heads, superblocks, tails })
     }
 
     /// The slot of a shard about which nothing is wrong but perhaps its counts.
@@ -277,60 +279,87 @@ impl Repairer<'_> {
         None
     }
 
-    fn region_pages(&mut self, generation: u64) -> Vec<BlockWrite> {
+    /// Every page of the map, in the copy that does not count. Last come the copies that are in doubt, and of pages of which
+    /// no copy counts the other one.
+    fn region_pages(&mut self, generation: u64) -> (Vec<BlockWrite>, Vec<BlockWrite>) {
         let layout = self.superblock.layout;
-        self.region.soil();
-        let mut writes = self.region.write_out(generation);
-        // Of these nothing counted, so both copies may be written.
-        for page in &self.lost_pages {
-            let copies = [0, 1].map(|copy| layout.region_page(copy, *page));
-            let bytes = writes.iter().find(|(block, _)| copies.contains(block));
-            let bytes = bytes.expect("all pages were written").1.clone();
-            writes.retain(|(block, _)| !copies.contains(block));
-            writes.extend(copies.map(|block| (block, bytes.clone())));
-        }
-        writes
-    }
-
-    /// Of each page in doubt the copy that can be read, which may be of the past: it is written over before the one
-    /// in doubt is, so that until the superblock counts neither of them does.
-    fn outdated_pages(&self, heads: &[BlockWrite]) -> Vec<BlockWrite> {
-        let layout = self.superblock.layout;
-        let second = layout.region_page(1, 0);
-        let other_copy = |block: BlockNo| match block < second {
-            true => block.offset(layout.region_pages()),
-            false => BlockNo(block.0 - layout.region_pages()),
-        };
         let in_doubt = self.region.bad_pages().iter().filter(|page| page.in_doubt);
         let in_doubt: BTreeSet<BlockNo> = in_doubt.map(|page| page.block).collect();
-        let replacing = heads.iter().filter(|(block, _)| in_doubt.contains(block));
-        replacing.map(|(block, bytes)| (other_copy(*block), bytes.clone())).collect()
+        self.region.soil();
+        let writes = self.region.write_out(generation);
+        let (mut tails, mut heads): (Vec<_>, Vec<_>) =
+            writes.into_iter().partition(|(block, _)| in_doubt.contains(block));
+        for page in &self.lost_pages {
+            let copies = [0, 1].map(|copy| layout.region_page(copy, *page));
+            let written = heads.iter().find(|(block, _)| copies.contains(block));
+            let (block, bytes) = written.expect("all pages were written").clone();
+            heads.retain(|(other, _)| !copies.contains(other));
+            heads.push((block, bytes.clone()));
+            tails
+                .extend(copies.into_iter().filter(|it| *it != block).map(|it| (it, bytes.clone())));
+        }
+        (heads, tails)
     }
 
-    /// Every shard's slot, in the place that does not count, so that none is left in which something lies in wait.
-    fn root_slots(&mut self, slots: &BTreeMap<ShardId, Option<RootSlot>>) -> Vec<BlockWrite> {
-        let layout = self.superblock.layout;
-        let mut blocks: BTreeMap<BlockNo, Box<[u8]>> = BTreeMap::new();
+    /// Every shard's slot, in the place that does not count, so that none is left in which something lies in wait. A bad
+    /// slot of a shard that is in doubt or lost is written last.
+    fn root_slots(
+        &mut self,
+        slots: &BTreeMap<ShardId, Option<RootSlot>>,
+        heads: &mut Vec<BlockWrite>,
+        tails: &mut Vec<BlockWrite>,
+    ) {
+        let (mut first, mut last) = (Vec::new(), Vec::new());
         for (shard, slot) in slots {
-            let chosen = self.chosen_root(*shard);
-            let places = match chosen {
-                Ok(chosen) if slot.is_none() && chosen.spare_state == SlotState::NeverWritten => {
-                    continue;
-                }
-                Ok(chosen) => chosen.spare..chosen.spare + 1,
-                Err(_) => 0..2,
-            };
             let bytes = slot.map_or([0; ROOT_SLOT_SIZE].into(), |slot| slot.encode());
-            for place in places.map(|place| layout.root_slot(*shard, place)) {
-                let block = blocks.entry(place.block);
-                let block = block.or_insert_with(|| self.reader.block_or_rot(place.block));
-                block[place.offset..][..ROOT_SLOT_SIZE].copy_from_slice(&bytes);
+            match self.chosen_root(*shard) {
+                Ok(chosen) if slot.is_none() && chosen.spare_state == SlotState::NeverWritten => {}
+                Ok(chosen) if in_doubt(&chosen, self.superblock.generation) => {
+                    last.push((*shard, chosen.spare, bytes));
+                }
+                Ok(chosen) => first.push((*shard, chosen.spare, bytes)),
+                Err(_) => {
+                    let bad = self.last_bad_slot(*shard);
+                    first.push((*shard, 1 - bad, bytes.clone()));
+                    last.push((*shard, bad, bytes));
+                }
             }
         }
-        blocks.into_iter().collect()
+        let mut blocks = BTreeMap::new();
+        self.put_slots(first, &mut blocks);
+        heads.extend(blocks.clone());
+        let late = self.put_slots(last, &mut blocks);
+        tails.extend(blocks.into_iter().filter(|(block, _)| late.contains(block)));
     }
 
-    /// A table without logs.
+    /// Of a shard that is lost the slot that keeps it so: a bad one if there is one. Of two of one generation the first
+    /// counts, so else it is the second.
+    fn last_bad_slot(&mut self, shard: ShardId) -> usize {
+        let slots = self.slots(shard);
+        let is_bad = |slot: &Vec<u8>| {
+            matches!(RootSlot::state(slot, &self.superblock, shard), SlotState::Bad(_))
+        };
+        usize::from(!is_bad(&slots[0]) || is_bad(&slots[1]))
+    }
+
+    /// Puts slots into their blocks, as these are or in `blocks` are to be, and returns which blocks these are.
+    fn put_slots(
+        &mut self,
+        slots: Vec<(ShardId, usize, Box<[u8]>)>,
+        blocks: &mut BTreeMap<BlockNo, Box<[u8]>>,
+    ) -> BTreeSet<BlockNo> {
+        let mut put = BTreeSet::new();
+        for (shard, slot, bytes) in slots {
+            let place = self.superblock.layout.root_slot(shard, slot);
+            let block = blocks.entry(place.block);
+            let block = block.or_insert_with(|| self.reader.block_or_rot(place.block));
+            block[place.offset..][..ROOT_SLOT_SIZE].copy_from_slice(&bytes);
+            put.insert(place.block);
+        }
+        put
+    }
+
+    /// A table without logs, over the one that does not count; or over both, if logs count or neither table does.
     fn log_tables(&mut self, generation: u64) -> Vec<BlockWrite> {
         let layout = self.superblock.layout;
         let table = LogTable { generation, incarnation: generation, starts: Vec::new() }.encode();
@@ -341,8 +370,8 @@ impl Repairer<'_> {
             self.superblock.generation,
             self.superblock.layout.logs_max(),
         ) {
-            Ok((_, spare)) => vec![(places[spare], table)],
-            Err(_) => places.map(|block| (block, table.clone())).into(),
+            Ok((_, spare)) if self.superblock.clean => vec![(places[spare], table)],
+            _ => places.map(|block| (block, table.clone())).into(),
         }
     }
 }
