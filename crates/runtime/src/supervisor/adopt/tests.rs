@@ -1,11 +1,12 @@
 //! A takeover within one process: a keeper that starts nobody, and a cell that is only its link.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Instant, MapVersion, Timestamp};
 use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, LOG_MIN, image};
+use warren_mailbox::Capability;
 use warren_proto::control::Report;
 use warren_supervisor::{CellState, Stage};
 
@@ -20,13 +21,16 @@ const EPOCH: Epoch = Epoch(1);
 struct FakeKeeper {
     link: Link,
     kept: BTreeMap<Kept, Vec<OwnedFd>>,
-    cells: Vec<(u32, Link)>,
+    cells: Vec<Link>,
+    /// Tokens of who was to be killed.
+    killed: Vec<u32>,
 }
 
 impl FakeKeeper {
     fn new() -> (Self, Outbox) {
         let (link, theirs) = Link::pair().expect("pair");
-        (Self { link, kept: BTreeMap::new(), cells: Vec::new() }, Outbox::new(theirs))
+        let (kept, cells, killed) = (BTreeMap::new(), Vec::new(), Vec::new());
+        (Self { link, kept, cells, killed }, Outbox::new(theirs))
     }
 
     /// Does what it was asked for, but for processes.
@@ -35,10 +39,11 @@ impl FakeKeeper {
             match ToKeeper::from_bytes(&packet.bytes).expect("a message") {
                 ToKeeper::Keep { name } => drop(self.kept.insert(name, packet.fds)),
                 ToKeeper::Forget { name } => drop(self.kept.remove(&name)),
-                ToKeeper::Spawn { token, .. } => {
+                ToKeeper::Spawn { .. } => {
                     let link = packet.fds.into_iter().next().expect("a link");
-                    self.cells.push((token, Link::new(link, Trust::Fleet)));
+                    self.cells.push(Link::new(link, Trust::Fleet));
                 }
+                ToKeeper::Kill { token } => self.killed.push(token),
                 _ => {}
             }
         }
@@ -80,17 +85,27 @@ fn plan(name: &str) -> (PathBuf, FleetPlan) {
     (path, FleetPlan { pool, cells: 1, threads: 1, cache_bytes: 4 << 20 })
 }
 
-/// The cell hears how it shall start, and says that it serves.
-fn serve(shell: &mut Shell<'_>, keeper: &mut FakeKeeper) {
+/// The cell hears how it shall start, and says that it serves. Its reports go under this capability.
+fn serve(shell: &mut Shell<'_>, keeper: &mut FakeKeeper) -> Capability {
     keeper.obey();
-    let (_, cell) = keeper.cells.last_mut().expect("a cell was asked for");
+    let cell = keeper.cells.last_mut().expect("a cell was asked for");
     let Ok(Received::Packet(start)) = cell.receive(Wait::No) else { panic!("no start") };
     let capability = CellStart::from_bytes(&start.bytes).expect("a start").supervisor;
-    let report = Report::Ready { cell: CELL, epoch: EPOCH, map: MapVersion(1) };
-    let ready = FromCell::Report { capability, epoch: EPOCH, number: 0, report };
-    cell.send(&ready.to_bytes(), &[], Wait::No).expect("send");
+    say(cell, capability, 0, Report::Ready { cell: CELL, epoch: EPOCH, map: MapVersion(1) });
     shell.hear_cell(CELL.0).expect("a report");
     assert_eq!(shell.core.stage(), Stage::Serving);
+    capability
+}
+
+fn say(cell: &Link, capability: Capability, number: u64, report: Report) {
+    let said = FromCell::Report { capability, epoch: EPOCH, number, report };
+    cell.send(&said.to_bytes(), &[], Wait::No).expect("send");
+}
+
+/// Nothing is left of the test but its result.
+fn clear_up(shell: &Shell<'_>, path: &Path) {
+    shell.visitors.remove_door();
+    std::fs::remove_file(path).expect("cleanup");
 }
 
 #[test]
@@ -114,6 +129,27 @@ fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
     let (_link, mut link, handover) = keeper.hand_over(plan);
     let next = take_over(&mut link, handover).expect("an estate");
     assert_eq!(next.core.status().cells[0].state, CellState::Lost);
-    next.visitors.remove_door();
-    std::fs::remove_file(path).expect("cleanup");
+    clear_up(&next, &path);
+}
+
+#[test]
+fn a_cell_whose_reports_have_a_gap_is_ended() {
+    for gap in [3, u64::MAX] {
+        let (path, plan) = plan(&format!("gap-{gap}"));
+        let (mut keeper, mut link) = FakeKeeper::new();
+        let mut shell = start::open(&mut link, plan).expect("a pool");
+        let capability = serve(&mut shell, &mut keeper);
+        let report = Report::WantCheckpoint { cell: CELL };
+        for number in [0, 1] {
+            say(&keeper.cells[0], capability, number, report.clone());
+            shell.hear_cell(CELL.0).expect("a report");
+            keeper.obey();
+            assert!(keeper.killed.is_empty(), "{number}");
+        }
+        say(&keeper.cells[0], capability, gap, report.clone());
+        shell.hear_cell(CELL.0).expect("nothing of its own fails");
+        keeper.obey();
+        assert_eq!(keeper.killed, [shell.cells[0].token]);
+        clear_up(&shell, &path);
+    }
 }
