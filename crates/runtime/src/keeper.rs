@@ -81,8 +81,12 @@ pub(crate) fn keep(
     match (keeper.last_word, keeper.fell) {
         (Some(LastWord::Stopped), _) => Ok(()),
         (Some(LastWord::Failed(error)), _) | (None, Some(error)) => Err(error),
-        (None, None) => Err(FleetError::Died("the supervisor".into())),
+        (None, None) => Err(supervisor_died()),
     }
+}
+
+fn supervisor_died() -> FleetError {
+    FleetError::Died("the supervisor".into())
 }
 
 /// A stream that becomes readable when the fleet shall stop.
@@ -174,7 +178,11 @@ impl<'a> Keeper<'a> {
                 && let Some(mut ward) = self.supervisor.take()
             {
                 // What it said before it ended is all read by now.
-                ward.child.wait().map_err(system("wait for the supervisor"))?;
+                let status = ward.child.wait().map_err(system("wait for the supervisor"))?;
+                if status.signal() != Some(libc::SIGKILL) {
+                    // Who ends by itself has failed, also without a word: an abort, a bus error.
+                    self.fell.get_or_insert_with(supervisor_died);
+                }
                 if !self.may_go_on() {
                     return Ok(());
                 }

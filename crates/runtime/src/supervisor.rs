@@ -414,6 +414,8 @@ impl Shell<'_> {
                 let socket = self.visitors.socket(connection).into_iter().collect();
                 let keep = ToKeeper::Keep { name }.to_bytes();
                 self.keeper.send(keep, socket).map_err(|_| keeper_died())?;
+                // Whoever takes over stops the fleet, too.
+                self.settle()?;
                 self.tell_stopping(connection);
                 self.apply(Event::Stop)
             }

@@ -11,7 +11,8 @@
 //!
 //! A successor of a cell whose start is among the effects is given up: half of what it needs was in the dead
 //! one's memory. Its process is ended, if there is one, and it counts as lost at once. So does a cell to which
-//! something was still to be sent that it had not taken in time.
+//! something was still to be sent that it had not taken in time, and one whose start had failed when the core
+//! was not told yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -21,7 +22,8 @@ use warren_base::{CellId, ClientId, Epoch};
 use warren_proto::Wire;
 use warren_shm::ShardMap;
 use warren_supervisor::{
-    ClientState, ClientStatus, ConnectionNo, Effect, Estate, Event, Supervisor,
+    CellState, CellStatus, ClientState, ClientStatus, ConnectionNo, Effect, Estate, Event,
+    Supervisor,
 };
 
 use super::journal::{ClientNotes, Journal, Notes, PostNotes};
@@ -303,6 +305,9 @@ impl Shell<'_> {
         for token in gone {
             self.cell_exited(token, "while there was no supervisor")?;
         }
+        for (cell, epoch) in self.failed_starts() {
+            self.apply(Event::CellExited { cell, epoch })?;
+        }
         self.bury()?;
         let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
         for &connection in &connections {
@@ -312,6 +317,15 @@ impl Shell<'_> {
             self.apply(Event::Stop)?;
         }
         self.tell_keeper(&ToKeeper::Ready { cells: self.plan.cells })
+    }
+
+    /// Successors that could not be started, of which the dead one had not come to tell the core.
+    fn failed_starts(&self) -> Vec<(CellId, Epoch)> {
+        let cells = self.core.status().cells.into_iter();
+        let failed = |cell: &CellStatus| {
+            cell.state == CellState::Starting && self.cells[usize::from(cell.cell.0)].exited
+        };
+        cells.filter(failed).map(|cell| (cell.cell, cell.epoch)).collect()
     }
 
     /// Once no process is left that nobody knows, successors that were given up have ended.
@@ -345,3 +359,6 @@ fn post_notes(post: &CellPost) -> PostNotes {
         last_pause_ms: post.pauses.last.map(|last| last.as_millis() as u64),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -272,6 +272,24 @@ pub fn a_supervisor_that_fails_ever_again_ends_the_fleet() {
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
+/// It says nothing, and nobody has killed it: a signal ends it, as an abort would.
+pub fn a_supervisor_that_crashes_ever_again_ends_the_fleet() {
+    let scratch = Scratch::formatted("crashes");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let deadline = Instant::now() + PATIENCE;
+    while connection.is_alive() {
+        if let Some(supervisor) = supervisor_of(fleet.keeper_pid()) {
+            // It may be gone already.
+            let _ = kill_process(supervisor, Signal::TERM);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(Instant::now() < deadline, "the fleet goes on for ever");
+    }
+    drop(fleet);
+    assert_eq!(scratch.processes(), Vec::<String>::new());
+}
+
 /// None can have the descriptors that it would take over, and none can be started in the end.
 pub fn a_supervisor_that_dies_ever_again_ends_the_fleet() {
     let scratch = Scratch::formatted("hopeless");

@@ -48,6 +48,7 @@ const TESTS: &[(&str, fn())] = named![
     adoption::a_failed_flush_is_known_to_the_next_supervisor,
     adoption::a_supervisor_that_fails_has_a_successor,
     adoption::a_supervisor_that_fails_ever_again_ends_the_fleet,
+    adoption::a_supervisor_that_crashes_ever_again_ends_the_fleet,
     adoption::a_supervisor_that_dies_ever_again_ends_the_fleet,
     cells::all_cells_die_at_once,
     cells::a_cell_that_cannot_be_spoken_with_is_replaced,

@@ -1,0 +1,155 @@
+//! A takeover within one process: a keeper that starts nobody, and a cell that is only its link.
+
+use std::path::{Path, PathBuf};
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{Instant, MapVersion, Timestamp};
+use warren_device::PoolFile;
+use warren_disk::format::{FormatOptions, LOG_MIN, image};
+use warren_mailbox::Capability;
+use warren_proto::control::Report;
+use warren_supervisor::{CellState, Stage};
+
+use super::super::start;
+use super::*;
+use crate::message::{CellStart, FleetPlan, FromCell};
+
+const CELL: CellId = CellId(0);
+const EPOCH: Epoch = Epoch(1);
+
+/// The other end of a supervisor's link, what was given to be kept, and the cells' ends of their links.
+struct FakeKeeper {
+    link: Link,
+    kept: BTreeMap<Kept, Vec<OwnedFd>>,
+    cells: Vec<Link>,
+    /// Tokens of who was to be killed.
+    killed: Vec<u32>,
+}
+
+impl FakeKeeper {
+    fn new() -> (Self, Outbox) {
+        let (link, theirs) = Link::pair().expect("pair");
+        let (kept, cells, killed) = (BTreeMap::new(), Vec::new(), Vec::new());
+        (Self { link, kept, cells, killed }, Outbox::new(theirs))
+    }
+
+    /// Does what it was asked for, but for processes.
+    fn obey(&mut self) {
+        while let Ok(Received::Packet(packet)) = self.link.receive(Wait::No) {
+            match ToKeeper::from_bytes(&packet.bytes).expect("a message") {
+                ToKeeper::Keep { name } => drop(self.kept.insert(name, packet.fds)),
+                ToKeeper::Forget { name } => drop(self.kept.remove(&name)),
+                ToKeeper::Spawn { .. } => {
+                    let link = packet.fds.into_iter().next().expect("a link");
+                    self.cells.push(Link::new(link, Trust::Fleet));
+                }
+                ToKeeper::Kill { token } => self.killed.push(token),
+                _ => {}
+            }
+        }
+    }
+
+    /// All that is kept, for a supervisor that takes over; no process is left.
+    fn hand_over(self, plan: FleetPlan) -> (Link, Outbox, Handover) {
+        let (link, theirs) = Link::pair().expect("pair");
+        for (&name, fds) in &self.kept {
+            let fds: Vec<_> = fds.iter().map(std::os::fd::AsFd::as_fd).collect();
+            link.send(&FromKeeper::Kept { name }.to_bytes(), &fds, Wait::No).expect("send");
+        }
+        let (kept, died) = (self.kept.len() as u32, Instant(0));
+        let (wards, stop, predecessors) = (Vec::new(), false, 1);
+        let handover = Handover { plan, wards, stop, predecessors, died, kept };
+        (link, Outbox::new(theirs), handover)
+    }
+}
+
+/// A new pool for one cell, in a file of this name.
+fn plan(name: &str) -> (PathBuf, FleetPlan) {
+    let path = std::env::temp_dir().join(format!("warren-{name}-{}", std::process::id()));
+    let options = FormatOptions {
+        size_bytes: 32 << 20,
+        shards: 1,
+        log_bytes: LOG_MIN,
+        uuid: [7; 16],
+        secret: 1,
+        now: Timestamp(0),
+        uid: 0,
+        gid: 0,
+        label: String::new(),
+    };
+    let file = PoolFile::create(&path, options.size_bytes / BLOCK_SIZE as u64).expect("pool");
+    for (block, bytes) in image(&options).expect("format") {
+        file.write_blocks(block, &bytes).expect("write");
+    }
+    let pool = path.as_os_str().as_bytes().into();
+    (path, FleetPlan { pool, cells: 1, threads: 1, cache_bytes: 4 << 20 })
+}
+
+/// The cell hears how it shall start, and says that it serves. Its reports go under this capability.
+fn serve(shell: &mut Shell<'_>, keeper: &mut FakeKeeper) -> Capability {
+    keeper.obey();
+    let cell = keeper.cells.last_mut().expect("a cell was asked for");
+    let Ok(Received::Packet(start)) = cell.receive(Wait::No) else { panic!("no start") };
+    let capability = CellStart::from_bytes(&start.bytes).expect("a start").supervisor;
+    say(cell, capability, 0, Report::Ready { cell: CELL, epoch: EPOCH, map: MapVersion(1) });
+    shell.hear_cell(CELL.0).expect("a report");
+    assert_eq!(shell.core.stage(), Stage::Serving);
+    capability
+}
+
+fn say(cell: &Link, capability: Capability, number: u64, report: Report) {
+    let said = FromCell::Report { capability, epoch: EPOCH, number, report };
+    cell.send(&said.to_bytes(), &[], Wait::No).expect("send");
+}
+
+/// Nothing is left of the test but its result.
+fn clear_up(shell: &Shell<'_>, path: &Path) {
+    shell.visitors.remove_door();
+    std::fs::remove_file(path).expect("cleanup");
+}
+
+#[test]
+fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
+    let (path, plan) = plan("failed-start");
+    let (mut keeper, mut link) = FakeKeeper::new();
+    let mut shell = start::open(&mut link, plan.clone()).expect("a pool");
+    serve(&mut shell, &mut keeper);
+    (shell.cells[0].alive, shell.cells[0].exited) = (false, true);
+    let mut effects = Vec::new();
+    let lost = Event::CellExited { cell: CELL, epoch: EPOCH };
+    shell.core.apply(clock::monotonic(), clock::wall(), lost, &mut effects);
+    assert!(effects.contains(&Effect::Restart { cell: CELL, epoch: Epoch(2) }));
+    shell.note(&effects).expect("a note");
+    // It cannot enter, for the name of its mailbox is taken.
+    shell.follow(effects).expect("another note");
+    assert!(!shell.pending.is_empty(), "the core has not heard that it failed");
+    drop(shell);
+    keeper.obey();
+    assert_eq!(keeper.cells.len(), 1);
+    let (_link, mut link, handover) = keeper.hand_over(plan);
+    let next = take_over(&mut link, handover).expect("an estate");
+    assert_eq!(next.core.status().cells[0].state, CellState::Lost);
+    clear_up(&next, &path);
+}
+
+#[test]
+fn a_cell_whose_reports_have_a_gap_is_ended() {
+    for gap in [3, u64::MAX] {
+        let (path, plan) = plan(&format!("gap-{gap}"));
+        let (mut keeper, mut link) = FakeKeeper::new();
+        let mut shell = start::open(&mut link, plan).expect("a pool");
+        let capability = serve(&mut shell, &mut keeper);
+        let report = Report::WantCheckpoint { cell: CELL };
+        for number in [0, 1] {
+            say(&keeper.cells[0], capability, number, report.clone());
+            shell.hear_cell(CELL.0).expect("a report");
+            keeper.obey();
+            assert!(keeper.killed.is_empty(), "{number}");
+        }
+        say(&keeper.cells[0], capability, gap, report.clone());
+        shell.hear_cell(CELL.0).expect("nothing of its own fails");
+        keeper.obey();
+        assert_eq!(keeper.killed, [shell.cells[0].token]);
+        clear_up(&shell, &path);
+    }
+}
