@@ -99,7 +99,7 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
     let layout = ledger.superblock().layout;
     let posts = posts(&notes, &handover, &mut kept, &pool)?;
     let memory = memory(&mut kept, layout.shards(), &posts)?;
-    let flushed = flushed.and_then(|()| memory.check_flushes());
+    let flushed = memory.judge_flush(flushed);
     let (core, effects) = core(Estate { record: &notes.core, ledger, copies, flushed })?;
     let cells = (0..handover.plan.cells).map(CellId);
     let in_place = cells.filter(|cell| !notes.posts[usize::from(cell.0)].exited);

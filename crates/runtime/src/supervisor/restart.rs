@@ -85,7 +85,7 @@ impl Shell<'_> {
 
     fn start_successor(&mut self, cell: CellId, epoch: Epoch) -> Result<(), FleetError> {
         self.mailboxes.enter(cell)?;
-        self.memory.renew(cell, epoch)?;
+        self.memory.renew(cell, epoch);
         let old = &mut self.cells[usize::from(cell.0)];
         // If the start fails the next one has it.
         let own_device = old.next_device.try_clone().map_err(system("share the pool device"))?;
