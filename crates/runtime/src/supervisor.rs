@@ -38,6 +38,7 @@ use crate::error::{FleetError, system};
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{
     DoorReply, FleetPlan, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
+    welcome_descriptors,
 };
 use crate::pool_blocks::Blocks;
 use crate::process;
@@ -439,6 +440,10 @@ impl Shell<'_> {
 
     /// What a client of so many slots gets, and its connection for the keeper, unless descriptors are scarce.
     fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<(OwnedFd, Outfit)> {
+        let welcomes = (self.clients.len() + 1) * welcome_descriptors(self.cells.len());
+        if !descriptors::may_be_on_their_way(welcomes) {
+            return None;
+        }
         let socket = self.visitors.socket(connection)?;
         let outfit = self.memory.outfit(connection, slots).ok()?;
         let is_scarce = outfit.fds().any(descriptors::is_of_reserve);

@@ -2,7 +2,7 @@
 //!
 //! Visitors make it open descriptors, so a crowd of them could take them all; what a cell reports in a
 //! memfd would then be lost. The kernel gives out the lowest number that is free, so a number says how
-//! many are taken.
+//! many are taken. What was sent to visitors and not read is taken, too.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -21,4 +21,11 @@ pub fn raise_limit() {
 pub fn is_of_reserve(fd: impl AsFd) -> bool {
     let taken = u64::from(fd.as_fd().as_raw_fd().unsigned_abs());
     getrlimit(Resource::Nofile).current.is_some_and(|limit| taken + RESERVE >= limit)
+}
+
+/// Whether so many may be on their way to visitors who do not read. A user who is not root can have as many on
+/// the way as its process may have open; beyond that it can send none to anybody, to cells and the keeper neither
+/// (`ETOOMANYREFS`).
+pub fn may_be_on_their_way(count: usize) -> bool {
+    getrlimit(Resource::Nofile).current.is_none_or(|limit| count as u64 + RESERVE <= limit)
 }

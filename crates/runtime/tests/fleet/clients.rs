@@ -320,6 +320,35 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     fleet.stop().expect("stop");
 }
 
+/// Until it is read a welcome is on its way, and of what is on its way the kernel lets a user who is not root have
+/// no more than its process may have open. Beyond that it sends no descriptor to anybody, to cells and keeper neither.
+pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
+    const CELLS: u16 = 8;
+    const LIMIT: u64 = 512;
+    /// Two, and three of each cell.
+    const WELCOME: u64 = 2 + 3 * CELLS as u64;
+    let scratch = Scratch::formatted("unread");
+    let fleet = start_fleet(&scratch.options(CELLS), Lifetime::WithStarter).expect("start");
+    let supervisor = door::status(&scratch.pool).expect("status").supervisor_pid;
+    let pid = rustix::process::Pid::from_raw(supervisor as i32);
+    let all = rustix::process::getrlimit(Resource::Nofile);
+    let limit = Rlimit { current: Some(LIMIT), ..all };
+    rustix::process::prlimit(pid, Resource::Nofile, limit).expect("set the limit");
+    let options = ConnectOptions { front: false, slots: 1 };
+    let mut clients = Vec::new();
+    let refusal = loop {
+        match Connection::connect(&scratch.pool, &options) {
+            Ok(client) => clients.push(client),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refusal, FleetError::Refused(Errno::ENFILE)), "{refusal}");
+    let welcomes = clients.len() as u64 * WELCOME;
+    assert!((LIMIT / 2..LIMIT).contains(&welcomes), "{} clients", clients.len());
+    drop(clients);
+    fleet.stop().expect("stop");
+}
+
 /// Clients are refused before the supervisor runs out; if it does all the same, it waits asleep.
 pub fn a_want_of_descriptors_refuses_and_passes() {
     let scratch = Scratch::formatted("wants");
