@@ -42,6 +42,7 @@ use crate::message::{
 };
 use crate::pool_blocks::Blocks;
 use crate::process;
+use descriptors::Reserve;
 use journal::Journal;
 use mailboxes::Mailboxes;
 use memory::{ClientMemory, FleetMemory, Outfit};
@@ -441,12 +442,13 @@ impl Shell<'_> {
     /// What a client of so many slots gets, and its connection for the keeper, unless descriptors are scarce.
     fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<(OwnedFd, Outfit)> {
         let welcomes = (self.clients.len() + 1) * welcome_descriptors(self.cells.len());
-        if !descriptors::may_be_on_their_way(welcomes) {
+        let reserve = Reserve::of(self.cells.len());
+        if !reserve.lets_send(welcomes) {
             return None;
         }
         let socket = self.visitors.socket(connection)?;
         let outfit = self.memory.outfit(connection, slots).ok()?;
-        let is_scarce = outfit.fds().any(descriptors::is_of_reserve);
+        let is_scarce = outfit.fds().any(|fd| reserve.has(fd));
         (!is_scarce).then_some((socket, outfit))
     }
 

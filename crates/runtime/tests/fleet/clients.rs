@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::process::{Resource, Rlimit, Signal};
 use warren_base::limits::{BODY_MAX, XATTR_NAME_MAX};
 use warren_base::{CellId, Errno, Ino};
 use warren_proto::{
@@ -17,7 +18,7 @@ use warren_runtime::{ConnectOptions, Connection, FleetError, Lifetime, Slot, doo
 
 use super::MAKER;
 use super::ground::{Files, ROOT, Scratch, connect, flock, memfd_of, name_of};
-use super::lifecycle::cpu_ticks;
+use super::lifecycle::{cpu_ticks, door_of};
 
 pub fn requests_of_many_threads_are_answered() {
     const CALLS: u32 = 500;
@@ -346,6 +347,31 @@ pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
     let welcomes = clients.len() as u64 * WELCOME;
     assert!((LIMIT / 2..LIMIT).contains(&welcomes), "{} clients", clients.len());
     drop(clients);
+    fleet.stop().expect("stop");
+}
+
+/// A program of the fleet's own user opens connections and says nothing. Then a cell dies.
+pub fn who_only_knocks_leaves_room_for_the_fleet() {
+    let scratch = Scratch::formatted("knocks");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    let status = door::status(&scratch.pool).expect("status");
+    let pid = |pid: u32| rustix::process::Pid::from_raw(pid as i32);
+    let all = rustix::process::getrlimit(Resource::Nofile);
+    let limit = Rlimit { current: Some(256), ..all };
+    rustix::process::prlimit(pid(status.supervisor_pid), Resource::Nofile, limit).expect("limit");
+    let address = SocketAddrUnix::new(door_of(&scratch.pool)).expect("address");
+    let knock = || {
+        let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let socket = socket_with(unix, packets, SocketFlags::CLOEXEC, None).expect("socket");
+        rustix::net::connect(&socket, &address).map(|()| socket)
+    };
+    let crowd: Vec<_> = (0..300).map(|_| knock().expect("a door")).collect();
+    for cell in status.cells {
+        rustix::process::kill_process(pid(cell.pid).expect("pid"), Signal::KILL).expect("kill");
+    }
+    files.make("after");
+    drop(crowd);
     fleet.stop().expect("stop");
 }
 
