@@ -38,9 +38,11 @@ use crate::error::{FleetError, system};
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{
     DoorReply, FleetPlan, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
+    welcome_descriptors,
 };
 use crate::pool_blocks::Blocks;
 use crate::process;
+use descriptors::Reserve;
 use journal::Journal;
 use mailboxes::Mailboxes;
 use memory::{ClientMemory, FleetMemory, Outfit};
@@ -439,9 +441,14 @@ impl Shell<'_> {
 
     /// What a client of so many slots gets, and its connection for the keeper, unless descriptors are scarce.
     fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<(OwnedFd, Outfit)> {
+        let welcomes = (self.clients.len() + 1) * welcome_descriptors(self.cells.len());
+        let reserve = Reserve::of(self.cells.len());
+        if !reserve.lets_send(welcomes) {
+            return None;
+        }
         let socket = self.visitors.socket(connection)?;
         let outfit = self.memory.outfit(connection, slots).ok()?;
-        let is_scarce = outfit.fds().any(descriptors::is_of_reserve);
+        let is_scarce = outfit.fds().any(|fd| reserve.has(fd));
         (!is_scarce).then_some((socket, outfit))
     }
 

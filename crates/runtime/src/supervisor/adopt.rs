@@ -26,6 +26,7 @@ use warren_supervisor::{
     Supervisor,
 };
 
+use super::descriptors::Reserve;
 use super::journal::{ClientNotes, Journal, Notes, PostNotes};
 use super::mailboxes::Mailboxes;
 use super::memory::{ClientMemory, FleetMemory, incomplete};
@@ -105,7 +106,8 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
     let in_place = cells.filter(|cell| !notes.posts[usize::from(cell.0)].exited);
     let mailboxes = Mailboxes::adopt(in_place, notes.given.clone(), notes.reports_refused)?;
     let listener = kept.take_one(Kept::Door)?;
-    let visitors = Visitors::adopt(listener, path_of(&notes.door), notes.next_connection);
+    let (door, reserve) = (path_of(&notes.door), Reserve::of(posts.len()));
+    let visitors = Visitors::adopt(listener, door, notes.next_connection, reserve);
     let tokens: BTreeSet<u32> = posts.iter().map(|post| post.token).collect();
     let wards = handover.wards.iter().map(|&(token, _)| token);
     let next_token = wards.clone().map(|token| token + 1).fold(notes.next_token, u32::max);

@@ -11,6 +11,7 @@ use warren_proto::Wire;
 use warren_shm::ShardMap;
 use warren_supervisor::{Config, Ledger, Supervisor};
 
+use super::descriptors::Reserve;
 use super::journal::Journal;
 use super::mailboxes::{Address, Mailboxes, inbox_name, supervisor_name};
 use super::memory::FleetMemory;
@@ -55,7 +56,8 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
     let frames =
         |cell| CellConfig::frames_total(frames_of_a_cell(&plan), log_area(&ledger, cell, &plan));
     let memory = FleetMemory::create(map, frames)?;
-    let visitors = Visitors::open(PoolId::of(&path)?)?;
+    let reserve = Reserve::of(usize::from(plan.cells));
+    let visitors = Visitors::open(PoolId::of(&path)?, reserve)?;
     let mut mailboxes = Mailboxes::open(plan.cells)?;
     let (mut cells, mut next_token) = (Vec::new(), 0);
     let mut starter = Starter {

@@ -19,7 +19,7 @@ use warren_base::{ClientId, Errno};
 use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 
-use super::descriptors::is_of_reserve;
+use super::descriptors::Reserve;
 use crate::error::{FleetError, system};
 use crate::identity::{self, Identity};
 use crate::link::{Link, Outbox, Received, Trust, Wait};
@@ -77,13 +77,14 @@ pub struct Visitors {
     visitors: BTreeMap<ConnectionNo, Visitor>,
     /// Clients that have hung up and that some cell still knows, with their users, who have them still.
     leaving: BTreeMap<ClientId, u32>,
+    reserve: Reserve,
     /// The last one who knocked could not be let in for want of descriptors or memory.
     is_deaf: bool,
 }
 
 impl Visitors {
     /// Opens the door. The pool is locked, so a socket that is there is a dead fleet's.
-    pub fn open(pool: PoolId) -> Result<Self, FleetError> {
+    pub fn open(pool: PoolId, reserve: Reserve) -> Result<Self, FleetError> {
         let doing = "open the fleet's socket";
         let path = pool.make_place()?;
         match fs::remove_file(&path) {
@@ -100,16 +101,16 @@ impl Visitors {
         // Descriptors in packets that nobody took are closed by us, and closing one may block. A kernel
         // that is too old closes them all the same, but does not flush them.
         let _ = identity::refuse_descriptors(&listener);
-        let door = Self::adopt(listener, path, 0);
+        let door = Self::adopt(listener, path, 0, reserve);
         let everyone = fs::Permissions::from_mode(0o666);
         fs::set_permissions(&door.path, everyone).map_err(system(doing))?;
         Ok(door)
     }
 
     /// The door that an earlier supervisor had opened. Who was not kept there has been hung up on.
-    pub fn adopt(listener: OwnedFd, path: PathBuf, next: u64) -> Self {
+    pub fn adopt(listener: OwnedFd, path: PathBuf, next: u64, reserve: Reserve) -> Self {
         let (visitors, leaving) = (BTreeMap::new(), BTreeMap::new());
-        Self { listener, path, next, visitors, leaving, is_deaf: false }
+        Self { listener, path, next, visitors, leaving, reserve, is_deaf: false }
     }
 
     /// For the next supervisor.
@@ -181,7 +182,10 @@ impl Visitors {
             let Ok(socket) = accepted else { return };
             // Who cannot be identified, or is one too many, is hung up on.
             let Ok(identity) = identity::of_peer(&socket) else { continue };
-            let is_scarce = is_of_reserve(&socket) && !is_privileged(identity.uid);
+            let is_scarce = match is_privileged(identity.uid) {
+                true => self.reserve.needs(&socket),
+                false => self.reserve.has(&socket),
+            };
             if is_scarce || !self.has_room_for(identity.uid) {
                 continue;
             }

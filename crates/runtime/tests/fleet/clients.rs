@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::process::{Resource, Rlimit, Signal};
 use warren_base::limits::{BODY_MAX, XATTR_NAME_MAX};
 use warren_base::{CellId, Errno, Ino};
 use warren_proto::{
@@ -17,7 +18,7 @@ use warren_runtime::{ConnectOptions, Connection, FleetError, Lifetime, Slot, doo
 
 use super::MAKER;
 use super::ground::{Files, ROOT, Scratch, connect, flock, memfd_of, name_of};
-use super::lifecycle::cpu_ticks;
+use super::lifecycle::{cpu_ticks, door_of};
 
 pub fn requests_of_many_threads_are_answered() {
     const CALLS: u32 = 500;
@@ -317,6 +318,60 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     for thread in crowd {
         thread.join().expect("an answer");
     }
+    fleet.stop().expect("stop");
+}
+
+/// Until it is read a welcome is on its way, and of what is on its way the kernel lets a user who is not root have
+/// no more than its process may have open. Beyond that it sends no descriptor to anybody, to cells and keeper neither.
+pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
+    const CELLS: u16 = 8;
+    const LIMIT: u64 = 512;
+    /// Two, and three of each cell.
+    const WELCOME: u64 = 2 + 3 * CELLS as u64;
+    let scratch = Scratch::formatted("unread");
+    let fleet = start_fleet(&scratch.options(CELLS), Lifetime::WithStarter).expect("start");
+    let supervisor = door::status(&scratch.pool).expect("status").supervisor_pid;
+    let pid = rustix::process::Pid::from_raw(supervisor as i32);
+    let all = rustix::process::getrlimit(Resource::Nofile);
+    let limit = Rlimit { current: Some(LIMIT), ..all };
+    rustix::process::prlimit(pid, Resource::Nofile, limit).expect("set the limit");
+    let options = ConnectOptions { front: false, slots: 1 };
+    let mut clients = Vec::new();
+    let refusal = loop {
+        match Connection::connect(&scratch.pool, &options) {
+            Ok(client) => clients.push(client),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refusal, FleetError::Refused(Errno::ENFILE)), "{refusal}");
+    let welcomes = clients.len() as u64 * WELCOME;
+    assert!((LIMIT / 2..LIMIT).contains(&welcomes), "{} clients", clients.len());
+    drop(clients);
+    fleet.stop().expect("stop");
+}
+
+/// A program of the fleet's own user opens connections and says nothing. Then a cell dies.
+pub fn who_only_knocks_leaves_room_for_the_fleet() {
+    let scratch = Scratch::formatted("knocks");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    let status = door::status(&scratch.pool).expect("status");
+    let pid = |pid: u32| rustix::process::Pid::from_raw(pid as i32);
+    let all = rustix::process::getrlimit(Resource::Nofile);
+    let limit = Rlimit { current: Some(256), ..all };
+    rustix::process::prlimit(pid(status.supervisor_pid), Resource::Nofile, limit).expect("limit");
+    let address = SocketAddrUnix::new(door_of(&scratch.pool)).expect("address");
+    let knock = || {
+        let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let socket = socket_with(unix, packets, SocketFlags::CLOEXEC, None).expect("socket");
+        rustix::net::connect(&socket, &address).map(|()| socket)
+    };
+    let crowd: Vec<_> = (0..300).map(|_| knock().expect("a door")).collect();
+    for cell in status.cells {
+        rustix::process::kill_process(pid(cell.pid).expect("pid"), Signal::KILL).expect("kill");
+    }
+    files.make("after");
+    drop(crowd);
     fleet.stop().expect("stop");
 }
 

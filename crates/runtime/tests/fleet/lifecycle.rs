@@ -139,7 +139,7 @@ pub fn who_can_have_the_pool_finds_no_door_of_the_fleet_before() {
 }
 
 /// The socket of a fleet of ours.
-fn door_of(pool: &Path) -> PathBuf {
+pub fn door_of(pool: &Path) -> PathBuf {
     let found = fs::metadata(pool).expect("metadata");
     let name = format!("{:x}-{:x}.sock", found.dev(), found.ino());
     let own = format!("/tmp/warren-{}", rustix::process::geteuid().as_raw());

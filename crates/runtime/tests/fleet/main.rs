@@ -63,6 +63,8 @@ const TESTS: &[(&str, fn())] = named![
     clients::a_client_may_die_in_the_middle_of_a_change,
     clients::a_crowd_that_waits_holds_up_only_itself,
     clients::a_want_of_descriptors_refuses_and_passes,
+    clients::who_never_reads_its_welcome_leaves_room_for_the_fleet,
+    clients::who_only_knocks_leaves_room_for_the_fleet,
     clients::forged_requests_are_refused,
     lifecycle::an_idle_fleet_sleeps,
 ];

@@ -12,7 +12,7 @@ impl Place {
     fn new(name: &str) -> Self {
         let file = std::env::temp_dir().join(format!("warren-{name}-{}", std::process::id()));
         fs::write(&file, b"no pool").expect("a file");
-        let door = Visitors::open(PoolId::of(&file).expect("id")).expect("door");
+        let door = Visitors::open(PoolId::of(&file).expect("id"), Reserve::of(1)).expect("door");
         door.listen().expect("listen");
         Self { file, door }
     }
