@@ -290,24 +290,25 @@ impl Repairer<'_> {
         None
     }
 
-    /// Every page of the map, in the copy that does not count. Last come the copies that are in doubt, and of pages of which
-    /// no copy counts the other one.
+    /// Every page of the map, in the copy that does not count. Last come the copies that are in doubt, and of lost pages the
+    /// other one.
     pub(super) fn region_pages(&mut self, generation: u64) -> (Vec<BlockWrite>, Vec<BlockWrite>) {
         let layout = self.superblock.layout;
         let in_doubt = self.region.bad_pages().iter().filter(|page| page.in_doubt);
         let in_doubt: BTreeSet<BlockNo> = in_doubt.map(|page| page.block).collect();
         self.region.soil();
-        let writes = self.region.write_out(generation);
-        let (mut tails, mut heads): (Vec<_>, Vec<_>) =
-            writes.into_iter().partition(|(block, _)| in_doubt.contains(block));
-        for page in &self.lost_pages {
-            let copies = [0, 1].map(|copy| layout.region_page(copy, *page));
-            let written = heads.iter().find(|(block, _)| copies.contains(block));
-            let (block, bytes) = written.expect("all pages were written").clone();
-            heads.retain(|(other, _)| !copies.contains(other));
-            heads.push((block, bytes.clone()));
-            tails
-                .extend(copies.into_iter().filter(|it| *it != block).map(|it| (it, bytes.clone())));
+        let (mut heads, mut tails) = (Vec::new(), Vec::new());
+        for (page, (block, bytes)) in (0..).zip(self.region.write_out(generation)) {
+            if self.lost_pages.contains(&page) {
+                let other = [0, 1].map(|copy| layout.region_page(copy, page));
+                let other = other.into_iter().filter(|other| *other != block);
+                tails.extend(other.map(|other| (other, bytes.clone())));
+                heads.push((block, bytes));
+            } else if in_doubt.contains(&block) {
+                tails.push((block, bytes));
+            } else {
+                heads.push((block, bytes));
+            }
         }
         (heads, tails)
     }
