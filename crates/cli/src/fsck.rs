@@ -2,9 +2,8 @@
 //!
 //! Order: open and lock the pool; replay the logs of one that was not left in order (with `-n` in memory); check; if
 //! something is wrong and whoever runs this agrees, replay what can be of logs that could not be replayed before, work
-//! out the repair, write it, and check once more. A repair is
-//! one checkpoint, so an interrupted one leaves the pool as it was. Beside a fleet (`--online`) nothing is locked,
-//! replayed or changed.
+//! out the repair, write it, and check once more. A repair is one checkpoint, so an interrupted one leaves a pool that is
+//! repaired the same way by the next. Beside a fleet (`--online`) nothing is locked, replayed or changed.
 
 mod bar;
 mod online;

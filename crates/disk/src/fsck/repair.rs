@@ -25,6 +25,8 @@ mod names;
 mod space;
 mod write;
 
+pub use footing::{Footing, NoFooting, footing};
+
 use super::{Progress, Read, Reader, Report, is_whole, read_superblock};
 use crate::BlockWrite;
 use crate::key::Key;
@@ -32,8 +34,6 @@ use crate::node::NodeError;
 use crate::region::RegionMap;
 use crate::superblock::Superblock;
 use crate::value::Value;
-pub use footing::{Footing, NoFooting, footing};
-
 use collect::Shard;
 use names::{Census, Edit};
 use space::Space;

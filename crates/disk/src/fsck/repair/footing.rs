@@ -31,7 +31,7 @@ pub struct Footing {
     pub lost: BTreeSet<ShardId>,
     /// Nodes one bit of which had flipped, as they have to be read.
     pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
-    /// So many cells have written the logs.
+    /// So many cells have written the logs, at least one.
     pub logs: u16,
 }
 
@@ -72,6 +72,9 @@ pub fn footing(
     // What is wrong with trees is told when it is repaired.
     repairer.mends.told = true;
     let (table, place) = repairer.log_table()?;
+    if table.starts.is_empty() {
+        return Err(LogTableError::Nonsense.into());
+    }
     let mut trees = repairer.trees(progress);
     repairer.restore_map(&mut trees)?;
     let logs = u16::try_from(table.starts.len()).expect("as many as there are cells at most");
