@@ -177,7 +177,7 @@ impl Outcome {
         say!("{}", self.verdict(pool));
         if let Some(refused) = &self.refused {
             let pool = pool.display();
-            warren_runtime::note(format_args!("{pool}: nothing was repaired: {refused}"));
+            warren_runtime::note(format_args!("{pool}: not repaired: {refused}"));
         }
         Ok(())
     }
