@@ -2,7 +2,7 @@
 //! device that is an array. What a request costs here is what executing it costs, without processes,
 //! shared memory and system calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::{BLOCK_SIZE, LEASE_WORDS, PAYLOAD_MAX};
 use warren_base::{
@@ -230,6 +230,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
         map_version: MapVersion(1),
         secret: format_options().secret,
         roots: (0..SHARDS).map(ShardId).map(|shard| (shard, root(shard))).collect(),
+        lost: BTreeSet::new(),
         owned_chunks: [(ShardId(0), vec![layout.reserved_chunks()])].into(),
         free_chunks: (layout.reserved_chunks() + 1..layout.chunks()).collect(),
         reserved_chunks: layout.reserved_chunks(),

@@ -52,6 +52,9 @@ pub struct CellConfig {
     pub secret: u64,
     /// Root slots of the shards this cell owns, as the device holds them (`None`: never written).
     pub roots: Vec<(ShardId, Option<RootSlot>)>,
+    /// Of these the shards whose trees are not as of the last checkpoint: a replay passes their steps over. They are given
+    /// neither a root nor chunks, and stay empty.
+    pub lost: BTreeSet<ShardId>,
     /// The chunks that the region map gives to this cell's shards (and others', which are not looked at).
     pub owned_chunks: BTreeMap<ShardId, Vec<u64>>,
     /// Free chunks that are this cell's to give to its shards.
@@ -117,6 +120,7 @@ pub struct Cell {
     pub(crate) secret: u64,
     pub(crate) now: Clock,
     pub(crate) shards: Shards,
+    pub(crate) lost: BTreeSet<ShardId>,
     pub(crate) cache: Cache,
     pub(crate) leases: Leases,
     pub(crate) opens: Opens,
@@ -168,6 +172,7 @@ impl Cell {
         let mut cell = Self {
             id: config.id,
             secret: config.secret,
+            lost: config.lost,
             now,
             cache: Cache::new(config.frames),
             leases: Leases::new(config.epoch, config.secret, config.plant),

@@ -15,6 +15,9 @@
 //! nobody's way. Where it may go on in a block that cannot be read there may be a record that was answered for, and
 //! the recovery is refused.
 //!
+//! A repair replays what it can: without the steps of a shard whose tree is not as of the last checkpoint, for those rest on
+//! what is gone. Each step changes one shard's tree, so the other trees become what they were.
+//!
 //! Invariants:
 //! * Nothing is served before every transaction that a peer has decided is made here too, for its keys
 //!   are not locked any more, and before everybody has made those that were decided here.
@@ -382,7 +385,10 @@ impl Cell {
         let replaying = self.replay.replaying();
         for step in &steps[self.replay.made..] {
             let id = step.shard();
-            if id.is_some_and(|id| !self.shards.contains_key(&id)) {
+            if id.is_some_and(|id| self.lost.contains(&id)) {
+                self.replay.made += 1;
+                continue;
+            } else if id.is_some_and(|id| !self.shards.contains_key(&id)) {
                 return Err(Errno::EIO.into());
             }
             self.fetch_step(step)?;

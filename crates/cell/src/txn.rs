@@ -546,9 +546,10 @@ impl Cell {
         &mut self,
         from: CellId,
         txn: TxnId,
-        changes: Vec<Change>,
+        mut changes: Vec<Change>,
         out: &mut Out<'_, M>,
     ) {
+        changes.retain(|change| !self.lost.contains(&change.shard()));
         let owned = |change: &Change| self.shards.contains_key(&change.shard());
         let locked = |change: &Change| self.has_locked(txn, change);
         if txn.cell != from || !changes.iter().all(owned) {

@@ -1,9 +1,9 @@
 //! `warren fsck`: checks a pool and repairs it. Exit codes are the bits of fsck(8).
 //!
 //! Order: open and lock the pool; replay the logs of one that was not left in order (with `-n` in memory); check; if
-//! something is wrong and whoever runs this agrees, work out the repair, write it, and check once more. A repair is
-//! one checkpoint, so an interrupted one leaves the pool as it was. Beside a fleet (`--online`) nothing is locked,
-//! replayed or changed.
+//! something is wrong and whoever runs this agrees, replay what can be of logs that could not be replayed before, work
+//! out the repair, write it, and check once more. A repair is one checkpoint, so an interrupted one leaves a pool that is
+//! repaired the same way by the next. Beside a fleet (`--online`) nothing is locked, replayed or changed.
 
 mod bar;
 mod online;
@@ -117,6 +117,10 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
         };
         return Ok(outcome);
     }
+    let mut mends = Mends::default();
+    if outcome.has_logs_left() {
+        (outcome.logs, mends) = replay_what_can_be(path, &pool, &mut bar)?;
+    }
     let mut repair = match work_out(&pool, &mut bar) {
         Ok(repair) => repair,
         Err(error) => {
@@ -124,7 +128,7 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
             return Ok(outcome);
         }
     };
-    let mends = Mends { list: std::mem::take(&mut repair.mends), further: repair.further_mends };
+    mends.add(&mut repair);
     write(path, &pool, repair)?;
     outcome.before = Some(std::mem::take(&mut outcome.report));
     let paths_of = mends.list.iter().filter_map(Mend::ino).collect();
@@ -146,6 +150,33 @@ fn replay(pool: &OfflinePool, purpose: Purpose, bar: &mut Bar) -> Logs {
         (Ok(()), _) => Logs::ReplayedInMemory,
         (Err(error), _) => Logs::Failed(error.to_string()),
     }
+}
+
+/// What of the logs does not rest on what is damaged is replayed, and what they rest on is made good before. Says what
+/// was made good.
+fn replay_what_can_be(
+    path: &Path,
+    pool: &OfflinePool,
+    bar: &mut Bar,
+) -> Result<(Logs, Mends), Failure> {
+    bar.begin("looking what the logs rest on");
+    let mut read = reader(pool);
+    let footing = fsck::footing(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
+    bar.clear();
+    let mut mends = Mends::default();
+    let (footing, mut checkpoint) = match footing {
+        Ok(footing) => footing,
+        Err(error) => return Ok((Logs::Failed(error.to_string()), mends)),
+    };
+    mends.add(&mut checkpoint);
+    write(path, pool, checkpoint)?;
+    bar.begin("replaying the logs");
+    let logs = match pool.replay_on(&footing) {
+        Ok(cut) => Logs::replayed_on(&footing, &cut),
+        Err(error) => Logs::Failed(error.to_string()),
+    };
+    bar.clear();
+    Ok((logs, mends))
 }
 
 fn check(

@@ -18,7 +18,7 @@ mod space;
 mod tests;
 
 pub use finding::{Finding, Severity};
-pub use repair::{MENDS_MAX, Mend, Repair, RepairError, repair};
+pub use repair::{Footing, MENDS_MAX, Mend, NoFooting, Repair, RepairError, footing, repair};
 
 use crate::layout::ROOT_SLOT_SIZE;
 use crate::log::LogTable;

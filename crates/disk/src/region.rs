@@ -233,7 +233,7 @@ impl RegionMap {
         &self.bad_pages
     }
 
-    /// Encodes the dirty pages for checkpoint `generation` and takes them for written. They are durable
+    /// Encodes the dirty pages for checkpoint `generation`, in their order, and takes them for written. They are durable
     /// before the superblock of that generation is written.
     pub fn write_out(&mut self, generation: u64) -> Vec<BlockWrite> {
         let dirty = std::mem::take(&mut self.dirty);

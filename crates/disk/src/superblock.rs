@@ -8,6 +8,7 @@
 //! Whatever the version, the magic, the checksum (over everything behind it) and the version stay where
 //! they are, so that any version can tell a newer pool from a damaged one.
 
+use crate::BlockWrite;
 use crate::codec::{Put, Take, crc_behind};
 use crate::layout::Layout;
 use thiserror::Error;
@@ -80,6 +81,12 @@ impl Superblock {
     /// The copy whose write commits `generation`.
     pub fn commit_copy(generation: u64) -> BlockNo {
         BlockNo(generation % 2)
+    }
+
+    /// The writes that commit this, in their order; a flush goes before and behind the first.
+    pub fn commit(&self) -> [BlockWrite; 2] {
+        let first = Self::commit_copy(self.generation);
+        [first, BlockNo(1 - first.0)].map(|block| (block, self.encode()))
     }
 
     pub fn encode(&self) -> Box<[u8]> {

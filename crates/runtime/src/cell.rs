@@ -13,6 +13,7 @@ mod peers;
 mod spin;
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -576,6 +577,7 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
         map_version: start.map_version,
         secret: start.secret,
         roots,
+        lost: BTreeSet::new(),
         owned_chunks: (start.owned_chunks.iter())
             .map(|(shard, runs)| (ShardId(*shard), runs.chunks().collect()))
             .collect(),

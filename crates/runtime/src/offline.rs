@@ -4,13 +4,14 @@
 //! read instead of what is below. It is a few times the size of the logs at most.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Errno};
+use warren_base::{BlockNo, CellId, Errno};
 use warren_device::PoolFile;
 use warren_disk::Superblock;
+use warren_disk::fsck::Footing;
 
 use crate::error::FleetError;
 use crate::pool_blocks::{self, Blocks, errno_of_device};
@@ -66,6 +67,60 @@ impl OfflinePool {
         }
         replayed
     }
+
+    /// Replays what of the logs can be replayed on `footing`, whose checkpoint is written. Returns the cells whose logs
+    /// end at a block that cannot be read. If it fails the pool is as it was.
+    pub fn replay_on(&self, footing: &Footing) -> Result<BTreeSet<CellId>, FleetError> {
+        replay_on(footing, self, &self.path)
+    }
+}
+
+fn replay_on(
+    footing: &Footing,
+    pool: &dyn Blocks,
+    path: &Path,
+) -> Result<BTreeSet<CellId>, FleetError> {
+    let pool = Corrected { pool, nodes: &footing.corrected };
+    let (ledger, copies) = pool_blocks::load_without(&footing.lost, &pool, path)?;
+    recovery::recover_without(&footing.lost, &pool, ledger, copies)
+}
+
+/// The pool with some of its nodes as they should be.
+struct Corrected<'a> {
+    pool: &'a dyn Blocks,
+    nodes: &'a BTreeMap<BlockNo, Box<[u8]>>,
+}
+
+impl Blocks for Corrected<'_> {
+    fn len_blocks(&self) -> u64 {
+        self.pool.len_blocks()
+    }
+
+    fn read(&self, block: BlockNo, into: &mut [u8]) -> Result<(), Errno> {
+        self.pool.read(block, into)?;
+        lay_over(self.nodes, block, into);
+        Ok(())
+    }
+
+    fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
+        self.pool.write(block, bytes)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.pool.flush()
+    }
+}
+
+/// Puts the blocks of `over` where they belong in what was read from `block` on; returns how many they are.
+fn lay_over(over: &BTreeMap<BlockNo, Box<[u8]>>, block: BlockNo, into: &mut [u8]) -> usize {
+    let end = block.offset((into.len() / BLOCK_SIZE) as u64);
+    let mut covered = 0;
+    for (at, bytes) in over.range(block..end) {
+        let from = (at.0 - block.0) as usize * BLOCK_SIZE;
+        into[from..from + BLOCK_SIZE].copy_from_slice(bytes);
+        covered += 1;
+    }
+    covered
 }
 
 impl Blocks for OfflinePool {
@@ -76,14 +131,8 @@ impl Blocks for OfflinePool {
     fn read(&self, block: BlockNo, into: &mut [u8]) -> Result<(), Errno> {
         let below = self.file.read_blocks(block, into).map_err(|error| errno_of_device(&error));
         let Some(over) = &self.over else { return below };
-        let blocks = into.len() / BLOCK_SIZE;
-        let mut covered = 0;
-        for (at, bytes) in over.borrow().range(block..block.offset(blocks as u64)) {
-            let from = (at.0 - block.0) as usize * BLOCK_SIZE;
-            into[from..from + BLOCK_SIZE].copy_from_slice(bytes);
-            covered += 1;
-        }
-        if covered == blocks { Ok(()) } else { below }
+        let covered = lay_over(&over.borrow(), block, into);
+        if covered == into.len() / BLOCK_SIZE { Ok(()) } else { below }
     }
 
     fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
@@ -102,3 +151,6 @@ impl Blocks for OfflinePool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,10 @@
 //! The blocks of a pool, whoever holds it, and what a supervisor must know of them before anything else.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Errno};
+use warren_base::{BlockNo, Errno, ShardId};
 use warren_device::DeviceError;
 use warren_disk::{CopiesState, Superblock, SuperblockError};
 use warren_supervisor::Ledger;
@@ -25,6 +26,15 @@ pub trait Blocks {
 
 /// Reads what the supervisor must know of the pool.
 pub fn load(blocks: &dyn Blocks, path: &Path) -> Result<(Ledger, CopiesState), FleetError> {
+    load_without(&BTreeSet::new(), blocks, path)
+}
+
+/// The same without these shards, whose root slots may be bad.
+pub fn load_without(
+    lost: &BTreeSet<ShardId>,
+    blocks: &dyn Blocks,
+    path: &Path,
+) -> Result<(Ledger, CopiesState), FleetError> {
     let (superblock, copies) = superblock(blocks, path)?;
     let layout = superblock.layout;
     let (has, needs) = (blocks.len_blocks(), layout.total_blocks());
@@ -39,7 +49,7 @@ pub fn load(blocks: &dyn Blocks, path: &Path) -> Result<(Ledger, CopiesState), F
     let roots = read(blocks, layout.roots_start(), 2 * layout.roots_blocks());
     let tables = [0, 1].map(|copy| read(blocks, layout.log_table(copy), 1));
     let tables = [&tables[0][..], &tables[1]];
-    let ledger = Ledger::load(superblock, [&first, &second], &roots, tables)
+    let ledger = Ledger::load_without(lost, superblock, [&first, &second], &roots, tables)
         .map_err(|error| damaged(path, &error.to_string()))?;
     Ok((ledger, copies))
 }

@@ -7,14 +7,14 @@
 //! This is a small driver beside the simulator's, not a use of it: its device answers at once and with real
 //! errors, it has no clients, and nothing in it may die.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, MapVersion};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, MapVersion, ShardId};
 use warren_cell::{
     Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
 };
-use warren_disk::CopiesState;
+use warren_disk::{CopiesState, LogArea};
 use warren_supervisor::{Config, Effect as Said, Event as Heard, Ledger, Supervisor};
 
 use crate::clock;
@@ -28,6 +28,8 @@ const FRAMES: u32 = 4096;
 /// Bytes of a log for each page that it leaves dirty, at least: a truncation in the middle of one, in a record
 /// of its own. Nothing is written before all is replayed, so each of them stays in its frame until then.
 const LOG_PER_PAGE: u64 = 64;
+/// What stands for a block of a log that cannot be read: no record's header consists of it.
+const NO_RECORD: u8 = 0xEE;
 const EPOCH: Epoch = Epoch(1);
 const MAP: MapVersion = MapVersion(1);
 
@@ -40,6 +42,7 @@ enum Happening {
 struct Member {
     cell: Cell,
     frames: Frames,
+    log: LogArea,
 }
 
 /// Frames that nobody shares, each made when it is first written to: of the many that a log could need few
@@ -72,18 +75,20 @@ pub fn is_needed(ledger: &Ledger) -> bool {
 
 /// Replays the pool's logs. What `ledger` held is out of date afterwards.
 pub fn recover(pool: &dyn Blocks, ledger: Ledger, copies: CopiesState) -> Result<(), FleetError> {
-    let mut fleet = LoneFleet::new(pool, ledger, copies);
-    loop {
-        if let Some(ended) = fleet.ended.take() {
-            return ended;
-        }
-        match fleet.queue.pop_front() {
-            Some(Happening::Cell(id, event)) => fleet.happen_to(id, event),
-            Some(Happening::Supervisor(event)) => fleet.tell_supervisor(event),
-            // Whatever is left waits for a time that has been asked for.
-            None => fleet.tick(),
-        }
-    }
+    LoneFleet::new(pool, ledger, copies, &BTreeSet::new()).recover()
+}
+
+/// Replays what can be replayed: no step of the shards `lost`, which `ledger` was loaded without, and of a log no more
+/// than there is before a block that cannot be read. Returns the cells whose logs were cut there.
+pub fn recover_without(
+    lost: &BTreeSet<ShardId>,
+    pool: &dyn Blocks,
+    ledger: Ledger,
+    copies: CopiesState,
+) -> Result<BTreeSet<CellId>, FleetError> {
+    let mut fleet = LoneFleet::new(pool, ledger, copies, lost);
+    fleet.cut = Some(BTreeSet::new());
+    fleet.recover().map(|()| fleet.cut.unwrap_or_default())
 }
 
 struct LoneFleet<'a> {
@@ -97,22 +102,30 @@ struct LoneFleet<'a> {
     /// The first flush that failed.
     flushed: Result<(), Errno>,
     ended: Option<Result<(), FleetError>>,
+    /// Whose logs end at a block that cannot be read, if they may.
+    cut: Option<BTreeSet<CellId>>,
 }
 
 impl<'a> LoneFleet<'a> {
-    fn new(pool: &'a dyn Blocks, ledger: Ledger, copies: CopiesState) -> Self {
+    fn new(
+        pool: &'a dyn Blocks,
+        ledger: Ledger,
+        copies: CopiesState,
+        lost: &BTreeSet<ShardId>,
+    ) -> Self {
         let cells = ledger.logs().starts.len() as u16;
         let owners = owners(ledger.superblock().layout.shards(), cells);
         let free = shares_of_free(&ledger, cells);
         let (mut members, mut started) = (Vec::new(), Vec::new());
         for (id, free_chunks) in (0..).map(CellId).zip(free) {
-            let config = config(id, &ledger, &owners, free_chunks);
-            let frames = CellConfig::frames_total(config.frames, config.log.area);
+            let config = config(id, &ledger, &owners, lost, free_chunks);
+            let log = config.log.area;
+            let frames = CellConfig::frames_total(config.frames, log);
             let mut effects = Vec::new();
             let now = Clock { monotonic: Instant(1), wall: clock::both().wall };
             let cell = Cell::new(config, now, &mut effects);
             let frames = Frames(vec![None; frames as usize]);
-            members.push(Member { cell, frames });
+            members.push(Member { cell, frames, log });
             started.push((id, effects));
         }
         let epochs = vec![EPOCH; usize::from(cells)];
@@ -126,11 +139,26 @@ impl<'a> LoneFleet<'a> {
             wake: None,
             flushed: Ok(()),
             ended: None,
+            cut: None,
         };
         for (id, effects) in started {
             fleet.carry_out(id, effects);
         }
         fleet
+    }
+
+    fn recover(&mut self) -> Result<(), FleetError> {
+        loop {
+            if let Some(ended) = self.ended.take() {
+                return ended;
+            }
+            match self.queue.pop_front() {
+                Some(Happening::Cell(id, event)) => self.happen_to(id, event),
+                Some(Happening::Supervisor(event)) => self.tell_supervisor(event),
+                // Whatever is left waits for a time that has been asked for.
+                None => self.tick(),
+            }
+        }
     }
 
     fn clock(&self) -> Clock {
@@ -140,7 +168,7 @@ impl<'a> LoneFleet<'a> {
     fn happen_to(&mut self, id: CellId, event: Event) {
         let now = self.clock();
         let mut effects = Vec::new();
-        let Member { cell, frames } = &mut self.members[usize::from(id.0)];
+        let Member { cell, frames, .. } = &mut self.members[usize::from(id.0)];
         cell.apply(now, event, frames, &mut effects);
         self.carry_out(id, effects);
     }
@@ -176,12 +204,31 @@ impl<'a> LoneFleet<'a> {
 
     fn read(&mut self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
         let mut bytes = vec![0; frames.len() * BLOCK_SIZE];
-        self.pool.read(block, &mut bytes)?;
+        match self.pool.read(block, &mut bytes) {
+            Err(errno) if !self.ends_log(id, block, frames.len()) => return Err(errno),
+            // No record begins there, and none that goes on there is whole.
+            Err(_) => bytes.fill(NO_RECORD),
+            Ok(()) => {}
+        }
         let into = &mut self.members[usize::from(id.0)].frames;
         for (frame, bytes) in frames.iter().zip(bytes.chunks_exact(BLOCK_SIZE)) {
             into.frame_mut(*frame).copy_from_slice(bytes);
         }
         Ok(())
+    }
+
+    /// Whether the cell's log may be taken to end before this block, which cannot be read. A cell that cannot read several asks
+    /// for each by itself, as far as it needs them.
+    fn ends_log(&mut self, id: CellId, block: BlockNo, blocks: usize) -> bool {
+        let log = self.members[usize::from(id.0)].log;
+        let is_needed = blocks == 1 && (log.start..log.start.offset(log.blocks)).contains(&block);
+        match &mut self.cut {
+            Some(cut) if is_needed => {
+                cut.insert(id);
+                true
+            }
+            _ => false,
+        }
     }
 
     fn write(&self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
@@ -240,10 +287,22 @@ impl<'a> LoneFleet<'a> {
     }
 }
 
-fn config(id: CellId, ledger: &Ledger, owners: &[CellId], free_chunks: Vec<u64>) -> CellConfig {
+fn config(
+    id: CellId,
+    ledger: &Ledger,
+    owners: &[CellId],
+    lost: &BTreeSet<ShardId>,
+    free_chunks: Vec<u64>,
+) -> CellConfig {
     let (superblock, logs) = (ledger.superblock(), ledger.logs());
     let shards = (0..owners.len() as u16).filter(|shard| owners[usize::from(*shard)] == id);
-    let shards = shards.map(warren_base::ShardId);
+    let shards: Vec<ShardId> = shards.map(ShardId).collect();
+    let root = |shard: &ShardId| match lost.contains(shard) {
+        true => (*shard, None),
+        false => (*shard, ledger.root(*shard).copied()),
+    };
+    let mut owned_chunks = ledger.chunks_of_shards();
+    owned_chunks.retain(|shard, _| !lost.contains(shard));
     let area = superblock.layout.log_area(usize::from(id.0), logs.starts.len());
     CellConfig {
         id,
@@ -252,8 +311,9 @@ fn config(id: CellId, ledger: &Ledger, owners: &[CellId], free_chunks: Vec<u64>)
         map: owners.to_vec(),
         map_version: MAP,
         secret: superblock.secret,
-        roots: shards.map(|shard| (shard, ledger.root(shard).copied())).collect(),
-        owned_chunks: ledger.chunks_of_shards(),
+        roots: shards.iter().map(root).collect(),
+        lost: shards.iter().filter(|shard| lost.contains(shard)).copied().collect(),
+        owned_chunks,
         free_chunks,
         reserved_chunks: superblock.layout.reserved_chunks(),
         total_blocks: superblock.layout.total_blocks(),

@@ -93,6 +93,17 @@ impl Ledger {
         root_slots: &[u8],
         log_tables: [&[u8]; 2],
     ) -> Result<Self, LedgerError> {
+        Self::load_without(&BTreeSet::new(), superblock, regions, root_slots, log_tables)
+    }
+
+    /// The same, but shards of which nothing may be asked: their slots may be bad, and stay as they are.
+    pub fn load_without(
+        lost: &BTreeSet<ShardId>,
+        superblock: Superblock,
+        regions: [&[u8]; 2],
+        root_slots: &[u8],
+        log_tables: [&[u8]; 2],
+    ) -> Result<Self, LedgerError> {
         let layout = superblock.layout;
         if root_slots.len() as u64 != 2 * layout.roots_blocks() * BLOCK_SIZE as u64 {
             return Err(LedgerError::TooShort);
@@ -112,7 +123,7 @@ impl Ledger {
             stale_chunks: BTreeSet::new(),
             superblock,
         };
-        ledger.load_shards()?;
+        ledger.load_shards(lost)?;
         let torn = !ledger.regions.bad_pages().is_empty();
         if torn || has_uncommitted_page(regions, ledger.superblock.generation) {
             // Rare (killed within milliseconds), so all pages rather than the right ones.
@@ -121,9 +132,13 @@ impl Ledger {
         Ok(ledger)
     }
 
-    fn load_shards(&mut self) -> Result<(), LedgerError> {
+    fn load_shards(&mut self, lost: &BTreeSet<ShardId>) -> Result<(), LedgerError> {
         let layout = self.superblock.layout;
         for shard in (0..layout.shards()).map(ShardId) {
+            if lost.contains(&shard) {
+                self.shards.push(ShardRecord { root: None, spare: 0 });
+                continue;
+            }
             let slots = [0, 1].map(|slot| {
                 let place = layout.root_slot(shard, slot);
                 &self.root_blocks[&place.block][place.offset..][..ROOT_SLOT_SIZE]

@@ -270,6 +270,7 @@ impl Bench {
             map_version: MapVersion(1),
             secret: SECRET,
             roots: roots.into_iter().map(|(shard, root)| (shard, Some(root))).collect(),
+            lost: BTreeSet::new(),
             owned_chunks: image.owned.clone(),
             free_chunks: (6..20).collect(),
             reserved_chunks: RESERVED,

@@ -1,11 +1,13 @@
 //! What is told of a check and a repair: lines for a person, or one of JSON.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
-use warren_base::Ino;
 use warren_base::limits::BLOCK_SIZE;
-use warren_disk::fsck::{Finding, Mend, Report, Severity};
+use warren_base::{CellId, Ino, ShardId};
+use warren_disk::fsck::{Finding, Footing, Mend, Repair, Report, Severity};
 
 use crate::failure::{Failure, print_json};
 use crate::output::say;
@@ -20,6 +22,10 @@ pub enum Logs {
     Replayed,
     /// Nothing was written; the next start will replay them.
     ReplayedInMemory,
+    /// As far as they do not rest on what is damaged.
+    ReplayedInPart {
+        given_up: Vec<GivenUp>,
+    },
     /// A fleet is at work on them.
     OfTheFleet,
     /// Too much is damaged to tell whether they count.
@@ -27,10 +33,60 @@ pub enum Logs {
     Failed(String),
 }
 
+/// Of which log what was not replayed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct GivenUp {
+    /// Whose log.
+    pub cell: u16,
+    /// All that it holds of this shard. Without one: all behind a block that cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u16>,
+}
+
+impl Logs {
+    /// Replayed on this footing, these cells' as far as they could be read.
+    pub fn replayed_on(footing: &Footing, cut: &BTreeSet<CellId>) -> Self {
+        let of_shard =
+            |shard: &ShardId| GivenUp { cell: shard.0 % footing.logs, shard: Some(shard.0) };
+        let of_cell = |cell: &CellId| GivenUp { cell: cell.0, shard: None };
+        let given_up: Vec<GivenUp> =
+            footing.lost.iter().map(of_shard).chain(cut.iter().map(of_cell)).collect();
+        match given_up.is_empty() {
+            true => Self::Replayed,
+            false => Self::ReplayedInPart { given_up },
+        }
+    }
+}
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cell, shard } = self;
+        match shard {
+            Some(shard) => write!(
+                f,
+                "shard {shard}: its tree is not as of the last checkpoint; what the log of cell {cell} holds of it is given up"
+            ),
+            None => write!(
+                f,
+                "cell {cell}: a block of its log cannot be read; what may follow there is given up"
+            ),
+        }
+    }
+}
+
 /// What a repair did.
+#[derive(Default)]
 pub struct Mends {
     pub list: Vec<Mend>,
     pub further: u64,
+}
+
+impl Mends {
+    /// Takes in what another repair is going to do.
+    pub fn add(&mut self, repair: &mut Repair) {
+        self.list.append(&mut repair.mends);
+        self.further += repair.further_mends;
+    }
 }
 
 /// What was found and done.
@@ -121,7 +177,7 @@ impl Outcome {
         say!("{}", self.verdict(pool));
         if let Some(refused) = &self.refused {
             let pool = pool.display();
-            warren_runtime::note(format_args!("{pool}: nothing was repaired: {refused}"));
+            warren_runtime::note(format_args!("{pool}: not repaired: {refused}"));
         }
         Ok(())
     }
@@ -135,22 +191,21 @@ impl Outcome {
             }
             Logs::Failed(why) => say!("damage: the logs cannot be replayed: {why}"),
             Logs::Replayed => say!("note: the logs were replayed"),
+            Logs::ReplayedInPart { given_up } => {
+                given_up.iter().for_each(|given_up| say!("repaired: {given_up}"));
+                say!("note: the rest of the logs was replayed");
+            }
             Logs::ReplayedInMemory => {
                 say!("note: the logs were replayed in memory only; the next start does it on disk");
-            }
-            Logs::Unknown if self.repair.is_some() && self.had_logs() => {
-                say!(
-                    "repaired: the logs, which could not be replayed beside such damage, are given up"
-                );
             }
             Logs::None | Logs::OfTheFleet | Logs::Unknown => {}
         }
     }
 
-    /// Whether the pool was not left in order.
-    fn had_logs(&self) -> bool {
-        let before = self.before.as_ref().and_then(|report| report.superblock.as_ref());
-        before.is_some_and(|superblock| !superblock.clean)
+    /// Whether there are logs that could not be replayed, perhaps because of what is damaged.
+    pub fn has_logs_left(&self) -> bool {
+        let is_clean = self.report.superblock.as_ref().is_none_or(|superblock| superblock.clean);
+        matches!(self.logs, Logs::Failed(_) | Logs::Unknown) && !is_clean
     }
 
     fn verdict(&self, pool: &Path) -> String {

@@ -1,9 +1,12 @@
 use super::*;
 use crate::mkfs::{Wish, make};
+use report::GivenUp;
 use std::path::PathBuf;
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{Lsn, ShardId};
 use warren_device::PoolFile;
-use warren_disk::Layout;
 use warren_disk::fsck::Finding;
+use warren_disk::{Layout, LogTable, ROOT_SLOT_SIZE, Superblock};
 
 /// As for every command.
 const CODE_POOL_IN_USE: u8 = 4;
@@ -85,4 +88,55 @@ fn what_costs_something_is_not_repaired_unasked() {
     assert_eq!(pool.fsck(Consent::Given), Ok(CODE_FSCK_REPAIRED));
     assert_eq!(pool.fsck(Consent::Given), Ok(0), "nothing is left to repair");
     assert_eq!(pool.fsck(Consent::Never), Ok(0));
+}
+
+fn at(block: BlockNo) -> usize {
+    block.0 as usize * BLOCK_SIZE
+}
+
+/// The power failed before a fleet of two cells had logged anything.
+fn left_without_order(name: &str) -> Pool {
+    let pool = Pool::new(name);
+    pool.change(|bytes| {
+        let old = Superblock::decode(&bytes[..BLOCK_SIZE]).expect("a new pool's");
+        let generation = old.generation + 1;
+        let table = LogTable { generation, incarnation: generation, starts: vec![Lsn(0); 2] };
+        let superblock = Superblock { generation, clean: false, ..old };
+        let mut writes = superblock.commit().to_vec();
+        writes.push((superblock.layout.log_table(1), table.encode()));
+        for (block, new) in writes {
+            bytes[at(block)..][..BLOCK_SIZE].copy_from_slice(&new);
+        }
+    });
+    pool
+}
+
+#[test]
+fn what_became_of_the_logs_is_told() {
+    let repaired = |name: &str, spoil: fn(&Layout, &mut [u8])| {
+        let pool = left_without_order(name);
+        let layout = pool.layout();
+        pool.change(|bytes| spoil(&layout, bytes));
+        assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_ERRORS_LEFT), "{name}");
+        let outcome = check_and_repair(&pool.0, true, Consent::Given).expect("a repair");
+        assert_eq!(exit_code(&outcome), CODE_FSCK_REPAIRED, "{name}");
+        assert_eq!(pool.fsck(Consent::Given), Ok(0), "{name}");
+        outcome
+    };
+    let outcome = repaired("map", |layout, bytes| {
+        (0..2).for_each(|copy| bytes[at(layout.region_page(copy, 0))..][..BLOCK_SIZE].fill(1));
+    });
+    assert_eq!(outcome.logs, Logs::Replayed);
+    let mends = outcome.repair.expect("a repair").list;
+    assert!(mends.contains(&Mend::RegionPage(0)), "{mends:?}");
+    let outcome = repaired("slot", |layout, bytes| {
+        let place = layout.root_slot(ShardId(1), 0);
+        bytes[at(place.block) + place.offset..][..ROOT_SLOT_SIZE].fill(1);
+    });
+    let given_up = vec![GivenUp { cell: 1, shard: Some(1) }];
+    assert_eq!(outcome.logs, Logs::ReplayedInPart { given_up });
+    let outcome = repaired("table", |layout, bytes| {
+        bytes[at(layout.log_table(1))..][..BLOCK_SIZE].fill(1);
+    });
+    assert!(matches!(outcome.logs, Logs::Failed(_)), "{:?}", outcome.logs);
 }

@@ -19,10 +19,13 @@
 //! Memory: some hundred bytes for each inode, the records of one shard at a time, and the new trees.
 
 mod collect;
+mod footing;
 mod mend;
 mod names;
 mod space;
 mod write;
+
+pub use footing::{Footing, NoFooting, footing};
 
 use super::{Progress, Read, Reader, Report, is_whole, read_superblock};
 use crate::BlockWrite;
@@ -210,26 +213,7 @@ pub fn repair(
     read: Read<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Repair, RepairError> {
-    let mut reader = Reader { read, blocks_read: 0 };
-    let mut report = Report::default();
-    let superblock = read_superblock(&mut reader, &mut report).ok_or(RepairError::NoSuperblock)?;
-    if !is_whole(&superblock, device_blocks, &mut report) {
-        return Err(RepairError::TooShort);
-    }
-    let mut mends = Mends::default();
-    let (region, lost_pages) = salvage_region(&superblock, &mut reader, &mut mends);
-    let mut repairer = Repairer {
-        reader,
-        superblock,
-        region,
-        lost_pages,
-        mends,
-        space: Space::default(),
-        census: Census::default(),
-        dirty: BTreeSet::new(),
-        edits: BTreeMap::new(),
-        chunks_searched: 0,
-    };
+    let mut repairer = Repairer::begin(device_blocks, read)?;
     repairer.survey(progress);
     repairer.decide_space();
     repairer.decide_names()?;
@@ -251,7 +235,32 @@ fn salvage_region(
     (region, lost)
 }
 
-impl Repairer<'_> {
+impl<'a> Repairer<'a> {
+    /// Reads what leads to the trees.
+    fn begin(device_blocks: u64, read: Read<'a>) -> Result<Self, RepairError> {
+        let mut reader = Reader { read, blocks_read: 0 };
+        let mut report = Report::default();
+        let superblock = read_superblock(&mut reader, &mut report);
+        let superblock = superblock.ok_or(RepairError::NoSuperblock)?;
+        if !is_whole(&superblock, device_blocks, &mut report) {
+            return Err(RepairError::TooShort);
+        }
+        let mut mends = Mends::default();
+        let (region, lost_pages) = salvage_region(&superblock, &mut reader, &mut mends);
+        Ok(Self {
+            reader,
+            superblock,
+            region,
+            lost_pages,
+            mends,
+            space: Space::default(),
+            census: Census::default(),
+            dirty: BTreeSet::new(),
+            edits: BTreeMap::new(),
+            chunks_searched: 0,
+        })
+    }
+
     fn survey(&mut self, progress: &mut dyn FnMut(Progress)) {
         let shards = self.superblock.layout.shards();
         for shard in (0..shards).map(ShardId) {

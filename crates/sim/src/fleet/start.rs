@@ -1,6 +1,6 @@
 //! A fleet starts on what a device holds, to serve or to replay the logs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Epoch, Lsn, ShardId};
@@ -122,6 +122,7 @@ impl<H> Fleet<H> {
             map_version: MAP_VERSION,
             secret: superblock.secret,
             roots: own.map(|shard| (shard, ledger.root(shard).copied())).collect(),
+            lost: BTreeSet::new(),
             owned_chunks: ledger.chunks_of_shards(),
             free_chunks: match log.recovery {
                 Recovery::Process => Vec::new(),

@@ -6,7 +6,7 @@ use crate::key::Key;
 use crate::layout::ROOT_SLOT_SIZE;
 use crate::node::{self, BlockPtr, Decoded, DecodedBody, NodeError};
 use crate::root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use warren_base::{BlockNo, ShardId};
 
 /// Where the bytes of a node begin that its checksum covers.
@@ -19,7 +19,9 @@ pub(super) struct Shard {
     pub records: Records,
     /// Where its nodes lie that could be read.
     pub nodes: BTreeSet<BlockNo>,
-    /// Some node could not, or not as it lies there.
+    /// Nodes that could be read with one bit flipped back, as they should be.
+    pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
+    /// Some node could not be read, or the slot.
     pub incomplete: bool,
 }
 
@@ -39,6 +41,7 @@ impl Repairer<'_> {
             slot,
             records: Records::new(),
             nodes: BTreeSet::new(),
+            corrected: BTreeMap::new(),
             incomplete: chosen.is_err(),
         };
         if let Some(slot) = slot
@@ -104,10 +107,10 @@ impl Repairer<'_> {
             Ok(node) => return bounds.checked(node),
             Err(error) => error,
         };
-        let (node, bit) = corrected(ptr, found.shard, bytes).ok_or(error)?;
+        let (node, bit, bytes) = corrected(ptr, found.shard, bytes).ok_or(error)?;
         let node = bounds.checked(node)?;
         self.mends.add(Mend::Corrected { block: ptr.block, bit });
-        found.incomplete = true;
+        found.corrected.insert(ptr.block, bytes);
         Ok(node)
     }
 
@@ -128,8 +131,9 @@ impl Repairer<'_> {
 }
 
 /// The node with the one bit flipped back that makes it what its parent names, if there is one, and which bit it
-/// was: it may lie in what the checksum covers, or in the magic and the node's own copy of the checksum.
-fn corrected(ptr: BlockPtr, shard: ShardId, bytes: &[u8]) -> Option<(Decoded, usize)> {
+/// was: it may lie in what the checksum covers, or in the magic and the node's own copy of the checksum. The bytes are
+/// the node's then.
+fn corrected(ptr: BlockPtr, shard: ShardId, bytes: &[u8]) -> Option<(Decoded, usize, Box<[u8]>)> {
     let mut bytes = bytes.to_vec();
     bytes[4..NODE_COVERED].copy_from_slice(&ptr.checksum.to_le_bytes());
     let mut bit = node::with_magic(&mut bytes);
@@ -137,7 +141,7 @@ fn corrected(ptr: BlockPtr, shard: ShardId, bytes: &[u8]) -> Option<(Decoded, us
         bit = flipped_bit(&bytes, NODE_COVERED, ptr.checksum)?;
         bytes[bit / 8] ^= 1 << (bit % 8);
     }
-    Some((node::decode(ptr, shard, &bytes).ok()?, bit))
+    Some((node::decode(ptr, shard, &bytes).ok()?, bit, bytes.into()))
 }
 
 /// Whether the slot that does not count may have been the newer one.

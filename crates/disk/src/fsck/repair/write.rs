@@ -12,7 +12,7 @@ use crate::fsck::Progress;
 use crate::inode::Part;
 use crate::key::{Key, name_hash};
 use crate::layout::ROOT_SLOT_SIZE;
-use crate::log::LogTable;
+use crate::log::{LogTable, LogTableError};
 use crate::region::Owner;
 use crate::root_slot::{RootSlot, SlotState};
 use crate::superblock::Superblock;
@@ -31,6 +31,13 @@ struct Draft {
     /// In the chunks before this one nothing is free.
     full_before: u64,
     body: Vec<BlockWrite>,
+}
+
+/// What one of a shard's slots is to be.
+pub(super) struct NewSlot {
+    pub shard: ShardId,
+    pub slot: usize,
+    pub bytes: Box<[u8]>,
 }
 
 impl Repairer<'_> {
@@ -53,14 +60,18 @@ impl Repairer<'_> {
             progress(Progress { shards_done: shard.0 + 1, shards, blocks_read });
         }
         let (mut heads, mut tails) = self.region_pages(generation);
-        self.root_slots(&slots, &mut heads, &mut tails);
+        let (first, last) = self.new_slots(&slots);
+        let mut blocks = BTreeMap::new();
+        self.put_slots(first, &mut blocks);
+        heads.extend(blocks.clone());
+        let late = self.put_slots(last, &mut blocks);
+        tails.extend(blocks.into_iter().filter(|(block, _)| late.contains(block)));
         let mut farewell = self.log_tables(generation);
         if self.superblock.clean {
             heads.append(&mut farewell);
         }
         let superblock = Superblock { generation, clean: true, ..self.superblock.clone() };
-        let first = Superblock::commit_copy(generation);
-        let superblocks = [first, BlockNo(1 - first.0)].map(|block| (block, superblock.encode()));
+        let superblocks = superblock.commit();
         let (mends, further_mends) = (self.mends.list, self.mends.further);
         Ok(Repair { mends, further_mends, farewell, body, heads, superblocks, tails })
     }
@@ -279,57 +290,53 @@ impl Repairer<'_> {
         None
     }
 
-    /// Every page of the map, in the copy that does not count. Last come the copies that are in doubt, and of pages of which
-    /// no copy counts the other one.
-    fn region_pages(&mut self, generation: u64) -> (Vec<BlockWrite>, Vec<BlockWrite>) {
+    /// Every page of the map, in the copy that does not count. Last come the copies that are in doubt, and of lost pages the
+    /// other one.
+    pub(super) fn region_pages(&mut self, generation: u64) -> (Vec<BlockWrite>, Vec<BlockWrite>) {
         let layout = self.superblock.layout;
         let in_doubt = self.region.bad_pages().iter().filter(|page| page.in_doubt);
         let in_doubt: BTreeSet<BlockNo> = in_doubt.map(|page| page.block).collect();
         self.region.soil();
-        let writes = self.region.write_out(generation);
-        let (mut tails, mut heads): (Vec<_>, Vec<_>) =
-            writes.into_iter().partition(|(block, _)| in_doubt.contains(block));
-        for page in &self.lost_pages {
-            let copies = [0, 1].map(|copy| layout.region_page(copy, *page));
-            let written = heads.iter().find(|(block, _)| copies.contains(block));
-            let (block, bytes) = written.expect("all pages were written").clone();
-            heads.retain(|(other, _)| !copies.contains(other));
-            heads.push((block, bytes.clone()));
-            tails
-                .extend(copies.into_iter().filter(|it| *it != block).map(|it| (it, bytes.clone())));
+        let (mut heads, mut tails) = (Vec::new(), Vec::new());
+        for (page, (block, bytes)) in (0..).zip(self.region.write_out(generation)) {
+            if self.lost_pages.contains(&page) {
+                let other = [0, 1].map(|copy| layout.region_page(copy, page));
+                let other = other.into_iter().filter(|other| *other != block);
+                tails.extend(other.map(|other| (other, bytes.clone())));
+                heads.push((block, bytes));
+            } else if in_doubt.contains(&block) {
+                tails.push((block, bytes));
+            } else {
+                heads.push((block, bytes));
+            }
         }
         (heads, tails)
     }
 
     /// Every shard's slot, in the place that does not count, so that none is left in which something lies in wait. A bad
     /// slot of a shard that is in doubt or lost is written last.
-    fn root_slots(
+    pub(super) fn new_slots(
         &mut self,
         slots: &BTreeMap<ShardId, Option<RootSlot>>,
-        heads: &mut Vec<BlockWrite>,
-        tails: &mut Vec<BlockWrite>,
-    ) {
+    ) -> (Vec<NewSlot>, Vec<NewSlot>) {
         let (mut first, mut last) = (Vec::new(), Vec::new());
-        for (shard, slot) in slots {
-            let bytes = slot.map_or([0; ROOT_SLOT_SIZE].into(), |slot| slot.encode());
-            match self.chosen_root(*shard) {
-                Ok(chosen) if slot.is_none() && chosen.spare_state == SlotState::NeverWritten => {}
+        for (&shard, root) in slots {
+            let bytes = root.map_or([0; ROOT_SLOT_SIZE].into(), |root| root.encode());
+            let new = |slot| NewSlot { shard, slot, bytes: bytes.clone() };
+            match self.chosen_root(shard) {
+                Ok(chosen) if root.is_none() && chosen.spare_state == SlotState::NeverWritten => {}
                 Ok(chosen) if in_doubt(&chosen, self.superblock.generation) => {
-                    last.push((*shard, chosen.spare, bytes));
+                    last.push(new(chosen.spare));
                 }
-                Ok(chosen) => first.push((*shard, chosen.spare, bytes)),
+                Ok(chosen) => first.push(new(chosen.spare)),
                 Err(_) => {
-                    let bad = self.last_bad_slot(*shard);
-                    first.push((*shard, 1 - bad, bytes.clone()));
-                    last.push((*shard, bad, bytes));
+                    let bad = self.last_bad_slot(shard);
+                    first.push(new(1 - bad));
+                    last.push(new(bad));
                 }
             }
         }
-        let mut blocks = BTreeMap::new();
-        self.put_slots(first, &mut blocks);
-        heads.extend(blocks.clone());
-        let late = self.put_slots(last, &mut blocks);
-        tails.extend(blocks.into_iter().filter(|(block, _)| late.contains(block)));
+        (first, last)
     }
 
     /// Of a shard that is lost the slot that keeps it so: a bad one if there is one. Of two of one generation the first
@@ -343,13 +350,13 @@ impl Repairer<'_> {
     }
 
     /// Puts slots into their blocks, as these are or in `blocks` are to be, and returns which blocks these are.
-    fn put_slots(
+    pub(super) fn put_slots(
         &mut self,
-        slots: Vec<(ShardId, usize, Box<[u8]>)>,
+        slots: Vec<NewSlot>,
         blocks: &mut BTreeMap<BlockNo, Box<[u8]>>,
     ) -> BTreeSet<BlockNo> {
         let mut put = BTreeSet::new();
-        for (shard, slot, bytes) in slots {
+        for NewSlot { shard, slot, bytes } in slots {
             let place = self.superblock.layout.root_slot(shard, slot);
             let block = blocks.entry(place.block);
             let block = block.or_insert_with(|| self.reader.block_or_rot(place.block));
@@ -361,18 +368,20 @@ impl Repairer<'_> {
 
     /// A table without logs, over the one that does not count; or over both, if logs count or neither table does.
     fn log_tables(&mut self, generation: u64) -> Vec<BlockWrite> {
-        let layout = self.superblock.layout;
         let table = LogTable { generation, incarnation: generation, starts: Vec::new() }.encode();
+        match self.log_table() {
+            Ok((_, place)) if self.superblock.clean => vec![(place, table)],
+            _ => [0, 1].map(|copy| (self.superblock.layout.log_table(copy), table.clone())).into(),
+        }
+    }
+
+    /// The log table that counts, and the place of the other.
+    pub(super) fn log_table(&mut self) -> Result<(LogTable, BlockNo), LogTableError> {
+        let layout = self.superblock.layout;
         let places = [0, 1].map(|copy| layout.log_table(copy));
         let [a, b] = places.map(|block| self.reader.block_or_rot(block));
-        match LogTable::choose(
-            [&a, &b],
-            self.superblock.generation,
-            self.superblock.layout.logs_max(),
-        ) {
-            Ok((_, spare)) if self.superblock.clean => vec![(places[spare], table)],
-            _ => places.map(|block| (block, table.clone())).into(),
-        }
+        let counts = LogTable::choose([&a, &b], self.superblock.generation, layout.logs_max());
+        counts.map(|(table, spare)| (table, places[spare]))
     }
 }
 

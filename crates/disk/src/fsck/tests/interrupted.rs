@@ -139,6 +139,13 @@ fn no_map_of_the_past_counts() {
         let writes = draft.region.write_out(3);
         draft.blocks.extend(writes);
     });
+    interrupted("an owner that cannot be, beside a copy in doubt", |draft| {
+        let layout = draft.superblock.layout;
+        let page = draft.blocks.get_mut(&layout.region_page(0, 0)).unwrap();
+        bend(page, &[(32 + 2 * 40, 99)]);
+        seal(page, 8);
+        rotten_page(draft, 1);
+    });
     interrupted("an owner that cannot be, and the map of the past", |draft| {
         let layout = draft.superblock.layout;
         draft.region.release(21);

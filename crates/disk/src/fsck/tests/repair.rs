@@ -1,7 +1,7 @@
 //! Every kind of damage: repaired once, nothing is wrong any more, and what could be kept is there.
 
 use super::*;
-use crate::fsck::{Mend, Repair, RepairError, repair};
+use crate::fsck::{Mend, Repair, RepairError, footing, repair};
 use crate::{Owner, ROOT_SLOT_SIZE};
 use std::collections::BTreeSet;
 
@@ -26,8 +26,25 @@ impl Draft {
         mends
     }
 
+    /// Works out what logs could be replayed on, were there some: only that it ends.
+    fn look_for_footing(&self) {
+        let copies = [0, 1].map(|copy| &self.blocks[&BlockNo(copy)][..]);
+        let Ok((superblock, _)) = Superblock::choose(copies[0], copies[1]) else { return };
+        let (generation, layout) = (superblock.generation, superblock.layout);
+        let table = LogTable { generation, incarnation: 1, starts: vec![Lsn(0)] };
+        let mut with_logs = self.blocks.clone();
+        with_logs.insert(layout.log_table(0), table.encode());
+        let mut read = |block: BlockNo, into: &mut [u8]| {
+            let bytes = with_logs.get(&block).ok_or(ReadError(Errno::EIO))?;
+            into.copy_from_slice(bytes);
+            Ok(())
+        };
+        drop(footing(DEVICE_BLOCKS, &mut read, &mut |_| {}));
+    }
+
     /// Repairs the pool if that can be done; then nothing may be wrong but data.
     pub(super) fn repair_whatever_it_is(&mut self) {
+        self.look_for_footing();
         let Ok(repair) = self.work_out_repair() else { return };
         let trail: Vec<String> = repair.mends.iter().map(Mend::to_string).collect();
         self.blocks.extend(repair.into_stages().into_iter().flatten());

@@ -1,0 +1,201 @@
+//! What a replay of the logs can stand on, in a pool that cannot be opened as it is.
+//!
+//! The logs hold steps that follow on the last checkpoint. So what can be made as of that checkpoint is, in one more that
+//! changes no tree and keeps the logs; and of the trees it is told which are not: no step can be made on those. The steps
+//! of a shard change its tree alone, so what the others become is what they were when the logs ended.
+//!
+//! Invariants:
+//! * No block is written that a log may name: slots, map, table and superblocks only.
+//! * A page of the map is made of what all trees record. If one of them is lost nobody knows which chunks it has, and the
+//!   logs stand on nothing.
+//! * The slots of a shard that is lost or in doubt stay so: the pool is opened by whoever leaves that shard out.
+
+use super::collect::in_doubt;
+use super::write::NewSlot;
+use super::{Mend, Repair, RepairError, Repairer};
+use crate::fsck::{Progress, Read, UNREADABLE};
+use crate::layout::{OWNERS_PER_PAGE, ROOT_SLOT_SIZE};
+use crate::log::{LogTable, LogTableError};
+use crate::region::Owner;
+use crate::root_slot::RootSlot;
+use crate::superblock::Superblock;
+use crate::value::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+use warren_base::{BlockNo, ShardId};
+
+/// What the logs of a pool can be replayed on.
+#[derive(Clone, Debug)]
+pub struct Footing {
+    /// Shards whose trees are not as of the last checkpoint, all of them: no step of a log is made on these.
+    pub lost: BTreeSet<ShardId>,
+    /// Nodes one bit of which had flipped, as they have to be read.
+    pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
+    /// So many cells have written the logs, at least one.
+    pub logs: u16,
+}
+
+/// Why no log can be replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum NoFooting {
+    #[error("{0}")]
+    Pool(#[from] RepairError),
+    #[error("from where they count cannot be told: {0}")]
+    LogTable(#[from] LogTableError),
+    #[error(
+        "which chunks were free cannot be told: a page of the region map is lost or in doubt, and shard {0} as well"
+    )]
+    Map(ShardId),
+}
+
+/// What leads to the trees, and what these say of chunks.
+#[derive(Default)]
+struct Trees {
+    /// The slots that count. A shard that is never used has none.
+    slots: BTreeMap<ShardId, Option<RootSlot>>,
+    /// Shards of whose slots none can be used.
+    slotless: BTreeSet<ShardId>,
+    lost: BTreeSet<ShardId>,
+    corrected: BTreeMap<BlockNo, Box<[u8]>>,
+    /// Which shard records which chunk, of those that are not lost.
+    chunks: BTreeMap<u64, ShardId>,
+}
+
+/// Works out what the logs of the pool on a device of `device_blocks` blocks, which `read` reads, can be replayed on; and
+/// the checkpoint, with logs, that has to be written before.
+pub fn footing(
+    device_blocks: u64,
+    read: Read<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Footing, Repair), NoFooting> {
+    let mut repairer = Repairer::begin(device_blocks, read)?;
+    // What is wrong with trees is told when it is repaired.
+    repairer.mends.told = true;
+    let (table, place) = repairer.log_table()?;
+    if table.starts.is_empty() {
+        return Err(LogTableError::Nonsense.into());
+    }
+    let mut trees = repairer.trees(progress);
+    repairer.restore_map(&mut trees)?;
+    let logs = u16::try_from(table.starts.len()).expect("as many as there are cells at most");
+    let checkpoint = repairer.foundation(&trees, table, place);
+    Ok((Footing { lost: trees.lost, corrected: trees.corrected, logs }, checkpoint))
+}
+
+impl Repairer<'_> {
+    /// Reads all trees.
+    fn trees(&mut self, progress: &mut dyn FnMut(Progress)) -> Trees {
+        let mut trees = Trees::default();
+        for shard in self.shards() {
+            match self.chosen_root(shard) {
+                Err(_) => {
+                    trees.slotless.insert(shard);
+                    trees.lost.insert(shard);
+                }
+                Ok(chosen) if in_doubt(&chosen, self.superblock.generation) => {
+                    trees.lost.insert(shard);
+                }
+                Ok(chosen) => {
+                    trees.slots.insert(shard, chosen.root);
+                    self.add_tree(&mut trees, shard);
+                }
+            }
+            let (shards, blocks_read) = (self.superblock.layout.shards(), self.reader.blocks_read);
+            progress(Progress { shards_done: shard.0 + 1, shards, blocks_read });
+        }
+        trees
+    }
+
+    fn add_tree(&mut self, trees: &mut Trees, shard: ShardId) {
+        let found = self.collect(shard);
+        if found.incomplete {
+            trees.lost.insert(shard);
+            return;
+        }
+        trees.corrected.extend(found.corrected);
+        let chunks = found.records.iter().filter(|(_, value)| matches!(value, Value::Chunk(_)));
+        for (key, _) in chunks {
+            // Of one that two shards record neither is believed.
+            if let Some(other) = trees.chunks.insert(key.sub, shard) {
+                trees.lost.extend([other, shard]);
+            }
+        }
+    }
+
+    /// Makes the pages of the map that may be of the past, or that are lost, what the trees record.
+    fn restore_map(&mut self, trees: &mut Trees) -> Result<(), NoFooting> {
+        let pages = self.doubtful_pages();
+        let is_doubtful = |chunk: u64| pages.contains(&(chunk / OWNERS_PER_PAGE));
+        for (chunk, shard) in &trees.chunks {
+            let may_be = match self.region.owner(*chunk) {
+                Some(Owner::Shard(owner)) if owner == *shard => true,
+                Some(Owner::Shard(_) | Owner::Free) => is_doubtful(*chunk),
+                Some(Owner::Reserved) | None => false,
+            };
+            if !may_be {
+                trees.lost.insert(*shard);
+            }
+        }
+        if pages.is_empty() {
+            return Ok(());
+        } else if let Some(shard) = trees.lost.first() {
+            return Err(NoFooting::Map(*shard));
+        }
+        let owners: Vec<(u64, Owner)> =
+            self.region.iter().filter(|(chunk, _)| is_doubtful(*chunk)).collect();
+        for (chunk, owner) in owners {
+            let recorded = trees.chunks.get(&chunk);
+            if let Owner::Shard(_) = owner {
+                self.region.release(chunk);
+            }
+            if let Some(shard) = recorded {
+                self.region.claim(chunk, *shard);
+            }
+        }
+        // The others were told of when the map was read.
+        for page in pages {
+            if !self.lost_pages.contains(&page) {
+                self.tell(Mend::RegionPage(page));
+            }
+        }
+        Ok(())
+    }
+
+    fn doubtful_pages(&self) -> BTreeSet<u64> {
+        let layout = self.superblock.layout;
+        let in_doubt = self.region.bad_pages().iter().filter(|page| page.in_doubt);
+        let page_of = |block: BlockNo| (block.0 - layout.region_start().0) % layout.region_pages();
+        let in_doubt = in_doubt.map(|page| page_of(page.block));
+        in_doubt.chain(self.lost_pages.iter().copied()).collect()
+    }
+
+    /// The checkpoint that is as the last one, with the map made good, and with its logs.
+    fn foundation(mut self, trees: &Trees, table: LogTable, table_place: BlockNo) -> Repair {
+        let generation = self.superblock.generation + 1;
+        let (mut heads, tails) = self.region_pages(generation);
+        let as_they_are =
+            |slot: &Option<RootSlot>| slot.map(|slot| RootSlot { generation, ..slot });
+        let slots = trees.slots.iter().map(|(shard, slot)| (*shard, as_they_are(slot))).collect();
+        let (mut first, last) = self.new_slots(&slots);
+        assert!(last.is_empty(), "these are of slots that are in doubt");
+        // What lies in wait there would count under the next superblock.
+        let spoilt: Box<[u8]> = [UNREADABLE; ROOT_SLOT_SIZE].into();
+        first.extend(trees.slotless.iter().flat_map(|shard| {
+            [0, 1].map(|slot| NewSlot { shard: *shard, slot, bytes: spoilt.clone() })
+        }));
+        let mut blocks = BTreeMap::new();
+        self.put_slots(first, &mut blocks);
+        heads.extend(blocks);
+        heads.push((table_place, LogTable { generation, ..table }.encode()));
+        let superblock = Superblock { generation, clean: false, ..self.superblock.clone() };
+        Repair {
+            mends: self.mends.list,
+            further_mends: self.mends.further,
+            farewell: Vec::new(),
+            body: Vec::new(),
+            heads,
+            superblocks: superblock.commit(),
+            tails,
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Pools whose logs count and whose structure is damaged: what can be replayed is, and what is given up is named.
+
+use std::ops::Range;
+
+use warren_base::limits::CHUNK_BLOCKS;
+use warren_base::{ClientId, Ino, Lsn, Rng, ShardId, SlotNo, Timestamp, TxnId};
+use warren_disk::format::{FormatOptions, LOG_MIN, image};
+use warren_disk::fsck::{self, NoFooting, Options, ReadError, Report};
+use warren_disk::{
+    BlockWrite, LogTable, RECORD_HEADER, ROOT_SLOT_SIZE, RegionMap, RootSlot, block_checksum,
+    seal_record,
+};
+use warren_proto::{
+    Cause, Change, Cover, Executed, FileKind, FileName, InlinePage, NewInode, Run, Step, Wire,
+};
+
+use super::*;
+
+const BYTES: u64 = 64 << 20;
+const DEVICE_BLOCKS: u64 = BYTES / BLOCK_SIZE as u64;
+/// Shards 0 and 2 are of cell 0, 1 and 3 of cell 1.
+const SHARDS: u16 = 4;
+const CELLS: usize = 2;
+/// What a device writes atomically.
+const SECTOR: usize = 512;
+const NOW: Timestamp = Timestamp(7);
+
+/// A device in memory.
+#[derive(Clone, Default)]
+struct Device {
+    blocks: RefCell<BTreeMap<BlockNo, Box<[u8]>>>,
+    unreadable: BTreeSet<BlockNo>,
+    /// What was written, up to each flush.
+    trail: RefCell<Vec<Vec<BlockWrite>>>,
+}
+
+impl Blocks for Device {
+    fn len_blocks(&self) -> u64 {
+        DEVICE_BLOCKS
+    }
+
+    fn read(&self, block: BlockNo, into: &mut [u8]) -> Result<(), Errno> {
+        into.fill(0);
+        lay_over(&self.blocks.borrow(), block, into);
+        let end = block.offset((into.len() / BLOCK_SIZE) as u64);
+        match self.unreadable.range(block..end).next() {
+            Some(_) => Err(Errno::EIO),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
+        for (at, bytes) in (block.0..).map(BlockNo).zip(bytes.chunks_exact(BLOCK_SIZE)) {
+            self.put(at, bytes.into());
+            self.trail.borrow_mut().last_mut().expect("one is begun").push((at, bytes.into()));
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.trail.borrow_mut().push(Vec::new());
+        Ok(())
+    }
+}
+
+/// What a repair of a pool with logs came to.
+#[derive(Debug)]
+struct Repaired {
+    /// Why no log was replayed, or without which shards and up to the unreadable blocks of which cells.
+    logs: Result<(BTreeSet<ShardId>, BTreeSet<CellId>), String>,
+    report: Report,
+}
+
+impl Device {
+    fn new() -> Self {
+        let options = FormatOptions {
+            size_bytes: BYTES,
+            shards: SHARDS,
+            log_bytes: CELLS as u64 * LOG_MIN,
+            uuid: [1; 16],
+            secret: 5,
+            now: NOW,
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+        };
+        let device = Self { trail: RefCell::new(vec![Vec::new()]), ..Self::default() };
+        device.put_all(image(&options).expect("a pool"));
+        device
+    }
+
+    fn put(&self, block: BlockNo, bytes: Box<[u8]>) {
+        self.blocks.borrow_mut().insert(block, bytes);
+    }
+
+    fn put_all(&self, writes: Vec<BlockWrite>) {
+        self.blocks.borrow_mut().extend(writes);
+    }
+
+    fn block(&self, block: BlockNo) -> Vec<u8> {
+        self.blocks.borrow().get(&block).map_or(vec![0; BLOCK_SIZE], |bytes| bytes.to_vec())
+    }
+
+    fn superblock(&self) -> Superblock {
+        Superblock::choose(&self.block(BlockNo(0)), &self.block(BlockNo(1))).expect("one").0
+    }
+
+    fn change(&self, block: BlockNo, change: impl FnOnce(&mut [u8])) {
+        let mut bytes = self.block(block);
+        change(&mut bytes);
+        self.put(block, bytes.into());
+    }
+
+    /// The place of a shard's slot that counts, or of the other, and the slot that counts.
+    fn slot(&self, shard: u16) -> (BlockNo, Range<usize>, RootSlot) {
+        let superblock = self.superblock();
+        let places = [0, 1].map(|slot| superblock.layout.root_slot(ShardId(shard), slot));
+        let slots = places.map(|at| self.block(at.block)[at.offset..][..ROOT_SLOT_SIZE].to_vec());
+        let slots = [&slots[0][..], &slots[1]];
+        let chosen = RootSlot::choose(slots, &superblock, ShardId(shard)).expect("a slot");
+        let place = places[1 - chosen.spare];
+        let bytes = place.offset..place.offset + ROOT_SLOT_SIZE;
+        (place.block, bytes, chosen.root.expect("a root"))
+    }
+
+    /// The page of the map that counts.
+    fn page(&self) -> BlockNo {
+        let layout = self.superblock().layout;
+        let generation = |copy| {
+            let page = self.block(layout.region_page(copy, 0));
+            u64::from_le_bytes(page[8..16].try_into().expect("8 bytes"))
+        };
+        layout.region_page(usize::from(generation(1) > generation(0)), 0)
+    }
+
+    fn free_chunk(&self, n: u64) -> u64 {
+        self.superblock().layout.reserved_chunks() + 10 + n
+    }
+
+    /// The power fails while a fleet is at work whose cells have logged this since the last checkpoint.
+    fn leave_logs(&self, logs: [&[&[Step]]; CELLS]) {
+        let records = logs.map(|log| log.iter().map(|steps| (*steps, Cause::Cell)).collect());
+        self.leave_records(records);
+    }
+
+    /// The same, with what the steps were made for.
+    fn leave_records(&self, logs: [Vec<(&[Step], Cause)>; CELLS]) {
+        let old = self.superblock();
+        let (layout, generation) = (old.layout, old.generation + 1);
+        let superblock = Superblock { generation, clean: false, ..old.clone() };
+        let tables = [0, 1].map(|copy| self.block(layout.log_table(copy)));
+        let tables = [&tables[0][..], &tables[1]];
+        let (_, spare) = LogTable::choose(tables, old.generation, layout.logs_max()).expect("one");
+        let starts = vec![Lsn(0); CELLS];
+        let table = LogTable { generation, incarnation: generation, starts };
+        self.put(layout.log_table(spare), table.encode());
+        for (cell, records) in logs.into_iter().enumerate() {
+            let area = layout.log_area(cell, CELLS);
+            let mut log = Vec::new();
+            for (steps, cause) in records {
+                let mut record = vec![0; RECORD_HEADER];
+                steps.iter().for_each(|step| step.encode(&mut record));
+                cause.encode(&mut record);
+                seal_record(&mut record, Lsn(log.len() as u64), generation, steps.len() as u16);
+                log.extend(record);
+                // Each is a commit of its own, which ends with a block.
+                log.resize(log.len().next_multiple_of(BLOCK_SIZE), 0);
+            }
+            let blocks = log.chunks(BLOCK_SIZE).map(Box::from);
+            self.put_all((area.start.0..).map(BlockNo).zip(blocks).collect());
+        }
+        self.put_all(superblock.commit().into());
+    }
+
+    /// A pool as of a checkpoint with `/dir` (of shard 2) and `/one` (of shard 1), whose logs then have a file in each
+    /// shard more: `/zero` with a page in the log, `/dir/two` with one in its place, `/more` and `/three`.
+    fn with_logs() -> Self {
+        let device = Self::new();
+        let [a, b, c, d] = [0, 1, 2, 3].map(|n| device.free_chunk(n));
+        device.leave_logs([
+            &[
+                &[Step::Claimed { shard: ShardId(2), chunk: a }, made(DIR)],
+                &[named(Ino::ROOT, "dir", DIR), named(Ino::ROOT, "one", ONE)],
+            ],
+            &[&[Step::Claimed { shard: ShardId(1), chunk: b }, made(ONE)]],
+        ]);
+        let (ledger, copies) = pool_blocks::load(&device, Path::new("pool")).expect("a pool");
+        recovery::recover(&device, ledger, copies).expect("a recovery");
+        let bytes = vec![2; BLOCK_SIZE];
+        let checksums = vec![block_checksum(&bytes)];
+        let block = BlockNo(c * CHUNK_BLOCKS + 5);
+        device.put(block, bytes.into());
+        let (size, complete) = (BLOCK_SIZE as u64, true);
+        let cover = Cover { size, mode: 0o644, mtime: NOW, ctime: NOW, complete };
+        let page = InlinePage { page: 0, bytes: vec![1; BLOCK_SIZE].into() };
+        let runs = vec![Run { page: 0, block, checksums }];
+        device.leave_logs([
+            &[
+                &[made(ZERO), named(Ino::ROOT, "zero", ZERO)],
+                &[Step::Inline { ino: ZERO, pages: vec![page], cover }],
+                &[Step::Claimed { shard: ShardId(2), chunk: c }, made(TWO), named(DIR, "two", TWO)],
+                &[Step::Placed { ino: TWO, runs, cover }],
+                &[named(Ino::ROOT, "more", MORE), named(Ino::ROOT, "three", THREE)],
+            ],
+            &[&[made(MORE)], &[Step::Claimed { shard: ShardId(3), chunk: d }, made(THREE)]],
+        ]);
+        device
+    }
+
+    fn read_for(&self) -> impl FnMut(BlockNo, &mut [u8]) -> Result<(), ReadError> + '_ {
+        |block, into| self.read(block, into).map_err(ReadError)
+    }
+
+    fn write_stages(&self, repair: fsck::Repair) {
+        for stage in repair.into_stages() {
+            stage.iter().for_each(|(block, bytes)| self.write(*block, bytes).expect("memory"));
+            self.flush().expect("memory");
+        }
+    }
+
+    fn check(&self) -> Report {
+        let paths_of = INODES.into_iter().collect();
+        let options = Options { contents: true, paths_of };
+        fsck::check(options, DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {})
+    }
+
+    /// As `fsck -y` does it.
+    fn repair(&self) -> Repaired {
+        let path = Path::new("pool");
+        let loaded = pool_blocks::load(self, path);
+        let has_logs = !self.superblock().clean;
+        let replayed = loaded.and_then(|(ledger, copies)| match recovery::is_needed(&ledger) {
+            true => recovery::recover(self, ledger, copies),
+            false => Ok(()),
+        });
+        let logs = match replayed {
+            Err(_) if has_logs => self.replay_what_can_be(path),
+            _ => Ok(Default::default()),
+        };
+        let repair = fsck::repair(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
+        self.write_stages(repair.expect("a repair"));
+        let report = self.check();
+        assert!(report.is_sound() && !report.incomplete, "{:#?}", report.findings);
+        let (ledger, _) = pool_blocks::load(self, path).expect("a pool that opens");
+        assert!(!recovery::is_needed(&ledger));
+        Repaired { logs, report }
+    }
+
+    fn replay_what_can_be(
+        &self,
+        path: &Path,
+    ) -> Result<(BTreeSet<ShardId>, BTreeSet<CellId>), String> {
+        let footing = fsck::footing(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
+        let (footing, checkpoint) = footing.map_err(|error| error.to_string())?;
+        self.write_stages(checkpoint);
+        let cut = replay_on(&footing, self, path).map_err(|error| error.to_string())?;
+        Ok((footing.lost, cut))
+    }
+}
+
+const DIR: Ino = Ino(2 << 48 | 1);
+const ONE: Ino = Ino(1 << 48 | 1);
+const ZERO: Ino = Ino(2);
+const TWO: Ino = Ino(2 << 48 | 2);
+const MORE: Ino = Ino(1 << 48 | 2);
+const THREE: Ino = Ino(3 << 48 | 1);
+const INODES: [Ino; 6] = [DIR, ONE, ZERO, TWO, MORE, THREE];
+const ALL: &[&str] = &["/dir", "/dir/two", "/more", "/one", "/three", "/zero"];
+/// What the last checkpoint has.
+const OLD: &[&str] = &["/dir", "/one"];
+
+fn kind(ino: Ino) -> FileKind {
+    if ino == DIR { FileKind::Directory } else { FileKind::Regular }
+}
+
+fn made(ino: Ino) -> Step {
+    let new = NewInode { kind: kind(ino), mode: 0o755, rdev: 0, target: Box::default() };
+    let parent = if ino == DIR { Ino::ROOT } else { Ino(0) };
+    Step::Change(Change::NewInode { ino, new, uid: 0, gid: 0, parent, now: NOW })
+}
+
+fn named(dir: Ino, name: &str, ino: Ino) -> Step {
+    let name = FileName::new(name.as_bytes()).expect("a name");
+    Step::Change(Change::AddEntry { dir, name, ino, kind: kind(ino), now: NOW })
+}
+
+impl Repaired {
+    fn paths(&self) -> Vec<String> {
+        let mut paths: Vec<_> =
+            self.report.paths.values().map(|path| path.escape_ascii().to_string()).collect();
+        paths.sort_unstable();
+        paths
+    }
+
+    /// These shards were left out of the replay, and everything else was replayed.
+    fn is_without(&self, shards: &[u16], paths: &[&str]) {
+        let lost = shards.iter().map(|shard| ShardId(*shard)).collect();
+        assert_eq!(self.logs, Ok((lost, BTreeSet::new())));
+        assert_eq!(self.paths(), paths);
+    }
+}
+
+fn rotten(device: &Device, block: BlockNo) {
+    device.put(block, vec![9; BLOCK_SIZE].into());
+}
+
+#[test]
+fn logs_outlive_the_map() {
+    let device = Device::with_logs();
+    device.repair().is_without(&[], ALL);
+    // The newer copy alone: the older knows nothing of the chunks of shards 1 and 2.
+    let device = Device::with_logs();
+    let newer = device.page();
+    rotten(&device, newer);
+    assert!(pool_blocks::load(&device, Path::new("pool")).is_err());
+    device.repair().is_without(&[], ALL);
+    let device = Device::with_logs();
+    let layout = device.superblock().layout;
+    (0..2).for_each(|copy| rotten(&device, layout.region_page(copy, 0)));
+    let repaired = device.repair();
+    repaired.is_without(&[], ALL);
+    let pages = [0, 1].map(|copy| device.block(layout.region_page(copy, 0)));
+    let map = RegionMap::load(&device.superblock(), [&pages[0], &pages[1]]).expect("a map");
+    assert!(
+        map.owner(device.free_chunk(1))
+            .is_some_and(|owner| { owner == warren_disk::Owner::Shard(ShardId(1)) })
+    );
+}
+
+#[test]
+fn logs_outlive_a_flipped_bit() {
+    for bit in [3, 300, 20_000] {
+        let device = Device::with_logs();
+        let root = device.slot(2).2.root.expect("a tree");
+        device.change(root.block, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+        device.repair().is_without(&[], ALL);
+    }
+}
+
+/// Nothing can be made of what the logs hold of a shard without its tree. Names of others that led to what it held
+/// are gone, as if it had been lost later.
+#[test]
+fn of_a_shard_that_is_lost_the_log_is_given_up_and_of_no_other() {
+    let device = Device::with_logs();
+    let (block, bytes, _) = device.slot(1);
+    device.change(block, |slots| slots[bytes].fill(9));
+    device.repair().is_without(&[1], &["/dir", "/dir/two", "/three", "/zero"]);
+    let device = Device::with_logs();
+    let root = device.slot(2).2.root.expect("a tree");
+    rotten(&device, root.block);
+    device.repair().is_without(&[2], &["/more", "/one", "/three", "/zero"]);
+}
+
+/// A transaction that cell 0 has decided and cell 1 has not made any more: its part in a shard that is lost is given up with
+/// it, and the others' parts are made.
+#[test]
+fn of_a_decided_transaction_all_is_made_but_in_a_lost_shard() {
+    let device = Device::with_logs();
+    let txn = TxnId { cell: CellId(0), seq: 1 };
+    let (client, slot, answer) = (ClientId(1), SlotNo(0), Err(Errno::EEXIST));
+    let request = Executed { client, slot, seq: 1, answer };
+    let chunk = device.free_chunk(3);
+    let change = |step| match step {
+        Step::Change(change) => change,
+        step => panic!("no change: {step:?}"),
+    };
+    let others = [made(MORE), made(THREE)].map(change).into();
+    let decided = Cause::Decided { txn, request, others };
+    let names = [named(Ino::ROOT, "more", MORE), named(Ino::ROOT, "three", THREE)];
+    let claimed = [Step::Claimed { shard: ShardId(3), chunk }];
+    device.leave_records([vec![(&names, decided)], vec![(&claimed, Cause::Cell)]]);
+    let (block, bytes, _) = device.slot(1);
+    device.change(block, |slots| slots[bytes].fill(9));
+    device.repair().is_without(&[1], &["/dir", "/three"]);
+}
+
+/// A shard whose newer slot is lost has a tree of the past, on which no step may be made.
+#[test]
+fn of_a_shard_in_doubt_the_log_is_given_up() {
+    let device = Device::with_logs();
+    let (block, bytes, slot) = device.slot(0);
+    assert!(slot.generation < device.superblock().generation);
+    device.change(block, |slots| slots[bytes].fill(9));
+    let repaired = device.repair();
+    assert_eq!(repaired.logs, Ok(([ShardId(0)].into(), BTreeSet::new())));
+    // The root directory is as mkfs made it: what it led to has no names.
+    let (dir, one) = (format!("/lost+found/#{DIR}"), format!("/lost+found/#{ONE}"));
+    let paths = repaired.paths();
+    assert!(paths.contains(&dir) && paths.contains(&one) && paths.contains(&format!("{dir}/two")));
+    assert!(!paths.contains(&"/zero".to_owned()), "it was of shard 0");
+}
+
+#[test]
+fn what_lies_in_wait_in_the_slots_of_a_lost_shard_does_not_count() {
+    let device = Device::with_logs();
+    let superblock = device.superblock();
+    let (block, bytes, slot) = device.slot(1);
+    device.change(block, |slots| slots[bytes].fill(9));
+    // Of a checkpoint that never was, whose number will be used again.
+    for generation in [superblock.generation + 1, superblock.generation + 2] {
+        let device = device.clone();
+        let other = [0, 1].map(|slot| superblock.layout.root_slot(ShardId(1), slot));
+        let other = other.into_iter().find(|place| place.block != block).expect("another");
+        let waiting = RootSlot { generation, ..slot }.encode();
+        device.change(other.block, |slots| {
+            slots[other.offset..][..ROOT_SLOT_SIZE].copy_from_slice(&waiting);
+        });
+        device.repair().is_without(&[1], &["/dir", "/dir/two", "/three", "/zero"]);
+    }
+}
+
+#[test]
+fn logs_that_stand_on_nothing_are_given_up() {
+    let device = Device::with_logs();
+    let layout = device.superblock().layout;
+    (0..2).for_each(|copy| rotten(&device, layout.log_table(copy)));
+    let repaired = device.repair();
+    assert!(repaired.logs.is_err());
+    assert_eq!(repaired.paths(), OLD);
+    // With the map and a shard lost, nobody knows which chunks the shard has.
+    let device = Device::with_logs();
+    let (block, bytes, _) = device.slot(1);
+    device.change(block, |slots| slots[bytes].fill(9));
+    rotten(&device, device.page());
+    let repaired = device.repair();
+    assert_eq!(repaired.logs, Err(NoFooting::Map(ShardId(1)).to_string()));
+    assert_eq!(repaired.paths(), ["/dir"]);
+}
+
+/// A log is replayed up to a block that cannot be read. What the other log rests on there is gone.
+#[test]
+fn a_log_is_replayed_as_far_as_it_can_be_read() {
+    let mut device = Device::with_logs();
+    let area = device.superblock().layout.log_area(0, CELLS);
+    device.unreadable.insert(area.start.offset(2));
+    let repaired = device.repair();
+    assert_eq!(repaired.logs, Ok((BTreeSet::new(), [CellId(0)].into())));
+    let found = |ino: Ino| format!("/lost+found/#{ino}");
+    let paths = ["/dir".to_owned(), found(MORE), found(THREE), "/one".into(), "/zero".into()];
+    assert_eq!(repaired.paths(), paths);
+    // Far behind the end of the log it is in nobody's way.
+    let mut device = Device::with_logs();
+    device.unreadable.insert(area.start.offset(20));
+    device.repair().is_without(&[], ALL);
+}
+
+/// What is done to a pool, and the paths that are left.
+type Spoil = (fn(&Device), &'static [&'static str]);
+
+/// The power fails at any write of the whole, which is run again.
+#[test]
+fn an_interrupted_repair_comes_to_the_same() {
+    let spoils: [Spoil; 3] = [
+        (|device| rotten(device, device.page()), ALL),
+        (
+            |device| {
+                let (block, bytes, _) = device.slot(1);
+                device.change(block, |slots| slots[bytes].fill(9));
+            },
+            &["/dir", "/dir/two", "/three", "/zero"],
+        ),
+        (
+            |device| {
+                let root = device.slot(2).2.root.expect("a tree");
+                rotten(device, root.block);
+            },
+            &["/more", "/one", "/three", "/zero"],
+        ),
+    ];
+    let mut rng = Rng::new(3);
+    for (spoil, paths) in spoils {
+        let device = Device::with_logs();
+        spoil(&device);
+        device.trail.replace(vec![Vec::new()]);
+        let before = device.clone();
+        assert_eq!(device.repair().paths(), paths);
+        let trail = device.trail.take();
+        for (stage, writes) in trail.iter().enumerate() {
+            for _ in 0..4 {
+                let cut = before.clone();
+                trail[..stage].iter().for_each(|stage| cut.put_all(stage.clone()));
+                for (block, new) in writes {
+                    let whole = rng.chance(1, 2);
+                    cut.change(*block, |old| {
+                        for (old, new) in old.chunks_mut(SECTOR).zip(new.chunks(SECTOR)) {
+                            if whole || rng.chance(1, 2) {
+                                old.copy_from_slice(new);
+                            }
+                        }
+                    });
+                }
+                assert_eq!(cut.repair().paths(), paths, "stage {stage}");
+            }
+        }
+    }
+}
