@@ -24,7 +24,9 @@ use warren_disk::{LogArea, RootSlot};
 use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, Wire};
-use warren_shm::{Counter, Frames, Lane, ReplyHeader, VitalsWriter, map_writable};
+use warren_shm::{
+    Counter, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only, map_writable,
+};
 
 use crate::clock::{self, Clocks};
 use crate::error::{FleetError, system};
@@ -66,6 +68,9 @@ struct CellLoop {
     orders: u64,
     spin: Spin,
     vitals: VitalsWriter,
+    /// Beside it the supervisor counts its failed flushes. So many are known.
+    map: ShardMapReader,
+    lost_flushes: u64,
     effects: Vec<Effect>,
     /// When the core wants a tick.
     wake: Option<Instant>,
@@ -121,12 +126,13 @@ impl CellLoop {
     fn start(
         link: Link,
         start: CellStart,
-        [pool, device, _map, frames, bell, vitals]: [OwnedFd; START_DESCRIPTORS],
+        [pool, device, map, frames, bell, vitals]: [OwnedFd; START_DESCRIPTORS],
     ) -> Result<Self, FleetError> {
         // First of all: until it has the lock, a predecessor may still write to device and frames.
         let device = PoolFile::from_fd(device, &path_of(&start.pool))?;
         device.lock_as_writer(start.id.0)?;
         let vitals = VitalsWriter::new(map_writable(vitals.as_fd())?, start.id, start.epoch)?;
+        let map = ShardMapReader::new(map_read_only(map.as_fd())?)?;
         let log = LogArea { start: start.log_start, blocks: start.log_blocks };
         let frames = adopt_frames(frames, CellConfig::frames_total(start.frames, log))?;
         let disk = Disk::open(device, bell)?;
@@ -149,6 +155,8 @@ impl CellLoop {
             orders: 0,
             spin: Spin::new(cores),
             vitals,
+            lost_flushes: map.lost_flushes(),
+            map,
             effects: Vec::new(),
             wake: None,
             next_look_at_orders: Instant(0),
@@ -307,11 +315,18 @@ impl CellLoop {
         self.apply(now, event)
     }
 
-    /// How an I/O went. With a flush of another cell's that has failed the device may have lost what this cell had
-    /// written: the first of its own flushes that ends after that has failed too.
+    /// How an I/O went. With a flush of another cell's, or the supervisor's, that has failed the device may have lost
+    /// what this cell had written: the first of its own flushes that ends after that has failed too.
     fn outcome(&mut self, done: Finished) -> Result<(), Errno> {
-        let is_lost = done.flush && self.peers.have_lost_flush();
+        let is_lost = done.flush && self.have_others_lost_flush();
         done.result.and(if is_lost { Err(Errno::EIO) } else { Ok(()) })
+    }
+
+    /// Whether a flush of another process has failed since this was last asked.
+    fn have_others_lost_flush(&mut self) -> bool {
+        let lost = self.map.lost_flushes();
+        let is_news = std::mem::replace(&mut self.lost_flushes, lost) != lost;
+        self.peers.have_lost_flush() | is_news
     }
 
     /// Takes the slot's request and has it executed.

@@ -307,7 +307,7 @@ impl Shell<'_> {
                 self.pending.push_back(Event::IoDone { io, result });
             }
             Effect::Flush { io } => {
-                let result = self.pool.flush().and_then(|()| self.memory.check_flushes());
+                let result = self.memory.judge_flush(self.pool.flush());
                 self.pending.push_back(Event::IoDone { io, result });
             }
             Effect::Wake(at) => self.wake = Some(at),

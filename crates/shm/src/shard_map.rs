@@ -4,6 +4,7 @@
 //!   0        header          magic, version
 //!   4096     u32 sequence    odd while the map is being written
 //!            u32 map version, u32 shards, u32 cells
+//!   4128     u64 lost        flushes of the device that failed, of the supervisor's
 //!   4160     u32 epochs      one a cell
 //!   8192     u32 owners      one a shard
 //! ```
@@ -12,6 +13,9 @@
 //! copies everything between two looks at the sequence and keeps the copy only if both saw the same
 //! even number. It tries a bounded number of times: a supervisor that died while it wrote must not
 //! hang its readers; its successor publishes anew.
+//!
+//! `lost` stands beside the map, for cells: what a cell's vitals say of its own flushes ([`crate::vitals`]) this says of
+//! the supervisor's. A successor goes on counting.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -26,6 +30,7 @@ const SEQUENCE: usize = 4096;
 const VERSION: usize = SEQUENCE + 4;
 const SHARDS: usize = SEQUENCE + 8;
 const CELLS: usize = SEQUENCE + 12;
+const LOST_FLUSHES: usize = SEQUENCE + 32;
 const EPOCHS: usize = SEQUENCE + 64;
 const OWNERS: usize = 8192;
 /// Some fifty microseconds. A map is written in a few, unless its writer loses its core meanwhile.
@@ -34,7 +39,10 @@ const TRIES_MAX: u32 = 1000;
 /// Bytes of a shard map segment.
 pub const SHARD_MAP_LEN: usize = OWNERS + SHARDS_MAX as usize * 4;
 
-const _: () = assert!(EPOCHS + CELLS_MAX * 4 <= OWNERS);
+const _: () = {
+    assert!(CELLS + 4 <= LOST_FLUSHES && LOST_FLUSHES + 8 <= EPOCHS);
+    assert!(EPOCHS + CELLS_MAX * 4 <= OWNERS);
+};
 
 /// A whole and consistent shard map.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -98,6 +106,17 @@ impl<W: Store> ShardMapWriter<W> {
         }
         memory.store32(SEQUENCE, odd.wrapping_add(1), Release);
     }
+
+    /// A flush has failed. Everybody sees it before anything that this supervisor does about it.
+    pub fn lose_flush(&self) {
+        self.memory.add64(LOST_FLUSHES, 1);
+        W::fence();
+    }
+
+    /// Flushes of this supervisor, and of its predecessors, that have failed.
+    pub fn lost_flushes(&self) -> u64 {
+        self.memory.load64(LOST_FLUSHES, Relaxed)
+    }
 }
 
 /// Everyone else's side.
@@ -114,6 +133,11 @@ impl<R: Load> ShardMapReader<R> {
     /// The version now: cheap, to see whether a copy is out of date. A hint while it is written.
     pub fn version(&self) -> MapVersion {
         MapVersion(self.memory.load32(VERSION, Acquire))
+    }
+
+    /// Flushes of the supervisor, and of its predecessors, that have failed.
+    pub fn lost_flushes(&self) -> u64 {
+        self.memory.load64(LOST_FLUSHES, Acquire)
     }
 
     /// A copy of the map.
@@ -210,6 +234,19 @@ mod tests {
         assert_eq!(reader.read(), Err(ShardMapError::Busy));
         ShardMapWriter::new(raw).unwrap().publish(&map(2));
         assert_eq!(reader.read(), Ok(map(2)));
+    }
+
+    #[test]
+    fn flushes_that_failed_are_counted_on_over_maps_and_supervisors() {
+        let (mut writer, reader, raw) = pair();
+        assert_eq!((writer.lost_flushes(), reader.lost_flushes()), (0, 0));
+        writer.lose_flush();
+        writer.publish(&map(63));
+        assert_eq!((reader.read(), reader.lost_flushes()), (Ok(map(63)), 1));
+        let successor = ShardMapWriter::new(raw).unwrap();
+        assert_eq!(successor.lost_flushes(), 1);
+        successor.lose_flush();
+        assert_eq!(reader.lost_flushes(), 2);
     }
 
     #[test]

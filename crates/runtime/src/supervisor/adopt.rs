@@ -16,7 +16,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use warren_base::{CellId, ClientId, Epoch};
 use warren_proto::Wire;
@@ -93,10 +92,13 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
     let (journal, notes) = Journal::adopt(kept.take_one(Kept::Record)?)?;
     let path = path_of(&handover.plan.pool);
     let pool = OpenPool::adopt(kept.take(Kept::Pool)?, &path)?;
-    let (core, effects) = core(&pool, &path, &notes)?;
-    let layout = core.ledger().superblock().layout;
+    let flushed = pool.flush();
+    let (ledger, copies) = pool_blocks::load(&pool, &path)?;
+    let layout = ledger.superblock().layout;
     let posts = posts(&notes, &handover, &mut kept, &pool)?;
     let memory = memory(&mut kept, layout.shards(), &posts)?;
+    let flushed = memory.judge_flush(flushed);
+    let (core, effects) = core(Estate { record: &notes.core, ledger, copies, flushed })?;
     let cells = (0..handover.plan.cells).map(CellId);
     let in_place = cells.filter(|cell| !notes.posts[usize::from(cell.0)].exited);
     let mailboxes = Mailboxes::adopt(in_place, notes.given.clone(), notes.reports_refused)?;
@@ -140,14 +142,7 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
 }
 
 /// The core, and what it wants done first.
-fn core(
-    pool: &OpenPool,
-    path: &Path,
-    notes: &Notes,
-) -> Result<(Supervisor, Vec<Effect>), FleetError> {
-    let flushed = pool.flush();
-    let (ledger, copies) = pool_blocks::load(pool, path)?;
-    let estate = Estate { record: &notes.core, ledger, copies, flushed };
+fn core(estate: Estate<'_>) -> Result<(Supervisor, Vec<Effect>), FleetError> {
     let mut effects = Vec::new();
     let core = Supervisor::adopt(estate, clock::monotonic(), clock::wall(), &mut effects);
     Ok((core.map_err(|_| incomplete())?, effects))

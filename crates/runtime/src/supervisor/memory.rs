@@ -31,6 +31,7 @@ pub struct CellMemory {
 /// The fleet's lasting memory. What belongs to a pair is made when it is given away.
 pub struct FleetMemory {
     map_segment: Segment,
+    published: ShardMapWriter,
     /// The shard map as it was last published.
     map: ShardMap,
     pub cells: Vec<CellMemory>,
@@ -81,6 +82,12 @@ pub struct Outfit {
     pub kept: ClientMemory,
 }
 
+fn publish(segment: &Segment, map: &ShardMap) -> Result<ShardMapWriter, FleetError> {
+    let mut published = ShardMapWriter::new(segment.map().clone())?;
+    published.publish(map);
+    Ok(published)
+}
+
 fn copy(fd: impl AsFd) -> Result<OwnedFd, FleetError> {
     fd.as_fd().try_clone_to_owned().map_err(system("share memory"))
 }
@@ -89,11 +96,11 @@ impl FleetMemory {
     /// `frames` says how many each cell has in all.
     pub fn create(map: ShardMap, frames: impl Fn(CellId) -> u32) -> Result<Self, FleetError> {
         let map_segment = Segment::create("warren-map", SHARD_MAP_LEN)?;
-        ShardMapWriter::new(map_segment.map().clone())?.publish(&map);
+        let published = publish(&map_segment, &map)?;
         let cells = (0..).map(CellId).zip(&map.epochs);
         let cells = cells.map(|(cell, &epoch)| CellMemory::create(cell, epoch, frames(cell)));
         let cells = cells.collect::<Result<_, _>>()?;
-        Ok(Self { map_segment, map, cells })
+        Ok(Self { map_segment, published, map, cells })
     }
 
     /// What an earlier supervisor had made: the shard map, published anew because it may have died while it
@@ -104,9 +111,9 @@ impl FleetMemory {
         cells: impl Iterator<Item = Vec<OwnedFd>>,
     ) -> Result<Self, FleetError> {
         let map_segment = Segment::adopt(map_segment)?;
-        ShardMapWriter::new(map_segment.map().clone())?.publish(&map);
+        let published = publish(&map_segment, &map)?;
         let cells = cells.map(CellMemory::adopt).collect::<Result<_, _>>()?;
-        Ok(Self { map_segment, map, cells })
+        Ok(Self { map_segment, published, map, cells })
     }
 
     /// For the keeper.
@@ -119,10 +126,9 @@ impl FleetMemory {
     }
 
     /// The cell has a successor. Who owns what stays, so the map is no newer for it.
-    pub fn renew(&mut self, cell: CellId, epoch: Epoch) -> Result<(), FleetError> {
+    pub fn renew(&mut self, cell: CellId, epoch: Epoch) {
         self.map.epochs[usize::from(cell.0)] = epoch;
-        ShardMapWriter::new(self.map_segment.map().clone())?.publish(&self.map);
-        Ok(())
+        self.published.publish(&self.map);
     }
 
     /// For the keeper.
@@ -159,11 +165,15 @@ impl FleetMemory {
         Ok([door(b, &a_to_b, &b_to_a)?, door(a, &b_to_a, &a_to_b)?])
     }
 
-    /// EIO if a flush of some cell has failed: what the device has lost with it may be of a checkpoint, and only
-    /// the cell was told.
-    pub fn check_flushes(&self) -> Result<(), Errno> {
-        let lost = |cell: &CellMemory| cell.vitals.lost_flushes() > 0;
-        if self.cells.iter().any(lost) { Err(Errno::EIO) } else { Ok(()) }
+    /// How a flush of this process went, which cells see at once. EIO too if one of a cell, or of an earlier
+    /// supervisor, has failed: what the device has lost with it may be of a checkpoint, and only who asked was told.
+    pub fn judge_flush(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+        if result.is_err() {
+            self.published.lose_flush();
+        }
+        let of_cells = self.cells.iter().map(|cell| cell.vitals.lost_flushes());
+        let lost: u64 = of_cells.sum::<u64>() + self.published.lost_flushes();
+        result.and(if lost > 0 { Err(Errno::EIO) } else { Ok(()) })
     }
 
     fn cell(&self, cell: CellId) -> &CellMemory {
@@ -244,5 +254,40 @@ impl Outfit {
         let ClientMemory { own, requests, replies, .. } = &self.kept;
         let kept = [own, requests].into_iter().chain(replies);
         self.client.iter().chain(kept.map(|fd| &**fd))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_base::MapVersion;
+    use warren_shm::ShardMapReader;
+
+    use super::*;
+
+    const CELL: CellId = CellId(0);
+
+    fn map() -> ShardMap {
+        ShardMap { version: MapVersion(1), owners: vec![CELL], epochs: vec![Epoch(1)] }
+    }
+
+    #[test]
+    fn a_failed_flush_is_seen_by_cells_and_by_the_next_supervisor() {
+        let memory = FleetMemory::create(map(), |_| 1).expect("memory");
+        let seen = memory.map_segment.read_only_fd().expect("fd");
+        let seen = ShardMapReader::new(map_read_only(seen.as_fd()).expect("map")).expect("map");
+        assert_eq!((memory.judge_flush(Ok(())), seen.lost_flushes()), (Ok(()), 0));
+        assert_eq!(memory.judge_flush(Err(Errno::ENOSPC)), Err(Errno::ENOSPC));
+        assert_eq!(seen.lost_flushes(), 1);
+        let kept = [memory.kept_cell(CELL).expect("kept")].into_iter();
+        let next = FleetMemory::adopt(memory.kept_map().expect("kept"), map(), kept);
+        assert_eq!(next.expect("memory").judge_flush(Ok(())), Err(Errno::EIO));
+    }
+
+    #[test]
+    fn a_cells_failed_flush_fails_those_of_the_supervisor() {
+        let memory = FleetMemory::create(map(), |_| 1).expect("memory");
+        let vitals = memory.cell(CELL).vitals_segment.map().clone();
+        VitalsWriter::new(vitals, CELL, Epoch(1)).expect("vitals").lose_flush();
+        assert_eq!(memory.judge_flush(Ok(())), Err(Errno::EIO));
     }
 }

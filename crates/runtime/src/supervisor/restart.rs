@@ -85,7 +85,7 @@ impl Shell<'_> {
 
     fn start_successor(&mut self, cell: CellId, epoch: Epoch) -> Result<(), FleetError> {
         self.mailboxes.enter(cell)?;
-        self.memory.renew(cell, epoch)?;
+        self.memory.renew(cell, epoch);
         let next_device = self.pool.reopen()?;
         let old = &mut self.cells[usize::from(cell.0)];
         let devices = [std::mem::replace(&mut old.next_device, next_device), self.pool.reopen()?];
