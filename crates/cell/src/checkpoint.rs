@@ -343,7 +343,11 @@ impl Cell {
         }
         self.still_held(errno, out);
         self.end_checkpoint();
+        // Nobody else may ask for the next.
         self.tasks.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
+        if self.tasks.waiting_for(WaitKey::NextCheckpoint) > 0 {
+            self.want_checkpoint(out);
+        }
         if self.plant == Some(Plant::IgnoreFailure) {
             return self.tasks.wake_all(WaitKey::Checkpoint(number));
         }
