@@ -235,6 +235,7 @@ impl World {
         let is_over = |world: &Self| matches!(world.stage, Stage::Ended(_));
         match self.pump(is_over) {
             Err(Halt::Cut) if self.fleet.rng.chance(1, 6) => {}
+            Err(Halt::Cut) if self.fleet.rng.chance(1, 6) => return self.answer_all(),
             Err(Halt::Cut) => return Ok(()),
             // Only a device that fails ends a fleet.
             ended => return ended,
@@ -256,6 +257,16 @@ impl World {
             }
             ended => ended,
         }
+    }
+
+    /// Nobody asks for anything more before the power goes out, and everybody is answered, whatever has failed.
+    fn answer_all(&mut self) -> Result<(), Halt> {
+        (self.is_working, self.cut_at) = (false, u64::MAX);
+        self.fleet.count("everybody answered");
+        self.pump(|world| {
+            let is_idle = world.clients.iter().all(|client| client.under_way.is_none());
+            is_idle || matches!(world.stage, Stage::Ended(_))
+        })
     }
 
     fn stop(&mut self) -> Result<(), Halt> {

@@ -31,6 +31,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a tree read back",
         "a write failed",
         "a write of the supervisor failed",
+        "everybody answered",
         "fsync promised",
         "logs replayed",
         "power cut after a failed flush",
