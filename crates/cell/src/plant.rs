@@ -41,4 +41,6 @@ pub enum Plant {
     StartEarly,
     /// A supervisor takes over without a flush (its driver does).
     AdoptUnflushed,
+    /// Of a failed flush hears only who asked for it (drivers see to that).
+    HideLostFlush,
 }

@@ -38,7 +38,7 @@ use mix::Mix;
 const POOL_BYTES: u64 = 96 << 20;
 /// Events without which a phase must be over: far more than the slowest needs.
 const EVENTS_MAX: u64 = 1_000_000;
-/// Virtual time in which some operation must end, if nothing is broken.
+/// Virtual time in which every operation must end, whatever has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Power cuts of one recovery.
 const CUTS_OF_RECOVERY_MAX: u64 = 3;
@@ -145,7 +145,7 @@ impl World {
         let mut rng = Rng::new(seed);
         let mut mix = Mix::draw(&mut rng);
         if options.sound_device {
-            (mix.write_fails, mix.flush_fails) = (0, 0);
+            mix.mend_device();
         }
         let format = FormatOptions {
             size_bytes: POOL_BYTES,
@@ -235,6 +235,7 @@ impl World {
         let is_over = |world: &Self| matches!(world.stage, Stage::Ended(_));
         match self.pump(is_over) {
             Err(Halt::Cut) if self.fleet.rng.chance(1, 6) => {}
+            Err(Halt::Cut) if self.fleet.rng.chance(1, 6) => return self.answer_all(),
             Err(Halt::Cut) => return Ok(()),
             // Only a device that fails ends a fleet.
             ended => return ended,
@@ -258,6 +259,16 @@ impl World {
         }
     }
 
+    /// Nobody asks for anything more before the power goes out, and everybody is answered, whatever has failed.
+    fn answer_all(&mut self) -> Result<(), Halt> {
+        (self.is_working, self.cut_at) = (false, u64::MAX);
+        self.fleet.count("everybody answered");
+        self.pump(|world| {
+            let is_idle = world.clients.iter().all(|client| client.under_way.is_none());
+            is_idle || matches!(world.stage, Stage::Ended(_))
+        })
+    }
+
     fn stop(&mut self) -> Result<(), Halt> {
         self.is_stopping = true;
         tell_supervisor(self, Heard::Stop);
@@ -277,6 +288,8 @@ impl World {
         (self.fleet.cell_faults, self.fleet.supervisor_faults) = (0, 0);
         self.stage = Stage::Starting;
         self.fleet.count("power cut");
+        self.fleet.count_after_loss("power cut after a failed flush");
+        self.fleet.flush_failed_at = None;
         self.count_many("write lost", cut.lost);
         self.count_many("torn block", cut.torn);
     }
@@ -284,6 +297,13 @@ impl World {
     fn start(&mut self, cells: Option<u16>) -> Result<(), Halt> {
         self.stage = Stage::Starting;
         self.fleet.start(cells).map_err(Halt::Broken)
+    }
+
+    /// Whether the fleet may end with a failure. Writes of cells that fail end none, but a last checkpoint may fail
+    /// for them.
+    const fn may_fail(&self) -> bool {
+        let is_lost = self.fleet.flush_failed_at.is_some() || self.fleet.supervisor_faults > 0;
+        is_lost || (self.is_stopping && self.faults() > 0)
     }
 
     /// Faults of the device in this life.
@@ -331,26 +351,29 @@ impl World {
                 return Err(Halt::Cut);
             }
             if !happen_next(self) {
-                // After a failed flush the supervisor records nothing more, and who needs that waits.
-                if self.faults() > 0 && self.is_working {
-                    self.fleet.count("stuck on a broken device");
-                    return Err(Halt::Cut);
-                }
                 let text = format!("nothing happens any more; {}", self.under_way());
                 return Err(Halt::Broken(text));
             }
             if let Some(failure) = self.fleet.failure.take() {
                 return Err(Halt::Broken(failure));
             }
-            if let (Stage::Ended(Err(failure)), 0) = (self.stage, self.faults()) {
+            if let Stage::Ended(Err(failure)) = self.stage
+                && !self.may_fail()
+            {
                 return Err(Halt::Broken(format!("the fleet ended: {failure}")));
             }
-            let is_late = self.fleet.now - self.answered_at > PATIENCE && self.faults() == 0;
+            let is_late = self.fleet.now - self.waits_since() > PATIENCE;
             if is_late || self.fleet.trace.events - begun > EVENTS_MAX {
                 return Err(Halt::Broken(format!("nothing comes to an end; {}", self.under_way())));
             }
         }
         Ok(())
+    }
+
+    /// Since when somebody has waited, or nobody was answered.
+    fn waits_since(&self) -> Instant {
+        let waiting = self.clients.iter().filter(|client| client.under_way.is_some());
+        waiting.map(|client| client.asked.1).min().unwrap_or(self.answered_at)
     }
 
     fn under_way(&self) -> String {

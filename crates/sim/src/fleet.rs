@@ -393,6 +393,13 @@ impl<H> Fleet<H> {
         self.trace.count(what);
     }
 
+    /// Counts it if a flush has failed before.
+    pub fn count_after_loss(&mut self, what: &'static str) {
+        if self.flush_failed_at.is_some() {
+            self.count(what);
+        }
+    }
+
     pub fn note(&mut self, text: &dyn fmt::Debug) {
         self.trace.note(self.now, text);
     }

@@ -22,12 +22,19 @@ fn seeds_pass_and_reach_the_rare_branches() {
     };
     let rare = [
         "a cell killed",
+        "a cell killed after a failed flush",
         "a checkpoint",
+        "a flush failed",
         "a successor given up by another supervisor",
         "a supervisor killed",
+        "a supervisor killed after a failed flush",
         "a tree read back",
+        "a write failed",
+        "a write of the supervisor failed",
+        "everybody answered",
         "fsync promised",
         "logs replayed",
+        "power cut after a failed flush",
         "power cut while opening",
         "power cut while recovering",
         "power cut while stopping",
@@ -81,6 +88,11 @@ fn a_block_used_again_too_early_is_found() {
 #[test]
 fn a_forgotten_dependence_is_found() {
     is_found(Plant::ForgetDepends);
+}
+
+#[test]
+fn a_lost_flush_that_others_do_not_hear_of_is_found() {
+    is_found(Plant::HideLostFlush);
 }
 
 #[test]

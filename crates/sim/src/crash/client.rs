@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId, Errno, Ino, Rng, SlotNo};
+use warren_base::{CellId, ClientId, Errno, Ino, Instant, Rng, SlotNo};
 use warren_cell::SlotRef;
 use warren_proto::{
     AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, Handle, NewInode, Position,
@@ -34,6 +34,8 @@ pub struct Client {
     pub model: Option<Model>,
     /// What it has asked for, and what that does if it succeeds.
     pub under_way: Option<(Request, Option<Effect>)>,
+    /// Where in the order of events it has asked, and when.
+    pub asked: (u64, Instant),
     /// For who looks: what came back, and whence.
     pub answer: Option<(CellId, Answer)>,
     operations: u64,
@@ -105,8 +107,10 @@ impl World {
         payload: &[u8],
         effect: Option<Effect>,
     ) {
+        let asked = (self.fleet.place(), self.fleet.now);
         let client = &mut self.clients[at];
         client.seq += 1;
+        client.asked = asked;
         client.under_way = Some((request.clone(), effect));
         let (slot, seq) = (client.slot(), client.seq);
         self.fleet.lanes.put_request(slot, payload);
@@ -151,6 +155,11 @@ impl World {
     }
 
     fn succeeded(&mut self, at: usize, effect: &Effect, reply: &Reply) {
+        let (asked_at, _) = self.clients[at].asked;
+        let is_lost = self.fleet.flush_failed_at.is_some_and(|failed_at| failed_at < asked_at);
+        if is_lost && matches!(effect, Effect::Sync) {
+            return self.fleet.fail("a sync is answered though a flush had failed".to_owned());
+        }
         let model = self.clients[at].model.as_mut().expect("a client that works has one");
         let created = match (effect, reply) {
             (Effect::Create { .. }, Reply::Created { entry, .. }) => Some(entry.ino),

@@ -63,9 +63,11 @@ pub struct Mix {
     pub think: u64,
     /// Between checkpoints that somebody asks for, in nanoseconds; 0 for never.
     pub nudge: u64,
-    /// Chances in 1,000.
+    /// Chances in 1,000, of cells and of the supervisor.
     pub write_fails: u64,
     pub flush_fails: u64,
+    pub supervisor_write_fails: u64,
+    pub supervisor_flush_fails: u64,
     /// Bytes of the largest write, and how far into a file calls reach.
     pub write_max: u64,
     pub reach: u64,
@@ -79,7 +81,9 @@ impl Mix {
     pub fn draw(rng: &mut Rng) -> Self {
         let cells_max = 1 + rng.below(5) as u16;
         let faulty = rng.chance(1, 4);
-        let flush_fails = if faulty { *rng.pick(&[0, 20, 200]) } else { 0 };
+        let mut chance = |chances: &[u64]| if faulty { *rng.pick(chances) } else { 0 };
+        let [write_fails, supervisor_write_fails] = [(); 2].map(|()| chance(&[0, 0, 5, 50]));
+        let [flush_fails, supervisor_flush_fails] = [(); 2].map(|()| chance(&[0, 0, 2, 20, 200]));
         Self {
             cells_max,
             log_blocks: *rng.pick(&[128, 128, 200, 1024]),
@@ -92,12 +96,13 @@ impl Mix {
             io_delay: *rng.pick(&[1000, 50_000, 500_000]),
             think: *rng.pick(&[10, 1000, 100_000, 500_000_000]),
             nudge: *rng.pick(&[0, 0, 100_000, 2_000_000, 20_000_000]),
-            write_fails: if faulty { *rng.pick(&[0, 5, 50]) } else { 0 },
+            write_fails,
             flush_fails,
+            supervisor_write_fails,
+            supervisor_flush_fails,
             write_max: *rng.pick(&[100, 5000, 12_288, 61_440]),
             reach: *rng.pick(&[100, 10_000, 60_000, 400_000]),
-            // What was written and not flushed when a cell died nobody writes again after a failed flush.
-            kills: if flush_fails > 0 { 0 } else { *rng.pick(&[0, 0, 3, 15, 60]) },
+            kills: *rng.pick(&[0, 0, 3, 15, 60]),
             deaths: *rng.pick(&[0, 0, 30, 200, 1000]),
             kinds: draw_kinds(rng),
         }
@@ -108,11 +113,18 @@ impl Mix {
         Faults {
             cell_write: self.write_fails,
             cell_flush: self.flush_fails,
-            supervisor_flush: self.flush_fails,
+            supervisor_write: self.supervisor_write_fails,
+            supervisor_flush: self.supervisor_flush_fails,
             kills: self.kills,
             deaths: self.deaths,
             ..Faults::default()
         }
+    }
+
+    /// No write and no flush fails.
+    pub const fn mend_device(&mut self) {
+        (self.write_fails, self.flush_fails) = (0, 0);
+        (self.supervisor_write_fails, self.supervisor_flush_fails) = (0, 0);
     }
 
     pub fn kind(&self, rng: &mut Rng) -> Kind {

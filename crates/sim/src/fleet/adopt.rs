@@ -38,6 +38,7 @@ pub(super) fn replace_supervisor<W: Surroundings>(
 ) -> Vec<Effect> {
     let fleet = world.fleet_mut();
     fleet.count("a supervisor killed");
+    fleet.count_after_loss("a supervisor killed after a failed flush");
     let record = fleet.supervisor().record();
     let started: Vec<(CellId, Epoch)> = started(&effects).collect();
     let done = fleet.rng.below(effects.len() as u64 + 1) as usize;

@@ -101,6 +101,23 @@ impl Disk {
         }
     }
 
+    /// A write of whole blocks fails: nothing is written, or all, or any of the sectors.
+    pub fn fail_write(&mut self, block: BlockNo, bytes: &[u8], rng: &mut Rng) {
+        let written = *rng.pick(&[0, 50, 100]);
+        if written == 0 {
+            return;
+        }
+        for (at, bytes) in (0..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
+            let mut new = *self.block(block.offset(at));
+            for (there, sector) in new.chunks_exact_mut(SECTOR).zip(bytes.chunks_exact(SECTOR)) {
+                if rng.chance(written, 100) {
+                    there.copy_from_slice(sector);
+                }
+            }
+            self.write(block.offset(at), &new);
+        }
+    }
+
     /// A flush that is asked for now is for the writes before this one.
     pub fn mark(&self) -> usize {
         self.writes
@@ -242,6 +259,20 @@ mod tests {
             kept
         });
         assert!((1..20).contains(&kept.count()));
+    }
+
+    #[test]
+    fn a_write_that_fails_is_there_or_not_or_in_part() {
+        let (mut rng, mut seen) = (Rng::new(1), [0; 3]);
+        for _ in 0..300 {
+            let mut disk = Disk::new(Vec::new());
+            disk.write(A, &[1; BLOCK_SIZE]);
+            disk.fail_write(A, &[2; BLOCK_SIZE], &mut rng);
+            let new = disk.block(A).chunks_exact(SECTOR).filter(|sector| **sector == [2; SECTOR]);
+            let new = new.count();
+            seen[(new > 0) as usize + (new == BLOCK_SIZE / SECTOR) as usize] += 1;
+        }
+        assert!(seen.iter().all(|times| *times > 50), "{seen:?}");
     }
 
     #[test]

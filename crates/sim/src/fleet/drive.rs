@@ -204,10 +204,7 @@ fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: Io
     let fleet = world.fleet_mut();
     let Some(done) = fleet.take_io(id, epoch, io) else { return };
     if !fleet.is_running(id, epoch) {
-        if fleet.rng.chance(1, 2) {
-            // Nobody hears of it.
-            let _ = fleet.do_io(id, &done);
-        }
+        fleet.let_io_land(id, &done);
         return start_successor(world, id);
     }
     let mut result = fleet.do_io(id, &done);
@@ -254,8 +251,6 @@ pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
             }
         }
         Order::Joined { cell, .. } => fleet.open_link(*cell, to),
-        // The device need not say so again.
-        Order::Failed { broken: true, .. } => fleet.host(to).errors_seen = fleet.disk.errors,
         Order::Admit { client, .. } => {
             let keep_words = fleet.plant == Some(warren_cell::Plant::KeepWords);
             fleet.lanes.reopen(to, *client, keep_words);

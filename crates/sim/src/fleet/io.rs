@@ -3,7 +3,7 @@
 //!
 //! A write takes effect when it is done, a read sees what is there when it is done, a flush is for what was
 //! done when it was asked for, and what is under way together is unordered. A failed flush is told, once each,
-//! to whoever has the device's file open (as Linux does: `errseq_t`).
+//! to all processes that live then, as drivers see to (decision 14).
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Epoch, Errno};
@@ -155,6 +155,24 @@ impl<H> Fleet<H> {
         None
     }
 
+    /// Whether what a process had under way is carried out when it is dead. A flush that would fail is not: nobody
+    /// would hear of that, and nothing is promised then (decision 14).
+    fn lands_unheard(&mut self, is_failing_flush: bool) -> bool {
+        if is_failing_flush {
+            self.count("a flush left out that would have failed unheard");
+        }
+        !is_failing_flush && self.rng.chance(1, 2)
+    }
+
+    /// What a dead cell had under way gets there, or not.
+    pub(super) fn let_io_land(&mut self, id: CellId, done: &InFlight) {
+        let fails = matches!(done.fault, Some(Fault::Fails));
+        if self.lands_unheard(fails && matches!(done.doing, Doing::Flush(_))) {
+            // Nobody hears of it.
+            let _ = self.do_io(id, done);
+        }
+    }
+
     /// What an I/O of a cell does to the device, or to its frames.
     pub(super) fn do_io(&mut self, id: CellId, done: &InFlight) -> Result<(), Errno> {
         let fails = matches!(done.fault, Some(Fault::Fails));
@@ -171,19 +189,11 @@ impl<H> Fleet<H> {
                 Ok(())
             }
             Doing::Write | Doing::WriteThrough => {
-                // One that fails may have written all the same.
-                if !fails || self.rng.chance(1, 2) {
-                    let bytes = self.host(id).bytes_of(done);
-                    self.disk.write(done.block, &bytes);
-                }
-                if !fails {
-                    return Ok(());
-                }
-                self.count("a write failed");
-                Err(Errno::EIO)
+                let bytes = self.host(id).bytes_of(done);
+                self.write(done.block, &bytes, fails.then_some("a write failed"))
             }
             Doing::Flush(mark) => {
-                self.flush(mark, fails);
+                self.flush(Some(id), mark, fails);
                 Ok(())
             }
         }
@@ -201,14 +211,46 @@ impl<H> Fleet<H> {
         }
     }
 
-    fn flush(&mut self, mark: usize, fails: bool) {
+    /// One that fails may have written all the same, or some of it.
+    fn write(
+        &mut self,
+        block: BlockNo,
+        bytes: &[u8],
+        failure: Option<&'static str>,
+    ) -> Result<(), Errno> {
+        let Some(failure) = failure else {
+            self.disk.write(block, bytes);
+            return Ok(());
+        };
+        self.count(failure);
+        self.disk.fail_write(block, bytes, &mut self.rng);
+        Err(Errno::EIO)
+    }
+
+    /// `by` is the cell that asked for it, or the supervisor.
+    fn flush(&mut self, by: Option<CellId>, mark: usize, fails: bool) {
         if !fails {
             return self.disk.flush(mark);
         }
         self.count("a flush failed");
         self.disk.fail(&mut self.rng);
+        if self.plant == Some(Plant::HideLostFlush) {
+            self.hide_lost_flush(by);
+        }
         if self.flush_failed_at.is_none() {
             self.flush_failed_at = Some(self.place());
+        }
+    }
+
+    fn hide_lost_flush(&mut self, by: Option<CellId>) {
+        let errors = self.disk.errors;
+        for (id, host) in (0..).map(CellId).zip(&mut self.cells) {
+            if by != Some(id) {
+                host.errors_seen = errors;
+            }
+        }
+        if by.is_some() {
+            self.supervisor.errors_seen = errors;
         }
     }
 
@@ -242,13 +284,12 @@ impl<H> Fleet<H> {
         if is_flush { self.told_supervisor() } else { Ok(()) }
     }
 
-    /// What is under way of a supervisor that is killed gets to the device, or not. A flush that would fail
-    /// does. Whoever takes over flushes, and hears of it from the open file that was kept for it.
+    /// What is under way of a supervisor that is killed gets to the device, or not. Whoever takes over flushes.
     pub(super) fn let_supervisors_io_land(&mut self) -> Result<(), Errno> {
         for request in std::mem::take(&mut self.supervisor.in_flight).into_values() {
             let is_flush = matches!(request.doing, SupervisorDoing::Flush(_));
-            if (is_flush && request.fails) || self.rng.chance(1, 2) {
-                // Nobody hears of a write.
+            if self.lands_unheard(is_flush && request.fails) {
+                // Nobody hears of it.
                 let _ = self.do_supervised(request);
             }
         }
@@ -267,17 +308,11 @@ impl<H> Fleet<H> {
         self.supervisor_faults += u64::from(fails);
         match doing {
             SupervisorDoing::Write((block, bytes)) => {
-                if !fails || self.rng.chance(1, 2) {
-                    self.disk.write(block, &bytes);
-                }
-                if !fails {
-                    return Ok(());
-                }
-                self.count("a write of the supervisor failed");
-                Err(Errno::EIO)
+                let failure = fails.then_some("a write of the supervisor failed");
+                self.write(block, &bytes, failure)
             }
             SupervisorDoing::Flush(mark) => {
-                self.flush(mark, fails);
+                self.flush(None, mark, fails);
                 Ok(())
             }
         }

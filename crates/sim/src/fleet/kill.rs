@@ -77,6 +77,7 @@ impl<H> Fleet<H> {
 pub fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     let fleet = world.fleet_mut();
     fleet.count("a cell killed");
+    fleet.count_after_loss("a cell killed after a failed flush");
     let lost_at = fleet.take_places(UNANSWERED_MAX);
     let host = fleet.host(id);
     let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
@@ -108,8 +109,11 @@ pub fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
     }
     let mut effects = Vec::new();
     let cell = Cell::new(fleet.successor_config(id), fleet.clock(), &mut effects);
+    let errors = fleet.disk.errors;
     let host = fleet.host(id);
     (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
+    // It has written nothing yet that a flush could have lost.
+    host.errors_seen = errors;
     host.slots.forget();
     let beginning = host.beginning.expect("all that came with the order to start it is said");
     let beginning: Vec<Order> = host.orders.drain(..beginning).collect();
