@@ -217,6 +217,9 @@ impl Cell {
         for shard in cell.shards.ids().to_vec() {
             cell.start(Task::new(Work::OpenShard { shard }));
         }
+        if cell.opening == 0 && !cell.replay.is_done() {
+            cell.start(Task::new(Work::Recover));
+        }
         // The tasks run with the first event; a tick at once is one.
         effects.push(Effect::Wake(now.monotonic));
         cell
@@ -491,6 +494,10 @@ impl Cell {
             }
             Work::Commit { .. } => self.commit(task, out).map(|()| None),
             Work::Again { .. } => self.make_again(task, out).map(|()| None),
+            Work::Recover => {
+                self.begin_recovery(out);
+                Ok(None)
+            }
             Work::Replay => self.run_replay(out).map(|()| None),
             Work::Reap { ino } => self.reap(*ino, task, out).map(|()| None),
             Work::Fix => self.fix(out).map(|()| None),
@@ -518,8 +525,7 @@ impl Cell {
             }
             (Work::Fix, Err(errno)) => self.fix_failed(*errno, out),
             (Work::OpenShard { shard }, Err(errno)) => self.broken(*shard, *errno, out),
-            // A log that cannot be replayed is of all the cell's shards.
-            (Work::Replay, Err(errno)) => self.broken(self.shards.ids()[0], *errno, out),
+            (Work::Replay, Err(errno)) => self.broken_log(*errno, out),
             // A peer's nonsense.
             (Work::Commit { .. }, Err(Errno::EPROTO)) => {}
             // Decided elsewhere and impossible here: nobody may build on half of it.
@@ -537,6 +543,11 @@ impl Cell {
         out.effects.push(Effect::Report(Report::Broken { cell, shard, errno }));
     }
 
+    /// What the shards were cannot be told.
+    pub(crate) fn broken_log<M: Memory>(&self, errno: Errno, out: &mut Out<'_, M>) {
+        out.effects.push(Effect::Report(Report::BrokenLog { cell: self.id, errno }));
+    }
+
     fn open_shard<M: Memory>(&mut self, id: ShardId, out: &mut Out<'_, M>) -> Result<(), Stop> {
         let shard = self.shards.get_mut(&id).expect("opened once");
         if !shard.space_open {
@@ -549,7 +560,7 @@ impl Cell {
                 self.start(Task::new(Work::Reap { ino }));
             }
         } else if self.opening == 0 {
-            self.begin_recovery(out);
+            self.start(Task::new(Work::Recover));
         }
         self.report_if_ready(out);
         Ok(())

@@ -272,8 +272,7 @@ impl Cell {
             return self.load_log(out);
         }
         if let Err(errno) = result {
-            let (cell, shard) = (self.id, self.shards.ids()[0]);
-            return out.effects.push(Effect::Report(Report::Broken { cell, shard, errno }));
+            return self.broken_log(errno, out);
         }
         self.replay.loaded = lsn;
         self.load_log(out);

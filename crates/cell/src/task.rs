@@ -120,6 +120,8 @@ pub(crate) enum Work {
         txn: TxnId,
         changes: Vec<Change>,
     },
+    /// Begins a recovery, when all shards are open.
+    Recover,
     /// Replays the op log.
     Replay,
     /// Frees what an inode without links and opens holds.
@@ -203,6 +205,7 @@ impl Task {
             | Work::Prepare { .. }
             | Work::Commit { .. }
             | Work::Again { .. }
+            | Work::Recover
             | Work::Replay
             | Work::Fix => None,
         }

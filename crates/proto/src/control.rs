@@ -141,6 +141,11 @@ pub enum Report {
         shard: ShardId,
         errno: Errno,
     },
+    /// The cell's op log cannot be read, or cannot be true.
+    BrokenLog {
+        cell: CellId,
+        errno: Errno,
+    },
     /// The cell has nothing left to do.
     Stopped {
         cell: CellId,

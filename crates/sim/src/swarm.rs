@@ -139,8 +139,13 @@ impl Swarm {
     /// `cells` fixes the number of cells.
     pub fn draw(rng: &mut Rng, cells: Option<u16>) -> Self {
         let cells = cells.unwrap_or_else(|| 1 + rng.below(8) as u16);
-        // As many shards as cells put most directories on another cell than their parents.
-        let shards = if rng.chance(1, 2) { cells } else { cells * (1 + rng.below(6) as u16) };
+        // As many shards as cells put most directories on another cell than their parents. With fewer there are
+        // cells without any.
+        let shards = match rng.below(8) {
+            0 => 1 + rng.below(cells.into()) as u16,
+            1..=4 => cells,
+            _ => cells * (1 + rng.below(6) as u16),
+        };
         let chunks = rng.chance(1, 5).then(|| u64::from(shards) + rng.below(4));
         let clients = 1 + rng.below(6) as usize;
         let fronts =

@@ -119,6 +119,8 @@ pub enum Failure {
     NoSuccessor { cell: CellId, tries: u32 },
     /// What the device holds of a shard cannot be read.
     BrokenShard { shard: ShardId, errno: Errno },
+    /// What the device holds of a cell's op log cannot be read.
+    BrokenLog { cell: CellId, errno: Errno },
     /// A cell has opened its shards by another shard map than the supervisor's.
     WrongMap { cell: CellId },
     /// The superblock could not be told that the pool is in use.
@@ -144,6 +146,9 @@ impl fmt::Display for Failure {
             }
             Self::BrokenShard { shard, errno } => {
                 write!(f, "shard {shard} cannot be served: {errno}; run fsck")
+            }
+            Self::BrokenLog { cell, errno } => {
+                write!(f, "the log of cell {cell} cannot be replayed: {errno}; run fsck")
             }
             Self::WrongMap { cell } => write!(f, "cell {cell} runs by another shard map"),
             Self::Opening { errno } => write!(f, "the superblock cannot be written: {errno}"),

@@ -221,6 +221,9 @@ impl Supervisor {
             Report::Broken { shard, errno, .. } => {
                 self.fail(Failure::BrokenShard { shard, errno }, turn);
             }
+            Report::BrokenLog { errno, .. } => {
+                self.fail(Failure::BrokenLog { cell: from, errno }, turn);
+            }
             Report::Stopped { .. } if matches!(self.stage, Stage::Closing { .. }) => {
                 self.fleet.set(from, CellState::Stopped);
             }

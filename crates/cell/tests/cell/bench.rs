@@ -201,7 +201,8 @@ pub struct Bench {
     effects: Vec<Effect>,
     pub answers: BTreeMap<u32, Answer>,
     pub sent: Vec<PeerBody>,
-    pub broken: BTreeSet<ShardId>,
+    /// Whether it has said that it cannot serve.
+    pub is_broken: bool,
     checkpoint: u64,
     /// Where its log ends, once it has said so.
     log_end: Option<Lsn>,
@@ -286,7 +287,7 @@ impl Bench {
             frames: vec![[0; BLOCK_SIZE]; CellConfig::frames_total(FRAMES, LOG) as usize],
             lane: vec![7; PAYLOAD_MAX],
         };
-        let (answers, sent, broken) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        let (answers, sent) = (BTreeMap::new(), Vec::new());
         let mut bench = Self {
             config,
             cell,
@@ -295,7 +296,7 @@ impl Bench {
             effects,
             answers,
             sent,
-            broken,
+            is_broken: false,
             checkpoint: 1,
             log_end: None,
             grants: true,
@@ -332,7 +333,7 @@ impl Bench {
         self.cell = Cell::new(self.config.clone(), WHEN, &mut self.effects);
         self.admit(CLIENT);
         self.apply(Event::Tick);
-        assert!(self.cell.is_ready() && self.broken.is_empty());
+        assert!(self.cell.is_ready() && !self.is_broken);
     }
 
     /// Takes the checkpoint that was asked for.
@@ -441,8 +442,8 @@ impl Bench {
 
     pub fn report(&mut self, report: Report) -> Option<Event> {
         let order = match report {
-            Report::Broken { shard, .. } => {
-                self.broken.insert(shard);
+            Report::Broken { .. } | Report::BrokenLog { .. } => {
+                self.is_broken = true;
                 return None;
             }
             Report::WantCheckpoint { .. } if !self.grants => {

@@ -87,7 +87,7 @@ impl Mix {
         Self {
             cells_max,
             log_blocks: *rng.pick(&[128, 128, 200, 1024]),
-            shards: cells_max * (1 + rng.below(3) as u16),
+            shards: draw_shards(rng, cells_max),
             frames: *rng.pick(&[64, 64, 128, 1024]),
             clients: 1 + rng.below(3) as usize,
             lives: 1 + rng.below(3),
@@ -129,6 +129,14 @@ impl Mix {
 
     pub fn kind(&self, rng: &mut Rng) -> Kind {
         *rng.pick(&self.kinds)
+    }
+}
+
+/// Sometimes there are cells without any.
+fn draw_shards(rng: &mut Rng, cells_max: u16) -> u16 {
+    match rng.below(8) {
+        0 => 1 + rng.below(cells_max.into()) as u16,
+        _ => cells_max * (1 + rng.below(3) as u16),
     }
 }
 
