@@ -1,15 +1,16 @@
 //! A pool whose checksums are right and whose contents are not: checking, dumping and repairing it never panics; what
-//! was repaired is sound but for file data, and a supervisor opens it.
+//! was repaired is sound but for file data, and a supervisor opens it. So is what logs are replayed on before.
 
 #![no_main]
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use warren_base::{BlockNo, Ino, ShardId};
 use warren_disk::Superblock;
 use warren_disk::dump::{Subject, dump};
-use warren_disk::fsck::{Finding, Options, ReadError, Report, Severity, check, repair};
+use warren_disk::fsck::{Finding, Options, ReadError, Report, Severity, check, footing, repair};
 use warren_fuzz::Pool;
 use warren_supervisor::Ledger;
 
@@ -19,9 +20,16 @@ static SOUND: LazyLock<Pool> = LazyLock::new(|| {
     pool
 });
 
+static UNCLEAN: LazyLock<Pool> = LazyLock::new(|| SOUND.clone().with_logs());
+
 fn checked(pool: &Pool) -> Report {
     let mut read = |block, into: &mut [u8]| pool.read(block, into).map_err(ReadError);
-    check(Options { contents: true, ..Options::default() }, pool.len_blocks(), &mut read, &mut |_| {})
+    check(
+        Options { contents: true, ..Options::default() },
+        pool.len_blocks(),
+        &mut read,
+        &mut |_| {},
+    )
 }
 
 fn damage(report: &Report) -> Vec<&Finding> {
@@ -40,11 +48,16 @@ fn look_at(pool: &Pool) {
         Subject::Inode(Ino(1 << 48 | 1)),
     ];
     for subject in subjects {
-        let _ = dump(subject, pool.len_blocks(), &mut |block, into| pool.read(block, into), &mut |_| {});
+        let _ = dump(
+            subject,
+            pool.len_blocks(),
+            &mut |block, into| pool.read(block, into),
+            &mut |_| {},
+        );
     }
 }
 
-fn open(pool: &Pool) {
+fn open(pool: &Pool, lost: &BTreeSet<ShardId>) {
     let (a, b) = (pool.run(BlockNo(0), 1), pool.run(BlockNo(1), 1));
     let (superblock, _) = Superblock::choose(&a, &b).expect("a repaired pool has a superblock");
     let layout = superblock.layout;
@@ -52,15 +65,21 @@ fn open(pool: &Pool) {
     let slots = pool.run(layout.roots_start(), 2 * layout.roots_blocks());
     let tables = [0, 1].map(|copy| pool.run(layout.log_table(copy), 1));
     let (maps, tables) = ([&maps[0][..], &maps[1]], [&tables[0][..], &tables[1]]);
-    Ledger::load(superblock, maps, &slots, tables).expect("a repaired pool opens");
+    Ledger::load_without(lost, superblock, maps, &slots, tables).expect("a repaired pool opens");
 }
 
 fuzz_target!(|input: &[u8]| {
-    let mut pool = SOUND.clone();
-    pool.change(input);
+    let Some((first, changes)) = input.split_first() else { return };
+    let mut pool = if first & 1 == 0 { SOUND.clone() } else { UNCLEAN.clone() };
+    pool.change(changes);
     let before = checked(&pool);
     look_at(&pool);
     let mut read = |block, into: &mut [u8]| pool.read(block, into).map_err(ReadError);
+    if let Ok((footing, checkpoint)) = footing(pool.len_blocks(), &mut read, &mut |_| {}) {
+        let mut based = pool.clone();
+        based.blocks.extend(checkpoint.into_stages().into_iter().flatten());
+        open(&based, &footing.lost);
+    }
     let Ok(repair) = repair(pool.len_blocks(), &mut read, &mut |_| {}) else { return };
     let mends = repair.mends.clone();
     pool.blocks.extend(repair.into_stages().into_iter().flatten());
@@ -72,5 +91,5 @@ fuzz_target!(|input: &[u8]| {
         before.findings,
         mends
     );
-    open(&pool);
+    open(&pool, &BTreeSet::new());
 });

@@ -15,8 +15,8 @@ use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, FileKind, Ino, Lsn, ShardId, Timestamp};
 use warren_disk::format::{FormatOptions, LOG_MIN, image};
 use warren_disk::{
-    Dentry, Extent, Inode, Key, Part, ROOT_SLOT_SIZE, RegionMap, RootSlot, Superblock, Tree, Value,
-    Xattr, block_checksum, name_hash,
+    Dentry, Extent, Inode, Key, LogTable, Part, ROOT_SLOT_SIZE, RegionMap, RootSlot, Superblock,
+    Tree, Value, Xattr, block_checksum, name_hash,
 };
 
 const SIZE: u64 = 64 << 20;
@@ -126,6 +126,17 @@ impl Pool {
         });
         self.nodes.extend(places.collect::<Vec<_>>());
         self.blocks.extend(writes);
+    }
+
+    /// The same of a fleet that did not stop: there are logs to be replayed, which hold nothing.
+    pub fn with_logs(mut self) -> Self {
+        let superblock = Superblock::decode(&self.blocks[&BlockNo(0)]).expect("a superblock");
+        let (generation, incarnation, starts) = (superblock.generation, 1, vec![Lsn(0)]);
+        let table = LogTable { generation, incarnation, starts };
+        self.blocks.insert(superblock.layout.log_table(0), table.encode());
+        let superblock = Superblock { clean: false, ..superblock };
+        self.blocks.extend([0, 1].map(|copy| (BlockNo(copy), superblock.encode())));
+        self
     }
 
     /// Makes the changes that `input` lists, and all checksums right again.
