@@ -321,6 +321,19 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     fleet.stop().expect("stop");
 }
 
+/// Until there are no more descriptors for clients.
+fn connect_until_refused(pool: &Path) -> Vec<Connection> {
+    let options = ConnectOptions { front: false, slots: 1 };
+    let mut clients = Vec::new();
+    loop {
+        match Connection::connect(pool, &options) {
+            Ok(client) => clients.push(client),
+            Err(FleetError::Refused(Errno::ENFILE)) => return clients,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Until it is read a welcome is on its way, and of what is on its way the kernel lets a user who is not root have
 /// no more than its process may have open. Beyond that it sends no descriptor to anybody, to cells and keeper neither.
 pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
@@ -335,15 +348,7 @@ pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
     let all = rustix::process::getrlimit(Resource::Nofile);
     let limit = Rlimit { current: Some(LIMIT), ..all };
     rustix::process::prlimit(pid, Resource::Nofile, limit).expect("set the limit");
-    let options = ConnectOptions { front: false, slots: 1 };
-    let mut clients = Vec::new();
-    let refusal = loop {
-        match Connection::connect(&scratch.pool, &options) {
-            Ok(client) => clients.push(client),
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(refusal, FleetError::Refused(Errno::ENFILE)), "{refusal}");
+    let clients = connect_until_refused(&scratch.pool);
     let welcomes = clients.len() as u64 * WELCOME;
     assert!((LIMIT / 2..LIMIT).contains(&welcomes), "{} clients", clients.len());
     drop(clients);
@@ -387,15 +392,7 @@ pub fn a_want_of_descriptors_refuses_and_passes() {
         rustix::process::prlimit(pid, Resource::Nofile, limit).expect("set the limit");
     };
     allow(Some(256));
-    let options = ConnectOptions { front: false, slots: 1 };
-    let mut clients = Vec::new();
-    let refusal = loop {
-        match Connection::connect(&scratch.pool, &options) {
-            Ok(client) => clients.push(client),
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(refusal, FleetError::Refused(Errno::ENFILE)), "{refusal}");
+    let clients = connect_until_refused(&scratch.pool);
     assert!(clients.len() > 8, "{} clients", clients.len());
     // What is left is for who looks after the fleet, and for the cells.
     let clients_seen = || door::status(&scratch.pool).expect("status").clients.len();
