@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::process::{self, Outcome, tail};
 use super::{Ground, Verdict};
@@ -176,14 +177,29 @@ impl Fleet {
     }
 
     /// Unmounts and stops; the fleet must end by itself and well.
-    pub fn stop(mut self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
         self.umount()?;
+        self.stop_mounted()
+    }
+
+    /// Stops without unmounting first: the stop does that.
+    pub fn stop_mounted(self) -> Result<()> {
         self.warren(&["stop"], &[&self.pool])?.expect_success("stop")?;
+        self.ended().map(drop)
+    }
+
+    /// Sends the fleet's first process a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(Pid::from_child(&self.serving), signal).context("cannot signal the fleet")
+    }
+
+    /// The fleet ends by itself and well; what it printed.
+    pub fn ended(mut self) -> Result<String> {
         let (status, killed) = process::wait(&mut self.serving, COMMAND_LIMIT)?;
         if killed || !status.success() {
             bail!("the fleet ended with {status}: {}", self.last_words());
         }
-        Ok(())
+        Ok(self.words())
     }
 
     /// Stops, and demands a pool without fault.

@@ -263,7 +263,7 @@ fn ticks_used(process: &Path) -> Option<u64> {
 }
 
 /// No process and no mount of Warren's is left.
-fn nothing_left() -> Result<()> {
+pub fn nothing_left() -> Result<()> {
     await_no_survivors()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read mounts")?;
     let left: Vec<&str> = mounts.lines().filter(|line| line.contains("fuse.warren")).collect();
@@ -283,7 +283,7 @@ pub fn await_no_survivors() -> Result<()> {
 }
 
 /// After a failed case: ends what it left, so that the next starts clean.
-fn end_survivors() {
+pub fn end_survivors() {
     for pid in survivors().keys() {
         let _gone = process::quietly("kill", &["-KILL", &pid.to_string()]);
     }
