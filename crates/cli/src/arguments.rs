@@ -157,6 +157,9 @@ pub struct Status {
 
 #[derive(Args)]
 pub struct Stop {
+    /// Write back what programs have stored through mappings, then cut off those that use its mounts
+    #[arg(long)]
+    pub force: bool,
     pub pool: PathBuf,
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use rustix::process::{Pid, Signal};
-use warren_fuse::{FrontOptions, MountError, MountOptions, ServeOptions};
+use warren_fuse::{FrontOptions, MountError, MountOptions, STARTER_DIED, ServeOptions};
 use warren_runtime::{Admission, ConnectOptions};
 
 use crate::failure::{CODE_FAILURE, CODE_NO_FUSE, CODE_NOT_FOUND, CODE_PERMISSION, Failure};
@@ -26,7 +26,7 @@ const FREE: &str = "free";
 /// Whether a mount ends with who started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tie {
-    /// It unmounts when its starter dies.
+    /// When its starter dies it unmounts; while it is in use it becomes a dead mount.
     Tied,
     Free,
 }
@@ -41,7 +41,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
         return None;
     }
     let prepared = if tie == TIED {
-        rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+        rustix::process::set_parent_process_death_signal(Signal::from_named_raw(STARTER_DIED))
     } else {
         // A session of its own: the terminal's signals are not for it.
         rustix::process::setsid().map(drop)
@@ -70,12 +70,12 @@ pub fn serve(pool: &Path, directory: &Path, ready: Option<OwnedFd>) -> Result<()
         front: FrontOptions::default(),
     };
     let admission = ConnectOptions { front: true, ..ConnectOptions::default() };
-    let admission = Admission::ask(pool, &admission)?;
+    let admission = Admission::ask_mounted(pool, &admission, directory)?;
     warren_fuse::keep_mount(admission, directory, &options, ready)
         .map_err(|error| mount_failure(&error))
 }
 
-fn mount_failure(error: &MountError) -> Failure {
+pub fn mount_failure(error: &MountError) -> Failure {
     let code = match error {
         MountError::NoDevice | MountError::Device(_) => CODE_NO_FUSE,
         MountError::DeviceDenied | MountError::Denied(_) => CODE_PERMISSION,

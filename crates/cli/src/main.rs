@@ -34,7 +34,8 @@ use failure::{CODE_FSCK_USAGE, CODE_USAGE, Failure};
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let roles = arguments.get(1..).unwrap_or_default();
-    if let Some(code) = warren_runtime::dispatch(roles).or_else(|| front::dispatch(roles)) {
+    let played = warren_runtime::dispatch(roles).or_else(|| front::dispatch(roles));
+    if let Some(code) = played.or_else(|| run::dispatch(roles)) {
         return code;
     }
     match Arguments::try_parse_from(&arguments) {
@@ -53,7 +54,7 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
         Task::Serve(arguments) => serve::perform(&arguments),
         Task::Mount(arguments) => mount::perform(&arguments),
         Task::Umount(arguments) => mount::perform_umount(&arguments),
-        Task::Run(arguments) => run::perform(&arguments),
+        Task::Run(_) => run::perform(),
         Task::Status(arguments) => status::perform(&arguments),
         Task::Stop(arguments) => status::perform_stop(&arguments),
         Task::Fsck(arguments) => fsck::perform(&arguments),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use warren_runtime::{CellStatus, FleetStatus};
+use warren_runtime::{CellStatus, FleetStatus, StopOptions};
 
 use crate::arguments::{Status, Stop};
 use crate::failure::{Failure, print_json};
@@ -27,7 +27,8 @@ pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
 }
 
 pub fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
-    warren_runtime::door::stop(&arguments.pool)?;
+    let options = StopOptions { force: arguments.force };
+    warren_runtime::door::stop(&arguments.pool, options)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -63,8 +64,10 @@ fn describe(fleet: &FleetStatus) -> String {
     }
     for client in &fleet.clients {
         let kind = if client.front { "mount" } else { "client" };
-        let _ =
-            writeln!(text, "  {kind} {}: pid {}, uid {}", client.client, client.pid, client.uid);
+        let at = client.mounted.iter().map(|at| format!(", on {}", at.escape_debug()));
+        let at: String = at.collect();
+        let (number, pid, uid) = (client.client, client.pid, client.uid);
+        let _ = writeln!(text, "  {kind} {number}: pid {pid}, uid {uid}{at}");
     }
     text
 }
@@ -86,6 +89,7 @@ fn times(restarts: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warren_runtime::ClientStatus;
 
     #[test]
     fn every_cell_has_a_line() {
@@ -102,6 +106,18 @@ mod tests {
         assert_eq!(text.lines().count(), 3);
         assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free"));
         assert!(!text.contains("restarted"));
+    }
+
+    #[test]
+    fn a_mount_says_where_it_is() {
+        let client = |mounted: Option<&str>| ClientStatus {
+            front: mounted.is_some(),
+            mounted: mounted.map(str::to_owned),
+            ..ClientStatus::default()
+        };
+        let clients = vec![client(None), client(Some("/mnt/a\n"))];
+        let text = describe(&FleetStatus { clients, ..FleetStatus::default() });
+        assert!(text.ends_with("client 0: pid 0, uid 0\n  mount 0: pid 0, uid 0, on /mnt/a\\n\n"));
     }
 
     #[test]

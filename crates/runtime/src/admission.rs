@@ -16,8 +16,10 @@ use crate::connection::{ConnectOptions, Connection};
 use crate::door;
 use crate::error::{FleetError, system};
 use crate::launch::path_of;
+use crate::link::{Link, Received, Trust, Wait};
 use crate::message::{
-    DOOR_VERSION, DoorReply, DoorRequest, FLIGHTS_LEN, OsBytes, welcome_descriptors,
+    DOOR_VERSION, DoorReply, DoorRequest, FLIGHTS_LEN, IN_USE_MAX, Leave, OsBytes,
+    welcome_descriptors,
 };
 
 /// Descriptors of an admission beside those of a `Welcome`: socket and flights.
@@ -48,11 +50,21 @@ pub struct Admission {
 impl Admission {
     /// Asks the fleet that serves the pool.
     pub fn ask(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
+        Self::ask_mounted(pool, options, Path::new(""))
+    }
+
+    /// The same for a front, which says where it is mounted.
+    pub fn ask_mounted(
+        pool: &Path,
+        options: &ConnectOptions,
+        mounted: &Path,
+    ) -> Result<Self, FleetError> {
         use std::os::unix::ffi::OsStrExt;
         let request = DoorRequest::Enter {
             version: DOOR_VERSION,
             front: options.front,
             slots: options.slots,
+            mounted: mounted.as_os_str().as_bytes().into(),
         };
         let (socket, reply, segments) = door::converse(pool, |link| {
             let (reply, segments) = door::ask(link, &request)?;
@@ -77,7 +89,27 @@ impl Admission {
         path_of(&self.terms.pool)
     }
 
-    /// Hung up when the fleet is gone. What there is to read of it says nothing.
+    /// What the fleet asks the process that holds a front's admission; `None` if it is nothing that concerns it,
+    /// as when a supervisor that takes over says welcome once more.
+    pub fn receive_leave(&self) -> Option<(u32, Leave)> {
+        let mut link = Link::new(self.socket.try_clone().ok()?, Trust::Host);
+        let Ok(Received::Packet(packet)) = link.receive(Wait::No) else { return None };
+        match DoorReply::from_bytes(&packet.bytes) {
+            Ok(DoorReply::Leave { number, how }) => Some((number, how)),
+            _ => None,
+        }
+    }
+
+    /// The answer to it, unless that is to hang up.
+    pub fn send_in_use(&self, number: u32, by: &str) {
+        let by = by.as_bytes()[..by.len().min(IN_USE_MAX)].into();
+        let answer = DoorRequest::InUse { version: DOOR_VERSION, number, by };
+        let Ok(socket) = self.socket.try_clone() else { return };
+        // A fleet that does not take it in time takes the mount for one that does not answer.
+        let _ = Link::new(socket, Trust::Host).send(&answer.to_bytes(), &[], Wait::No);
+    }
+
+    /// Hung up when the fleet is gone. What can be read is for [`Self::receive_leave`].
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

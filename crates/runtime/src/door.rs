@@ -17,6 +17,7 @@ use crate::error::{FleetError, system};
 use crate::identity;
 use crate::link::{Link, Packet, Received, Trust, Wait, retry};
 use crate::message::{DOOR_VERSION, DoorReply, DoorRequest};
+use crate::note;
 use crate::offline::{OfflinePool, Purpose};
 use crate::place::{self, PoolId};
 use crate::status::FleetStatus;
@@ -174,15 +175,24 @@ pub fn is_served(pool: &Path) -> bool {
     knock(pool).is_ok()
 }
 
-/// Stops the pool's fleet after a last checkpoint, and waits until it is gone.
-pub fn stop(pool: &Path) -> Result<(), FleetError> {
-    let (mut link, keeper) =
-        converse(pool, |link| match ask(link, &DoorRequest::Stop { version: DOOR_VERSION })?.0 {
-            DoorReply::Stopping { keeper } => {
-                Ok((link.share().map_err(system("talk to the fleet"))?, keeper))
-            }
-            _ => Err(FleetError::Refused(Errno::EPROTO)),
-        })?;
+/// How a fleet is stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StopOptions {
+    /// Cuts off programs that use its mounts, after what they have stored was written back.
+    pub force: bool,
+}
+
+/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. Its mounts are unmounted first;
+/// while one is in use that is refused, and all stay as they are.
+pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
+    let request = DoorRequest::Stop { version: DOOR_VERSION, force: options.force };
+    let (mut link, keeper) = converse(pool, |link| match ask(link, &request)?.0 {
+        DoorReply::Stopping { keeper } => {
+            Ok((link.share().map_err(system("talk to the fleet"))?, keeper))
+        }
+        DoorReply::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
+        _ => Err(FleetError::Refused(Errno::EPROTO)),
+    })?;
     // The keeper is still there: its supervisor has just answered. It may be invisible from another
     // process namespace; then the hang-up must do.
     let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
@@ -217,6 +227,10 @@ fn last_word(link: &mut Link) -> Result<(), FleetError> {
         return match DoorReply::from_bytes(&packet.bytes) {
             // Another supervisor goes on with it.
             Ok(DoorReply::Stopping { .. }) => continue,
+            Ok(DoorReply::CutOff { line }) => {
+                note(format_args!("{}", String::from_utf8_lossy(&line)));
+                continue;
+            }
             Ok(DoorReply::Stopped) => Ok(()),
             Ok(DoorReply::Failed { kind, line }) => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),

@@ -41,11 +41,12 @@ mod supervisor;
 
 pub use admission::Admission;
 pub use connection::{ConnectOptions, Connection, InFlight};
-pub use door::{is_served, status};
+pub use door::{StopOptions, is_served, status};
 pub use error::{ErrorKind, FleetError};
 pub use launch::{
     CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet,
 };
+pub use message::Leave;
 pub use note::note;
 pub use offline::{OfflinePool, Purpose};
 pub use pool_blocks::Blocks;

@@ -76,4 +76,6 @@ pub struct ClientStatus {
     pub pid: u32,
     pub uid: u32,
     pub front: bool,
+    /// Where a front says that it is mounted.
+    pub mounted: Option<String>,
 }

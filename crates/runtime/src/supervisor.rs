@@ -6,6 +6,7 @@
 //! What it does follows an event, and is written down first: the next one may have to do it (`adopt`).
 
 mod adopt;
+mod departure;
 pub(crate) mod descriptors;
 mod journal;
 mod mailboxes;
@@ -42,6 +43,7 @@ use crate::message::{
 };
 use crate::pool_blocks::Blocks;
 use crate::process;
+use departure::Departure;
 use descriptors::Reserve;
 use journal::Journal;
 use mailboxes::Mailboxes;
@@ -96,6 +98,9 @@ struct Shell<'a> {
     wake: Option<Instant>,
     ended: Option<Result<(), Failure>>,
     journal: Journal,
+    /// While fronts are asked to leave, because the fleet shall stop; and how often that was so.
+    departure: Option<Departure>,
+    departures: u32,
     /// The keeper holds nothing any more.
     is_released: bool,
     /// Supervisors of this fleet before this one.
@@ -203,6 +208,7 @@ impl Shell<'_> {
                 self.wake = None;
                 self.apply(Event::Tick)?;
             }
+            self.advance_departure()?;
         }
         Ok(())
     }
@@ -223,7 +229,8 @@ impl Shell<'_> {
         // What no poll tells.
         let is_short = self.keeper.is_short() || links.iter().any(|link| link.is_short());
         let pause = (is_short || self.visitors.is_deaf()).then_some(SHORTAGE_PAUSE);
-        let wake = self.wake.map(|at| at - clock::monotonic());
+        let departure = self.departure.as_ref().map(|departure| departure.until);
+        let wake = self.wake.into_iter().chain(departure).min().map(|at| at - clock::monotonic());
         let limit = wake.into_iter().chain(pause).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
@@ -411,17 +418,16 @@ impl Shell<'_> {
                 }
                 Ok(())
             }
-            Some(Asked::Stop) => {
-                let name = Kept::Stopping(connection.0);
-                let socket = self.visitors.socket(connection).into_iter().collect();
-                let keep = ToKeeper::Keep { name }.to_bytes();
-                self.keeper.send(keep, socket).map_err(|_| keeper_died())?;
-                // Whoever takes over stops the fleet, too.
-                self.settle()?;
-                self.tell_stopping(connection);
-                self.apply(Event::Stop)
+            Some(Asked::Stop { force }) => self.depart(force, Some(connection)),
+            Some(Asked::InUse { client, number, by }) => {
+                if self.in_use(client, number, &by) {
+                    return Ok(());
+                }
+                // It spoke out of turn.
+                self.visitors.hang_up(connection);
+                self.client_hung_up(client)
             }
-            Some(Asked::Hangup(client)) => self.apply(Event::Hangup { client }),
+            Some(Asked::Hangup(client)) => self.client_hung_up(client),
             None => Ok(()),
         }
     }
@@ -532,7 +538,7 @@ impl Shell<'_> {
             FromKeeper::Exited { token, status } => {
                 self.cell_exited(token, &ExitStatus::from_raw(status).to_string())
             }
-            FromKeeper::Stop => self.apply(Event::Stop),
+            FromKeeper::Stop => self.depart(true, None),
             FromKeeper::Released => {
                 self.is_released = true;
                 Ok(())

@@ -26,6 +26,8 @@ pub struct Applicant {
     pub front: bool,
     /// Requests it wants to have in flight, `1..=SLOTS_MAX`.
     pub slots: u16,
+    /// Of a front: where it says that it is mounted. It is only shown.
+    pub mounted: Box<[u8]>,
 }
 
 /// What happens to the supervisor.

@@ -558,6 +558,7 @@ impl Supervisor {
                 uid: known.applicant.credentials.uid,
                 front: known.applicant.front,
                 slots: known.applicant.slots,
+                mounted: known.applicant.mounted.clone(),
                 state: known.state,
             })
             .collect();

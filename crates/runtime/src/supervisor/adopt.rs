@@ -133,6 +133,8 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
         wake: None,
         ended: None,
         journal,
+        departure: None,
+        departures: 0,
         is_released: false,
         predecessors: handover.predecessors,
         plan: handover.plan,
@@ -315,8 +317,11 @@ impl Shell<'_> {
         for &connection in &connections {
             self.tell_stopping(connection);
         }
-        if stop || !connections.is_empty() {
+        if !connections.is_empty() {
+            // These are kept from when no mount stood in the way any more.
             self.apply(Event::Stop)?;
+        } else if stop {
+            self.depart(true, None)?;
         }
         self.tell_keeper(&ToKeeper::Ready { cells: self.plan.cells })
     }

@@ -72,7 +72,14 @@ impl Shell<'_> {
 }
 
 fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {
-    ClientStatus { client: client.client.0, pid: client.pid, uid: client.uid, front: client.front }
+    let mounted = (!client.mounted.is_empty()).then_some(&client.mounted);
+    ClientStatus {
+        client: client.client.0,
+        pid: client.pid,
+        uid: client.uid,
+        front: client.front,
+        mounted: mounted.map(|path| String::from_utf8_lossy(path).into_owned()),
+    }
 }
 
 fn stage_name(stage: Stage) -> &'static str {

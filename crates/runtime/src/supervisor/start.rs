@@ -97,6 +97,8 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         wake: None,
         ended: None,
         journal,
+        departure: None,
+        departures: 0,
         is_released: false,
         predecessors: 0,
     })

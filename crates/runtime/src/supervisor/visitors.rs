@@ -23,7 +23,7 @@ use super::descriptors::Reserve;
 use crate::error::{FleetError, system};
 use crate::identity::{self, Identity};
 use crate::link::{Link, Outbox, Received, Trust, Wait};
-use crate::message::{DOOR_VERSION, DoorReply, DoorRequest};
+use crate::message::{DOOR_VERSION, DoorReply, DoorRequest, MOUNTED_MAX, OsBytes};
 use crate::place::{self, PoolId};
 
 /// Connections at a time, clients included. Who is one too many is hung up on.
@@ -65,7 +65,15 @@ enum Standing {
 pub enum Asked {
     Enter(Applicant),
     Status,
-    Stop,
+    Stop {
+        force: bool,
+    },
+    /// A client's word of what uses its mount.
+    InUse {
+        client: ClientId,
+        number: u32,
+        by: Box<[u8]>,
+    },
     /// The client's connection is closed.
     Hangup(ClientId),
 }
@@ -217,13 +225,12 @@ impl Visitors {
             _ => None,
         };
         match (request, visitor.standing) {
+            (Some(DoorRequest::InUse { number, by, .. }), Standing::Client(client)) => {
+                Some(Asked::InUse { client, number, by })
+            }
             (Some(request), Standing::Passing) => self.answer(number, request),
             // Hung up, or spoke out of turn.
-            (_, Standing::Client(client)) => {
-                self.leaving.insert(client, visitor.identity.uid);
-                self.visitors.remove(&number);
-                Some(Asked::Hangup(client))
-            }
+            (_, Standing::Client(_)) => self.hang_up(number),
             // The supervisor answers later; the answer goes nowhere.
             _ => {
                 self.visitors.remove(&number);
@@ -232,12 +239,22 @@ impl Visitors {
         }
     }
 
+    /// Ends a client's connection.
+    pub fn hang_up(&mut self, number: ConnectionNo) -> Option<Asked> {
+        let visitor = self.visitors.get(&number)?;
+        let Standing::Client(client) = visitor.standing else { return None };
+        self.leaving.insert(client, visitor.identity.uid);
+        self.visitors.remove(&number);
+        Some(Asked::Hangup(client))
+    }
+
     fn answer(&mut self, number: ConnectionNo, request: DoorRequest) -> Option<Asked> {
         let visitor = self.visitors.get_mut(&number)?;
         let privileged = is_privileged(visitor.identity.uid);
         let (DoorRequest::Enter { version, .. }
         | DoorRequest::Status { version }
-        | DoorRequest::Stop { version }) = request;
+        | DoorRequest::InUse { version, .. }
+        | DoorRequest::Stop { version, .. }) = request;
         if version != DOOR_VERSION {
             return self.refuse(number, Errno::EPROTO);
         }
@@ -246,16 +263,18 @@ impl Visitors {
                 visitor.standing = Standing::Answered;
                 Some(Asked::Status)
             }
-            DoorRequest::Stop { .. } if privileged => {
+            DoorRequest::Stop { force, .. } if privileged => {
                 visitor.standing = Standing::Stopping;
-                Some(Asked::Stop)
+                Some(Asked::Stop { force })
             }
-            DoorRequest::Enter { front, slots, .. } if privileged || !front => {
-                if !(1..=SLOTS_MAX).contains(&usize::from(slots)) {
+            DoorRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
+                let is_legal = (1..=SLOTS_MAX).contains(&usize::from(slots))
+                    && mounted.len() <= if front { MOUNTED_MAX } else { 0 };
+                if !is_legal {
                     return self.refuse(number, Errno::EINVAL);
                 }
                 visitor.standing = Standing::Applying;
-                Some(Asked::Enter(applicant(&visitor.identity, front, slots)))
+                Some(Asked::Enter(applicant(&visitor.identity, front, slots, mounted)))
             }
             _ => self.refuse(number, Errno::EPERM),
         }
@@ -271,6 +290,14 @@ impl Visitors {
             visitor.standing = Standing::Answered;
         }
         None
+    }
+
+    /// One that waits for the end of the fleet is told that it goes on.
+    pub fn disappoint(&mut self, number: ConnectionNo, reply: &DoorReply) {
+        self.tell(number, reply, Vec::new());
+        if let Some(visitor) = self.visitors.get_mut(&number) {
+            visitor.standing = Standing::Answered;
+        }
     }
 
     /// Sends a reply; a visitor that does not take it is hung up on by the next poll.
@@ -314,14 +341,14 @@ fn is_privileged(uid: u32) -> bool {
     uid == 0 || uid == place::uid()
 }
 
-fn applicant(identity: &Identity, front: bool, slots: u16) -> Applicant {
+fn applicant(identity: &Identity, front: bool, slots: u16, mounted: OsBytes) -> Applicant {
     let credentials = Credentials {
         uid: identity.uid,
         gid: identity.gid,
         groups: identity.groups.clone(),
         checked_by_kernel: front,
     };
-    Applicant { credentials, pid: identity.pid.unsigned_abs(), front, slots }
+    Applicant { credentials, pid: identity.pid.unsigned_abs(), front, slots, mounted }
 }
 
 #[cfg(test)]

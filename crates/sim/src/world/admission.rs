@@ -59,6 +59,7 @@ impl World {
             pid: 1000 + at as u32,
             front: client.front.is_some(),
             slots: (client.slots.len() + listeners) as u16,
+            mounted: Box::default(),
         };
         let connection = ConnectionNo(at as u64);
         tell_supervisor(self, Heard::Connect { connection, applicant });

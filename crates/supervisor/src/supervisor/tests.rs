@@ -467,7 +467,8 @@ impl World {
     }
 
     fn connect_as(&mut self, front: bool, number: u64) {
-        let applicant = Applicant { credentials: Credentials::default(), pid: 9, front, slots: 4 };
+        let (credentials, mounted) = (Credentials::default(), Box::default());
+        let applicant = Applicant { credentials, pid: 9, front, slots: 4, mounted };
         self.apply(Event::Connect { connection: ConnectionNo(number), applicant });
     }
 

@@ -377,13 +377,13 @@ fn front_that_cannot_start(ground: &Ground, cells: u16) -> Result<()> {
         let pid = custodian.as_raw_nonzero().to_string();
         process::quietly("prlimit", &["--pid", &pid, &format!("--nofile={open}")])
     };
-    limit("3:65536")?;
+    limit("3:")?;
     kill_process(front, Signal::KILL).context("cannot kill")?;
     let mut reader = Command::new("cat").arg(fleet.mounted.join("before")).stdout(Stdio::piped())
         .process_group(0).spawn().context("cannot start a reader")?;
     std::thread::sleep(Duration::from_secs(2));
     let waits = reader.try_wait().context("cannot wait")?.is_none();
-    limit("4096:65536")?;
+    limit("1024:")?;
     let (status, late) = process::wait(&mut reader, PATIENCE)?;
     ensure!(waits, "the read did not wait for a front: {status}");
     ensure!(!late && status.success(), "the read ended with {status}");

@@ -15,7 +15,7 @@ use warren_proto::{
 };
 use warren_shm::{Load, Store};
 
-use super::door::{self, Admission, Door, INLINE_PACKET, Line, MEMFD_PACKET, STATUS, STOP, Said};
+use super::door::{self, Admission, Door, INLINE_PACKET, Line, MEMFD_PACKET, STATUS, Said};
 use super::{Deeds, MARK, Target, forge};
 
 pub type Attack = fn(&Target, &mut Rng) -> Result<Deeds>;
@@ -81,9 +81,8 @@ fn door(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             4 => (0..rng.below(40)).map(|_| rng.next_u64() as u8).collect(),
             5 => door::enter(rng.next_u64() as u32, true, rng.next_u64() as u16),
             6 => door::enter(version, false, *rng.pick(&[0, 1, 64, 65, u16::MAX])),
-            _ => {
-                [&[INLINE_PACKET, *rng.pick(&[STATUS, STOP])][..], &version.to_le_bytes()].concat()
-            }
+            7 if rng.chance(1, 2) => door::stop(version),
+            _ => [&[INLINE_PACKET, STATUS][..], &version.to_le_bytes()].concat(),
         };
         let all = [memfd.as_fd(), null.as_fd(), reader.as_fd(), writer.as_fd()];
         let fds: Vec<_> = (0..*rng.pick(&[0, 0, 1, 4, 253])).map(|n| all[n % all.len()]).collect();
@@ -105,8 +104,7 @@ fn door(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 /// Nobody may put up a front, nor stop the fleet.
 fn privileges(target: &Target) -> Result<()> {
     let Some(version) = door::version(&target.socket)? else { return Ok(()) };
-    let stop = [&[INLINE_PACKET, STOP][..], &version.to_le_bytes()].concat();
-    for packet in [door::enter(version, true, 4), stop] {
+    for packet in [door::enter(version, true, 4), door::stop(version)] {
         let door = Door::knock(&target.socket)?;
         let _sent = door.send(&packet, &[]);
         match door.hear()? {

@@ -39,7 +39,7 @@ pub const MEMFD_PACKET: u8 = 1;
 /// First byte of a request at the door, and of an answer.
 pub const ENTER: u8 = 1;
 pub const STATUS: u8 = 2;
-pub const STOP: u8 = 3;
+const STOP: u8 = 3;
 const REFUSED: u8 = 1;
 const WELCOME: u8 = 2;
 
@@ -129,7 +129,14 @@ pub fn enter(version: u32, front: bool, slots: u16) -> Vec<u8> {
     packet.extend(version.to_le_bytes());
     packet.push(u8::from(front));
     packet.extend(slots.to_le_bytes());
+    // Mounted nowhere.
+    packet.extend(0_u32.to_le_bytes());
     packet
+}
+
+/// A request to stop the fleet, by force.
+pub fn stop(version: u32) -> Vec<u8> {
+    [&[INLINE_PACKET, STOP][..], &version.to_le_bytes(), &[1]].concat()
 }
 
 /// A client's memory, to be written to without restraint.
