@@ -24,7 +24,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpgid, getpgrp, getppid, kill_process, pidfd_open,
     pidfd_send_signal, set_child_subreaper, waitpid,
@@ -50,6 +50,9 @@ const ROLE: &str = "__run";
 
 /// Signals that mean the command.
 const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+
+/// A kill of a process group reaches all of it at once, but the last of them may die some time after the first.
+const GROUP_KILL_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long killed processes may take to end; one that waits for a device may take longer.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
@@ -216,12 +219,23 @@ fn run_command(arguments: &Run, root: &Path, guarded: Guarded) -> Result<ExitCod
     guard_command(handle.try_clone().map_err(failed)?, signals, not_reaped);
     let mut ends = [&handle, &starter.pidfd].map(|fd| PollFd::new(fd, PollFlags::IN));
     while poll(&mut ends, None).is_err() {}
-    if ends[0].revents().is_empty() {
-        // The command itself is among them, and is reaped with them. Nobody reads the code.
-        kill_all_but(&own);
-        return Ok(ExitCode::FAILURE);
+    if !ends[0].revents().is_empty() {
+        let status = child.wait().map_err(failed)?;
+        // What killed the command may have killed its whole group.
+        let is_killed = status.signal() == Some(Signal::KILL.as_raw());
+        if !is_killed || !has_ended(&starter.pidfd, GROUP_KILL_PATIENCE) {
+            return Ok(ExitCode::from(exit_code(status)));
+        }
     }
-    child.wait().map(exit_code).map(ExitCode::from).map_err(failed)
+    // The command itself may be among them. Nobody reads the code.
+    kill_all_but(&own);
+    Ok(ExitCode::FAILURE)
+}
+
+/// Whether the process ends within this time.
+fn has_ended(process: &OwnedFd, within: Duration) -> bool {
+    let within = Timespec::try_from(within).ok();
+    poll(&mut [PollFd::new(process, PollFlags::IN)], within.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
 /// Passes signals on to the command, and reaps what became a child of ours because its parent is gone.

@@ -62,7 +62,7 @@ impl Shell<'_> {
     ) -> Result<(), FleetError> {
         let (mut visitors, mut by_keeper) = (Vec::from_iter(visitor), visitor.is_none());
         if self.core.status().stage != Stage::Serving {
-            return self.stop_for(visitors);
+            return self.stop_for(&visitors);
         }
         if let Some(mut earlier) = self.departure.take() {
             visitors.append(&mut earlier.visitors);
@@ -133,34 +133,38 @@ impl Shell<'_> {
         self.apply(Event::Hangup { client })
     }
 
-    /// Goes on with the departure if there is one and all have answered, or the time is over.
+    /// Goes on with the departure for as long as all have answered, or the time is over.
     pub(super) fn advance_departure(&mut self) -> Result<(), FleetError> {
-        let now = clock::monotonic();
-        let Some(mut departure) = self.departure.take_if(|departure| departure.is_over(now)) else {
-            return Ok(());
-        };
-        let silent = self.fronts().into_iter();
-        let silent = silent.filter(|front| departure.waiting.contains(&front.client));
-        departure.in_use.extend(silent.map(|front| {
-            format!("{}, whose process {} does not answer", mount_of(&front), front.pid)
-        }));
+        loop {
+            let now = clock::monotonic();
+            let Some(mut departure) = self.departure.take_if(|it| it.is_over(now)) else {
+                return Ok(());
+            };
+            let silent = self.fronts().into_iter();
+            let silent = silent.filter(|front| departure.waiting.contains(&front.client));
+            departure.in_use.extend(silent.map(|front| {
+                format!("{}, whose process {} does not answer", mount_of(&front), front.pid)
+            }));
+            self.end_departure(departure)?;
+        }
+    }
+
+    fn end_departure(&mut self, departure: Departure) -> Result<(), FleetError> {
         match departure.how {
             Leave::Force => {
                 let cut_off: Vec<DoorReply> = departure.in_use.iter().map(cut_off).collect();
-                self.stop_for(departure.visitors.clone())?;
-                for (visitor, line) in
-                    departure.visitors.iter().flat_map(|v| cut_off.iter().map(move |line| (v, line)))
-                {
-                    self.visitors.tell(*visitor, line, Vec::new());
+                self.stop_for(&departure.visitors)?;
+                for &visitor in &departure.visitors {
+                    cut_off.iter().for_each(|it| self.visitors.tell(visitor, it, Vec::new()));
                 }
             }
             _ if !departure.in_use.is_empty() => self.refuse_stop(&departure),
-            // Also if a mount has come meanwhile.
             Leave::Ask => self.ask_fronts(Leave::IfIdle, departure.visitors, false),
+            // A mount has come meanwhile.
             Leave::IfIdle if !self.fronts().is_empty() => {
                 self.ask_fronts(Leave::Ask, departure.visitors, false);
             }
-            Leave::IfIdle => self.stop_for(departure.visitors)?,
+            Leave::IfIdle => self.stop_for(&departure.visitors)?,
         }
         Ok(())
     }
@@ -180,8 +184,8 @@ impl Shell<'_> {
     }
 
     /// No mount stands in the way any more.
-    fn stop_for(&mut self, visitors: Vec<ConnectionNo>) -> Result<(), FleetError> {
-        for &connection in &visitors {
+    fn stop_for(&mut self, visitors: &[ConnectionNo]) -> Result<(), FleetError> {
+        for &connection in visitors {
             let name = Kept::Stopping(connection.0);
             let socket = self.visitors.socket(connection).into_iter().collect();
             let keep = ToKeeper::Keep { name }.to_bytes();
@@ -189,7 +193,7 @@ impl Shell<'_> {
         }
         // The next supervisor, if this one dies, stops the fleet, too.
         self.settle()?;
-        visitors.into_iter().for_each(|connection| self.tell_stopping(connection));
+        visitors.iter().for_each(|&connection| self.tell_stopping(connection));
         self.apply(Event::Stop)
     }
 }

@@ -239,6 +239,8 @@ fn stop_after_lazy_umount(ground: &Ground, cells: u16) -> Result<()> {
 fn stopped_custodian(ground: &Ground, cells: u16) -> Result<()> {
     for forced in [false, true] {
         let fleet = Fleet::start(ground, &format!("custodian-{cells}-{forced}"), "1G", cells)?;
+        let file = fleet.mounted.join("mapped");
+        let program = forced.then(|| Program::mapping(ground, &file)).transpose()?;
         let custodian = one_process(&["warren __mount"])?;
         kill_process(custodian, Signal::STOP).context("cannot stop a process")?;
         let begun = Instant::now();
@@ -254,8 +256,9 @@ fn stopped_custodian(ground: &Ground, cells: u16) -> Result<()> {
         kill_process(custodian, Signal::CONT).context("cannot let a process go on")?;
         ensure!(took < PATIENCE, "the stop took {} s", took.as_secs());
         if forced {
-            // It was not there to unmount: what it left is dead, and nothing is written below.
+            // It was not there to cut its user off: what it leaves is dead, and nothing is written below.
             wait_until("the custodian ends", || Ok(processes(&["warren __mount"]).is_empty()))?;
+            drop(program);
             fleet.umount()?;
             fleet.ended()?;
         } else {
