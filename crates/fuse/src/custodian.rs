@@ -204,11 +204,13 @@ impl Custodian {
     }
 
     fn wait(&self) -> Awake {
-        let deadlines = self.next_start.into_iter().chain(self.ending.as_ref().and_then(Ending::until));
+        let deadlines =
+            self.next_start.into_iter().chain(self.ending.as_ref().and_then(Ending::until));
         let timeout = deadlines.min().map(|at| at.saturating_duration_since(Instant::now()));
         let signals = self.signals.as_fd();
         // What is there to be read of them, and whether they are there, is asked no more once it is known.
-        let fleet = if self.fleet_is_gone { PollFlags::empty() } else { PollFlags::IN | PollFlags::RDHUP };
+        let fleet =
+            if self.fleet_is_gone { PollFlags::empty() } else { PollFlags::IN | PollFlags::RDHUP };
         let mut fds = vec![
             (signals, PollFlags::IN),
             (if self.fleet_is_gone { signals } else { self.estate.admission.socket() }, fleet),
@@ -218,7 +220,8 @@ impl Custodian {
             fds.extend([(front.link.as_fd(), PollFlags::IN), (front.pidfd.as_fd(), PollFlags::IN)]);
         }
         let found = poll_for(&fds, timeout);
-        let any = |at: usize, flags: PollFlags| found.get(at).is_some_and(|it| it.intersects(flags));
+        let any =
+            |at: usize, flags: PollFlags| found.get(at).is_some_and(|it| it.intersects(flags));
         Awake {
             signal: any(0, PollFlags::IN),
             fleet_spoke: any(1, PollFlags::IN),

@@ -120,7 +120,10 @@ nonsense
         assert_eq!(mounts.len(), 5);
         let ours = &mounts[3];
         assert_eq!((ours.id, ours.parent, ours.device), (50, 30, (0, 45)));
-        assert_eq!((ours.at.as_path(), ours.source.as_path()), (Path::new("/srv/a b"), Path::new("/pool")));
+        assert_eq!(
+            (ours.at.as_path(), ours.source.as_path()),
+            (Path::new("/srv/a b"), Path::new("/pool"))
+        );
         assert!(ours.is_ours && !mounts[4].is_ours);
         assert_eq!(unescape(b"a\\134040\\9"), Path::new("a\\040\\9"));
     }
@@ -128,7 +131,13 @@ nonsense
     #[test]
     fn a_directory_is_found_by_all_its_paths() {
         let mounts = parse(MOUNTS);
-        for (path, taken) in [("/srv/a b", true), ("/bound", true), ("/srv", false), ("/mnt", false), ("/srv/a b/c", false)] {
+        for (path, taken) in [
+            ("/srv/a b", true),
+            ("/bound", true),
+            ("/srv", false),
+            ("/mnt", false),
+            ("/srv/a b/c", false),
+        ] {
             assert_eq!(ours_on(&mounts, Path::new(path)).is_some(), taken, "{path}");
         }
     }

@@ -88,6 +88,14 @@ impl FleetError {
         }
     }
 
+    /// Whether the machine, or what this process may take of it, had too little: later there may be enough.
+    pub(crate) fn is_shortage(&self) -> bool {
+        use rustix::io::Errno as Os;
+        let Self::System { source, .. } = self else { return false };
+        let short = [Os::AGAIN, Os::NOMEM, Os::MFILE, Os::NFILE];
+        source.raw_os_error().is_some_and(|raw| short.iter().any(|os| os.raw_os_error() == raw))
+    }
+
     /// The command's exit status.
     pub fn exit_code(&self) -> u8 {
         match self.kind() {
@@ -152,6 +160,13 @@ mod tests {
         let told = FleetError::reported(kind, &line);
         assert_eq!(told.exit_code(), error.exit_code());
         assert_eq!(told.to_string(), error.to_string());
+    }
+
+    #[test]
+    fn a_fork_that_fails_is_a_shortage() {
+        let of = |raw| system("start a process")(io::Error::from_raw_os_error(raw)).is_shortage();
+        assert!([libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE].into_iter().all(of));
+        assert!(!of(libc::ENOENT) && !FleetError::Died("x".into()).is_shortage());
     }
 
     #[test]

@@ -30,6 +30,9 @@ use crate::supervisor::descriptors;
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
 
+/// Before a supervisor is started again that could not be for want of processes, descriptors or memory.
+const START_RETRY: Duration = Duration::from_millis(200);
+
 /// A process that the keeper started.
 struct Ward {
     child: Child,
@@ -190,6 +193,11 @@ impl<'a> Keeper<'a> {
             if self.next_start.take_if(|at| *at <= clock::monotonic()).is_some()
                 && let Err(error) = self.hand_over()
             {
+                if error.is_shortage() {
+                    // The fleet serves meanwhile; a supervisor that never was has not failed.
+                    self.next_start = Some(clock::monotonic() + START_RETRY);
+                    continue;
+                }
                 self.fell = Some(error);
                 if !self.may_go_on() {
                     return Ok(());

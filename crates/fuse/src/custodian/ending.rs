@@ -75,16 +75,17 @@ struct Attempt {
 impl Attempt {
     /// `unmount` says whether nothing is mounted there any more.
     fn start(unmount: impl FnOnce() -> io::Result<bool> + Send + Clone + 'static) -> Self {
-        let begun = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from).and_then(|(over, end)| {
-            let unmount = unmount.clone();
-            let work = move || {
-                let outcome = unmount();
-                drop(end);
-                outcome
-            };
-            let thread = std::thread::Builder::new().name("unmount".into()).spawn(work)?;
-            Ok((thread, over))
-        });
+        let begun =
+            pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from).and_then(|(over, end)| {
+                let unmount = unmount.clone();
+                let work = move || {
+                    let outcome = unmount();
+                    drop(end);
+                    outcome
+                };
+                let thread = std::thread::Builder::new().name("unmount".into()).spawn(work)?;
+                Ok((thread, over))
+            });
         match begun {
             Ok((thread, over)) => {
                 Self { thread: Some(thread), outcome: Ok(false), over: Some(over) }

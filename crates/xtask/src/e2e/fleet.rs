@@ -188,7 +188,12 @@ impl Fleet {
         self.ended().map(drop)
     }
 
-    /// Sends the fleet's first process a signal.
+    /// The fleet's first process, its keeper.
+    pub fn pid(&self) -> u32 {
+        self.serving.id()
+    }
+
+    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         kill_process(Pid::from_child(&self.serving), signal).context("cannot signal the fleet")
     }

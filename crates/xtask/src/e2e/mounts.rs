@@ -300,7 +300,8 @@ fn check_by_path(directory: &Path, log: &Path) -> Result<()> {
     let written: BTreeSet<&str> = log.lines().filter(|line| line.starts_with("by-path")).collect();
     ensure!(!written.is_empty(), "nothing was written");
     for name in written {
-        let content = std::fs::read_to_string(directory.join(name)).with_context(|| name.to_owned())?;
+        let content =
+            std::fs::read_to_string(directory.join(name)).with_context(|| name.to_owned())?;
         ensure!(name == format!("by-path-{content}"), "{name} has {content:?}");
     }
     Ok(())
@@ -382,8 +383,12 @@ fn front_that_cannot_start(ground: &Ground, cells: u16) -> Result<()> {
     };
     limit("3:")?;
     kill_process(front, Signal::KILL).context("cannot kill")?;
-    let mut reader = Command::new("cat").arg(fleet.mounted.join("before")).stdout(Stdio::piped())
-        .process_group(0).spawn().context("cannot start a reader")?;
+    let mut reader = Command::new("cat")
+        .arg(fleet.mounted.join("before"))
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .context("cannot start a reader")?;
     std::thread::sleep(Duration::from_secs(2));
     let waits = reader.try_wait().context("cannot wait")?.is_none();
     limit("1024:")?;
@@ -412,7 +417,12 @@ fn killed_run(ground: &Ground, cells: u16) -> Result<()> {
         if let Some(chosen) = chosen {
             command.arg("--mount").arg(chosen);
         }
-        command.args(["--", "bash", "-c", &format!("mkdir -p far; rm -rf by-path-* far/*; {script}")]);
+        command.args([
+            "--",
+            "bash",
+            "-c",
+            &format!("mkdir -p far; rm -rf by-path-* far/*; {script}"),
+        ]);
         command.arg(ground.root.join("crates/xtask/cases/by_path.py")).arg(&log).arg(&mark);
         let place = ground.path("run");
         let quiet = File::create(place.join("killed-run")).context("cannot make a file")?;
