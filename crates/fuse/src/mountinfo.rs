@@ -107,8 +107,8 @@ mod tests {
 
     const MOUNTS: &[u8] = b"\
 20 1 8:1 / / rw - ext4 /dev/sda rw
-30 20 8:2 /home /srv rw - ext4 /dev/sdb rw
-31 20 8:2 /home/a\\040b /bound rw - ext4 /dev/sdb rw
+30 20 8:2 /data /srv rw - ext4 /dev/sdb rw
+31 20 8:2 /data/a\\040b /bound rw - ext4 /dev/sdb rw
 50 30 0:45 / /srv/a\\040b rw,nosuid shared:9 - fuse.warren /pool rw,user_id=0
 51 20 0:46 / /mnt rw - fuse.other x rw
 nonsense

@@ -221,7 +221,14 @@ impl Visitors {
         let received = visitor.link.link.receive(Wait::No);
         let request = match (flushed, received) {
             (Ok(()), Ok(Received::Nothing)) => return None,
-            (Ok(()), Ok(Received::Packet(packet))) => DoorRequest::from_bytes(&packet.bytes).ok(),
+            (Ok(()), Ok(Received::Packet(packet))) => {
+                let request = DoorRequest::from_bytes(&packet.bytes).ok();
+                let is_passing = visitor.standing == Standing::Passing;
+                if request.is_none() && is_passing && is_of_another_version(&packet.bytes) {
+                    return self.refuse(number, Errno::EPROTO);
+                }
+                request
+            }
             _ => None,
         };
         match (request, visitor.standing) {
@@ -334,6 +341,12 @@ impl Visitors {
         let stopping: Vec<ConnectionNo> = self.stopping().collect();
         stopping.into_iter().for_each(|number| self.tell(number, outcome, Vec::new()));
     }
+}
+
+/// Requests of all versions begin with a tag and the version, whatever follows.
+fn is_of_another_version(bytes: &[u8]) -> bool {
+    let version = bytes.get(1..5).and_then(|version| version.try_into().ok());
+    version.is_some_and(|version| u32::from_le_bytes(version) != DOOR_VERSION)
 }
 
 /// Root and the fleet's own user may stop it and put up a front.

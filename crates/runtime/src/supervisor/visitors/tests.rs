@@ -56,10 +56,44 @@ fn a_visitor_gets_one_answer() {
 }
 
 #[test]
+fn a_request_of_another_version_is_told_so_though_it_is_laid_out_otherwise() {
+    let mut place = Place::new("older");
+    let (mut link, number) = place.knock();
+    // A stop, before it could be forced.
+    let older = [&[3][..], &(DOOR_VERSION - 1).to_le_bytes()].concat();
+    assert!(DoorRequest::from_bytes(&older).is_err());
+    link.send(&older, &[], Wait::Yes).expect("send");
+    assert!(place.door.hear(number).is_none());
+    let Ok(Received::Packet(packet)) = link.receive(Wait::Yes) else { panic!("no answer") };
+    let refused = DoorReply::Refused { version: DOOR_VERSION, errno: Errno::EPROTO.raw() };
+    assert_eq!(DoorReply::from_bytes(&packet.bytes).ok(), Some(refused));
+    place.close();
+}
+
+#[test]
+fn only_a_client_says_what_uses_its_mount() {
+    let mut place = Place::new("in-use");
+    let in_use = DoorRequest::InUse { version: DOOR_VERSION, number: 7, by: (*b"x").into() };
+    let (link, number) = place.knock();
+    assert!(place.door.enter(number, ClientId(3)));
+    ask(&link, &in_use);
+    let heard = place.door.hear(number);
+    assert!(matches!(heard, Some(Asked::InUse { client: ClientId(3), number: 7, .. })));
+    let (mut stranger, number) = place.knock();
+    ask(&stranger, &in_use);
+    assert!(place.door.hear(number).is_none());
+    let Ok(Received::Packet(packet)) = stranger.receive(Wait::Yes) else { panic!("no answer") };
+    let refused = DoorReply::Refused { version: DOOR_VERSION, errno: Errno::EPERM.raw() };
+    assert_eq!(DoorReply::from_bytes(&packet.bytes).ok(), Some(refused));
+    place.close();
+}
+
+#[test]
 fn who_was_refused_may_not_ask_again() {
     let mut place = Place::new("refused");
     let (mut link, number) = place.knock();
-    ask(&link, &DoorRequest::Enter { version: DOOR_VERSION + 1, front: false, slots: 1 });
+    let (version, mounted) = (DOOR_VERSION + 1, Box::default());
+    ask(&link, &DoorRequest::Enter { version, front: false, slots: 1, mounted });
     assert!(place.door.hear(number).is_none());
     let Ok(Received::Packet(packet)) = link.receive(Wait::Yes) else { panic!("no answer") };
     let refused = DoorReply::Refused { version: DOOR_VERSION, errno: Errno::EPROTO.raw() };
