@@ -27,7 +27,7 @@ pub struct FleetPlan {
     pub pool: OsBytes,
     pub cells: u16,
     pub threads: u16,
-    /// Bytes of buffer cache, all cells together.
+    /// Bytes of the caches of file data and tree nodes, all cells together.
     pub cache_bytes: u64,
 }
 
