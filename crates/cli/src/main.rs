@@ -9,6 +9,7 @@
 mod ace;
 mod arguments;
 mod bench;
+mod clients;
 mod debug;
 mod failure;
 mod front;

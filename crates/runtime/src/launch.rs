@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use warren_base::limits::CELLS_MAX;
 use warren_proto::Wire;
 
+use crate::clients::Clients;
 use crate::door;
 use crate::error::{FleetError, system};
 use crate::keeper::{keep, pool_name};
@@ -34,11 +35,14 @@ pub struct ServeOptions {
     pub threads: u16,
     /// Bytes of buffer cache, all cells together.
     pub cache_bytes: u64,
+    /// Whom it admits besides root and the user who starts it.
+    pub clients: Clients,
 }
 
 impl ServeOptions {
     pub fn new(pool: impl Into<PathBuf>, cells: u16) -> Self {
-        Self { pool: pool.into(), cells, threads: 1, cache_bytes: CACHE_BYTES_DEFAULT }
+        let (cache_bytes, clients) = (CACHE_BYTES_DEFAULT, Clients::default());
+        Self { pool: pool.into(), cells, threads: 1, cache_bytes, clients }
     }
 
     fn plan(&self) -> Result<FleetPlan, FleetError> {
@@ -51,6 +55,7 @@ impl ServeOptions {
             cells: self.cells,
             threads: self.threads,
             cache_bytes: self.cache_bytes,
+            clients: self.clients,
         })
     }
 }
@@ -106,7 +111,7 @@ pub fn start_fleet(options: &ServeOptions, lifetime: Lifetime) -> Result<Fleet, 
 
 impl Fleet {
     fn await_ready(&mut self) -> Result<(), FleetError> {
-        let packet = door::await_packet(&mut self.link, READY_TIMEOUT)?;
+        let packet = door::await_packet(&mut self.link, Instant::now() + READY_TIMEOUT)?;
         match launch_message(&packet)? {
             Launch::Ready { .. } => Ok(()),
             Launch::Failed { kind, line } => Err(FleetError::reported(kind, &line)),

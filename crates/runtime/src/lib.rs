@@ -19,6 +19,7 @@
 mod admission;
 mod bell;
 mod cell;
+mod clients;
 mod clock;
 mod connection;
 pub mod door;
@@ -35,11 +36,13 @@ mod place;
 mod pool_blocks;
 pub mod process;
 mod recovery;
+mod silence;
 mod slot;
 mod status;
 mod supervisor;
 
 pub use admission::Admission;
+pub use clients::Clients;
 pub use connection::{ConnectOptions, Connection, InFlight};
 pub use door::{is_served, status};
 pub use error::{ErrorKind, FleetError};
