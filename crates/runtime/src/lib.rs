@@ -53,4 +53,4 @@ pub use note::note;
 pub use offline::{OfflinePool, Purpose};
 pub use pool_blocks::Blocks;
 pub use slot::Slot;
-pub use status::{CellStatus, ClientStatus, FleetStatus};
+pub use status::{CellStatus, ClientStatus, FleetStatus, SILENT};
