@@ -72,6 +72,7 @@ pub fn serve(
     powers: Powers,
     ready: Option<OwnedFd>,
 ) -> Result<(), Failure> {
+    warren_runtime::raise_descriptor_limit();
     let admission = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &admission)?;
     check_powers(powers, rustix::process::geteuid().is_root(), admission.is_roots(), pool)?;

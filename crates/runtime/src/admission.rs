@@ -17,6 +17,7 @@ use crate::door;
 use crate::error::{FleetError, system};
 use crate::identity;
 use crate::launch::path_of;
+use crate::limit;
 use crate::message::{
     DOOR_VERSION, DoorReply, DoorRequest, FLIGHTS_LEN, OsBytes, welcome_descriptors,
 };
@@ -51,6 +52,9 @@ impl Admission {
     /// Asks the fleet that serves the pool.
     pub fn ask(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
         use std::os::unix::ffi::OsStrExt;
+        if options.front {
+            limit::require(|| format!("{}: a mount", pool.display()), limit::of_front())?;
+        }
         let request = DoorRequest::Enter {
             version: DOOR_VERSION,
             front: options.front,

@@ -50,6 +50,10 @@ pub enum FleetError {
     CellCount(u16),
     #[error("{}: its fleet does not admit this user; its owner can, with --clients", .0.display())]
     NotAdmitted(PathBuf),
+    #[error(
+        "{what} needs {needed} descriptors, and {limit} are allowed; raise the limit (ulimit -n {needed})"
+    )]
+    FewDescriptors { what: String, needed: u64, limit: u64 },
     #[error("{}: its fleet does not answer within {seconds} s: {what}", .pool.display())]
     Silent { pool: PathBuf, seconds: u64, what: String },
     #[error("the fleet refused: {0}; see `warren status`")]

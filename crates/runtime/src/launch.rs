@@ -14,6 +14,7 @@ use crate::clients::Clients;
 use crate::door;
 use crate::error::{FleetError, system};
 use crate::keeper::{keep, pool_name};
+use crate::limit;
 use crate::link::{Link, Packet, Received, Wait};
 use crate::message::{FleetPlan, Launch, OsBytes};
 use crate::process::{self, ROLE_CELL, ROLE_KEEPER, ROLE_SUPERVISOR, Tie, role_args};
@@ -49,6 +50,8 @@ impl ServeOptions {
         if self.cells == 0 || usize::from(self.cells) > CELLS_MAX {
             return Err(FleetError::CellCount(self.cells));
         }
+        let fleet = || format!("{}: a fleet of {} cells", self.pool.display(), self.cells);
+        limit::require(fleet, limit::of_fleet(usize::from(self.cells)))?;
         let pool = fs::canonicalize(&self.pool).map_err(|e| FleetError::opening(&self.pool, &e))?;
         Ok(FleetPlan {
             pool: pool.into_os_string().into_vec().into(),

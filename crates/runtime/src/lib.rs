@@ -7,6 +7,7 @@
 //! cell        drives `warren_cell`; one event loop a process
 //! admission   a place in a fleet           connection  its use      slot  one request on its way
 //! link        packets with descriptors    message  what is in them
+//! confine     what a cell gives up             limit  how many descriptors there must be
 //! place       where a pool's door is      door  asking there
 //! recovery    replays a pool's logs       offline  a pool that is checked or repaired
 //! ```
@@ -21,12 +22,14 @@ mod bell;
 mod cell;
 mod clients;
 mod clock;
+mod confine;
 mod connection;
 pub mod door;
 mod error;
 mod identity;
 mod keeper;
 mod launch;
+mod limit;
 pub mod link;
 mod message;
 mod note;
@@ -49,6 +52,7 @@ pub use error::{ErrorKind, FleetError};
 pub use launch::{
     CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet,
 };
+pub use limit::raise as raise_descriptor_limit;
 pub use note::note;
 pub use offline::{OfflinePool, Purpose};
 pub use pool_blocks::Blocks;
