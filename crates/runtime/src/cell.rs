@@ -30,6 +30,7 @@ use warren_shm::{
 };
 
 use crate::clock::{self, Clocks};
+use crate::confine::confine;
 use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
@@ -169,6 +170,8 @@ impl CellLoop {
             _pool: pool,
         };
         cell.vitals.set_spinners(1);
+        // Before it takes anything from clients or peers. All that it needs it has, or is sent.
+        confine()?;
         cell.hear_beginning()?;
         cell.carry_out(effects)?;
         Ok(cell)

@@ -35,6 +35,7 @@ use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
 use crate::clock;
 use crate::error::{FleetError, system};
+use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{
     DoorReply, FleetPlan, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
@@ -111,7 +112,7 @@ pub(crate) fn main() -> Result<(), FleetError> {
         }
         _ => return Err(keeper_died()),
     };
-    descriptors::raise_limit();
+    limit::raise();
     let mut keeper = Outbox::new(link);
     let ended = process::guarded(|| match first {
         FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(Shell::serve),

@@ -56,7 +56,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         |cell| CellConfig::frames_total(frames_of_a_cell(&plan), log_area(&ledger, cell, &plan));
     let memory = FleetMemory::create(map, frames)?;
     let reserve = Reserve::of(usize::from(plan.cells));
-    let visitors = Visitors::open(PoolId::of(&path)?, reserve)?;
+    let visitors = Visitors::open(PoolId::of(&path)?, plan.clients, reserve)?;
     let mut mailboxes = Mailboxes::open(plan.cells)?;
     let (mut cells, mut next_token) = (Vec::new(), 0);
     let mut starter = Starter {

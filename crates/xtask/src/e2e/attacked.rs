@@ -32,7 +32,10 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
         tally.case(&format!("hostile_client ({cells} cells)"), || {
             // A mount's processes may outlive the command that has ended it for a moment.
             await_no_survivors()?;
-            let fleet = Fleet::start(ground, &format!("hostile-{cells}"), "4G", cells)?;
+            // It is let in: what it can do then is what is tested.
+            let options = ["--clients", "all"];
+            let fleet =
+                Fleet::start_with(ground, &format!("hostile-{cells}"), "4G", cells, &options)?;
             fleet.during(|fleet| attacked(ground, fleet))
         });
     }
