@@ -29,6 +29,11 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Hard links of an inode, as ext4's.
 pub const LINK_MAX: u32 = 65_000;
 
+/// Directories above one another, as far as the move of a directory looks for itself among those above its new
+/// place: ELOOP beyond. The shape of the whole tree stands still meanwhile, and an image or a peer may pretend any
+/// depth. A path of `PATH_MAX` bytes reaches 2048.
+pub const DEPTH_MAX: u32 = 1 << 16;
+
 /// Cells of a fleet: one bit each in a 64-bit set, twice the cores of the largest machine we tune for.
 pub const CELLS_MAX: usize = 64;
 

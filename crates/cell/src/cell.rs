@@ -147,6 +147,8 @@ pub struct Cell {
     pub(crate) plant: Option<Plant>,
     /// Changes whose leases are revoked with the next event, by a plant.
     pub(crate) late: Vec<(Vec<Change>, Option<ClientId>)>,
+    /// For [`Self::steps_up`].
+    pub(crate) steps_up: u64,
     map_version: MapVersion,
     epoch: Epoch,
     /// Shards that are not open yet.
@@ -204,6 +206,7 @@ impl Cell {
             total_blocks: config.total_blocks,
             plant: config.plant,
             late: Vec::new(),
+            steps_up: 0,
             map: config.map,
             map_version: config.map_version,
             epoch: config.epoch,
@@ -236,6 +239,7 @@ impl Cell {
         self.now = now;
         let out = &mut Out { memory, effects };
         self.revoke_late(out);
+        self.tasks.wake_all(WaitKey::Turn);
         if self.replay.needs_frames() {
             self.keep_frames(out);
         }
@@ -593,6 +597,10 @@ impl Cell {
             }
             Wait::Joined(cell) => self.tasks.wait_for(WaitKey::Joined(cell), id),
             Wait::Yield => self.tasks.wake(id),
+            Wait::Turn => {
+                out.effects.push(Effect::Wake(self.now.monotonic));
+                self.tasks.wait_for(WaitKey::Turn, id);
+            }
             Wait::Remote | Wait::Peek(_) | Wait::Coarser => {
                 unreachable!("only operations on names meet other cells")
             }
@@ -754,6 +762,11 @@ impl Cell {
     /// How often each kind of affinity ran.
     pub fn affinities(&self) -> &Counters {
         self.shards.counters()
+    }
+
+    /// Steps from a directory to the one above that moves of directories have taken.
+    pub const fn steps_up(&self) -> u64 {
+        self.steps_up
     }
 
     /// Requests and messages that wait for something.

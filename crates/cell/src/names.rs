@@ -46,19 +46,23 @@ impl Cell {
         let client = from.client;
         let mut view = View::new(self, who, task.txn.as_deref());
         let planned = op::plan(&mut view, request);
-        let touched = view.into_touched();
+        let seen = view.into_seen();
+        self.steps_up += u64::from(seen.steps);
+        if let Some(txn) = task.txn.as_mut().filter(|txn| txn.holds_tree()) {
+            txn.ascents.extend(seen.ascents);
+        }
         match planned {
             Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
                 // A transaction locks and changes any shard.
                 self.begin_txn(task);
                 return Err(Stop::Wait(Wait::Coarser));
             }
-            Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser)) => {
+            Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) => {
                 return planned.map(Some);
             }
             _ => {}
         }
-        if task.txn.is_some() && !self.hold_all(id, task, touched, out)? {
+        if task.txn.is_some() && !self.hold_all(id, task, seen.touched, out)? {
             return Ok(None);
         }
         match planned {

@@ -318,6 +318,11 @@ impl Bench {
         self.cell.is_ready()
     }
 
+    /// Steps that renames made from a directory to the one above.
+    pub fn steps_up(&self) -> u64 {
+        self.cell.steps_up()
+    }
+
     pub fn admit(&mut self, client: ClientId) {
         let credentials = Credentials::default();
         let slots = u16::MAX;
@@ -365,7 +370,7 @@ impl Bench {
             }
             Effect::Report(report) => self.report(report),
             Effect::Flush { io } => Some(Event::IoDone { io, result: Ok(()) }),
-            Effect::Wake(_) => None,
+            Effect::Wake(at) => (at <= WHEN.monotonic).then_some(Event::Tick),
             Effect::Read { io, block, frames } => {
                 let mut result = Ok(());
                 for (at, frame) in (0..).zip(frames) {
