@@ -34,10 +34,6 @@ impl Ascent {
         self.at
     }
 
-    pub(crate) const fn steps(&self) -> u32 {
-        self.steps
-    }
-
     /// EIO for a circle, ELOOP beyond the limit.
     pub(crate) fn step_to(&mut self, parent: Ino) -> Result<(), Errno> {
         if parent == self.mark {
@@ -63,7 +59,7 @@ mod tests {
         let mut ascent = Ascent::new(Ino(0));
         loop {
             if let Err(errno) = ascent.step_to(Ino(up(ascent.at().0))) {
-                return (ascent.steps(), errno);
+                return (ascent.steps, errno);
             }
         }
     }

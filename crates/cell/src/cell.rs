@@ -691,7 +691,7 @@ impl Cell {
         self.clients.remove(&client);
         let handles = self.opens.handles_of(client);
         // Only those who have something to lose: clients that come and go must not fill the log.
-        if !handles.is_empty() || self.file_locks.count_of(client) > 0 {
+        if !handles.is_empty() || self.file_locks.has_any(client) {
             self.log.note(&Step::Expelled { client });
         }
         for handle in handles {
@@ -701,17 +701,16 @@ impl Cell {
             }
         }
         if self.plant != Some(Plant::KeepLocks) {
-            for ino in self.file_locks.forget_client(client) {
-                self.grant_file_locks(ino);
-            }
+            self.file_locks.forget_client(client);
+            self.grant_file_locks();
         }
         self.leases.forget_client(client);
         out.effects.push(Effect::Report(Report::Expelled { client }));
     }
 
     /// Lets requests go on whose locks can be granted now.
-    pub(crate) fn grant_file_locks(&mut self, ino: Ino) {
-        for id in self.file_locks.grant_waiting(ino) {
+    pub(crate) fn grant_file_locks(&mut self) {
+        for id in self.file_locks.grant() {
             if let Some(task) = self.tasks.get_mut(id) {
                 task.granted = true;
                 self.tasks.wake(id);
@@ -749,14 +748,16 @@ impl Cell {
     pub(crate) fn release_file_locks(
         &mut self,
         ino: Ino,
-        client: ClientId,
+        (client, uid): (ClientId, u32),
         owner: warren_proto::LockOwner,
     ) {
-        self.file_locks.release(ino, client, LockFlavour::Record, owner);
+        if !self.file_locks.release(ino, client, LockFlavour::Record, owner) {
+            return;
+        }
         let (flavour, lock, range) = (LockFlavour::Record, LockType::Unlock, ByteRange::ALL);
         let spec = LockSpec { flavour, owner, lock, range, pid: 0 };
-        self.log.note(&Step::Locked { ino, client, spec });
-        self.grant_file_locks(ino);
+        self.log.note(&Step::Locked { ino, client, spec, uid });
+        self.grant_file_locks();
     }
 
     /// How often each kind of affinity ran.

@@ -98,7 +98,10 @@ impl Cell {
     ) -> Result<Answer, Stop> {
         let client = task.client().expect("a request");
         if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
-            self.check_opens(client)?;
+            let Work::Request { who, .. } = &task.work else {
+                unreachable!("only requests are on names")
+            };
+            self.check_opens(who.uid)?;
         }
         if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
             self.ready_to_open(attr.ino, *access, task, out)?;
@@ -226,8 +229,9 @@ impl Cell {
                 self.step(Step::SetAttr { ino, attributes }, out);
             }
         }
-        let handle = self.opens.open(ino, client, access);
-        self.log.note(&Step::Opened { handle, client, access, offset: 0 });
+        let uid = who.uid;
+        let handle = self.opens.open(ino, (client, uid), access);
+        self.log.note(&Step::Opened { handle, client, access, offset: 0, uid });
         let shard = &self.shards[&ino.shard()];
         let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
         let keep_pages =

@@ -324,7 +324,12 @@ impl Bench {
     }
 
     pub fn admit(&mut self, client: ClientId) {
-        let credentials = Credentials::default();
+        self.admit_as(client, 0, false);
+    }
+
+    /// A client of a user, or a front, which may act for any.
+    pub fn admit_as(&mut self, client: ClientId, uid: u32, front: bool) {
+        let credentials = Credentials { uid, checked_by_kernel: front, ..Credentials::default() };
         let slots = u16::MAX;
         let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
         self.apply(Event::Order(admit));
@@ -522,10 +527,15 @@ impl Bench {
     }
 
     pub fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
+        self.ask_through(client, 0, request)
+    }
+
+    /// On behalf of a user, if it is a front that asks.
+    pub fn ask_through(&mut self, client: ClientId, uid: u32, request: Request) -> Option<Answer> {
         self.seq += 1;
         // Every request has a slot of its own, as some may never be answered.
         let from = SlotRef { client, slot: SlotNo(self.seq as u16) };
-        let header = RequestHeader { seq: self.seq, payload_len: 100, ..Default::default() };
+        let header = RequestHeader { seq: self.seq, uid, payload_len: 100, ..Default::default() };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
     }
