@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use warren_base::budget::may_take;
-use warren_base::limits::{LOCK_WAITERS_OF_INODE_MAX, LOCKS_OF_INODE_MAX};
+use warren_base::limits::{LOCK_WAITERS_MAX, LOCK_WAITERS_OF_INODE_MAX, LOCKS_OF_INODE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 
@@ -311,7 +311,10 @@ impl<T: Copy + Ord> FileLocks<T> {
     fn await_turn(&mut self, ino: Ino, waiter: Waiter<T>) -> Result<(), Errno> {
         let file = self.files.entry(ino).or_insert_with(File::new);
         let (own, all) = (file.counts.of(waiter.uid).waiting, file.counts.all.waiting);
-        if !may_take(waiter.uid, own, all, LOCK_WAITERS_OF_INODE_MAX) {
+        let of_cell = (self.counts.of(waiter.uid).waiting, self.counts.all.waiting);
+        if !may_take(waiter.uid, own, all, LOCK_WAITERS_OF_INODE_MAX)
+            || !may_take(waiter.uid, of_cell.0, of_cell.1, LOCK_WAITERS_MAX)
+        {
             return Err(Errno::ENOLCK);
         }
         self.arrivals += 1;
