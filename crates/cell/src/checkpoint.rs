@@ -176,8 +176,9 @@ impl Cell {
             client: file.client,
             access: file.access,
             offset: file.offset,
+            uid: file.uid,
         };
-        let locked = |(ino, client, spec)| Step::Locked { ino, client, spec };
+        let locked = |(ino, client, spec, uid)| Step::Locked { ino, client, spec, uid };
         let opens = self.opens.all();
         let session = opens.iter().map(opened).chain(self.file_locks.all().map(locked));
         let session: Vec<Step> = session.collect();
