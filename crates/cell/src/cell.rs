@@ -526,8 +526,7 @@ impl Cell {
             (Work::Fix, Err(errno)) => self.fix_failed(*errno, out),
             (Work::OpenShard { shard }, Err(errno)) => self.broken(*shard, *errno, out),
             (Work::Replay, Err(errno)) => self.broken_log(*errno, out),
-            // A peer's nonsense.
-            (Work::Commit { .. }, Err(Errno::EPROTO)) => {}
+            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => Self::suspect(*from, out),
             // Decided elsewhere and impossible here: nobody may build on half of it.
             (Work::Commit { changes, .. } | Work::Again { changes, .. }, Err(errno)) => {
                 let shard = changes.first().map(Change::shard);

@@ -7,7 +7,7 @@
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Errno, Instant, Lsn, SlotNo, Timestamp};
-use warren_proto::control::{Order, Report};
+use warren_proto::control::{Order, Report, Suspicion};
 use warren_proto::{Answer, PeerReply, PeerRequest, Request, RequestHeader, Wire};
 
 /// A slot of a client: where a request came from and its reply goes.
@@ -83,6 +83,12 @@ pub enum Effect {
         message: PeerMessage,
     },
     Report(Report),
+    /// The peer has sent what no honest one does, which changed nothing here. Take in no more of it, send it nothing
+    /// more, and report it with the epoch of its link ([`Report::Suspect`]).
+    Suspect {
+        cell: CellId,
+        why: Suspicion,
+    },
     /// Read blocks `block..` into the frames, one after the other.
     Read {
         io: IoId,

@@ -246,13 +246,14 @@ impl CellLoop {
             self.count_busy(now.monotonic);
             self.show_gauges();
         }
-        worked |= self.peers.flush()?;
+        worked |= self.peers.flush();
+        worked |= self.report_suspicions()?;
         Ok(worked)
     }
 
     /// Takes in what has come, a bounded amount; says whether a message was dropped.
     fn gather(&mut self, now: Instant) -> Result<bool, FleetError> {
-        let mut dropped = self.gather_messages(Lane::Reply)?;
+        let mut dropped = self.gather_messages(Lane::Reply);
         self.disk.poll()?;
         while self.intake.takes_completions()
             && let Some(done) = self.disk.finished()
@@ -266,7 +267,7 @@ impl CellLoop {
             self.wake = None;
             self.intake.push_completion(Completion::Timer);
         }
-        dropped |= self.gather_messages(Lane::Request)?;
+        dropped |= self.gather_messages(Lane::Request);
         if self.ready {
             let intake = &mut self.intake;
             self.memory.offer(|slot| intake.push_client(slot));
@@ -274,7 +275,7 @@ impl CellLoop {
         Ok(dropped)
     }
 
-    fn gather_messages(&mut self, lane: Lane) -> Result<bool, FleetError> {
+    fn gather_messages(&mut self, lane: Lane) -> bool {
         let mut dropped = false;
         for from in self.peers.others() {
             for _ in 0..MESSAGES_A_TURN {
@@ -283,9 +284,9 @@ impl CellLoop {
                     Lane::Request => self.intake.takes_peers(),
                 };
                 if !takes {
-                    return Ok(dropped);
+                    return dropped;
                 }
-                match (self.peers.receive(from, lane)?, lane) {
+                match (self.peers.receive(from, lane), lane) {
                     (peers::Received::Nothing, _) => break,
                     (peers::Received::Dropped, _) => dropped = true,
                     (peers::Received::Message(message), Lane::Reply) => {
@@ -297,12 +298,17 @@ impl CellLoop {
                 }
             }
         }
-        Ok(dropped)
+        dropped
     }
 
     fn perform(&mut self, now: Clock, work: Work) -> Result<(), FleetError> {
         let event = match work {
             Next::Client(work) => return self.serve(now, work),
+            Next::Reply(Completion::Peer { from, .. }) | Next::Peer((from, _))
+                if self.peers.is_suspect(from) =>
+            {
+                return Ok(());
+            }
             Next::Reply(Completion::Peer { from, message }) | Next::Peer((from, message)) => {
                 self.vitals.add(Counter::PeerMessages, 1);
                 Event::Peer { from, message }
@@ -420,6 +426,7 @@ impl CellLoop {
                 self.memory.reply(to, seq, header, &self.body);
             }
             Effect::Send { to, message } => self.peers.send(to, &message)?,
+            Effect::Suspect { cell, why } => self.peers.suspect(cell, why),
             Effect::Report(report) => self.report(report)?,
             Effect::Read { io, block, frames } => {
                 self.vitals.add(Counter::BlocksRead, frames.len() as u64);
@@ -443,6 +450,20 @@ impl CellLoop {
             Effect::Wake(at) => self.wake = Some(at),
         }
         Ok(())
+    }
+
+    /// Reports peers that have become suspect; says whether there were any.
+    fn report_suspicions(&mut self) -> Result<bool, FleetError> {
+        let mut any = false;
+        while let Some(suspicion) = self.peers.take_suspicion() {
+            if let Report::Suspect { cell: peer, epoch, why } = suspicion {
+                let cell = self.cell;
+                note(format_args!("/cell/{cell}/inbox: cell {peer} (epoch {epoch}) wrote {why}"));
+            }
+            self.report(suspicion)?;
+            any = true;
+        }
+        Ok(any)
     }
 
     fn report(&mut self, report: Report) -> Result<(), FleetError> {
@@ -512,13 +533,13 @@ impl CellLoop {
         for lane in [Lane::Reply, Lane::Request] {
             loop {
                 match self.peers.receive(lost, lane) {
-                    Ok(peers::Received::Message(message)) => {
+                    peers::Received::Message(message) => {
                         self.vitals.add(Counter::PeerMessages, 1);
                         self.apply(now, Event::Peer { from: lost, message })?;
                     }
-                    Ok(peers::Received::Dropped) => {}
-                    // Whatever stands behind nonsense, nobody will ever make sense of it.
-                    Ok(peers::Received::Nothing) | Err(_) => break,
+                    peers::Received::Dropped => {}
+                    // What lies behind a damaged record is void.
+                    peers::Received::Nothing => break,
                 }
             }
         }

@@ -314,6 +314,7 @@ impl Shell<'_> {
             }
             Effect::Flush { io } => {
                 let result = self.memory.judge_flush(self.pool.flush());
+                self.end_bad_vitals();
                 self.pending.push_back(Event::IoDone { io, result });
             }
             Effect::Wake(at) => self.wake = Some(at),
@@ -333,6 +334,7 @@ impl Shell<'_> {
                 self.visitors.forget(client);
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
+            Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
             Effect::Exit(result) => self.ended = Some(result),
         }
         Ok(())

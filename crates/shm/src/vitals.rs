@@ -6,7 +6,7 @@
 //!   4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
 //!   4224     u32 spinners    threads of the cell that are awake: each takes a core, for work or to spin
 //!   4288     u64 counters    one a [`Counter`]
-//!   4544     u64 lost        flushes of the device that failed
+//!   4544     u64 lost        flushes of the device that failed, checked (0: none yet)
 //! ```
 //!
 //! Order of parking: `parked` = 1, full fence, look once more at every bell and ring, sleep,
@@ -15,7 +15,9 @@
 //!
 //! The counters are hints for the balancer: they decide nothing that must be right. `lost` does: what a device
 //! has lost with one cell's flush may be another's, and only who asked for the flush is told. A successor goes on
-//! counting.
+//! counting. So that a stray store does not look like a lost flush, the word holds the count in its lower half and its
+//! complement in the upper one; a word that does not is no count, and makes the cell suspect. Readers take only a
+//! count that has grown for news, because a successor that finds no count begins at zero.
 //!
 //! [`WakeFd`]: crate::WakeFd
 
@@ -96,6 +98,20 @@ const _: () = {
     assert!(LOST_FLUSHES + LINE <= VITALS_LEN);
 };
 
+/// A count as it stands in memory.
+const fn checked(count: u32) -> u64 {
+    (!count as u64) << 32 | count as u64
+}
+
+/// The count, if the word can be one. Fresh memory is none yet.
+const fn count_of(word: u64) -> Option<u64> {
+    match word as u32 {
+        _ if word == 0 => Some(0),
+        count if word == checked(count) => Some(count as u64),
+        _ => None,
+    }
+}
+
 /// The cell's side.
 pub struct VitalsWriter<W = WriteMap> {
     memory: W,
@@ -109,6 +125,9 @@ impl<W: Store> VitalsWriter<W> {
         }
         memory.store32(PARKED, 0, Relaxed);
         memory.store32(SPINNERS, 0, Relaxed);
+        if count_of(memory.load64(LOST_FLUSHES, Relaxed)).is_none() {
+            memory.store64(LOST_FLUSHES, checked(0), Relaxed);
+        }
         stamp(&memory, SegmentKind::Vitals, 0, u32::from(cell.0), epoch.0);
         Ok(Self { memory })
     }
@@ -142,7 +161,9 @@ impl<W: Store> VitalsWriter<W> {
 
     /// A flush has failed. Everybody sees it before anything that this cell does about it.
     pub fn lose_flush(&self) {
-        self.memory.add64(LOST_FLUSHES, 1);
+        // Nobody else writes the word.
+        let lost = count_of(self.memory.load64(LOST_FLUSHES, Relaxed)).unwrap_or(0) as u32;
+        self.memory.store64(LOST_FLUSHES, checked(lost.saturating_add(1)), Release);
         W::fence();
     }
 }
@@ -183,9 +204,9 @@ impl<R: Load> VitalsReader<R> {
         self.memory.load64(counter.at(), Relaxed)
     }
 
-    /// Flushes of the cell, and of its predecessors, that have failed.
-    pub fn lost_flushes(&self) -> u64 {
-        self.memory.load64(LOST_FLUSHES, Acquire)
+    /// Flushes of the cell, and of its predecessors, that have failed. `None`: the cell has written what is no count.
+    pub fn lost_flushes(&self) -> Option<u64> {
+        count_of(self.memory.load64(LOST_FLUSHES, Acquire))
     }
 
     /// Whether the cell must be woken to see what was just posted (bell or tail).
@@ -219,9 +240,30 @@ mod tests {
         for (i, counter) in Counter::ALL.into_iter().enumerate() {
             assert_eq!(reader.counter(counter), 101 + i as u64, "{counter:?}");
         }
-        assert_eq!(reader.lost_flushes(), 1);
+        assert_eq!(reader.lost_flushes(), Some(1));
         VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(9)).unwrap().lose_flush();
-        assert_eq!(reader.lost_flushes(), 2, "a successor goes on counting");
+        assert_eq!(reader.lost_flushes(), Some(2), "a successor goes on counting");
+    }
+
+    #[test]
+    fn no_flipped_bit_looks_like_a_lost_flush() {
+        let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
+        let reader = VitalsReader::new(map_read_only(segment.fd()).unwrap()).unwrap();
+        let writer = VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(1)).unwrap();
+        assert_eq!(reader.lost_flushes(), Some(0));
+        for lost in 0..3 {
+            let word = segment.map().load64(LOST_FLUSHES, Relaxed);
+            for bit in 0..64 {
+                segment.map().store64(LOST_FLUSHES, word ^ 1 << bit, Relaxed);
+                assert_eq!(reader.lost_flushes(), None, "bit {bit} of {lost}");
+            }
+            segment.map().store64(LOST_FLUSHES, word, Relaxed);
+            writer.lose_flush();
+            assert_eq!(reader.lost_flushes(), Some(lost + 1));
+        }
+        segment.map().store64(LOST_FLUSHES, 7, Relaxed);
+        VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(2)).unwrap();
+        assert_eq!(reader.lost_flushes(), Some(0), "a successor begins anew");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, ShardId};
-use warren_proto::control::{Order, Report};
+use warren_proto::control::{Order, Report, Suspicion};
 use warren_proto::{Credentials, Wire};
 
 /// Names an I/O of the supervisor until it is done. Never reused.
@@ -106,8 +106,34 @@ pub enum Effect {
         cell: CellId,
         epoch: Epoch,
     },
+    /// End this process of the cell, if it is not gone already. Its exit notice follows.
+    Kill {
+        cell: CellId,
+        epoch: Epoch,
+        verdict: Verdict,
+    },
     /// Nothing is left to do. After this the supervisor does nothing any more.
     Exit(Result<(), Failure>),
+}
+
+/// Why a cell is ended that has not ended by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum Verdict {
+    /// A peer takes it for faulty.
+    Accused { by: CellId, why: Suspicion },
+    /// It takes a peer for faulty, and not for the first time.
+    AccusesAgain { of: CellId, why: Suspicion },
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accused { by, why } => write!(f, "was killed because cell {by} met {why}"),
+            Self::AccusesAgain { of, why } => {
+                write!(f, "was killed because it accused another cell, now cell {of} of {why}")
+            }
+        }
+    }
 }
 
 /// Why the fleet ended otherwise than asked.
@@ -133,6 +159,8 @@ pub enum Failure {
     CellHangs { cell: CellId },
     /// Logs that are replayed claim a chunk that was taken.
     BrokenLogs { chunk: u64 },
+    /// Cells cannot make sense of each other, again and again.
+    Alarms { by: CellId, of: CellId, alarms: u32, why: Suspicion },
 }
 
 impl fmt::Display for Failure {
@@ -163,6 +191,11 @@ impl fmt::Display for Failure {
             Self::BrokenLogs { chunk } => {
                 write!(f, "the logs claim chunk {chunk}, which was taken before; run fsck")
             }
+            Self::Alarms { by, of, alarms, why } => write!(
+                f,
+                "cells damage what they send each other, {alarms} times within a minute (the last: \
+                 cell {by} met {why} of cell {of}); check the machine's memory"
+            ),
         }
     }
 }

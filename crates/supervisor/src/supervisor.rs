@@ -23,6 +23,7 @@ use warren_proto::Wire;
 use warren_proto::control::{Order, Report, Written};
 
 use crate::admission::{Admission, send};
+use crate::alarm::Alarms;
 use crate::barrier::Barrier;
 use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
 use crate::fleet::{CellState, Fleet};
@@ -87,6 +88,7 @@ pub struct Supervisor {
     owners: Vec<CellId>,
     pub(crate) admission: Admission,
     pub(crate) losses: Losses,
+    pub(crate) alarms: Alarms,
     pub(crate) barrier: Barrier,
     pub(crate) recorder: Recorder,
     pub(crate) stage: Stage,
@@ -125,6 +127,7 @@ impl Supervisor {
             map_version,
             owners,
             losses: Losses::new(epochs.len()),
+            alarms: Alarms::default(),
             admission: Admission::default(),
             barrier: Barrier::new(ledger.superblock().generation),
             recorder: Recorder::new(ledger),
@@ -223,6 +226,9 @@ impl Supervisor {
             }
             Report::BrokenLog { errno, .. } => {
                 self.fail(Failure::BrokenLog { cell: from, errno }, turn);
+            }
+            Report::Suspect { cell, epoch: of, why } => {
+                self.suspected((from, epoch), (cell, of), why, turn);
             }
             Report::Stopped { .. } if matches!(self.stage, Stage::Closing { .. }) => {
                 self.fleet.set(from, CellState::Stopped);

@@ -171,9 +171,15 @@ impl FleetMemory {
         if result.is_err() {
             self.published.lose_flush();
         }
-        let of_cells = self.cells.iter().map(|cell| cell.vitals.lost_flushes());
-        let lost: u64 = of_cells.sum::<u64>() + self.published.lost_flushes();
-        result.and(if lost > 0 { Err(Errno::EIO) } else { Ok(()) })
+        let of_cells = self.cells.iter().filter_map(|cell| cell.vitals.lost_flushes());
+        let is_lost = self.published.lost_flushes() > 0 || of_cells.max() > Some(0);
+        result.and(if is_lost { Err(Errno::EIO) } else { Ok(()) })
+    }
+
+    /// Cells whose vitals cannot be: they say nothing of flushes.
+    pub fn have_bad_vitals(&self) -> impl Iterator<Item = CellId> {
+        let cells = (0..).map(CellId).zip(&self.cells);
+        cells.filter(|(_, memory)| memory.vitals.lost_flushes().is_none()).map(|(cell, _)| cell)
     }
 
     fn cell(&self, cell: CellId) -> &CellMemory {

@@ -9,6 +9,8 @@
 //! Invariant: a process of a cell is asked for only when the one before has been reaped, so nobody else
 //! maps the frames. What that one had given the kernel, the successor waits for itself.
 
+use std::fmt;
+
 use warren_base::{CellId, Epoch};
 use warren_proto::Wire;
 use warren_supervisor::Event;
@@ -49,6 +51,25 @@ impl Shell<'_> {
         let epoch = post.epoch;
         self.mailboxes.leave(cell);
         self.apply(Event::CellExited { cell, epoch })
+    }
+
+    /// Ends this process of a cell, which still speaks, unless it is gone already.
+    pub(super) fn condemn(&mut self, cell: CellId, epoch: Epoch, verdict: impl fmt::Display) {
+        let post = &mut self.cells[usize::from(cell.0)];
+        if post.epoch == epoch && post.alive {
+            let line = format!("it {verdict}");
+            post.last_words = Some(FleetError::reported(ErrorKind::Other, line.as_bytes()));
+            self.kill(cell);
+        }
+    }
+
+    /// Ends cells that have written what cannot be where failed flushes are counted.
+    pub(super) fn end_bad_vitals(&mut self) {
+        let bad: Vec<CellId> = self.memory.have_bad_vitals().collect();
+        for cell in bad {
+            let epoch = self.cells[usize::from(cell.0)].epoch;
+            self.condemn(cell, epoch, "was killed because its vitals cannot be");
+        }
     }
 
     /// Ends a cell with which there is no speaking. Its exit notice follows.
