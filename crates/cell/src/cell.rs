@@ -362,10 +362,8 @@ impl Cell {
             Order::Found { runs } => self.take_found(&runs, out),
             Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, out),
             Order::Joined { cell, .. } => self.peer_joined(cell, out),
-            Order::Stop => {
-                let cell = self.id;
-                out.effects.push(Effect::Report(Report::Stopped { cell }));
-            }
+            Order::Stop => self.report_stopped(out),
+            Order::Save => drop(self.start(Task::new(Work::Save))),
         }
     }
 
@@ -501,6 +499,7 @@ impl Cell {
             Work::Replay => self.run_replay(out).map(|()| None),
             Work::Reap { ino } => self.reap(*ino, task, out).map(|()| None),
             Work::Fix => self.fix(out).map(|()| None),
+            Work::Save => self.save(out).map(|()| None),
             Work::OpenShard { shard } => self.open_shard(*shard, out).map(|()| None),
         }
     }
@@ -524,6 +523,7 @@ impl Cell {
                 self.send_reply(*from, refused, out);
             }
             (Work::Fix, Err(errno)) => self.fix_failed(*errno, out),
+            (Work::Save, Err(_)) => self.report_stopped(out),
             (Work::OpenShard { shard }, Err(errno)) => self.broken(*shard, *errno, out),
             (Work::Replay, Err(errno)) => self.broken_log(*errno, out),
             (Work::Commit { from, .. }, Err(Errno::EPROTO)) => Self::suspect(*from, out),

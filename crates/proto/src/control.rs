@@ -46,6 +46,9 @@ pub enum Order {
     Joined { cell: CellId, epoch: Epoch },
     /// After the last checkpoint: answer what waits and end.
     Stop,
+    /// The fleet ends, and no checkpoint comes: take no more requests, write what is not on the device to it, file data
+    /// and the log, and end.
+    Save,
 }
 
 /// What a cell wrote for a checkpoint and the supervisor must record.

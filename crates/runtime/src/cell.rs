@@ -516,6 +516,8 @@ impl CellLoop {
                 self.memory.admit(client, slots, fds)?;
             }
             Order::Expel { client } => self.memory.silence(client),
+            // What is answered from now on might not be written any more.
+            Order::Save => self.ready = false,
             Order::Lost { cell, .. } => self.hear_last_of(now, cell)?,
             Order::Joined { cell, .. } => self.peers.joined(cell),
             _ => {}

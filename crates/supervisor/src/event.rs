@@ -37,10 +37,12 @@ pub enum Event {
         epoch: Epoch,
         report: Report,
     },
-    /// The process of the cell is gone (exit notice).
+    /// The process of the cell is gone (exit notice), or could not be started. `by_itself`: of something in it, not because
+    /// it was killed or the machine had no room for it.
     CellExited {
         cell: CellId,
         epoch: Epoch,
+        by_itself: bool,
     },
     Connect {
         connection: ConnectionNo,
@@ -141,7 +143,7 @@ impl fmt::Display for Verdict {
 pub enum Failure {
     /// A cell ended that nobody had told to.
     CellExited { cell: CellId, epoch: Epoch },
-    /// Of a cell's successors so many ended in a row before they served.
+    /// Of a cell's processes so many ended in a row, each before it had served for a while.
     NoSuccessor { cell: CellId, tries: u32 },
     /// What the device holds of a shard cannot be read.
     BrokenShard { shard: ShardId, errno: Errno },
@@ -170,7 +172,7 @@ impl fmt::Display for Failure {
                 write!(f, "cell {cell} (epoch {epoch}) ended unexpectedly")
             }
             Self::NoSuccessor { cell, tries } => {
-                write!(f, "cell {cell} cannot be started again, which was tried {tries} times")
+                write!(f, "cell {cell} cannot go on: {tries} of its processes ended in a row")
             }
             Self::BrokenShard { shard, errno } => {
                 write!(f, "shard {shard} cannot be served: {errno}; run fsck")

@@ -305,10 +305,10 @@ impl Shell<'_> {
         let gone = |post: &&CellPost| !post.exited && post.token != NOBODY && !is_there(post.token);
         let gone: Vec<u32> = self.cells.iter().filter(gone).map(|post| post.token).collect();
         for token in gone {
-            self.cell_exited(token, "while there was no supervisor")?;
+            self.cell_exited(token, "while there was no supervisor", Ended::Unknown)?;
         }
         for (cell, epoch) in self.failed_starts() {
-            self.apply(Event::CellExited { cell, epoch })?;
+            self.apply(Event::CellExited { cell, epoch, by_itself: false })?;
         }
         self.bury()?;
         let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();

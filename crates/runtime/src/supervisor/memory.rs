@@ -16,6 +16,7 @@ use warren_supervisor::ConnectionNo;
 
 use crate::bell::Bell;
 use crate::error::{FleetError, system};
+use crate::link::retry;
 
 /// One cell's lasting memory: what its successor takes over.
 pub struct CellMemory {
@@ -136,6 +137,20 @@ impl FleetMemory {
         let CellMemory { frames, bell, vitals_segment, .. } = self.cell(cell);
         let fds = [frames.as_fd(), bell.reader(), bell.writer(), vitals_segment.fd()];
         fds.into_iter().map(copy).collect()
+    }
+
+    /// What a cell that is gone has left in its frames, from one of them on.
+    pub fn read_frames(&self, cell: CellId, first: u64, into: &mut [u8]) -> Result<(), FleetError> {
+        let (frames, mut done) = (&self.cell(cell).frames, 0);
+        while done < into.len() {
+            let at = first * BLOCK_SIZE as u64 + done as u64;
+            let read = retry(|| rustix::io::pread(frames, &mut into[done..], at));
+            match read.map_err(system("read a cell's memory"))? {
+                0 => return Err(incomplete()),
+                n => done += n,
+            }
+        }
+        Ok(())
     }
 
     /// Beside a `CellStart`, behind the device.

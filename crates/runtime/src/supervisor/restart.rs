@@ -15,6 +15,7 @@ use warren_base::{CellId, Epoch};
 use warren_proto::Wire;
 use warren_supervisor::Event;
 
+use super::post::Ended;
 use super::start::{Beginning, Starter};
 use super::{FIRST_EPOCH, Shell};
 use crate::clock;
@@ -33,11 +34,16 @@ impl Shell<'_> {
             return Err(error);
         }
         post.last_words = Some(error);
-        self.cell_exited(token, "")
+        self.cell_exited(token, "", Ended::FromOutside)
     }
 
     /// A cell's process has been reaped. `how` it ended says why, if it did not say so itself.
-    pub(super) fn cell_exited(&mut self, token: u32, how: &str) -> Result<(), FleetError> {
+    pub(super) fn cell_exited(
+        &mut self,
+        token: u32,
+        how: &str,
+        ended: Ended,
+    ) -> Result<(), FleetError> {
         let is_it = |post: &super::CellPost| post.token == token && !post.exited;
         let Some(at) = self.cells.iter().position(is_it) else { return Ok(()) };
         let cell = CellId(at as u16);
@@ -46,11 +52,12 @@ impl Shell<'_> {
         let post = &mut self.cells[at];
         post.last_words
             .get_or_insert_with(|| FleetError::reported(ErrorKind::Other, how.as_bytes()));
-        (post.alive, post.exited) = (false, true);
+        (post.alive, post.exited, post.ended) = (false, true, ended);
         post.pauses.begin(clock::monotonic());
         let epoch = post.epoch;
         self.mailboxes.leave(cell);
-        self.apply(Event::CellExited { cell, epoch })
+        let by_itself = ended == Ended::ByItself;
+        self.apply(Event::CellExited { cell, epoch, by_itself })
     }
 
     /// Ends this process of a cell, which still speaks, unless it is gone already.
@@ -94,9 +101,9 @@ impl Shell<'_> {
         if let Err(error) = self.start_successor(cell, epoch) {
             let post = &mut self.cells[usize::from(cell.0)];
             post.epoch = epoch;
-            post.last_words = Some(error);
+            (post.last_words, post.ended) = (Some(error), Ended::FromOutside);
             self.mailboxes.leave(cell);
-            self.pending.push_back(Event::CellExited { cell, epoch });
+            self.pending.push_back(Event::CellExited { cell, epoch, by_itself: false });
         } else if self.link_successor(cell).is_err() {
             self.kill(cell);
         } else {

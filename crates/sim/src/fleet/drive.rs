@@ -77,7 +77,7 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         }
         Happening::CellIo { cell, epoch, io } => cell_io_done(world, cell, epoch, io),
         Happening::Exited { cell, epoch } => {
-            tell_supervisor(world, Heard::CellExited { cell, epoch });
+            tell_supervisor(world, Heard::CellExited { cell, epoch, by_itself: false });
         }
         Happening::Start { cell } => start_successor(world, cell),
         Happening::Kill { cell, epoch } => {
