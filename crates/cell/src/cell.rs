@@ -241,6 +241,7 @@ impl Cell {
         }
         match event {
             Event::Request { from, header, request } => self.request(from, header, request, out),
+            Event::Refuse { from, header } => self.refuse_request(from, header, out),
             Event::Peer { from, message } => self.peer(from, message, out),
             Event::Order(order) => self.order(order, out),
             Event::IoDone { io, result } => self.io_done(io, result, out),
@@ -302,21 +303,47 @@ impl Cell {
         request: Request,
         out: &mut Out<'_, M>,
     ) {
+        let Some(who) = self.asks(from, &header, out) else { return };
+        let id = self.tasks.new_id();
+        self.run(id, Task::new(Work::Request { from, header, request, who }), out);
+    }
+
+    /// A request that is not executed for what came of it.
+    fn refuse_request<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        header: RequestHeader,
+        out: &mut Out<'_, M>,
+    ) {
+        if self.asks(from, &header, out).is_some() {
+            let (seq, answer) = (header.seq, Err(Errno::EIO));
+            out.effects.push(Effect::Reply { to: from, seq, answer, payload_len: 0 });
+        }
+    }
+
+    /// On whose behalf the request is to be executed, unless it is not to be. One that was executed by a predecessor is answered
+    /// from its log.
+    fn asks<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        header: &RequestHeader,
+        out: &mut Out<'_, M>,
+    ) -> Option<Arc<Credentials>> {
         let may_ask = |client: &&Client| from.slot.0 < client.slots && !client.leaving;
-        let Some(client) = self.clients.get(&from.client).filter(may_ask) else { return };
+        let client = self.clients.get(&from.client).filter(may_ask)?;
         // A slot that rings again before it was answered harms only itself.
         if self.tasks.of_slot(from).is_some() {
-            return;
+            return None;
         }
-        let who = client.act_as(&header);
+        let who = client.act_as(header);
         if let Some(answer) = self.executed(from, header.seq) {
             let seq = header.seq;
             // What was read lies in the reply's payload: it was put there before the record was made.
             let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
-            return out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
+            out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
+            return None;
         }
-        let id = self.tasks.new_id();
-        self.run(id, Task::new(Work::Request { from, header, request, who }), out);
+        Some(who)
     }
 
     fn peer<M: Memory>(&mut self, from: CellId, message: PeerMessage, out: &mut Out<'_, M>) {
@@ -374,7 +401,16 @@ impl Cell {
     }
 
     /// Runs a task until it is finished or has to wait.
-    fn run<M: Memory>(&mut self, id: TaskId, mut task: Task, out: &mut Out<'_, M>) {
+    fn run<M: Memory>(&mut self, id: TaskId, task: Task, out: &mut Out<'_, M>) {
+        let Work::Request { from, header, .. } = &task.work else {
+            return self.run_task(id, task, out);
+        };
+        out.memory.executes(Some((*from, header.seq)));
+        self.run_task(id, task, out);
+        out.memory.executes(None);
+    }
+
+    fn run_task<M: Memory>(&mut self, id: TaskId, mut task: Task, out: &mut Out<'_, M>) {
         if !task.pinned.is_empty() {
             task.pinned.drain(..).for_each(|page| self.cache.unpin(page));
             self.tasks.wake_all(WaitKey::Frames);
@@ -482,6 +518,11 @@ impl Cell {
             return Err(Stop::Wait(Wait::LogRoom));
         }
         match &task.work {
+            Work::Request { request: Request::Create { name, .. }, .. }
+                if self.plant == Some(Plant::Poison) && name.as_bytes() == Plant::POISON =>
+            {
+                panic!("a planted fault")
+            }
             Work::Request { request, .. } if crate::op::is_on_names(request) => {
                 self.run_on_names(id, task, out).map(|answer| Some((answer, 0)))
             }

@@ -52,6 +52,12 @@ pub enum Event {
         header: RequestHeader,
         request: Request,
     },
+    /// The same, of a request that has ended process after process of this cell: it is answered EIO, unless one of them has
+    /// executed it.
+    Refuse {
+        from: SlotRef,
+        header: RequestHeader,
+    },
     Peer {
         from: CellId,
         message: PeerMessage,
@@ -153,6 +159,9 @@ pub trait Memory {
 
     /// Zeroes `len` bytes at `offset` of the reply's payload lane.
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize);
+
+    /// From now on this request is executed, or none: with what a process died its successor reads there.
+    fn executes(&mut self, _request: Option<(SlotRef, u32)>) {}
 
     /// Stores into lease word `word` of the client, with release order.
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64);

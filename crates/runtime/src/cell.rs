@@ -19,14 +19,14 @@ use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX};
 use warren_base::{CellId, Epoch, Errno, Instant, ShardId};
-use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Recovery};
+use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Plant, Recovery};
 use warren_device::PoolFile;
 use warren_disk::{LogArea, RootSlot};
 use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, Wire};
 use warren_shm::{
-    Counter, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only, map_writable,
+    Counter, Culprit, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only, map_writable,
 };
 
 use crate::clock::{self, Clocks};
@@ -34,6 +34,7 @@ use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, ToCell};
+use crate::note;
 use crate::process;
 use disk::{Disk, Finished};
 use intake::{ClientWork, Completion, Intake, Work};
@@ -47,6 +48,12 @@ const ORDERS_EVERY: Duration = Duration::from_micros(50);
 /// The longest sleep: a cell whose bell was lost (by a faulty peer) is late, never stuck.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
+/// The variable that names a fault to plant.
+const PLANT: &str = "WARREN_PLANT";
+
+/// Processes that die with one request before it is refused: one or two may have been killed just then.
+const DEATHS_MAX: u32 = 3;
+
 /// Messages gathered from one peer's lane in a turn.
 const MESSAGES_A_TURN: usize = 64;
 
@@ -54,6 +61,7 @@ const MESSAGES_A_TURN: usize = 64;
 const WORK_A_TURN: usize = 64;
 
 struct CellLoop {
+    cell: CellId,
     /// Dropped first: it waits for the device, which writes to frames.
     disk: Disk,
     core: Cell,
@@ -69,6 +77,8 @@ struct CellLoop {
     orders: u64,
     spin: Spin,
     vitals: VitalsWriter,
+    /// A request that is not executed again.
+    culprit: Option<Culprit>,
     /// Beside it the supervisor counts its failed flushes. So many are known.
     map: ShardMapReader,
     lost_flushes: u64,
@@ -144,8 +154,10 @@ impl CellLoop {
         let now = clock::both();
         let core = Cell::new(config(start)?, now, &mut effects);
         let mut cell = Self {
+            cell: id,
             core,
-            memory: SharedMemory::new(frames, id, epoch),
+            memory: SharedMemory::new(frames, id, epoch).with_vitals(vitals.clone()),
+            culprit: vitals.take_culprit().filter(|it| it.deaths >= DEATHS_MAX),
             peers,
             intake: Intake::new(),
             disk,
@@ -349,6 +361,15 @@ impl CellLoop {
                 return Ok(());
             }
         };
+        let is_it = |it: &Culprit| (it.client, it.slot, it.seq) == (from.client, from.slot, header.seq);
+        if let Some(culprit) = self.culprit.take_if(|culprit| is_it(culprit)) {
+            let Culprit { client, slot, deaths, .. } = culprit;
+            let of = self.cell;
+            note(format_args!(
+                "a request of client {client} (slot {slot}) is refused: {deaths} processes of cell {of} died with it"
+            ));
+            return self.apply(now, Event::Refuse { from, header });
+        }
         match Request::from_bytes(&self.body) {
             Ok(request) if !must_end_tasks || intake::ends_tasks(&request) => {
                 self.apply(now, Event::Request { from, header, request })
@@ -615,8 +636,14 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
             recovery: if start.successor { Recovery::Process } else { Recovery::None },
         },
         generation: start.generation,
-        plant: None,
+        plant: plant(),
     })
+}
+
+/// A fault for tests of whole fleets, which no release has.
+fn plant() -> Option<Plant> {
+    let is_wanted = || std::env::var_os(PLANT).is_some_and(|plant| plant == "poison");
+    (cfg!(debug_assertions) && is_wanted()).then_some(Plant::Poison)
 }
 
 const _: () = assert!(BLOCK_SIZE == 4096, "frames and blocks are one size");

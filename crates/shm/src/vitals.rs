@@ -7,6 +7,10 @@
 //!   4224     u32 spinners    threads of the cell that are awake: each takes a core, for work or to spin
 //!   4288     u64 counters    one a [`Counter`]
 //!   4544     u64 lost        flushes of the device that failed, checked (0: none yet)
+//!   4608     u64 running     the request that is being executed: bit 63, slot << 32, client (0: none)
+//!   4616     u64 sequence    its number
+//!   4624     u64, u64        the same of the request that the last process died with, and in the upper half of the
+//!                            second how many in a row died with it
 //! ```
 //!
 //! Order of parking: `parked` = 1, full fence, look once more at every bell and ring, sleep,
@@ -23,7 +27,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use warren_base::{CellId, Epoch};
+use warren_base::{CellId, ClientId, Epoch, SlotNo};
 use warren_proto::slot::LINE;
 
 use crate::map::{ReadMap, WriteMap};
@@ -35,6 +39,10 @@ const HEARTBEAT: usize = PARKED + LINE;
 const SPINNERS: usize = HEARTBEAT + LINE;
 const COUNTERS: usize = SPINNERS + LINE;
 const LOST_FLUSHES: usize = COUNTERS + 4 * LINE;
+const RUNNING: usize = LOST_FLUSHES + LINE;
+const DIED_WITH: usize = RUNNING + 16;
+/// Of a word that names a request.
+const NAMES: u64 = 1 << 63;
 
 /// Bytes of a vitals segment.
 pub const VITALS_LEN: usize = 8192;
@@ -95,7 +103,7 @@ impl Counter {
 
 const _: () = {
     assert!(COUNTERS + Counter::ALL.len() * 8 <= LOST_FLUSHES);
-    assert!(LOST_FLUSHES + LINE <= VITALS_LEN);
+    assert!(RUNNING + LINE <= VITALS_LEN);
 };
 
 /// A count as it stands in memory.
@@ -112,7 +120,18 @@ const fn count_of(word: u64) -> Option<u64> {
     }
 }
 
+/// The request with which processes of a cell have died, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Culprit {
+    pub client: ClientId,
+    pub slot: SlotNo,
+    pub seq: u32,
+    /// How many.
+    pub deaths: u32,
+}
+
 /// The cell's side.
+#[derive(Clone)]
 pub struct VitalsWriter<W = WriteMap> {
     memory: W,
 }
@@ -157,6 +176,40 @@ impl<W: Store> VitalsWriter<W> {
 
     pub fn set(&self, counter: Counter, value: u64) {
         self.memory.store64(counter.at(), value, Relaxed);
+    }
+
+    /// From now on this request is executed. If the process dies meanwhile, its successor knows with what.
+    pub fn run(&self, client: ClientId, slot: SlotNo, seq: u32) {
+        self.memory.store64(RUNNING + 8, u64::from(seq), Relaxed);
+        let name = NAMES | u64::from(slot.0) << 32 | u64::from(client.0);
+        self.memory.store64(RUNNING, name, Release);
+    }
+
+    /// No request is executed.
+    pub fn rest(&self) {
+        self.memory.store64(RUNNING, 0, Release);
+    }
+
+    /// Of a successor, once, before it runs anything: the request with which its predecessor died, if it was executing one,
+    /// else the one with which an earlier one did.
+    pub fn take_culprit(&self) -> Option<Culprit> {
+        let load = |at| self.memory.load64(at, Relaxed);
+        let (name, seq) = (load(RUNNING), load(RUNNING + 8) & u64::from(u32::MAX));
+        let (known, counted) = (load(DIED_WITH), load(DIED_WITH + 8));
+        if name & NAMES != 0 {
+            let is_same = known == name && counted & u64::from(u32::MAX) == seq;
+            let deaths = if is_same { (counted >> 32).saturating_add(1) } else { 1 };
+            self.memory.store64(DIED_WITH, name, Relaxed);
+            self.memory.store64(DIED_WITH + 8, deaths.min(u32::MAX.into()) << 32 | seq, Relaxed);
+            self.rest();
+        }
+        let (name, counted) = (load(DIED_WITH), load(DIED_WITH + 8));
+        (name & NAMES != 0).then_some(Culprit {
+            client: ClientId(name as u32),
+            slot: SlotNo((name >> 32) as u16),
+            seq: counted as u32,
+            deaths: (counted >> 32) as u32,
+        })
     }
 
     /// A flush has failed. Everybody sees it before anything that this cell does about it.
@@ -264,6 +317,29 @@ mod tests {
         segment.map().store64(LOST_FLUSHES, 7, Relaxed);
         VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(2)).unwrap();
         assert_eq!(reader.lost_flushes(), Some(0), "a successor begins anew");
+    }
+
+    #[test]
+    fn a_request_with_which_processes_die_is_known() {
+        let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
+        let next = |epoch| {
+            VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(epoch)).unwrap()
+        };
+        let (client, slot) = (ClientId(7), SlotNo(63));
+        assert_eq!(next(1).take_culprit(), None);
+        for deaths in 1..4 {
+            let writer = next(deaths);
+            writer.run(ClientId(1), SlotNo(0), 1);
+            writer.rest();
+            writer.run(client, slot, u32::MAX);
+            let seq = u32::MAX;
+            assert_eq!(next(9).take_culprit(), Some(Culprit { client, slot, seq, deaths }));
+            // One that died with nothing forgets nothing.
+            assert_eq!(next(9).take_culprit(), Some(Culprit { client, slot, seq, deaths }));
+        }
+        next(9).run(client, slot, 5);
+        let other = next(9).take_culprit().unwrap();
+        assert_eq!((other.seq, other.deaths), (5, 1));
     }
 
     #[test]

@@ -31,7 +31,7 @@ use super::journal::{ClientNotes, Journal, Notes, PostNotes};
 use super::mailboxes::Mailboxes;
 use super::memory::{ClientMemory, FleetMemory, incomplete};
 use super::pool::{self, OpenPool};
-use super::post::{CellPost, Pauses};
+use super::post::{CellPost, Ended, Pauses};
 use super::start::FIRST_MAP;
 use super::visitors::Visitors;
 use super::{Arrival, Shell, keeper_died};
@@ -334,7 +334,8 @@ impl Shell<'_> {
     pub(super) fn bury(&mut self) -> Result<(), FleetError> {
         if self.orphans.is_empty() {
             while self.cells.iter().any(|post| post.token == NOBODY && !post.exited) {
-                self.cell_exited(NOBODY, "given up with the supervisor that started it")?;
+                let how = "given up with the supervisor that started it";
+                self.cell_exited(NOBODY, how, Ended::FromOutside)?;
             }
         }
         Ok(())

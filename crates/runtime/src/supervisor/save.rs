@@ -143,10 +143,10 @@ impl Shell<'_> {
             let filled = end.0.saturating_sub(number * BLOCK).min(BLOCK);
             bytes[filled as usize..].fill(0);
             let block = image.area.start.offset(place);
-            let doing = |errno| FleetError::Bug(format!("block {}: {errno}", block.0));
-            self.pool.read(block, &mut there).map_err(doing)?;
-            if there != *bytes {
-                self.pool.write(block, bytes).map_err(doing)?;
+            let pool = path_of(&self.plan.pool);
+            let failed = |errno| FleetError::PoolIo { pool, doing: "write a log to it", errno };
+            if self.pool.read(block, &mut there).is_err() || there != *bytes {
+                self.pool.write(block, bytes).map_err(failed)?;
                 written += 1;
             }
         }

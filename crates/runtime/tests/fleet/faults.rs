@@ -1,0 +1,178 @@
+//! Damage that one cell does, or suffers, breaks nothing but that cell.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use warren_base::{CellId, Errno, Ino};
+use warren_proto::{AccessMode, CreateFlags, NewInode, Request};
+use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
+
+use super::cells::await_successor;
+use super::ground::{Files, ROOT, Scratch, connect, memfd_of, name_of};
+use super::SERVER;
+
+/// Where the tail of requests is in a segment that a cell writes for a peer.
+const TAIL: u64 = 4096;
+/// Where failed flushes are counted in a cell's vitals.
+const LOST_FLUSHES: u64 = 4544;
+/// Where cells sleep says the vitals, and how many threads are awake.
+const SPINNERS: u64 = 4224;
+
+/// Overwrites the tail of every ring that the cell's process writes for peers.
+fn damage_tails(pid: u32) {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let memory = fs::File::options().write(true).open(format!("/proc/{pid}/mem"));
+    let Ok(memory) = memory else { return };
+    let own = maps.lines().filter(|line| line.contains("warren-peer") && line.contains(" rw-s "));
+    for line in own {
+        let (start, _) = line.split_once('-').expect("a range");
+        let start = u64::from_str_radix(start, 16).expect("an address");
+        // It may be gone by now.
+        let _ = memory.write_at(&u64::MAX.to_le_bytes(), start + TAIL);
+    }
+}
+
+fn status(pool: &Path) -> FleetStatus {
+    door::status(pool).expect("status")
+}
+
+pub fn a_damaged_record_ends_its_sender() {
+    let scratch = Scratch::formatted("damaged");
+    let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    (0..50).for_each(|n| files.make(&format!("before {n}")));
+    damage_tails(status(&scratch.pool).cells[1].pid);
+    // Cells that sleep look within a second.
+    await_successor(&scratch.pool, 1, 0);
+    (0..50).for_each(|n| drop(files.lookup(Ino::ROOT, &format!("before {n}"))));
+    (0..50).for_each(|n| files.make(&format!("after {n}")));
+    let restarts: Vec<u64> = status(&scratch.pool).cells.iter().map(|cell| cell.restarts).collect();
+    assert_eq!(restarts, [0, 1, 0]);
+    fleet.stop().expect("stop");
+}
+
+pub fn damaged_vitals_break_nothing_else() {
+    let scratch = Scratch::formatted("vitals");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    let ino = files.create(Ino::ROOT, "file", NewInode::regular(0o600)).ino;
+    let handle = files.open(ino);
+    let vitals = memfd_of(status(&scratch.pool).supervisor_pid, "warren-vitals-1");
+    vitals.write_all_at(&u32::MAX.to_le_bytes(), SPINNERS).expect("write");
+    vitals.write_all_at(&3_u64.to_le_bytes(), LOST_FLUSHES).expect("write");
+    files.write(handle, 0, b"kept");
+    files.call(&Request::Fsync { ino, data_only: false });
+    files.call(&Request::Sync);
+    await_successor(&scratch.pool, 1, 0);
+    files.write(handle, 0, b"also");
+    files.call(&Request::Fsync { ino, data_only: false });
+    let now = status(&scratch.pool);
+    assert_eq!((now.cells[0].restarts, now.checkpoints_failed, now.broken), (0, 0, None));
+    fleet.stop().expect("stop");
+}
+
+pub fn cells_that_damage_each_other_for_ever_end_the_fleet() {
+    let scratch = Scratch::formatted("for-ever");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    (0..50).for_each(|n| files.make(&format!("before {n}")));
+    let deadline = Instant::now() + Duration::from_secs(50);
+    while let Ok(status) = door::status(&scratch.pool) {
+        assert!(Instant::now() < deadline, "{status:?}");
+        if status.cells.iter().all(|cell| cell.state == "ready") {
+            damage_tails(status.cells[1].pid);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(fleet);
+    let again = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    (0..50).for_each(|n| drop(files.lookup(Ino::ROOT, &format!("before {n}"))));
+    again.stop().expect("stop");
+}
+
+/// A fleet in a process of its own, whose cells end when they make a file of a certain name.
+fn poisoned(pool: &Path) -> Child {
+    let program = std::env::current_exe().expect("this program");
+    let mut server = Command::new(program);
+    server.arg(SERVER).arg(pool).env("WARREN_PLANT", "poison").stdout(Stdio::piped());
+    let mut child = server.spawn().expect("a fleet");
+    let mut line = String::new();
+    let stdout = child.stdout.as_mut().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).expect("a word");
+    assert_eq!(line, "ready\n");
+    child
+}
+
+pub fn a_request_that_ends_every_cell_is_refused() {
+    let scratch = Scratch::formatted("poison");
+    let mut server = poisoned(&scratch.pool);
+    let mut files = Files::of(&connect(&scratch.pool));
+    files.make("before");
+    let root = connect(&scratch.pool);
+    let mut slot = root.slot().expect("slot");
+    let (new, flags) = (NewInode::regular(0o600), CreateFlags::EXCLUSIVE);
+    let access = AccessMode::READ;
+    let poison = Request::Create { dir: Ino::ROOT, name: name_of("poison"), new, flags, access };
+    assert_eq!(slot.call(ROOT, &poison, 0), Err(Errno::EIO));
+    let restarts: u64 = status(&scratch.pool).cells.iter().map(|cell| cell.restarts).sum();
+    assert_eq!(restarts, 3);
+    // All others go on.
+    files.lookup(Ino::ROOT, "before");
+    files.make("after");
+    door::stop(&scratch.pool).expect("stop");
+    assert!(server.wait().expect("its end").success());
+}
+
+/// Kills a cell's successors as they come until the fleet ends.
+fn kill_successors(pool: &Path, cell: usize) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut last = 0;
+    while let Ok(status) = door::status(pool) {
+        assert!(Instant::now() < deadline, "{status:?}");
+        let pid = status.cells[cell].pid;
+        if pid != last
+            && let Some(process) = rustix::process::Pid::from_raw(pid as i32)
+            // It may be gone already.
+            && rustix::process::kill_process(process, rustix::process::Signal::KILL).is_ok()
+        {
+            last = pid;
+        }
+    }
+}
+
+pub fn what_cells_had_answered_outlives_a_fleet_that_ends() {
+    const PAGE: usize = 4096;
+    let scratch = Scratch::formatted("answered");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    files.call(&Request::Sync);
+    // Of every cell, none of it synced.
+    (0..200).for_each(|n| files.make(&format!("directory {n}")));
+    let mut of_living = Vec::new();
+    for n in 0..200_u8 {
+        let name = format!("file {n}");
+        let ino = files.create(Ino::ROOT, &name, NewInode::regular(0o600)).ino;
+        let handle = files.open(ino);
+        files.write(handle, 0, &[n; 2 * PAGE]);
+        if files.slot.last_cell() == Some(CellId(0)) {
+            of_living.push((name, n));
+        }
+    }
+    assert!(!of_living.is_empty());
+    kill_successors(&scratch.pool, 1);
+    drop(fleet);
+    let again = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    (0..200).for_each(|n| drop(files.lookup(Ino::ROOT, &format!("directory {n}"))));
+    for (name, n) in of_living {
+        let ino = files.lookup(Ino::ROOT, &name);
+        let handle = files.open(ino);
+        assert!(files.read(handle, 0, 2 * PAGE as u32) == [n; 2 * PAGE], "{name}");
+    }
+    again.stop().expect("stop");
+}
