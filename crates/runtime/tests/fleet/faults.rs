@@ -40,6 +40,12 @@ fn status(pool: &Path) -> FleetStatus {
     door::status(pool).expect("status")
 }
 
+fn look_up(files: &mut Files, name: &str, count: u32) {
+    for n in 0..count {
+        files.lookup(Ino::ROOT, &format!("{name} {n}"));
+    }
+}
+
 pub fn a_damaged_record_ends_its_sender() {
     let scratch = Scratch::formatted("damaged");
     let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
@@ -48,7 +54,7 @@ pub fn a_damaged_record_ends_its_sender() {
     damage_tails(status(&scratch.pool).cells[1].pid);
     // Cells that sleep look within a second.
     await_successor(&scratch.pool, 1, 0);
-    (0..50).for_each(|n| drop(files.lookup(Ino::ROOT, &format!("before {n}"))));
+    look_up(&mut files, "before", 50);
     (0..50).for_each(|n| files.make(&format!("after {n}")));
     let restarts: Vec<u64> = status(&scratch.pool).cells.iter().map(|cell| cell.restarts).collect();
     assert_eq!(restarts, [0, 1, 0]);
@@ -91,7 +97,7 @@ pub fn cells_that_damage_each_other_for_ever_end_the_fleet() {
     drop(fleet);
     let again = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
-    (0..50).for_each(|n| drop(files.lookup(Ino::ROOT, &format!("before {n}"))));
+    look_up(&mut files, "before", 50);
     again.stop().expect("stop");
 }
 
@@ -128,20 +134,31 @@ pub fn a_request_that_ends_every_cell_is_refused() {
     assert!(server.wait().expect("its end").success());
 }
 
-/// Kills a cell's successors as they come until the fleet ends.
-fn kill_successors(pool: &Path, cell: usize) {
+/// Kills a cell's processes as they come, most before they serve, until the fleet ends.
+fn kill_successors(pool: &Path, cell: u16) {
+    let keeper = status(pool).keeper_pid;
+    let (children, wanted) =
+        (format!("/proc/{keeper}/task/{keeper}/children"), format!("cell\0{cell}\0"));
+    let is_it = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&wanted)
+    };
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut last = 0;
-    while let Ok(status) = door::status(pool) {
-        assert!(Instant::now() < deadline, "{status:?}");
-        let pid = status.cells[cell].pid;
-        if pid != last
-            && let Some(process) = rustix::process::Pid::from_raw(pid as i32)
-            // It may be gone already.
-            && rustix::process::kill_process(process, rustix::process::Signal::KILL).is_ok()
-        {
-            last = pid;
-        }
+    loop {
+        assert!(Instant::now() < deadline, "it goes on");
+        let pids = fs::read_to_string(&children).unwrap_or_default();
+        let pids = pids.split_whitespace().filter_map(|pid| pid.parse().ok());
+        let Some(pid) = pids.filter(|pid| *pid != last).find(is_it) else {
+            if door::status(pool).is_err() {
+                return;
+            }
+            continue;
+        };
+        last = pid;
+        // It may be gone already.
+        let process = rustix::process::Pid::from_raw(pid).expect("a number");
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
     }
 }
 
@@ -168,7 +185,7 @@ pub fn what_cells_had_answered_outlives_a_fleet_that_ends() {
     drop(fleet);
     let again = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
-    (0..200).for_each(|n| drop(files.lookup(Ino::ROOT, &format!("directory {n}"))));
+    look_up(&mut files, "directory", 200);
     for (name, n) in of_living {
         let ino = files.lookup(Ino::ROOT, &name);
         let handle = files.open(ino);
