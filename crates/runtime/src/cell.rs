@@ -26,7 +26,8 @@ use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, Wire};
 use warren_shm::{
-    Counter, Culprit, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only, map_writable,
+    Counter, Culprit, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only,
+    map_writable,
 };
 
 use crate::clock::{self, Clocks};
@@ -361,7 +362,8 @@ impl CellLoop {
                 return Ok(());
             }
         };
-        let is_it = |it: &Culprit| (it.client, it.slot, it.seq) == (from.client, from.slot, header.seq);
+        let is_it =
+            |it: &Culprit| (it.client, it.slot, it.seq) == (from.client, from.slot, header.seq);
         if let Some(culprit) = self.culprit.take_if(|culprit| is_it(culprit)) {
             let Culprit { client, slot, deaths, .. } = culprit;
             let of = self.cell;

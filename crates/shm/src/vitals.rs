@@ -322,9 +322,8 @@ mod tests {
     #[test]
     fn a_request_with_which_processes_die_is_known() {
         let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
-        let next = |epoch| {
-            VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(epoch)).unwrap()
-        };
+        let next =
+            |epoch| VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(epoch)).unwrap();
         let (client, slot) = (ClientId(7), SlotNo(63));
         assert_eq!(next(1).take_culprit(), None);
         for deaths in 1..4 {

@@ -11,8 +11,10 @@
 //! * Where successors ended by themselves, what they took over may have ended them, and would end the next start's replay as
 //!   well. It stays off the device.
 
+use std::time::Duration;
+
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Lsn};
+use warren_base::{CellId, Instant, Lsn};
 use warren_device::PoolFile;
 use warren_disk::{LogArea, RawRecord, read_record};
 use warren_proto::{Reader, Run, Step, Wire};
@@ -21,12 +23,16 @@ use warren_supervisor::{CellState, Failure};
 use super::Shell;
 use super::post::Ended;
 use super::start::{frames_of_a_cell, log_area};
+use crate::clock;
 use crate::error::FleetError;
 use crate::launch::path_of;
 use crate::note;
 use crate::pool_blocks::Blocks;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
+/// How long what dead cells have given the kernel may take to land, longer than was ever seen; and between two looks.
+const LANDING_WAIT: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Whether a fleet that ends so had served, with logs that count.
 pub(super) const fn leaves_logs(failure: Failure) -> bool {
@@ -67,9 +73,10 @@ impl Shell<'_> {
         if self.memory.judge_flush(self.pool.flush()).is_err() {
             return;
         }
+        let deadline = clock::monotonic() + LANDING_WAIT;
         let mut written = 0;
         for cell in (0..self.plan.cells).map(CellId) {
-            match self.save_log(cell) {
+            match self.save_log(cell, deadline) {
                 Ok(blocks) => written += blocks,
                 Err(error) => note(format_args!("the log of cell {cell} cannot be kept: {error}")),
             }
@@ -83,15 +90,18 @@ impl Shell<'_> {
     }
 
     /// Returns how many blocks were written.
-    fn save_log(&self, cell: CellId) -> Result<u64, FleetError> {
+    fn save_log(&self, cell: CellId, deadline: Instant) -> Result<u64, FleetError> {
         let post = &self.cells[usize::from(cell.0)];
         let has_stopped = self.core.status().cells[usize::from(cell.0)].state == CellState::Stopped;
         if !post.exited || !(has_stopped || post.ended == Ended::FromOutside) {
             return Ok(0);
         }
         let own = PoolFile::from_fd(self.pool.reopen()?, &path_of(&self.plan.pool))?;
-        if !own.try_lock_as_writer(cell.0)? {
-            return Err(FleetError::Died("a write of the cell is under way; its process".into()));
+        while !own.try_lock_as_writer(cell.0)? {
+            if clock::monotonic() >= deadline {
+                return Err(FleetError::Died("its process, which still writes,".into()));
+            }
+            std::thread::sleep(LOOK_AGAIN);
         }
         let ledger = self.core.ledger();
         let (area, logs) = (log_area(ledger, cell, &self.plan), ledger.logs());

@@ -8,12 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use warren_base::{CellId, Errno, Ino};
+use warren_device::PoolFile;
 use warren_proto::{AccessMode, CreateFlags, NewInode, Request};
 use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
 
-use super::cells::await_successor;
-use super::ground::{Files, ROOT, Scratch, connect, memfd_of, name_of};
 use super::SERVER;
+use super::cells::{await_successor, hold_writers_lock};
+use super::ground::{Files, ROOT, Scratch, connect, memfd_of, name_of};
 
 /// Where the tail of requests is in a segment that a cell writes for a peer.
 const TAIL: u64 = 4096;
@@ -134,62 +135,85 @@ pub fn a_request_that_ends_every_cell_is_refused() {
     assert!(server.wait().expect("its end").success());
 }
 
-/// Kills a cell's processes as they come, most before they serve, until the fleet ends.
-fn kill_successors(pool: &Path, cell: u16) {
-    let keeper = status(pool).keeper_pid;
-    let (children, wanted) =
-        (format!("/proc/{keeper}/task/{keeper}/children"), format!("cell\0{cell}\0"));
-    let is_it = |pid: &i32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(&wanted)
+/// The processes of a fleet's cells, by their numbers.
+fn cells_of(keeper: u32) -> Vec<(u16, i32)> {
+    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+    let children = children.unwrap_or_default();
+    let number = |pid: i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let (_, rest) = line.split_once("cell\0")?;
+        Some((rest.split_once('\0')?.0.parse().ok()?, pid))
     };
+    children.split_whitespace().filter_map(|pid| number(pid.parse().ok()?)).collect()
+}
+
+/// Kills every process of cell 1, which none can serve for the lock, until the fleet of two ends: then the other is gone.
+fn kill_successors(pool: &Path, lock: PoolFile) {
+    let keeper = status(pool).keeper_pid;
     let deadline = Instant::now() + Duration::from_secs(60);
-    let mut last = 0;
     loop {
         assert!(Instant::now() < deadline, "it goes on");
-        let pids = fs::read_to_string(&children).unwrap_or_default();
-        let pids = pids.split_whitespace().filter_map(|pid| pid.parse().ok());
-        let Some(pid) = pids.filter(|pid| *pid != last).find(is_it) else {
-            if door::status(pool).is_err() {
-                return;
-            }
-            continue;
-        };
-        last = pid;
-        // It may be gone already.
-        let process = rustix::process::Pid::from_raw(pid).expect("a number");
-        let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+        let cells = cells_of(keeper);
+        if !cells.iter().any(|(cell, _)| *cell == 0) {
+            break;
+        }
+        for (_, pid) in cells.into_iter().filter(|(cell, _)| *cell == 1) {
+            // It may be gone already.
+            let process = rustix::process::Pid::from_raw(pid).expect("a number");
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(lock);
+    while door::status(pool).is_ok() {
+        assert!(Instant::now() < deadline, "it goes on");
     }
 }
 
+/// What a cell that lives has written, though there will be no checkpoint.
 pub fn what_cells_had_answered_outlives_a_fleet_that_ends() {
     const PAGE: usize = 4096;
     let scratch = Scratch::formatted("answered");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
-    files.call(&Request::Sync);
-    // Of every cell, none of it synced.
-    (0..200).for_each(|n| files.make(&format!("directory {n}")));
     let mut of_living = Vec::new();
-    for n in 0..200_u8 {
+    for n in 0..100_u8 {
         let name = format!("file {n}");
         let ino = files.create(Ino::ROOT, &name, NewInode::regular(0o600)).ino;
         let handle = files.open(ino);
-        files.write(handle, 0, &[n; 2 * PAGE]);
         if files.slot.last_cell() == Some(CellId(0)) {
-            of_living.push((name, n));
+            of_living.push((name, handle, n));
         }
     }
     assert!(!of_living.is_empty());
-    kill_successors(&scratch.pool, 1);
+    let lock = hold_writers_lock(&scratch.pool, 1);
+    for (_, handle, n) in &of_living {
+        files.write(*handle, 0, &[*n; 2 * PAGE]);
+    }
+    kill_successors(&scratch.pool, lock);
     drop(fleet);
     let again = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
-    look_up(&mut files, "directory", 200);
-    for (name, n) in of_living {
+    for (name, _, n) in of_living {
         let ino = files.lookup(Ino::ROOT, &name);
         let handle = files.open(ino);
         assert!(files.read(handle, 0, 2 * PAGE as u32) == [n; 2 * PAGE], "{name}");
     }
+    again.stop().expect("stop");
+}
+
+/// What the others have logged rests on the log of the cell that is gone: that is written out of its memory.
+pub fn what_a_cell_had_logged_outlives_its_fleet() {
+    let scratch = Scratch::formatted("logged");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let mut files = Files::of(&connect(&scratch.pool));
+    files.call(&Request::Sync);
+    (0..200).for_each(|n| files.make(&format!("directory {n}")));
+    let lock = hold_writers_lock(&scratch.pool, 1);
+    kill_successors(&scratch.pool, lock);
+    drop(fleet);
+    let again = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    look_up(&mut Files::of(&connect(&scratch.pool)), "directory", 200);
     again.stop().expect("stop");
 }

@@ -61,6 +61,7 @@ const TESTS: &[(&str, fn())] = named![
     faults::cells_that_damage_each_other_for_ever_end_the_fleet,
     faults::a_request_that_ends_every_cell_is_refused,
     faults::what_cells_had_answered_outlives_a_fleet_that_ends,
+    faults::what_a_cell_had_logged_outlives_its_fleet,
     recovery::many_cuts_are_recovered,
     cells::a_cell_that_always_dies_ends_the_fleet,
     adoption::a_fleet_that_nobody_hears_goes_on,

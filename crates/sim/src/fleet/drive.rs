@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warren_base::{CellId, Epoch};
 use warren_cell::{Effect, Event, IoId, PeerMessage, SlotRef};
-use warren_proto::control::{Order, Report};
 use warren_proto::Answer;
+use warren_proto::control::{Order, Report};
 use warren_supervisor::{Effect as Said, Event as Heard, Verdict};
 
 use super::io::Doing;
