@@ -264,6 +264,7 @@ impl Cell {
         }
         match event {
             Event::Request { from, header, request } => self.request(from, header, request, out),
+            Event::Refuse { from, header } => self.refuse_request(from, header, out),
             Event::Peer { from, message } => self.peer(from, message, out),
             Event::Order(order) => self.order(order, out),
             Event::IoDone { io, result } => self.io_done(io, result, out),
@@ -325,21 +326,47 @@ impl Cell {
         request: Request,
         out: &mut Out<'_, M>,
     ) {
+        let Some(who) = self.asks(from, &header, out) else { return };
+        let id = self.tasks.new_id();
+        self.run(id, Task::new(Work::Request { from, header, request, who }), out);
+    }
+
+    /// A request that is not executed for what came of it.
+    fn refuse_request<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        header: RequestHeader,
+        out: &mut Out<'_, M>,
+    ) {
+        if self.asks(from, &header, out).is_some() {
+            let (seq, answer) = (header.seq, Err(Errno::EIO));
+            out.effects.push(Effect::Reply { to: from, seq, answer, payload_len: 0 });
+        }
+    }
+
+    /// On whose behalf the request is to be executed, unless it is not to be. One that was executed by a predecessor is answered
+    /// from its log.
+    fn asks<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        header: &RequestHeader,
+        out: &mut Out<'_, M>,
+    ) -> Option<Arc<Credentials>> {
         let may_ask = |client: &&Client| from.slot.0 < client.slots && !client.leaving;
-        let Some(client) = self.clients.get(&from.client).filter(may_ask) else { return };
+        let client = self.clients.get(&from.client).filter(may_ask)?;
         // A slot that rings again before it was answered harms only itself.
         if self.tasks.of_slot(from).is_some() {
-            return;
+            return None;
         }
-        let who = client.act_as(&header);
+        let who = client.act_as(header);
         if let Some(answer) = self.executed(from, header.seq) {
             let seq = header.seq;
             // What was read lies in the reply's payload: it was put there before the record was made.
             let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
-            return out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
+            out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
+            return None;
         }
-        let id = self.tasks.new_id();
-        self.run(id, Task::new(Work::Request { from, header, request, who }), out);
+        Some(who)
     }
 
     fn peer<M: Memory>(&mut self, from: CellId, message: PeerMessage, out: &mut Out<'_, M>) {
@@ -385,10 +412,8 @@ impl Cell {
             Order::Found { runs } => self.take_found(&runs, out),
             Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, out),
             Order::Joined { cell, .. } => self.peer_joined(cell, out),
-            Order::Stop => {
-                let cell = self.id;
-                out.effects.push(Effect::Report(Report::Stopped { cell }));
-            }
+            Order::Stop => self.report_stopped(out),
+            Order::Save => drop(self.start(Task::new(Work::Save))),
         }
     }
 
@@ -399,7 +424,16 @@ impl Cell {
     }
 
     /// Runs a task until it is finished or has to wait.
-    fn run<M: Memory>(&mut self, id: TaskId, mut task: Task, out: &mut Out<'_, M>) {
+    fn run<M: Memory>(&mut self, id: TaskId, task: Task, out: &mut Out<'_, M>) {
+        let Work::Request { from, header, .. } = &task.work else {
+            return self.run_task(id, task, out);
+        };
+        out.memory.executes(Some((*from, header.seq)));
+        self.run_task(id, task, out);
+        out.memory.executes(None);
+    }
+
+    fn run_task<M: Memory>(&mut self, id: TaskId, mut task: Task, out: &mut Out<'_, M>) {
         if !task.pinned.is_empty() {
             task.pinned.drain(..).for_each(|page| self.cache.unpin(page));
             self.tasks.wake_all(WaitKey::Frames);
@@ -507,6 +541,11 @@ impl Cell {
             return Err(Stop::Wait(Wait::LogRoom));
         }
         match &task.work {
+            Work::Request { request: Request::Create { name, .. }, .. }
+                if self.plant == Some(Plant::Poison) && name.as_bytes() == Plant::POISON =>
+            {
+                panic!("a planted fault")
+            }
             Work::Request { request, .. } if crate::op::is_on_names(request) => {
                 self.run_on_names(id, task, out).map(|answer| Some((answer, 0)))
             }
@@ -524,6 +563,7 @@ impl Cell {
             Work::Replay => self.run_replay(out).map(|()| None),
             Work::Reap { ino } => self.reap(*ino, task, out).map(|()| None),
             Work::Fix => self.fix(out).map(|()| None),
+            Work::Save => self.save(out).map(|()| None),
             Work::OpenShard { shard } => self.open_shard(*shard, out).map(|()| None),
         }
     }
@@ -547,10 +587,10 @@ impl Cell {
                 self.send_reply(*from, refused, out);
             }
             (Work::Fix, Err(errno)) => self.fix_failed(*errno, out),
+            (Work::Save, Err(_)) => self.report_stopped(out),
             (Work::OpenShard { shard }, Err(errno)) => self.broken(*shard, *errno, out),
             (Work::Replay, Err(errno)) => self.broken_log(*errno, out),
-            // A peer's nonsense.
-            (Work::Commit { .. }, Err(Errno::EPROTO)) => {}
+            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => Self::suspect(*from, out),
             // Decided elsewhere and impossible here: nobody may build on half of it.
             (Work::Commit { changes, .. } | Work::Again { changes, .. }, Err(errno)) => {
                 let shard = changes.first().map(Change::shard);

@@ -407,6 +407,11 @@ impl OpLog {
         self.durable >= lsn && !self.depends.values().any(open)
     }
 
+    /// Whether all of it is durable by itself, whatever it rests on.
+    pub(crate) fn is_written(&self) -> bool {
+        self.durable >= self.end
+    }
+
     /// What records before `lsn` rest on in other logs.
     fn frontier(&self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
         let farthest = |rests: &VecDeque<Rest>| {

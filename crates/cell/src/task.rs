@@ -134,6 +134,8 @@ pub(crate) enum Work {
     },
     /// Fixes the state that a checkpoint holds.
     Fix,
+    /// Writes everything before the fleet ends without a checkpoint.
+    Save,
     /// Reads a shard's chunk records, before anything else.
     OpenShard {
         shard: ShardId,
@@ -211,7 +213,8 @@ impl Task {
             | Work::Again { .. }
             | Work::Recover
             | Work::Replay
-            | Work::Fix => None,
+            | Work::Fix
+            | Work::Save => None,
         }
     }
 

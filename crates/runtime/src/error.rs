@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use warren_base::{CellId, Errno};
+use warren_base::Errno;
 use warren_device::DeviceError;
 use warren_proto::Wire;
 
@@ -64,8 +64,6 @@ pub enum FleetError {
     Version { ours: u32, theirs: u32 },
     #[error("{0} ended unexpectedly; the pool is consistent, start the fleet again")]
     Died(String),
-    #[error("what cell {0} sends makes no sense; start the fleet again")]
-    FaultyPeer(CellId),
     #[error("{0}; start the fleet again")]
     Ended(warren_supervisor::Failure),
     #[error("a bug in Warren: {0}; the pool is as of its last checkpoint")]

@@ -14,6 +14,7 @@ mod picture;
 mod pool;
 mod post;
 mod restart;
+mod save;
 mod start;
 mod visitors;
 
@@ -47,7 +48,7 @@ use descriptors::Reserve;
 use journal::Journal;
 use mailboxes::Mailboxes;
 use memory::{ClientMemory, FleetMemory, Outfit};
-use post::CellPost;
+use post::{CellPost, Ended};
 use visitors::{Asked, Visitors};
 
 /// How long the processes of cells that said `Stopped` may take to be gone.
@@ -151,6 +152,9 @@ impl Shell<'_> {
     fn serve(mut self) -> Result<(), FleetError> {
         self.run()?;
         self.await_exits()?;
+        if self.ended.is_some_and(|ended| ended.is_err_and(save::leaves_logs)) {
+            self.save_logs();
+        }
         let outcome = self.outcome();
         let (to_keeper, to_visitors) = match &outcome {
             Ok(()) => (ToKeeper::Stopped, DoorReply::Stopped),
@@ -315,6 +319,7 @@ impl Shell<'_> {
             }
             Effect::Flush { io } => {
                 let result = self.memory.judge_flush(self.pool.flush());
+                self.end_bad_vitals();
                 self.pending.push_back(Event::IoDone { io, result });
             }
             Effect::Wake(at) => self.wake = Some(at),
@@ -334,6 +339,7 @@ impl Shell<'_> {
                 self.visitors.forget(client);
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
+            Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
             Effect::Exit(result) => self.ended = Some(result),
         }
         Ok(())
@@ -538,7 +544,8 @@ impl Shell<'_> {
             FromKeeper::NotSpawned { token, errno } => self.not_spawned(token, errno),
             FromKeeper::Exited { token, .. } if self.orphans.remove(&token) => self.bury(),
             FromKeeper::Exited { token, status } => {
-                self.cell_exited(token, &ExitStatus::from_raw(status).to_string())
+                let status = ExitStatus::from_raw(status);
+                self.cell_exited(token, &status.to_string(), Ended::of(status))
             }
             FromKeeper::Stop => self.apply(Event::Stop),
             FromKeeper::Released => {

@@ -143,9 +143,9 @@ fn a_way_without_end_is_given_up() {
     assert_eq!(bench.call(create(Ino::ROOT, "other", FileKind::Fifo)).map(drop), Ok(()));
 }
 
-/// What was not asked for is no answer.
+/// What was not asked for is no answer, and its sender is reported.
 #[test]
-fn a_peer_that_answers_for_another_inode_is_refused() {
+fn a_peer_that_answers_for_another_inode_is_suspected() {
     let mut image = Image::new();
     image.change(DIR, |inode| inode.parent = Ino(THERE));
     let mut bench = bench_with_sub(&mut image, true);
@@ -155,5 +155,5 @@ fn a_peer_that_answers_for_another_inode_is_refused() {
     };
     let value = Some(directory_there(Ino(THERE), Ino::ROOT));
     bench.hear(PeerBody::Reply(PeerReply::Peeked { txn, ino: Ino(THERE + 7), value }));
-    assert_eq!(bench.answers.pop_last().map(|(_, answer)| answer), Some(Err(Errno::EPROTO)));
+    assert_eq!((bench.answers.pop_last(), bench.suspicions), (None, 1));
 }

@@ -203,6 +203,8 @@ pub struct Bench {
     pub sent: Vec<PeerBody>,
     /// Whether it has said that it cannot serve.
     pub is_broken: bool,
+    /// How often it found that a peer is not honest.
+    pub suspicions: u32,
     checkpoint: u64,
     /// Where its log ends, once it has said so.
     log_end: Option<Lsn>,
@@ -297,6 +299,7 @@ impl Bench {
             answers,
             sent,
             is_broken: false,
+            suspicions: 0,
             checkpoint: 1,
             log_end: None,
             grants: true,
@@ -374,6 +377,10 @@ impl Bench {
                 None
             }
             Effect::Report(report) => self.report(report),
+            Effect::Suspect { .. } => {
+                self.suspicions += 1;
+                None
+            }
             Effect::Flush { io } => Some(Event::IoDone { io, result: Ok(()) }),
             Effect::Wake(at) => (at <= WHEN.monotonic).then_some(Event::Tick),
             Effect::Read { io, block, frames } => {

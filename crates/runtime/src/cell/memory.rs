@@ -21,7 +21,9 @@ use warren_base::{CellId, ClientId, Epoch, Errno, SlotNo};
 use warren_cell::{FrameNo, Memory, SlotRef};
 use warren_mailbox::Sender;
 use warren_proto::RequestHeader;
-use warren_shm::{ClientReader, Frames, ReplyHeader, ReplyWriter, map_read_only, map_writable};
+use warren_shm::{
+    ClientReader, Frames, ReplyHeader, ReplyWriter, VitalsWriter, map_read_only, map_writable,
+};
 
 use crate::error::FleetError;
 use crate::message::ADMIT_DESCRIPTORS;
@@ -98,12 +100,18 @@ pub struct SharedMemory {
     /// Requests in work of each user that has any.
     in_work: BTreeMap<u32, usize>,
     eased: u64,
+    /// There it says what it executes.
+    vitals: Option<VitalsWriter>,
 }
 
 impl SharedMemory {
     pub fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
         let (clients, in_work) = (BTreeMap::new(), BTreeMap::new());
-        Self { cell, epoch, frames, clients, in_work, eased: 0 }
+        Self { cell, epoch, frames, clients, in_work, eased: 0, vitals: None }
+    }
+
+    pub fn with_vitals(self, vitals: VitalsWriter) -> Self {
+        Self { vitals: Some(vitals), ..self }
     }
 
     pub fn frames(&self) -> &Frames {
@@ -288,6 +296,14 @@ impl Memory for SharedMemory {
 
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
         self.client(to.client).replies.zero_payload(to.slot, offset, len);
+    }
+
+    fn executes(&mut self, request: Option<(SlotRef, u32)>) {
+        let Some(vitals) = &self.vitals else { return };
+        match request {
+            Some((from, seq)) => vitals.run(from.client, from.slot, seq),
+            None => vitals.rest(),
+        }
     }
 
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {

@@ -31,7 +31,7 @@ use super::journal::{ClientNotes, Journal, Notes, PostNotes};
 use super::mailboxes::Mailboxes;
 use super::memory::{ClientMemory, FleetMemory, incomplete};
 use super::pool::{self, OpenPool};
-use super::post::{CellPost, Pauses};
+use super::post::{CellPost, Ended, Pauses};
 use super::start::FIRST_MAP;
 use super::visitors::Visitors;
 use super::{Arrival, Shell, keeper_died};
@@ -307,10 +307,10 @@ impl Shell<'_> {
         let gone = |post: &&CellPost| !post.exited && post.token != NOBODY && !is_there(post.token);
         let gone: Vec<u32> = self.cells.iter().filter(gone).map(|post| post.token).collect();
         for token in gone {
-            self.cell_exited(token, "while there was no supervisor")?;
+            self.cell_exited(token, "while there was no supervisor", Ended::Unknown)?;
         }
         for (cell, epoch) in self.failed_starts() {
-            self.apply(Event::CellExited { cell, epoch })?;
+            self.apply(Event::CellExited { cell, epoch, by_itself: false })?;
         }
         self.bury()?;
         let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
@@ -336,7 +336,8 @@ impl Shell<'_> {
     pub(super) fn bury(&mut self) -> Result<(), FleetError> {
         if self.orphans.is_empty() {
             while self.cells.iter().any(|post| post.token == NOBODY && !post.exited) {
-                self.cell_exited(NOBODY, "given up with the supervisor that started it")?;
+                let how = "given up with the supervisor that started it";
+                self.cell_exited(NOBODY, how, Ended::FromOutside)?;
             }
         }
         Ok(())

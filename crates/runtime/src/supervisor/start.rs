@@ -101,12 +101,12 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
     })
 }
 
-fn frames_of_a_cell(plan: &FleetPlan) -> u32 {
+pub(super) fn frames_of_a_cell(plan: &FleetPlan) -> u32 {
     let frames = CellConfig::frames_for(plan.cache_bytes / u64::from(plan.cells));
     frames.clamp(FRAMES_MIN, FRAMES_MAX) as u32
 }
 
-fn log_area(ledger: &Ledger, cell: CellId, plan: &FleetPlan) -> LogArea {
+pub(super) fn log_area(ledger: &Ledger, cell: CellId, plan: &FleetPlan) -> LogArea {
     let layout = ledger.superblock().layout;
     layout.log_area(usize::from(cell.0), usize::from(plan.cells))
 }

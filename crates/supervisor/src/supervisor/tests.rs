@@ -276,7 +276,7 @@ impl World {
             Order::Admit { client, .. } => Report::Admitted { client: *client },
             Order::Expel { client } => Report::Expelled { client: *client },
             Order::Drain { number } => Report::Drained { cell, number: *number },
-            Order::Stop => Report::Stopped { cell },
+            Order::Stop | Order::Save => Report::Stopped { cell },
             Order::Write { number, .. } => {
                 let (number, result) = (*number, self.write(cell, *number));
                 Report::Written { cell, number, result }
@@ -312,7 +312,7 @@ impl World {
         let said: Vec<Event> = std::mem::take(said).into_iter().take(heard).collect();
         said.into_iter().for_each(|event| self.apply(event));
         let epoch = self.epochs[usize::from(cell.0)];
-        self.apply(Event::CellExited { cell, epoch });
+        self.apply(Event::CellExited { cell, epoch, by_itself: false });
     }
 
     fn restart(&mut self, cell: CellId, epoch: Epoch) {
@@ -714,7 +714,7 @@ fn a_successor_waits_for_the_checkpoint_that_is_being_recorded() {
 #[test]
 fn a_cell_that_is_lost_before_the_fleet_serves_ends_it() {
     let mut world = World::new(2, 1);
-    world.apply(Event::CellExited { cell: CellId(1), epoch: EPOCH });
+    world.apply(Event::CellExited { cell: CellId(1), epoch: EPOCH, by_itself: false });
     world.settle();
     let failure = Failure::CellExited { cell: CellId(1), epoch: EPOCH };
     assert_eq!(world.exit(), Some(Err(failure)));

@@ -117,7 +117,7 @@ fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
     serve(&mut shell, &mut keeper);
     (shell.cells[0].alive, shell.cells[0].exited) = (false, true);
     let mut effects = Vec::new();
-    let lost = Event::CellExited { cell: CELL, epoch: EPOCH };
+    let lost = Event::CellExited { cell: CELL, epoch: EPOCH, by_itself: false };
     shell.core.apply(clock::monotonic(), clock::wall(), lost, &mut effects);
     assert!(effects.contains(&Effect::Restart { cell: CELL, epoch: Epoch(2) }));
     shell.note(&effects).expect("a note");
