@@ -87,7 +87,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let Ok(Arguments { task: Task::Run(arguments) }) = Arguments::try_parse_from(line) else {
         return None;
     };
-    Some(guard(Pid::from_raw(starter)?, &arguments).unwrap_or_else(Failure::report))
+    Some(guard(Pid::from_raw(starter)?, &arguments).unwrap_or_else(|failure| failure.report(false)))
 }
 
 fn guard(starter: Pid, arguments: &Run) -> Result<ExitCode, Failure> {
@@ -149,7 +149,7 @@ fn run_mounted(
     own_front: &mut Option<u32>,
 ) -> Result<ExitCode, Failure> {
     let place = MountPlace::choose(arguments.mount.as_deref())?;
-    let front = front::start(pool, &place.path, Tie::Tied)?;
+    let front = front::start(pool, &place.path, arguments.powers, Tie::Tied)?;
     *own_front = Some(front.pid());
     guarded.own.extend(*own_front);
     let ran = run_command(arguments, &place.path, guarded);

@@ -15,6 +15,7 @@ mod picture;
 mod pool;
 mod post;
 mod restart;
+mod save;
 mod start;
 mod visitors;
 
@@ -36,6 +37,7 @@ use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
 use crate::clock;
 use crate::error::{FleetError, system};
+use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{
     DoorReply, FleetPlan, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
@@ -48,7 +50,7 @@ use descriptors::Reserve;
 use journal::Journal;
 use mailboxes::Mailboxes;
 use memory::{ClientMemory, FleetMemory, Outfit};
-use post::CellPost;
+use post::{CellPost, Ended};
 use visitors::{Asked, Visitors};
 
 /// How long the processes of cells that said `Stopped` may take to be gone.
@@ -116,7 +118,7 @@ pub(crate) fn main() -> Result<(), FleetError> {
         }
         _ => return Err(keeper_died()),
     };
-    descriptors::raise_limit();
+    limit::raise();
     let mut keeper = Outbox::new(link);
     let ended = process::guarded(|| match first {
         FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(Shell::serve),
@@ -155,6 +157,9 @@ impl Shell<'_> {
     fn serve(mut self) -> Result<(), FleetError> {
         self.run()?;
         self.await_exits()?;
+        if self.ended.is_some_and(|ended| ended.is_err_and(save::leaves_logs)) {
+            self.save_logs();
+        }
         let outcome = self.outcome();
         let (to_keeper, to_visitors) = match &outcome {
             Ok(()) => (ToKeeper::Stopped, DoorReply::Stopped),
@@ -321,6 +326,7 @@ impl Shell<'_> {
             }
             Effect::Flush { io } => {
                 let result = self.memory.judge_flush(self.pool.flush());
+                self.end_bad_vitals();
                 self.pending.push_back(Event::IoDone { io, result });
             }
             Effect::Wake(at) => self.wake = Some(at),
@@ -340,6 +346,7 @@ impl Shell<'_> {
                 self.visitors.forget(client);
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
+            Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
             Effect::Exit(result) => self.ended = Some(result),
         }
         Ok(())
@@ -397,8 +404,15 @@ impl Shell<'_> {
 
     fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
         match self.visitors.hear(connection) {
-            Some(Asked::Enter(applicant)) => {
-                let slots = applicant.slots;
+            Some(Asked::Enter(mut applicant)) => {
+                let slots = match self.core.slots_for(&applicant) {
+                    Ok(slots) => slots,
+                    Err(errno) => {
+                        self.visitors.refuse(connection, errno);
+                        return Ok(());
+                    }
+                };
+                applicant.slots = slots;
                 let Some((socket, outfit)) = self.outfit(connection, slots) else {
                     self.visitors.refuse(connection, Errno::ENFILE);
                     return Ok(());
@@ -536,7 +550,8 @@ impl Shell<'_> {
             FromKeeper::NotSpawned { token, errno } => self.not_spawned(token, errno),
             FromKeeper::Exited { token, .. } if self.orphans.remove(&token) => self.bury(),
             FromKeeper::Exited { token, status } => {
-                self.cell_exited(token, &ExitStatus::from_raw(status).to_string())
+                let status = ExitStatus::from_raw(status);
+                self.cell_exited(token, &status.to_string(), Ended::of(status))
             }
             FromKeeper::Stop => self.depart(true, None),
             FromKeeper::Released => {

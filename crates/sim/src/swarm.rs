@@ -172,7 +172,7 @@ impl Swarm {
             late_recall: *rng.pick(&[0, 20, 200, 800]),
             one_writer: fronts > 1 && rng.chance(1, 2),
             hangups: *rng.pick(&[0, 0, 20, 100]),
-            damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 5]),
+            damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 5, 50]),
             rot: *rng.pick(&[0, 0, 0, 10]),
             supervisor_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 10, 50]),
             flush_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 50]),

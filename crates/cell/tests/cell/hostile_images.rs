@@ -274,6 +274,7 @@ fn a_peers_changes_are_looked_at() {
         bench.sent.clear();
         bench.hear(request(PeerRequest::Commit { txn, changes: vec![change] }));
         assert_eq!(bench.sent, []);
+        assert_eq!(std::mem::take(&mut bench.suspicions), 1, "no honest cell sends that");
     }
     let changes = vec![Change::AddLink { ino: FILE, now }];
     bench.hear(request(PeerRequest::Commit { txn, changes }));
@@ -299,6 +300,7 @@ fn chunks_from_a_peer_are_looked_at() {
         bench.sent.clear();
         bench.hear(transfer(chunk));
         assert_eq!(bench.sent, [], "chunk {chunk} was taken");
+        assert_eq!(std::mem::take(&mut bench.suspicions), 1, "chunk {chunk}");
     }
     // Cells that do not exist are not greeted.
     bench.hear(pool(PoolMessage::Ready { members: vec![CellId(60)] }));

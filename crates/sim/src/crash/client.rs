@@ -130,6 +130,7 @@ impl World {
             credentials,
             pid: 1000 + at as u32,
             front: false,
+            privileged: true,
             slots: 1,
             mounted: Box::default(),
         };
