@@ -98,7 +98,7 @@ pub struct FleetSize {
     /// Threads of each cell; for now 1
     #[arg(long, default_value_t = 1, value_parser = threads)]
     pub threads: u16,
-    /// Bytes of buffer cache of all cells together
+    /// Bytes of file data and tree nodes that all cells together keep in memory
     #[arg(long, default_value = "256MiB", value_parser = size::parse)]
     pub cache: u64,
     /// Who may use the fleet besides root and the user who starts it: USER, :GROUP or all

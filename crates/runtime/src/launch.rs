@@ -23,7 +23,7 @@ use crate::{cell, notice, supervisor};
 /// How long a fleet may take to open its pool.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes of buffer cache if nobody says otherwise.
+/// Bytes of the cells' caches by default.
 pub const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
 /// What fleet to start.
@@ -34,7 +34,7 @@ pub struct ServeOptions {
     pub cells: u16,
     /// Threads of a cell.
     pub threads: u16,
-    /// Bytes of buffer cache, all cells together.
+    /// Bytes of the caches of file data and tree nodes, all cells together.
     pub cache_bytes: u64,
     /// Whom it admits besides root and the user who starts it.
     pub clients: Clients,

@@ -28,7 +28,7 @@ pub struct FleetPlan {
     pub pool: OsBytes,
     pub cells: u16,
     pub threads: u16,
-    /// Bytes of buffer cache, all cells together.
+    /// Bytes of the caches of file data and tree nodes, all cells together.
     pub cache_bytes: u64,
     /// Whom it admits besides root and its own user.
     pub clients: Clients,

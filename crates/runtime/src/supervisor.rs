@@ -392,8 +392,15 @@ impl Shell<'_> {
 
     fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
         match self.visitors.hear(connection) {
-            Some(Asked::Enter(applicant)) => {
-                let slots = applicant.slots;
+            Some(Asked::Enter(mut applicant)) => {
+                let slots = match self.core.slots_for(&applicant) {
+                    Ok(slots) => slots,
+                    Err(errno) => {
+                        self.visitors.refuse(connection, errno);
+                        return Ok(());
+                    }
+                };
+                applicant.slots = slots;
                 let Some((socket, outfit)) = self.outfit(connection, slots) else {
                     self.visitors.refuse(connection, Errno::ENFILE);
                     return Ok(());

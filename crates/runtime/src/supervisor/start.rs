@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
-use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Epoch, Lsn, MapVersion};
 use warren_cell::CellConfig;
 use warren_disk::LogArea;
@@ -103,7 +102,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
 }
 
 fn frames_of_a_cell(plan: &FleetPlan) -> u32 {
-    let frames = plan.cache_bytes / BLOCK_SIZE as u64 / u64::from(plan.cells);
+    let frames = CellConfig::frames_for(plan.cache_bytes / u64::from(plan.cells));
     frames.clamp(FRAMES_MIN, FRAMES_MAX) as u32
 }
 

@@ -330,7 +330,8 @@ fn applicant(identity: &Identity, front: bool, slots: u16) -> Applicant {
         groups: identity.groups.clone(),
         checked_by_kernel: front,
     };
-    Applicant { credentials, pid: identity.pid.unsigned_abs(), front, slots }
+    let (pid, privileged) = (identity.pid.unsigned_abs(), is_privileged(identity.uid));
+    Applicant { credentials, pid, front, privileged, slots }
 }
 
 #[cfg(test)]

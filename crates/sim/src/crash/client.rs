@@ -126,7 +126,8 @@ impl World {
 
     pub(super) fn connect(&mut self, at: usize) {
         let credentials = Credentials::default();
-        let applicant = Applicant { credentials, pid: 1000 + at as u32, front: false, slots: 1 };
+        let (pid, front, privileged) = (1000 + at as u32, false, true);
+        let applicant = Applicant { credentials, pid, front, privileged, slots: 1 };
         let connection = ConnectionNo(at as u64);
         tell_supervisor(self, Heard::Connect { connection, applicant });
     }
