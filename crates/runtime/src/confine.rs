@@ -252,7 +252,7 @@ mod tests {
             assert!(copy.metadata().is_err(), "statx takes paths");
             rustix::fs::fstat(&copy).expect("fstat");
             let memfd = rustix::fs::memfd_create(c"warren-test", rustix::fs::MemfdFlags::CLOEXEC);
-            rustix::io::write(&memfd.expect("memfd"), b"x").expect("write");
+            rustix::io::write(memfd.expect("memfd"), b"x").expect("write");
             assert_eq!(vec![1_u8; 64 << 20].len(), 64 << 20, "memory");
             std::thread::sleep(std::time::Duration::from_millis(1));
             let none = &mut rustix::net::SendAncillaryBuffer::default();
