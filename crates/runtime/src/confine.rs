@@ -1,4 +1,4 @@
-//! What a cell gives up before it serves (decision 16).
+//! What a cell gives up before it serves, and a supervisor when it starts (decision 16).
 //!
 //! ```text
 //! as it was started   the lock on the pool, the ring, the mappings of its own memory
@@ -18,8 +18,8 @@ use rustix::process::{
     set_parent_process_death_signal,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -120,6 +120,23 @@ pub fn confine() -> Result<(), FleetError> {
     set_no_new_privs(true).map_err(system("give up new privileges"))?;
     let program = filter(getpid()).map_err(not_filtered)?;
     seccompiler::apply_filter_all_threads(&program).map_err(not_filtered)
+}
+
+/// Gives up what a supervisor of root's does not need: it opens the pool and makes, gives away and guards the
+/// socket, whoever these belong to, and has many descriptors on the way.
+pub fn limit_supervisor() -> Result<(), FleetError> {
+    if geteuid().is_root() {
+        let kept = CapabilitySet::CHOWN
+            | CapabilitySet::DAC_OVERRIDE
+            | CapabilitySet::FOWNER
+            | CapabilitySet::SYS_RESOURCE;
+        // In a container it may have fewer.
+        let had = capabilities(None).map_err(system("look at capabilities"))?;
+        let kept = kept & had.permitted;
+        let sets = CapabilitySets { effective: kept, permitted: kept, ..NOTHING };
+        set_capabilities(None, sets).map_err(system("give up capabilities"))?;
+    }
+    set_no_new_privs(true).map_err(system("give up new privileges"))
 }
 
 const NOTHING: CapabilitySets = CapabilitySets {
@@ -235,7 +252,7 @@ mod tests {
             assert!(copy.metadata().is_err(), "statx takes paths");
             rustix::fs::fstat(&copy).expect("fstat");
             let memfd = rustix::fs::memfd_create(c"warren-test", rustix::fs::MemfdFlags::CLOEXEC);
-            rustix::io::write(&memfd.expect("memfd"), b"x").expect("write");
+            rustix::io::write(memfd.expect("memfd"), b"x").expect("write");
             assert_eq!(vec![1_u8; 64 << 20].len(), 64 << 20, "memory");
             std::thread::sleep(std::time::Duration::from_millis(1));
             let none = &mut rustix::net::SendAncillaryBuffer::default();

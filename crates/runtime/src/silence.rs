@@ -58,10 +58,21 @@ fn parse_line(line: &[u8]) -> (String, Option<u16>) {
     (role, words.next().and_then(|word| word.parse().ok()))
 }
 
-/// Whether a signal or a debugger keeps the process from running.
-pub(crate) fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
-    stat.ok().as_deref().and_then(parse_stat).is_some_and(|(state, _)| matches!(state, 'T' | 't'))
+/// What a process that serves a mount calls itself. Its parent is the client.
+const ROLE_FRONT: &str = "front";
+
+/// Which of these processes of a fleet a signal or a debugger keeps from running. Of a mount's client it may be the
+/// front.
+pub(crate) fn stopped(
+    pids: impl Iterator<Item = u32>,
+    mounts: impl Iterator<Item = u32>,
+) -> Vec<u32> {
+    let mut processes: Vec<Process> = pids.filter_map(Process::of).collect();
+    for client in mounts.filter_map(Process::of) {
+        processes.extend(client.children().into_iter().filter(|child| child.role == ROLE_FRONT));
+        processes.push(client);
+    }
+    processes.into_iter().filter(Process::is_stopped).map(|process| process.pid).collect()
 }
 
 /// What can be seen of a fleet that does not answer.

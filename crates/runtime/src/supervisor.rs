@@ -36,6 +36,7 @@ use warren_proto::control::{Order, Report};
 use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
 use crate::clock;
+use crate::confine::limit_supervisor;
 use crate::error::{FleetError, system};
 use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
@@ -120,7 +121,7 @@ pub(crate) fn main() -> Result<(), FleetError> {
     };
     limit::raise();
     let mut keeper = Outbox::new(link);
-    let ended = process::guarded(|| match first {
+    let ended = process::guarded(|| match limit_supervisor().map(|()| first)? {
         FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(Shell::serve),
         FromKeeper::Adopt(left) => adopt::take_over(&mut keeper, left).and_then(Shell::serve),
         _ => Err(keeper_died()),

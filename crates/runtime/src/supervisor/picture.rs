@@ -21,7 +21,7 @@ impl Shell<'_> {
         let clients = core.clients.iter().map(client_status).collect();
         let keeper = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
         let fronts = core.clients.iter().filter(|client| client.front).map(|client| client.pid);
-        let pids = [keeper].into_iter().chain(self.cells.iter().map(|cell| cell.pid)).chain(fronts);
+        let pids = [keeper].into_iter().chain(self.cells.iter().map(|cell| cell.pid));
         FleetStatus {
             pool: String::from_utf8_lossy(&self.plan.pool).into_owned(),
             keeper_pid: keeper,
@@ -30,7 +30,7 @@ impl Shell<'_> {
             // Who asks knows better.
             uid: 0,
             state: stage_name(core.stage).into(),
-            stopped_pids: pids.filter(|&pid| silence::is_stopped(pid)).collect(),
+            stopped_pids: silence::stopped(pids, fronts),
             generation: core.generation,
             checkpoints: core.checkpoints,
             checkpoints_failed: core.checkpoints_failed,
