@@ -1,9 +1,10 @@
 //! Requests that concern one inode, a handle, or nothing at all.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use warren_base::budget::may_take;
-use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, XATTR_VALUE_MAX};
+use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, SYMLINK_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
@@ -329,9 +330,14 @@ impl Cell {
             if let Value::Target(bytes) = piece {
                 target.extend_from_slice(bytes);
             }
-            std::ops::ControlFlow::Continue(())
+            // A damaged image may hold more than `create` lets in.
+            go_on_if(target.len() <= SYMLINK_MAX)
         })?;
-        done(Reply::Target(target.into()))
+        if target.len() > SYMLINK_MAX {
+            Err(Errno::EIO.into())
+        } else {
+            done(Reply::Target(target.into()))
+        }
     }
 
     fn open_file<M: Memory>(
@@ -477,12 +483,14 @@ impl Cell {
     }
 
     fn xattr_names(&self, ino: Ino) -> Result<Vec<Box<[u8]>>, Stop> {
-        let mut names = Vec::new();
+        let (mut names, mut bytes) = (Vec::new(), 0);
         self.shards[&ino.shard()].records(ino, Kind::Xattr, 0, |_, value| {
             if let Value::Xattrs(xattrs) = value {
+                bytes += xattrs.iter().map(|xattr| xattr.name.len()).sum::<usize>();
                 names.extend(xattrs.iter().map(|xattr| xattr.name.clone()));
             }
-            std::ops::ControlFlow::Continue(())
+            // What is no answer any more need not be whole.
+            go_on_if(bytes <= BODY_MAX)
         })?;
         Ok(names)
     }
@@ -526,6 +534,10 @@ impl Cell {
             Err(errno) => Err(errno.into()),
         }
     }
+}
+
+const fn go_on_if(more: bool) -> ControlFlow<()> {
+    if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
 fn fits_answer(reply: &Reply) -> bool {

@@ -38,10 +38,6 @@ pub fn crowd(target: &Target, rng: &mut Rng) -> Result<Deeds> {
         let Some(client) = admission(target, SLOTS_MAX)? else { break };
         crowd.push(client);
     }
-    let slots: usize = crowd.iter().map(|client| usize::from(client.slots)).sum();
-    let limits = (CLIENTS_MAX, SLOTS_OF_USER_MAX + crowd.len());
-    ensure!(crowd.len() <= limits.0, "{} clients", crowd.len());
-    ensure!(slots <= limits.1, "{} clients have {slots} slots", crowd.len());
     let readers = crowd.iter().filter_map(|client| Some((client, hole(client)?)));
     let mut readers: Vec<_> =
         readers.map(|(client, handle)| (client, handle, vec![0; client.slots.into()])).collect();
@@ -53,6 +49,10 @@ pub fn crowd(target: &Target, rng: &mut Rng) -> Result<Deeds> {
         }
         thread::sleep(Duration::from_micros(100));
     }
+    let slots: usize = crowd.iter().map(|client| usize::from(client.slots)).sum();
+    let limits = (CLIENTS_MAX, SLOTS_OF_USER_MAX + crowd.len());
+    ensure!(crowd.len() <= limits.0, "{} clients", crowd.len());
+    ensure!(slots <= limits.1, "{} clients have {slots} slots", crowd.len());
     crowd.iter().for_each(|client| all.add(deeds(client)));
     Ok(all)
 }
