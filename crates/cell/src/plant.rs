@@ -43,6 +43,8 @@ pub enum Plant {
     AdoptUnflushed,
     /// Of a failed flush hears only who asked for it (drivers see to that).
     HideLostFlush,
+    /// What lies behind a damaged message is read, and nobody is told of it (drivers do).
+    ReadOn,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,
 }

@@ -142,6 +142,11 @@ fn locks_of_the_dead_are_found() {
 }
 
 #[test]
+fn a_link_that_is_read_on_behind_damage_is_found() {
+    is_found(Plant::ReadOn);
+}
+
+#[test]
 fn a_successor_that_keeps_lease_words_is_found() {
     is_found(Plant::KeepWords);
 }

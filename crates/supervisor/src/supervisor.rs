@@ -503,7 +503,11 @@ impl Supervisor {
 
     fn sealed(&mut self, result: Result<(), Errno>, turn: &mut Turn<'_>) {
         // Not before: a driver that flushes hears nobody meanwhile.
-        let wait = if self.failure.is_some() { SAVE_WAIT } else { STOP_WAIT };
+        let wait = match self.failure {
+            // A stop has waited for long enough, and has nothing left to write.
+            None | Some(Failure::CellHangs { .. } | Failure::LastCheckpoint { .. }) => STOP_WAIT,
+            Some(_) => SAVE_WAIT,
+        };
         self.stage = Stage::Closing { until: Some(turn.now + wait) };
         self.set_alarm(turn);
         if let Err(errno) = result {

@@ -553,6 +553,15 @@ impl Bench {
         self.ask(request)
     }
 
+    /// The driver refuses what was asked last, or what comes next.
+    pub fn refuse(&mut self, is_next: bool) -> Option<Answer> {
+        self.seq += u32::from(is_next);
+        let from = SlotRef { client: CLIENT, slot: SlotNo(self.seq as u16) };
+        let header = RequestHeader { seq: self.seq, ..Default::default() };
+        self.apply(Event::Refuse { from, header });
+        self.answers.remove(&self.seq)
+    }
+
     pub fn call(&mut self, request: Request) -> Answer {
         let asked = format!("{request:?}");
         self.ask(request).unwrap_or_else(|| panic!("{asked} was not answered"))

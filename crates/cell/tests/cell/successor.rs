@@ -377,3 +377,18 @@ fn what_another_cells_log_has_no_room_for_is_tried_again_after_a_checkpoint() {
     assert!(prepared(&mut bench).is_some_and(|second| second != first));
     assert!(bench.answers.is_empty());
 }
+
+#[test]
+fn what_a_predecessor_has_executed_is_not_refused() {
+    let mut bench = Bench::new(&Image::new(), false);
+    let made = bench.call(create(Ino::ROOT, "once", FileKind::Directory));
+    bench.take_over();
+    let again = bench.refuse(false).expect("an answer");
+    let ino_of = |answer: &Answer| match answer {
+        Ok(Reply::Created { entry, .. } | Reply::Entry(entry)) => entry.ino,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(ino_of(&again), ino_of(&made));
+    assert_eq!(bench.refuse(true), Some(Err(Errno::EIO)));
+    assert!(bench.call(create(Ino::ROOT, "twice", FileKind::Directory)).is_ok());
+}

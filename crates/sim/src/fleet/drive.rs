@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warren_base::{CellId, Epoch};
-use warren_cell::{Effect, Event, IoId, PeerMessage, SlotRef};
+use warren_cell::{Effect, Event, IoId, PeerMessage, Plant, SlotRef};
 use warren_proto::Answer;
 use warren_proto::control::{Order, Report};
 use warren_supervisor::{Effect as Said, Event as Heard, Verdict};
@@ -234,7 +234,9 @@ fn deliver_peer<W: Surroundings>(world: &mut W, from: CellId, to: CellId, messag
     if !world.fleet_mut().is_damaged(from, to, &message) {
         return happen_to(world, to, Event::Peer { from, message });
     }
-    world.fleet_mut().suspect(from, to);
+    if world.fleet_mut().plant != Some(Plant::ReadOn) {
+        world.fleet_mut().suspect(from, to);
+    }
 }
 
 /// A cell hears an order, when what a driver does before that is done.
@@ -250,7 +252,7 @@ pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
         }
         Order::Joined { cell, .. } => fleet.open_link(*cell, to),
         Order::Admit { client, .. } => {
-            let keep_words = fleet.plant == Some(warren_cell::Plant::KeepWords);
+            let keep_words = fleet.plant == Some(Plant::KeepWords);
             fleet.lanes.reopen(to, *client, keep_words);
             admitted = Some(*client);
         }

@@ -13,6 +13,7 @@ use super::*;
 use crate::IoId;
 
 mod adoption;
+mod alarm;
 mod loss;
 
 /// The first checkpoint of a new pool: `mkfs` made the one before the opening.

@@ -155,3 +155,65 @@ fn a_cell_that_is_killed_while_cells_end_fails_no_stop() {
         assert!(ledger.superblock().clean);
     }
 }
+
+/// A cell that crashes again and again soon after it is ready is tried as often as one that never is; one that is killed,
+/// or has served for a while, begins anew.
+#[test]
+fn a_cell_that_crashes_soon_after_it_is_ready_ends_the_fleet() {
+    let (cell, tries) = (CellId(1), crate::SUCCESSORS_MAX);
+    let crash = |world: &mut World, by_itself| {
+        let epoch = world.epochs[1];
+        world.apply(Event::CellExited { cell, epoch, by_itself });
+        world.settle_successors();
+    };
+    let mut world = World::serving(2, 1);
+    (0..3 * tries).for_each(|_| crash(&mut world, false));
+    for _ in 0..3 * tries {
+        world.now = world.now + crate::SERVES_MIN;
+        crash(&mut world, true);
+    }
+    for _ in 1..tries {
+        crash(&mut world, true);
+    }
+    crash(&mut world, false);
+    for attempt in 1..=tries {
+        assert_eq!(world.exit(), None, "attempt {attempt}");
+        crash(&mut world, true);
+    }
+    assert_eq!(world.orders(|order| matches!(order, Order::Save)), 1);
+    world.settle();
+    assert_eq!(world.exit(), Some(Err(Failure::NoSuccessor { cell, tries })));
+}
+
+/// Before a fleet ends for want of a successor the others are given time to write what they have.
+#[test]
+fn cells_save_what_they_have_before_a_fleet_ends() {
+    let mut world = World::serving(3, 1);
+    for _ in 0..=crate::SUCCESSORS_MAX {
+        world.said[1].clear();
+        world.kill(CellId(1));
+        world.said[1].clear();
+        let is_lost = |world: &World| world.supervisor.status().cells[1].state == CellState::Lost;
+        while is_lost(&world) && world.orders(|order| matches!(order, Order::Save)) == 0 {
+            world.now = world.now + Duration::from_millis(1);
+            world.apply(Event::Tick);
+            while let Some(said) = world.said_by([0, 2]) {
+                world.apply(said);
+            }
+        }
+    }
+    assert_eq!(world.orders(|order| matches!(order, Order::Save)), 2);
+    assert_eq!(world.orders(|order| matches!(order, Order::Stop)), 0);
+    // One hangs.
+    world.said[0].clear();
+    while let Some(said) = world.said_by([2, 2]) {
+        world.apply(said);
+    }
+    let end = world.now + crate::SAVE_WAIT;
+    world.now = world.now + crate::SAVE_WAIT / 2;
+    world.apply(Event::Tick);
+    assert_eq!(world.exit(), None);
+    world.now = end;
+    world.apply(Event::Tick);
+    assert!(matches!(world.exit(), Some(Err(Failure::NoSuccessor { .. }))));
+}
