@@ -33,7 +33,7 @@ impl Call<'_> {
             PageCaching::Revalidated => init::AUTO_INVAL_DATA,
             PageCaching::Leased => init::EXPLICIT_INVAL_DATA,
         };
-        // Not ASYNC_DIO: decision 15.
+        // Not ASYNC_DIO: decision 21.
         let wanted = init::ASYNC_READ
             | init::POSIX_LOCKS
             | init::FLOCK_LOCKS
