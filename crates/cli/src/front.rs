@@ -41,6 +41,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     if role != ROLE {
         return None;
     }
+    warren_runtime::process::close_inherited();
     let powers = powers_of(powers.to_str()?);
     let prepared = if tie == TIED {
         rustix::process::set_parent_process_death_signal(Signal::from_named_raw(STARTER_DIED))

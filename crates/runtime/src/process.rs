@@ -55,9 +55,9 @@ pub fn role_args<const N: usize>(args: [&[u8]; N]) -> Vec<OsBytes> {
 }
 
 /// Closes what whoever started the fleet had open and did not mean for it. All that a process of a fleet is to have
-/// comes over its link.
+/// comes over its link. To be called before anything else.
 #[allow(unsafe_code)]
-fn close_inherited() {
+pub fn close_inherited() {
     const FIRST: libc::c_uint = 3;
     // SAFETY: the process has just been started and has opened nothing yet, so nothing in it owns one of these
     // descriptors. A kernel that does not know the call (before 5.9) leaves them open.

@@ -387,7 +387,7 @@ fn bash(ground: &Ground, directory: &Path, script: &str) -> Result<Outcome> {
 /// What the kernel says of each cell: no user that anything else has, no capabilities, no way to new ones, a filter, and
 /// no descriptor of a file but the pool and its standard error. Also of a successor.
 fn cells_without_privileges(ground: &Ground, cells: u16) -> Result<()> {
-    // What whoever starts a fleet happens to have open is no cell's.
+    nothing_is_inherited(ground, cells)?;
     let fleet = Fleet::start(ground, &format!("cells-{cells}"), "256M", cells)?;
     cells_have_nothing(&fleet)?;
     let victim = pids_of_cells()?[0];
@@ -402,6 +402,30 @@ fn cells_without_privileges(ground: &Ground, cells: u16) -> Result<()> {
     ensure!(!pids_of_cells()?.contains(&victim));
     cells_have_nothing(&fleet)?;
     fleet.stop_and_check()
+}
+
+/// What whoever starts a fleet happens to have open is none of its processes'.
+fn nothing_is_inherited(ground: &Ground, cells: u16) -> Result<()> {
+    let pool = ground.path(&format!("inherited-{cells}")).to_string_lossy().into_owned();
+    warren(ground, &["mkfs", "--size", "256M", &pool])?.expect_success("mkfs")?;
+    let look = "for process in /proc/[0-9]*; do
+        role=$(tr '\\0' ' ' < $process/cmdline 2>/dev/null | cut -d' ' -f1,2)
+        case $role in 'warren '*) ;; *) continue ;; esac
+        case $role in *' run') continue ;; esac
+        ls -l $process/fd | grep -q ' /etc/passwd$' && echo \"$role has it\" || echo ${role#* }
+      done | sort | uniq -c";
+    let warren = ground.warren.display();
+    let script = format!(
+        "exec 7< /etc/passwd; exec {warren} run --cells {cells} --pool '{pool}' -- bash -c \"$0\""
+    );
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, look]).current_dir(&ground.place);
+    let found = process::run(command, &ground.path("run"), LIMIT)?.expect_success("run")?.stdout;
+    ensure!(!found.contains("has it"), "{found}");
+    for role in ["keeper", "supervisor", "cell", "__mount", "front"] {
+        ensure!(found.lines().any(|line| line.ends_with(role)), "no {role} in {found}");
+    }
+    Ok(())
 }
 
 /// CHOWN, DAC_OVERRIDE, FOWNER and SYS_RESOURCE: what a supervisor of root's keeps of them if it had them.
