@@ -14,7 +14,7 @@ use warren_disk::{LogArea, RootSlot};
 use warren_proto::control::{Order, Report};
 use warren_proto::{
     Answer, ByteRange, Cause, Change, Credentials, InodeValue, LeaseKey, LockFlavour, LockKey,
-    LockMode, LockSpec, LockType, Reply, Request, RequestHeader, Step,
+    LockMode, LockSpec, LockType, RecallLane, Reply, Request, RequestHeader, Step,
 };
 
 use crate::cache::Cache;
@@ -24,7 +24,7 @@ use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::filelock::FileLocks;
 use crate::io::Io;
-use crate::lease::{Lane, Leases};
+use crate::lease::Leases;
 use crate::loss::Peers;
 use crate::open::Opens;
 use crate::oplog::OpLog;
@@ -101,9 +101,14 @@ pub(crate) struct Client {
     acknowledged_leases: bool,
     slots: u16,
     /// The slot (and sequence number) that waits for recalls, on each lane.
-    listening: [Option<(SlotRef, u32)>; 2],
+    listening: [Option<(SlotRef, u32)>; RecallLane::ALL.len()],
     /// It was expelled, but transactions of its are not over.
     leaving: bool,
+}
+
+/// Whether the client's copies are in a kernel, so that leases of them are acknowledged.
+pub(crate) fn is_front(clients: &BTreeMap<ClientId, Client>, client: ClientId) -> bool {
+    clients.get(&client).is_some_and(|client| client.acknowledged_leases && !client.leaving)
 }
 
 /// Where effects and stores go while an event is applied.
@@ -340,7 +345,7 @@ impl Cell {
                     self.leases.inherit(client);
                 }
                 let credentials = Arc::new(credentials);
-                let (listening, leaving) = ([None; 2], false);
+                let (listening, leaving) = ([None; RecallLane::ALL.len()], false);
                 let admitted =
                     Client { credentials, acknowledged_leases, slots, listening, leaving };
                 self.clients.insert(client, admitted);
@@ -614,14 +619,21 @@ impl Cell {
     }
 
     pub(crate) fn acknowledges(&self, client: ClientId) -> bool {
-        let acknowledges = |client: &Client| client.acknowledged_leases && !client.leaving;
-        self.clients.get(&client).is_some_and(acknowledges)
+        is_front(&self.clients, client)
+    }
+
+    /// Whether a front other than this client has the inode open for writing.
+    pub(crate) fn is_written_by_another(&self, ino: Ino, client: ClientId) -> bool {
+        self.opens
+            .writers(ino, |other| other != client && self.acknowledges(other))
+            .next()
+            .is_some()
     }
 
     /// Sends recalls to whoever listens.
     pub(crate) fn send_recalls<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         for (id, client) in &mut self.clients {
-            for lane in Lane::ALL {
+            for lane in RecallLane::ALL {
                 let Some((to, seq)) = client.listening[lane as usize] else { continue };
                 if let Some((number, keys)) = self.leases.take_recall(*id, lane) {
                     client.listening[lane as usize] = None;
@@ -637,7 +649,7 @@ impl Cell {
         &mut self,
         from: SlotRef,
         seq: u32,
-        (lane, acknowledged): (Lane, u64),
+        (lane, acknowledged): (RecallLane, u64),
         out: &mut Out<'_, M>,
     ) -> Result<(), Errno> {
         let client = self.clients.get_mut(&from.client).ok_or(Errno::EPERM)?;
@@ -648,7 +660,9 @@ impl Cell {
             let answer = Err(Errno::EINTR);
             out.effects.push(Effect::Reply { to, seq, answer, payload_len: 0 });
         }
-        if self.leases.listens(from.client, lane, acknowledged) {
+        let (opens, clients) = (&self.opens, &self.clients);
+        let writer = |ino| opens.writers(ino, |client| is_front(clients, client)).next();
+        if self.leases.listens(from.client, lane, acknowledged, writer) {
             self.tasks.wake_all(WaitKey::Recall);
         }
         Ok(())
@@ -658,7 +672,7 @@ impl Cell {
     /// finished. Nobody waits for its copies.
     pub(crate) fn expel<M: Memory>(&mut self, client: ClientId, out: &mut Out<'_, M>) {
         let Some(known) = self.clients.get_mut(&client) else { return };
-        (known.leaving, known.listening) = (true, [None; 2]);
+        (known.leaving, known.listening) = (true, [None; RecallLane::ALL.len()]);
         for id in self.tasks.of_client(client) {
             self.file_locks.cancel(id);
             if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())

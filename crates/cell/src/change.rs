@@ -7,11 +7,11 @@ use warren_base::{ClientId, Errno, Ino, Timestamp};
 use warren_disk::{Key, Kind, Part, TARGET_PIECE, Value, name_hash};
 use warren_proto::{Change, FileKind, LeaseKey, Step};
 
-use crate::cell::{Cell, Out};
+use crate::cell::{Cell, Out, is_front};
 use crate::event::Memory;
 use crate::plant::Plant;
 use crate::shard;
-use crate::task::{Stop, Task, TaskId, Wait, Work};
+use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
 
 /// Tree nodes that one change may make dirty: the way to two leaves, and their splits.
 const NODES_PER_CHANGE: u64 = 12;
@@ -305,11 +305,32 @@ impl Cell {
         except: Option<ClientId>,
         out: &mut Out<'_, M>,
     ) -> bool {
-        let free = self.leases.recall(key, except);
+        let (opens, clients) = (&self.opens, &self.clients);
+        let writer = |ino| opens.writers(ino, |client| is_front(clients, client)).next();
+        let free = self.leases.recall(key, except, writer);
         if !free {
             self.send_recalls(out);
         }
         free
+    }
+
+    /// Recalls the pages that a predecessor may have granted to the fronts that `from` names. Waits until they are gone.
+    pub(crate) fn recall_inherited_pages<M: Memory>(
+        &mut self,
+        ino: Ino,
+        from: impl Fn(ClientId) -> bool,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let (opens, clients) = (&self.opens, &self.clients);
+        let writer = |ino| opens.writers(ino, |client| is_front(clients, client)).next();
+        if self.leases.recall_inherited(&LeaseKey::Pages(ino), from, writer) {
+            return Ok(());
+        }
+        self.send_recalls(out);
+        if self.leases.await_pages(ino, None) {
+            self.tasks.wake_all(WaitKey::Recall);
+        }
+        Err(Stop::Wait(Wait::Recall))
     }
 
     pub(crate) fn start(&mut self, task: Task) -> TaskId {

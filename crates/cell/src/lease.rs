@@ -5,10 +5,17 @@
 //! a FUSE front): it is *recalled*, and whoever wants to change the object waits until the holder has
 //! acknowledged.
 //!
-//! Recalls go to their holder on two lanes. Dropping pages waits until the holder's own reads and writes
-//! of them are answered, and these may wait for what is recalled on the other lane: names and
-//! attributes are never behind pages. A write does not wait for others' pages while its own client's
-//! are being recalled.
+//! A write is answered when no other client has a page of the file any more, and a kernel drops a page only
+//! when the request that has it locked is answered. So that no two wait for each other (decision 15):
+//!
+//! * Reads never wait for a recall.
+//! * Of all fronts only one writes a file through its kernel's cache, the one that opened it first; the others'
+//!   writes lock no pages.
+//! * Recalls go to their holder on three lanes ([`RecallLane`]). Names and attributes are never behind pages,
+//!   and pages that only reads can hold up are never behind those that writes can.
+//! * Write-backs of mapped pages, and truncations, which hold up write-backs, do not wait for others' pages while
+//!   a task waits for their own client's. What they overtook is waited for by the next `fsync`, and by whoever
+//!   gets a lock.
 //!
 //! A cell's successor does not know what acknowledged leases there are. It takes each client that can
 //! have any for a holder of everything, until that has acknowledged a recall of the object, and so needs
@@ -23,7 +30,7 @@ use std::hash::BuildHasher;
 
 use warren_base::limits::LEASE_WORDS;
 use warren_base::{ClientId, Epoch, FixedState, Ino, siphash_2_4};
-use warren_proto::{Lease, LeaseKey};
+use warren_proto::{Lease, LeaseKey, RecallLane};
 
 use crate::{Memory, Plant};
 
@@ -34,18 +41,6 @@ struct Holder {
     stamp: u64,
 }
 
-/// On which way a recall goes to its holder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lane {
-    /// Of names and attributes.
-    Other,
-    Pages,
-}
-
-impl Lane {
-    pub(crate) const ALL: [Self; 2] = [Self::Other, Self::Pages];
-}
-
 /// What is on its way to one acknowledging holder, on one lane.
 #[derive(Debug, Default)]
 struct Recalls {
@@ -53,6 +48,8 @@ struct Recalls {
     queued: BTreeSet<LeaseKey>,
     /// Sent with this number, not yet acknowledged.
     sent: Option<(u64, BTreeSet<LeaseKey>)>,
+    /// The files of whose pages a task waits for the recall.
+    awaited: BTreeSet<Ino>,
     next: u64,
 }
 
@@ -69,18 +66,22 @@ impl Recalls {
 /// The lanes to one holder.
 #[derive(Debug, Default)]
 struct Lanes {
-    lanes: [Recalls; 2],
+    lanes: [Recalls; RecallLane::ALL.len()],
     /// It has listened for pages; one that never does is told of them on the other lane.
     has_pages: bool,
 }
 
 impl Lanes {
-    fn of_key(&mut self, key: &LeaseKey) -> &mut Recalls {
-        let of_pages = self.has_pages && matches!(key, LeaseKey::Pages(_));
-        self.get(if of_pages { Lane::Pages } else { Lane::Other })
+    /// The lane of a key. `writes`: the client writes the file through its cache.
+    fn of_key(&mut self, key: &LeaseKey, writes: impl FnOnce(Ino) -> bool) -> &mut Recalls {
+        self.get(match key {
+            LeaseKey::Pages(ino) if self.has_pages && writes(*ino) => RecallLane::Written,
+            LeaseKey::Pages(_) if self.has_pages => RecallLane::Pages,
+            _ => RecallLane::Other,
+        })
     }
 
-    fn get(&mut self, lane: Lane) -> &mut Recalls {
+    fn get(&mut self, lane: RecallLane) -> &mut Recalls {
         &mut self.lanes[lane as usize]
     }
 
@@ -125,10 +126,10 @@ pub(crate) struct Leases {
     acknowledged: HashMap<LeaseKey, Vec<ClientId>, FixedState>,
     inherited: BTreeMap<ClientId, Inherited>,
     recalls: BTreeMap<ClientId, Lanes>,
+    /// Who changed a file while others still had pages of it, and which of these have them still.
+    overtaken: BTreeMap<(Ino, ClientId), BTreeSet<ClientId>>,
     /// Numbers of recalls are greater.
     number_base: u64,
-    /// Pages are being recalled that were not when this was last asked.
-    new_pages: bool,
     next_stamp: u64,
     plant: Option<Plant>,
 }
@@ -154,8 +155,8 @@ impl Leases {
             acknowledged: HashMap::with_hasher(FixedState::seeded(seed)),
             inherited: BTreeMap::new(),
             recalls: BTreeMap::new(),
+            overtaken: BTreeMap::new(),
             number_base: u64::from(epoch.0) << 32,
-            new_pages: false,
             next_stamp: (u64::from(epoch.0) << 40) + 1,
             plant,
         }
@@ -236,9 +237,9 @@ impl Leases {
     /// recall there has to be another.
     pub(crate) fn hold_again(&mut self, key: LeaseKey, client: ClientId) {
         if let Some(lanes) = self.recalls.get_mut(&client)
-            && lanes.lanes.iter().any(|recalls| recalls.is_sent(&key))
+            && let Some(recalls) = lanes.lanes.iter_mut().find(|recalls| recalls.is_sent(&key))
         {
-            lanes.of_key(&key).queued.insert(key.clone());
+            recalls.queued.insert(key.clone());
         }
         let holders = self.acknowledged.entry(key).or_default();
         if !holders.contains(&client) {
@@ -246,13 +247,44 @@ impl Leases {
         }
     }
 
-    /// Whether `client` is being told to drop what `key` guards. Of pages it may be unable to until its
-    /// own writes of them are answered.
+    /// Whether `client` is being told to drop what `key` guards.
     pub(crate) fn is_recalled_from(&self, key: &LeaseKey, client: ClientId) -> bool {
-        if self.plant == Some(Plant::WaitForOwnRecall) {
+        self.recalls.get(&client).is_some_and(|lanes| lanes.names(key))
+    }
+
+    /// Whether a write-back or truncation of `client` goes on though others have pages of the file: its own are
+    /// being recalled, a task waits for that or for what comes behind it on the lane, and its kernel cannot drop them
+    /// before this is answered.
+    pub(crate) fn overtakes(&mut self, ino: Ino, client: ClientId) -> bool {
+        let key = LeaseKey::Pages(ino);
+        let own = self.recalls.get(&client).into_iter().flat_map(|lanes| &lanes.lanes);
+        let mut naming = own.filter(|recalls| recalls.names(&key));
+        let is_awaited = naming.any(|recalls| !recalls.awaited.is_empty());
+        if !is_awaited || self.plant == Some(Plant::WaitForOwnRecall) {
             return false;
         }
-        self.recalls.get(&client).is_some_and(|lanes| lanes.names(key))
+        let others = self.recalls.iter().filter(|(of, lanes)| **of != client && lanes.names(&key));
+        let others: Vec<_> = others.map(|(of, _)| *of).collect();
+        self.overtaken.entry((ino, client)).or_default().extend(others);
+        true
+    }
+
+    /// Whether others may still have pages from before a change of `client`'s that was answered.
+    pub(crate) fn has_overtaken(&self, ino: Ino, client: ClientId) -> bool {
+        self.overtaken.contains_key(&(ino, client))
+    }
+
+    /// `client` has dropped its pages, of `ino` or of all files.
+    fn settle(&mut self, ino: Option<Ino>, client: ClientId) {
+        if self.overtaken.is_empty() {
+            return;
+        }
+        self.overtaken.retain(|(of, _), others| {
+            if ino.is_none_or(|ino| ino == *of) {
+                others.remove(&client);
+            }
+            !others.is_empty()
+        });
     }
 
     fn is_recalling(&self, key: &LeaseKey) -> bool {
@@ -274,8 +306,14 @@ impl Leases {
     }
 
     /// Whether nobody but `except` holds an acknowledged lease on `key`; if somebody does, the recall
-    /// is under way when this returns (or queued: see [`Self::take_recall`]).
-    pub(crate) fn recall(&mut self, key: &LeaseKey, except: Option<ClientId>) -> bool {
+    /// is under way when this returns (or queued: see [`Self::take_recall`]). `writer` is the front that writes a
+    /// file through its cache.
+    pub(crate) fn recall(
+        &mut self,
+        key: &LeaseKey,
+        except: Option<ClientId>,
+        writer: impl Fn(Ino) -> Option<ClientId>,
+    ) -> bool {
         if !self.has_acknowledged() {
             return true;
         }
@@ -289,27 +327,74 @@ impl Leases {
             free = false;
             let lanes = self.recalls.entry(*holder).or_default();
             if !lanes.names(key) {
-                lanes.of_key(key).queued.insert(key.clone());
-                self.new_pages |= matches!(key, LeaseKey::Pages(_));
+                let writes = |ino| writer(ino) == Some(*holder);
+                lanes.of_key(key, writes).queued.insert(key.clone());
             }
         }
         free || self.plant == Some(Plant::SkipRecall)
     }
 
-    /// Whether pages are being recalled that were not when this was last asked: a write of who holds
-    /// them waits for others' no longer.
-    pub(crate) fn take_new_pages(&mut self) -> bool {
-        std::mem::take(&mut self.new_pages)
+    /// Recalls from the fronts that `from` names what a predecessor may have granted them: it may have let a change
+    /// overtake the recall, and the recall may not have reached them. Returns whether there is nothing of it.
+    pub(crate) fn recall_inherited(
+        &mut self,
+        key: &LeaseKey,
+        from: impl Fn(ClientId) -> bool,
+        writer: impl Fn(Ino) -> Option<ClientId>,
+    ) -> bool {
+        let mut free = true;
+        for (client, inherited) in &self.inherited {
+            if !from(*client) || !inherited.names(key) {
+                continue;
+            }
+            free = false;
+            let lanes = self.recalls.entry(*client).or_default();
+            if !lanes.names(key) {
+                let writes = |ino| writer(ino) == Some(*client);
+                lanes.of_key(key, writes).queued.insert(key.clone());
+            }
+        }
+        free
+    }
+
+    /// A task waits until all but `except` have dropped the pages of a file that are being recalled. Returns
+    /// whether none has waited for some of that yet: then others may overtake.
+    pub(crate) fn await_pages(&mut self, ino: Ino, except: Option<ClientId>) -> bool {
+        let key = LeaseKey::Pages(ino);
+        let mut is_new = false;
+        for (_, lanes) in self.recalls.iter_mut().filter(|(client, _)| Some(**client) != except) {
+            for recalls in lanes.lanes.iter_mut().filter(|recalls| recalls.names(&key)) {
+                is_new |= recalls.awaited.insert(ino);
+            }
+        }
+        is_new
     }
 
     /// `client` listens on `lane`, and has dropped what recall `number` on it named. Returns whether that
     /// was under way.
-    pub(crate) fn listens(&mut self, client: ClientId, lane: Lane, number: u64) -> bool {
+    pub(crate) fn listens(
+        &mut self,
+        client: ClientId,
+        lane: RecallLane,
+        number: u64,
+        writer: impl Fn(Ino) -> Option<ClientId>,
+    ) -> bool {
         let lanes = self.recalls.entry(client).or_default();
-        if lane == Lane::Pages && !std::mem::replace(&mut lanes.has_pages, true) {
+        if lane != RecallLane::Other && !std::mem::replace(&mut lanes.has_pages, true) {
             let of_pages = |key: &LeaseKey| matches!(key, LeaseKey::Pages(_));
-            let moved = lanes.get(Lane::Other).queued.extract_if(.., of_pages).collect();
-            lanes.get(Lane::Pages).queued = moved;
+            let other = lanes.get(RecallLane::Other);
+            let moved: Vec<_> = other.queued.extract_if(.., of_pages).collect();
+            let awaited = std::mem::take(&mut other.awaited);
+            for key in moved {
+                let writes = |ino| writer(ino) == Some(client);
+                let recalls = lanes.of_key(&key, writes);
+                if let LeaseKey::Pages(ino) = key
+                    && awaited.contains(&ino)
+                {
+                    recalls.awaited.insert(ino);
+                }
+                recalls.queued.insert(key);
+            }
         }
         let recalls = lanes.get(lane);
         let Some((_, keys)) = recalls.sent.take_if(|(sent, _)| *sent == number) else {
@@ -318,6 +403,10 @@ impl Leases {
         let dropped: Vec<_> = keys.into_iter().filter(|key| !lanes.names(key)).collect();
         for key in dropped {
             self.drop_holder(&key, client);
+            if let LeaseKey::Pages(ino) = key {
+                self.settle(Some(ino), client);
+                self.recalls.entry(client).or_default().get(lane).awaited.remove(&ino);
+            }
             if let Some(inherited) = self.inherited.get_mut(&client) {
                 inherited.drop_key(key);
             }
@@ -329,7 +418,7 @@ impl Leases {
     pub(crate) fn take_recall(
         &mut self,
         client: ClientId,
-        lane: Lane,
+        lane: RecallLane,
     ) -> Option<(u64, Vec<LeaseKey>)> {
         /// Keys of one recall: their encoding fits a reply's body.
         const BATCH: usize = 24;
@@ -358,6 +447,8 @@ impl Leases {
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.inherited.remove(&client);
         self.recalls.remove(&client);
+        self.overtaken.retain(|(_, of), _| *of != client);
+        self.settle(None, client);
         self.words.retain(|_, holders| {
             holders.retain(|holder| holder.client != client);
             !holders.is_empty()
@@ -389,27 +480,31 @@ mod tests {
     const A: ClientId = ClientId(1);
     const B: ClientId = ClientId(2);
 
+    fn nobody(_: Ino) -> Option<ClientId> {
+        None
+    }
+
     #[test]
     fn a_recall_is_over_when_it_was_acknowledged() {
         let mut leases = Leases::new(Epoch(1), 7, None);
         assert!(leases.hold(KEY, A));
-        assert!(leases.recall(&KEY, Some(A)));
-        assert!(!leases.recall(&KEY, Some(B)));
-        let (number, keys) = leases.take_recall(A, Lane::Other).unwrap();
+        assert!(leases.recall(&KEY, Some(A), nobody));
+        assert!(!leases.recall(&KEY, Some(B), nobody));
+        let (number, keys) = leases.take_recall(A, RecallLane::Other).unwrap();
         assert_eq!(keys, [KEY]);
         assert!(!leases.hold(KEY, B), "no grant while it is recalled");
-        assert!(!leases.listens(A, Lane::Other, number + 1));
-        assert!(leases.listens(A, Lane::Other, number));
-        assert!(leases.recall(&KEY, None));
+        assert!(!leases.listens(A, RecallLane::Other, number + 1, nobody));
+        assert!(leases.listens(A, RecallLane::Other, number, nobody));
+        assert!(leases.recall(&KEY, None, nobody));
     }
 
     #[test]
     fn who_is_being_recalled_is_known() {
         let mut leases = Leases::new(Epoch(1), 7, None);
         assert!(leases.hold(KEY, A) && leases.hold(KEY, B));
-        assert!(!leases.recall(&KEY, Some(A)));
+        assert!(!leases.recall(&KEY, Some(A), nobody));
         assert!(leases.is_recalled_from(&KEY, B) && !leases.is_recalled_from(&KEY, A));
-        leases.take_recall(B, Lane::Other).unwrap();
+        leases.take_recall(B, RecallLane::Other).unwrap();
         assert!(leases.is_recalled_from(&KEY, B), "until it has acknowledged");
     }
 
@@ -417,14 +512,14 @@ mod tests {
     fn what_was_read_during_a_recall_is_recalled_again() {
         let mut leases = Leases::new(Epoch(1), 7, None);
         assert!(leases.hold(KEY, A));
-        assert!(!leases.recall(&KEY, None));
-        let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
+        assert!(!leases.recall(&KEY, None, nobody));
+        let (number, _) = leases.take_recall(A, RecallLane::Other).unwrap();
         leases.hold_again(KEY, A);
-        assert!(leases.listens(A, Lane::Other, number));
-        assert!(!leases.recall(&KEY, None));
-        let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
-        assert!(leases.listens(A, Lane::Other, number));
-        assert!(leases.recall(&KEY, None));
+        assert!(leases.listens(A, RecallLane::Other, number, nobody));
+        assert!(!leases.recall(&KEY, None, nobody));
+        let (number, _) = leases.take_recall(A, RecallLane::Other).unwrap();
+        assert!(leases.listens(A, RecallLane::Other, number, nobody));
+        assert!(leases.recall(&KEY, None, nobody));
     }
 
     #[test]
@@ -433,27 +528,33 @@ mod tests {
         leases.inherit(A);
         assert!(leases.has_acknowledged());
         assert!(
-            leases.recall(&KEY, Some(A)),
+            leases.recall(&KEY, Some(A), nobody),
             "what a client itself changes is not recalled from it"
         );
-        assert!(!leases.recall(&KEY, Some(B)));
-        let (number, keys) = leases.take_recall(A, Lane::Other).unwrap();
+        assert!(!leases.recall(&KEY, Some(B), nobody));
+        let (number, keys) = leases.take_recall(A, RecallLane::Other).unwrap();
         assert_eq!(keys, [KEY]);
-        assert!(!leases.listens(A, Lane::Other, 1), "a predecessor's number");
-        assert!(leases.listens(A, Lane::Other, number));
-        assert!(leases.recall(&KEY, Some(B)));
-        assert!(!leases.recall(&LeaseKey::Attr(Ino(9)), Some(B)), "of another object");
-        assert!(leases.hold(KEY, A) && !leases.recall(&KEY, Some(B)), "granted anew");
+        assert!(!leases.listens(A, RecallLane::Other, 1, nobody), "a predecessor's number");
+        assert!(leases.listens(A, RecallLane::Other, number, nobody));
+        assert!(leases.recall(&KEY, Some(B), nobody));
+        assert!(!leases.recall(&LeaseKey::Attr(Ino(9)), Some(B), nobody), "of another object");
+        assert!(leases.hold(KEY, A) && !leases.recall(&KEY, Some(B), nobody), "granted anew");
     }
 
     #[test]
     fn pages_of_a_predecessor_are_in_nobodys_way() {
         let mut leases = Leases::new(Epoch(2), 7, None);
         leases.inherit(A);
-        assert!(!leases.recall(&LeaseKey::Pages(Ino::ROOT), None) && !leases.recall(&KEY, None));
-        assert!(!leases.listens(A, Lane::Other, 0));
-        assert_eq!(leases.take_recall(A, Lane::Other).unwrap().1, [KEY]);
-        assert!(leases.take_recall(A, Lane::Other).is_none(), "not before it listens for pages");
+        assert!(
+            !leases.recall(&LeaseKey::Pages(Ino::ROOT), None, nobody)
+                && !leases.recall(&KEY, None, nobody)
+        );
+        assert!(!leases.listens(A, RecallLane::Other, 0, nobody));
+        assert_eq!(leases.take_recall(A, RecallLane::Other).unwrap().1, [KEY]);
+        assert!(
+            leases.take_recall(A, RecallLane::Other).is_none(),
+            "not before it listens for pages"
+        );
     }
 
     #[test]
@@ -461,13 +562,15 @@ mod tests {
         let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
         let mut leases = Leases::new(Epoch(2), 7, None);
         leases.inherit(A);
-        assert!(!leases.recall(&name(b"a"), None));
-        let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
-        assert!(leases.listens(A, Lane::Other, number));
-        assert!(leases.recall(&name(b"a"), None) && leases.recall(&name(b"b"), None));
-        assert!(!leases.recall(&KEY, None), "attributes are not names");
+        assert!(!leases.recall(&name(b"a"), None, nobody));
+        let (number, _) = leases.take_recall(A, RecallLane::Other).unwrap();
+        assert!(leases.listens(A, RecallLane::Other, number, nobody));
+        assert!(
+            leases.recall(&name(b"a"), None, nobody) && leases.recall(&name(b"b"), None, nobody)
+        );
+        assert!(!leases.recall(&KEY, None, nobody), "attributes are not names");
         leases.forget_client(A);
-        assert!(leases.recall(&KEY, None));
+        assert!(leases.recall(&KEY, None, nobody));
     }
 
     #[test]
@@ -475,15 +578,68 @@ mod tests {
         let mut leases = Leases::new(Epoch(1), 7, None);
         let pages = LeaseKey::Pages(Ino::ROOT);
         assert!(leases.hold(KEY, A) && leases.hold(pages.clone(), A));
-        assert!(!leases.recall(&pages, None) && leases.take_new_pages());
-        assert!(!leases.listens(A, Lane::Pages, 0), "it had listened on the other lane only");
-        let (number, keys) = leases.take_recall(A, Lane::Pages).unwrap();
+        assert!(!leases.recall(&pages, None, nobody));
+        assert!(
+            !leases.listens(A, RecallLane::Pages, 0, nobody),
+            "it had listened on the other lane only"
+        );
+        let (number, keys) = leases.take_recall(A, RecallLane::Pages).unwrap();
         assert_eq!(keys, std::slice::from_ref(&pages));
-        assert!(!leases.recall(&KEY, None) && !leases.take_new_pages());
-        let (other, keys) = leases.take_recall(A, Lane::Other).unwrap();
+        assert!(!leases.recall(&KEY, None, nobody));
+        let (other, keys) = leases.take_recall(A, RecallLane::Other).unwrap();
         assert_eq!(keys, [KEY]);
-        assert!(leases.listens(A, Lane::Other, other) && leases.recall(&KEY, None));
-        assert!(!leases.recall(&pages, None), "the pages are not dropped yet");
-        assert!(leases.listens(A, Lane::Pages, number) && leases.recall(&pages, None));
+        assert!(
+            leases.listens(A, RecallLane::Other, other, nobody)
+                && leases.recall(&KEY, None, nobody)
+        );
+        assert!(!leases.recall(&pages, None, nobody), "the pages are not dropped yet");
+        assert!(
+            leases.listens(A, RecallLane::Pages, number, nobody)
+                && leases.recall(&pages, None, nobody)
+        );
+    }
+
+    #[test]
+    fn pages_that_writes_lock_are_in_no_other_pages_way() {
+        let mut leases = Leases::new(Epoch(1), 7, None);
+        let (written, read) = (LeaseKey::Pages(Ino(8)), LeaseKey::Pages(Ino(9)));
+        let writer = |ino| (ino == Ino(8)).then_some(A);
+        assert!(!leases.listens(A, RecallLane::Written, 0, writer));
+        assert!(leases.hold(written.clone(), A) && leases.hold(read.clone(), A));
+        assert!(!leases.recall(&written, None, writer) && !leases.recall(&read, None, writer));
+        assert_eq!(leases.take_recall(A, RecallLane::Written).unwrap().1, [written]);
+        assert_eq!(leases.take_recall(A, RecallLane::Pages).unwrap().1, [read]);
+    }
+
+    #[test]
+    fn what_was_overtaken_is_settled_by_the_last_acknowledgement() {
+        let mut leases = Leases::new(Epoch(1), 7, None);
+        let (ino, pages) = (Ino::ROOT, LeaseKey::Pages(Ino::ROOT));
+        assert!(leases.hold(pages.clone(), A) && leases.hold(pages.clone(), B));
+        assert!(!leases.overtakes(ino, A), "its own are not recalled");
+        assert!(!leases.recall(&pages, Some(B), nobody) && !leases.recall(&pages, Some(A), nobody));
+        assert!(!leases.overtakes(ino, A), "nobody waits for them");
+        assert!(leases.await_pages(ino, Some(B)) && !leases.await_pages(ino, Some(B)));
+        assert!(leases.overtakes(ino, A) && leases.has_overtaken(ino, A));
+        leases.listens(B, RecallLane::Pages, 0, nobody);
+        let (number, _) = leases.take_recall(B, RecallLane::Pages).unwrap();
+        leases.hold_again(pages.clone(), B);
+        leases.listens(B, RecallLane::Pages, number, nobody);
+        assert!(leases.has_overtaken(ino, A), "it has read during the recall");
+        let (number, _) = leases.take_recall(B, RecallLane::Pages).unwrap();
+        leases.listens(B, RecallLane::Pages, number, nobody);
+        assert!(!leases.has_overtaken(ino, A));
+    }
+
+    #[test]
+    fn what_a_predecessor_let_overtake_is_recalled_by_a_lock() {
+        let mut leases = Leases::new(Epoch(2), 7, None);
+        let pages = LeaseKey::Pages(Ino::ROOT);
+        leases.inherit(A);
+        assert!(leases.recall_inherited(&pages, |client| client == B, nobody));
+        assert!(!leases.recall_inherited(&pages, |client| client == A, nobody));
+        let (number, _) = leases.take_recall(A, RecallLane::Pages).unwrap();
+        leases.listens(A, RecallLane::Pages, number, nobody);
+        assert!(leases.recall_inherited(&pages, |client| client == A, nobody));
     }
 }

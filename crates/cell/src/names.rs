@@ -12,6 +12,7 @@ use crate::cell::{Cell, Out};
 use crate::event::Memory;
 use crate::op::{self, Plan, PlannedReply};
 use crate::permission;
+use crate::plant::Plant;
 use crate::task::{Stop, Task, TaskId, Wait, Work};
 use crate::view::View;
 
@@ -222,12 +223,18 @@ impl Cell {
                 self.step(Step::SetAttr { ino, attributes }, out);
             }
         }
+        // Only one front's writes may lock pages, and dropping these must not be waited for on the lane of others.
+        let direct = access.contains(AccessMode::WRITE)
+            && self.acknowledges(client)
+            && self.plant != Some(Plant::CacheTwoWriters)
+            && (self.is_written_by_another(ino, client)
+                || self.leases.is_recalled_from(&LeaseKey::Pages(ino), client));
         let handle = self.opens.open(ino, client, access);
         self.log.note(&Step::Opened { handle, client, access, offset: 0 });
         let shard = &self.shards[&ino.shard()];
         let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
         let keep_pages =
-            self.acknowledges(client) && self.leases.hold(LeaseKey::Pages(ino), client);
-        Opened { handle, attr: value.attr, keep_pages }
+            !direct && self.acknowledges(client) && self.leases.hold(LeaseKey::Pages(ino), client);
+        Opened { handle, attr: value.attr, keep_pages, direct }
     }
 }

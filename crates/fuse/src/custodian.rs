@@ -6,6 +6,10 @@
 //! unmounted): a front that dies is followed by another; a signal, or the end of the fleet, unmounts,
 //! and the front stops when nobody uses the mount any more or a short grace is over. While no front
 //! is there, callers wait; their requests stay in the kernel.
+//!
+//! **A front that serves no more.** The kernel may hold threads of a killed process until the next front has
+//! answered requests (`pages.rs`), and the process ends only then. All other threads are gone when its end
+//! of the link is closed, and so the next front starts then.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,6 +44,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A front that lived for so long has not died of its start.
 const LIVED: Duration = Duration::from_secs(10);
 
+/// A process whose link is closed and that has not ended after that has a thread that the kernel holds.
+const HELD_AFTER: Duration = Duration::from_millis(10);
+
 /// How long a front may take to end when it is told to.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -67,6 +74,7 @@ pub fn keep_mount(
                 ready,
                 mount: Arc::clone(&mount),
                 ending: None,
+                held: Vec::new(),
             };
             custodian.run()
         }
@@ -114,6 +122,23 @@ impl Front {
         }
     }
 
+    /// How the process ended, after its pidfd was readable or its link closed. If it cannot end, as if it had been
+    /// killed: it was, or is now.
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        let ends = |pidfd: &OwnedFd| {
+            let mut fds = [(pidfd.as_fd(), PollFlags::IN)];
+            poll_for(&mut fds, Some(HELD_AFTER))[0]
+        };
+        if !ends(&self.pidfd) {
+            // It can only fail because the process is gone already.
+            let _ = self.child.kill();
+            if !ends(&self.pidfd) {
+                return Ok(ExitStatus::from_raw(libc::SIGKILL));
+            }
+        }
+        self.child.wait()
+    }
+
     fn bequeath(estate: &Estate, mount: &Mount, link: &Link) -> rustix::io::Result<()> {
         let (admission, segments) = estate.admission.parts();
         let mut fds = vec![estate.device.as_fd(), estate.ledger.fd()];
@@ -144,12 +169,16 @@ struct Custodian {
     ready: Option<OwnedFd>,
     mount: Arc<Mount>,
     ending: Option<Ending>,
+    /// Fronts that serve no more, of which the kernel may hold a thread.
+    held: Vec<Child>,
 }
 
 /// What there is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Awake {
     ready: bool,
+    /// The front's link is closed: it serves no more.
+    hung_up: bool,
     ended: bool,
     signal: bool,
     fleet_is_gone: bool,
@@ -166,8 +195,9 @@ impl Custodian {
             if awake.signal || awake.fleet_is_gone {
                 self.begin_to_end(awake.fleet_is_gone)?;
             }
-            if awake.ended {
-                let status = self.front.child.wait()?;
+            self.held.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+            if awake.ended || awake.hung_up {
+                let status = self.front.end()?;
                 if status.success() || self.ending.is_some() || !self.may_go_on() {
                     break status;
                 }
@@ -178,7 +208,8 @@ impl Custodian {
                     let _ = poll_for(&mut [(self.signals.as_fd(), PollFlags::IN)], Some(pause));
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
-                self.front = Front::start(&self.estate, &self.mount)?;
+                let next = Front::start(&self.estate, &self.mount)?;
+                self.held.push(std::mem::replace(&mut self.front, next).child);
             } else if self.ending.as_ref().is_some_and(|ending| ending.deadline < Instant::now()) {
                 // It can only fail because the front is gone already.
                 let _ = self.front.child.kill();
@@ -197,7 +228,7 @@ impl Custodian {
         self.ready.is_none()
     }
 
-    fn wait(&self) -> Awake {
+    fn wait(&mut self) -> Awake {
         let timeout =
             self.ending.as_ref().map(|end| end.deadline.saturating_duration_since(Instant::now()));
         // Once the end has begun nobody asks why.
@@ -209,16 +240,21 @@ impl Custodian {
             (self.signals.as_fd(), asked),
             (self.estate.admission.socket(), hung_up),
         ];
-        let [ready, ended, signal, fleet] = poll_for(&mut fds, timeout);
+        let [said, ended, signal, fleet] = poll_for(&mut fds, timeout);
+        // It says only that it serves.
+        let said = said.then(|| self.front.link.receive(Wait::No));
         let begun = self.ending.is_some();
-        Awake { ready, ended, signal: signal && !begun, fleet_is_gone: fleet && !begun }
+        Awake {
+            ready: matches!(said, Some(Ok(Received::Packet(_)))),
+            hung_up: matches!(said, Some(Ok(Received::Closed) | Err(_))),
+            ended,
+            signal: signal && !begun,
+            fleet_is_gone: fleet && !begun,
+        }
     }
 
-    /// The front said something; it can only be that it serves. Or it is gone, and its pidfd says so.
     fn tell_ready(&mut self) {
-        if matches!(self.front.link.receive(Wait::No), Ok(Received::Packet(_)))
-            && let Some(ready) = self.ready.take()
-        {
+        if let Some(ready) = self.ready.take() {
             // Whoever waited may be gone by now, which is no reason to fail.
             let _ = rustix::io::write(&ready, b"\n");
         }

@@ -27,7 +27,7 @@ use crate::held::HeldLocks;
 use crate::interrupt::Interrupts;
 use crate::ledger::{Ledger, has_effect};
 use crate::message::{Header, Operation};
-use crate::reply::{Body, validity};
+use crate::reply::{Body, DIRECT_HANDLE, validity};
 
 pub use lock::Deferred;
 
@@ -70,6 +70,8 @@ pub struct Front {
     pub(crate) ledger: Arc<Ledger>,
     options: FrontOptions,
     held: HeldLocks,
+    /// Recalls of pages come on the lane of names and attributes, which must not wait for writes: these lock no page then.
+    writes_directly: bool,
     /// The kernel can drop all names at once, so it may keep some.
     names_cached: AtomicBool,
     /// Requests that wait for a lock in a slot.
@@ -84,6 +86,7 @@ impl Front {
         ledger: Arc<Ledger>,
         options: FrontOptions,
         lock_waiters_max: usize,
+        writes_directly: bool,
     ) -> Self {
         let drops_names = ledger.agreed().is_some_and(|agreed| agreed.drops_names);
         Self {
@@ -92,6 +95,7 @@ impl Front {
             options,
             held: HeldLocks::new(Arc::clone(&ledger)),
             ledger,
+            writes_directly,
             names_cached: AtomicBool::new(drops_names),
             lock_waiters: AtomicUsize::new(0),
             lock_waiters_max,
@@ -153,7 +157,9 @@ impl Call<'_> {
             Operation::Link { ino, name } => self.link(ino, name),
             Operation::Open(flags) => self.open(flags),
             Operation::Create(create) => self.create(create),
-            Operation::Read { open, offset, len } => return self.read(open, offset, len),
+            Operation::Read { open, offset, len, direct } => {
+                return self.read(open, (offset, len), direct);
+            }
             Operation::Write(write) => return self.write(write),
             Operation::StatFs => self.statfs(),
             Operation::Flush { owner } => self.flush(owner),
@@ -204,8 +210,9 @@ impl Call<'_> {
         }
     }
 
+    /// What the cell knows by the kernel's handle.
     const fn handle(&self, open: u64) -> Handle {
-        Handle { ino: self.header.ino, open }
+        Handle { ino: self.header.ino, open: open & !DIRECT_HANDLE }
     }
 
     fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {
@@ -232,7 +239,7 @@ impl Call<'_> {
     fn open_dir(&mut self) -> Served {
         let request = Request::Open { ino: self.header.ino, access: AccessMode::READ };
         match self.call(&request)? {
-            Reply::Opened(opened) => self.body.open(opened.handle.open, false),
+            Reply::Opened(opened) => self.body.open(opened.handle.open),
             other => return Err(unexpected(&other)),
         }
         Ok(())

@@ -21,6 +21,7 @@ mod interrupt;
 mod ledger;
 mod message;
 mod mount;
+mod pages;
 mod process;
 mod recall;
 mod reply;

@@ -101,6 +101,8 @@ fn serve() -> io::Result<()> {
         crew.close();
     });
     crew.stop();
+    // The custodian takes it for our end when it is closed.
+    std::mem::forget(link);
     Ok(())
 }
 

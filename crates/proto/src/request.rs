@@ -97,6 +97,24 @@ pub struct NewInode {
     pub target: Box<[u8]>,
 }
 
+/// The way on which a recall reaches a client that acknowledges. What is behind another recall on its lane
+/// waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum RecallLane {
+    /// Names and attributes: dropping them waits for nothing.
+    Other,
+    /// Pages of files that the client's kernel writes without its cache, or does not write. Dropping them waits for
+    /// reads and write-backs only.
+    Pages,
+    /// Pages of files that it writes through its cache. Dropping them waits for these writes too, which wait for
+    /// what is recalled on the other lanes.
+    Written,
+}
+
+impl RecallLane {
+    pub const ALL: [Self; 3] = [Self::Other, Self::Pages, Self::Written];
+}
+
 /// Every request has one cell that executes it: see [`Request::shard`].
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Request {
@@ -158,16 +176,22 @@ pub enum Request {
     Close {
         handle: Handle,
     },
+    /// `direct`: a front's kernel keeps no page of what it reads.
     Read {
         handle: Handle,
         position: Position,
         len: u32,
+        direct: bool,
     },
-    /// Writes the slot's payload.
+    /// Writes the slot's payload. With `write_back` it is what a program has stored in a shared mapping, and
+    /// the kernel now writes back: it never makes the file longer, and the kernel may keep its pages locked until it
+    /// is answered. `direct`: the kernel writes past its pages, so that its own are recalled too.
     Write {
         handle: Handle,
         position: Position,
         kill_privileges: bool,
+        write_back: bool,
+        direct: bool,
     },
     /// Moves the offset of an open-file object; `position` is absolute.
     Seek {
@@ -220,12 +244,11 @@ pub enum Request {
         slot: SlotNo,
         seq: u32,
     },
-    /// Waits for leases to be recalled; `acknowledged` is the number of the last such recall that took
-    /// effect (design 13.1: leases held for a cache that cannot read a word). With `pages`, for those of
-    /// pages, which come on a lane of their own: dropping them waits for reads and writes that may
-    /// wait for a recall on the other. A client that never listens there gets all on the other.
+    /// Waits for leases to be recalled on `lane`; `acknowledged` is the number of the last such recall that took
+    /// effect (design 13.1: leases held for a cache that cannot read a word). A client that never listens on the
+    /// lanes of pages gets all on the other.
     AwaitRecall {
-        pages: bool,
+        lane: RecallLane,
         acknowledged: u64,
     },
 }

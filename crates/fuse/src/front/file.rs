@@ -3,14 +3,15 @@
 use warren_base::Errno;
 use warren_base::limits::PAYLOAD_MAX;
 use warren_proto::{
-    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Position, Reply,
-    Request, SetAttr,
+    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Opened, Position,
+    Reply, Request, SetAttr,
 };
 
 use super::{Call, Outcome, PageCaching, Served, unexpected};
 use crate::abi;
 use crate::held::Releasing;
 use crate::message::{OpenFlags, Write};
+use crate::reply::DIRECT_HANDLE;
 
 impl OpenFlags {
     pub(super) fn access(self) -> AccessMode {
@@ -35,8 +36,13 @@ impl Call<'_> {
         if access.contains(AccessMode::TRUNCATE) && flags.kill_privileges {
             self.kill_privileges(opened.handle)?;
         }
-        self.body.open(opened.handle.open, opened.keep_pages);
+        self.put_opened(opened, access);
         Ok(())
+    }
+
+    pub(super) fn put_opened(&mut self, mut opened: Opened, access: AccessMode) {
+        opened.direct |= self.front.writes_directly && access.contains(AccessMode::WRITE);
+        self.body.open_file(&opened);
     }
 
     /// After emptying a file while opening it. If it fails the file is closed again.
@@ -50,10 +56,15 @@ impl Call<'_> {
         Ok(())
     }
 
-    pub(super) fn read(&mut self, open: u64, offset: u64, len: u32) -> Result<Outcome, Errno> {
+    pub(super) fn read(
+        &mut self,
+        open: u64,
+        (offset, len): (u64, u32),
+        direct: bool,
+    ) -> Result<Outcome, Errno> {
         let len = len.min(PAYLOAD_MAX as u32);
-        let request =
-            Request::Read { handle: self.handle(open), position: Position::At(offset), len };
+        let (handle, position) = (self.handle(open), Position::At(offset));
+        let request = Request::Read { handle, position, len, direct };
         match self.call(&request)? {
             Reply::Read { len: got } if got <= len => Ok(Outcome::Payload(got as usize)),
             other => Err(unexpected(&other)),
@@ -65,9 +76,14 @@ impl Call<'_> {
     pub(super) fn write(&mut self, write: Write) -> Result<Outcome, Errno> {
         let position = if write.append { Position::End } else { Position::At(write.offset) };
         let handle = self.handle(write.open);
-        let request = Request::Write { handle, position, kill_privileges: write.kill_privileges };
+        let Write { kill_privileges, write_back, direct, .. } = write;
+        let request = Request::Write { handle, position, kill_privileges, write_back, direct };
         match self.send(&request, write.len)? {
             Reply::Written { len, size } if len as usize <= write.len => {
+                if write.sync && write.open & DIRECT_HANDLE != 0 {
+                    // Of a write through its cache the kernel sees to that itself.
+                    self.done(Request::Fsync { ino: handle.ino, data_only: false })?;
+                }
                 self.body.count(len);
                 let leased = self.front.options.page_caching == PageCaching::Leased;
                 let expected = write.offset.saturating_add(u64::from(len));

@@ -1,23 +1,23 @@
 //! A front: a client whose copies are in a kernel that reads no lease words. It listens at every cell
 //! for recalls, has the kernel drop what is recalled, late at times, and acknowledges.
 //!
-//! It listens on two lanes at each cell. Of a lane one recall is handled at a time, names last; dropping
-//! pages waits for reads and writes of them under way, and what comes after them on the lane waits too.
+//! It listens on all lanes of each cell. Of a lane one recall is handled at a time, names last; dropping
+//! pages waits for what locks them, and what comes after them on the lane waits too.
 
 use std::collections::BTreeSet;
 
 use warren_base::{CellId, SlotNo};
 use warren_cell::SlotRef;
 use warren_client::Op;
-use warren_proto::{Answer, LeaseKey, Reply, Request, RequestHeader};
+use warren_proto::{Answer, LeaseKey, RecallLane, Reply, Request, RequestHeader};
 
 use super::Own;
 use super::World;
 use super::clients::At;
 use super::kernel::Kernel;
 
-/// Lanes of a cell: one for names and attributes, one for pages.
-const LANES: usize = 2;
+/// Lanes of a cell.
+const LANES: usize = RecallLane::ALL.len();
 
 /// What one cell recalls on one lane.
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl World {
     /// Answers from the kernel's copies, if it has them.
     pub(super) fn ask_kernel(&mut self, at: At, op: &Op) -> Option<(Answer, Vec<u8>)> {
         let Op::Ino(request) = op else { return None };
-        let with_pages = self.are_pages_right();
+        let with_pages = self.are_pages_right(at, op);
         let client = &self.clients[at.client];
         let front = client.front.as_ref()?;
         if let Request::Read { handle, .. } = request
@@ -90,11 +90,13 @@ impl World {
         Some(answered)
     }
 
-    /// Whether pages are as right as everything else. Where two write one file and a front is among
-    /// them, its page may be older than an answered write until its recall ends (decision 4): then pages
-    /// are held and recalled, but nobody looks at what is in them.
-    fn are_pages_right(&self) -> bool {
-        self.swarm.fronts == 1 || self.swarm.one_writer
+    /// Whether pages are as right as everything else. Where a front cuts a file that another changes, pages in others may be
+    /// older until their recall ends (decision 15): they are looked at only by who has locked the file, as whoever cuts
+    /// it has.
+    fn are_pages_right(&self, at: At, op: &Op) -> bool {
+        let Op::Ino(Request::Read { handle, .. }) = op else { return true };
+        !self.swarm.cuts_under_locks
+            || self.clients[at.client].slots[at.slot].holdings.has_locked(handle.ino)
     }
 
     pub(super) fn listen_everywhere(&mut self, client: usize) {
@@ -113,8 +115,8 @@ impl World {
         listener.seq += 1;
         let header = RequestHeader { seq: listener.seq, ..RequestHeader::default() };
         let from = SlotRef { client: id, slot: SlotNo((calls + number) as u16) };
-        let (cell, pages) = (CellId((number / LANES) as u16), number % LANES == 1);
-        self.fleet.plan_request(cell, from, header, Request::AwaitRecall { pages, acknowledged });
+        let (cell, lane) = (CellId((number / LANES) as u16), RecallLane::ALL[number % LANES]);
+        self.fleet.plan_request(cell, from, header, Request::AwaitRecall { lane, acknowledged });
     }
 
     /// A cell recalls from a slot that listens.
@@ -187,8 +189,10 @@ impl World {
 
     /// A request of the front is sent.
     pub(super) fn note_asked(&mut self, at: At, request: &Request) {
-        if let Some(front) = &mut self.clients[at.client].front {
-            front.kernel.ask(at.slot, request);
+        let client = &mut self.clients[at.client];
+        if let Some(front) = &mut client.front {
+            let written = client.slots[at.slot].payload().len() as u64;
+            front.kernel.ask(at.slot, request, written);
         }
     }
 
