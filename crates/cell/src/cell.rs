@@ -14,7 +14,7 @@ use warren_disk::{LogArea, RootSlot};
 use warren_proto::control::{Order, Report};
 use warren_proto::{
     Answer, ByteRange, Cause, Change, Credentials, InodeValue, LeaseKey, LockFlavour, LockKey,
-    LockMode, LockSpec, LockType, RecallLane, Reply, Request, RequestHeader, Step,
+    LockMode, LockSpec, LockType, Reply, Request, RequestHeader, Step,
 };
 
 use crate::cache::Cache;
@@ -24,7 +24,7 @@ use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::filelock::FileLocks;
 use crate::io::Io;
-use crate::lease::Leases;
+use crate::lease::{Lane, Leases};
 use crate::loss::Peers;
 use crate::open::Opens;
 use crate::oplog::OpLog;
@@ -101,14 +101,9 @@ pub(crate) struct Client {
     acknowledged_leases: bool,
     slots: u16,
     /// The slot (and sequence number) that waits for recalls, on each lane.
-    listening: [Option<(SlotRef, u32)>; RecallLane::ALL.len()],
+    listening: [Option<(SlotRef, u32)>; Lane::ALL.len()],
     /// It was expelled, but transactions of its are not over.
     leaving: bool,
-}
-
-/// Whether the client's copies are in a kernel, so that leases of them are acknowledged.
-pub(crate) fn is_front(clients: &BTreeMap<ClientId, Client>, client: ClientId) -> bool {
-    clients.get(&client).is_some_and(|client| client.acknowledged_leases && !client.leaving)
 }
 
 /// Where effects and stores go while an event is applied.
@@ -131,6 +126,8 @@ pub struct Cell {
     pub(crate) opens: Opens,
     pub(crate) file_locks: FileLocks<TaskId>,
     pub(crate) clients: BTreeMap<ClientId, Client>,
+    /// How many of them have their copies in a kernel.
+    pub(crate) fronts: usize,
     pub(crate) tasks: Tasks,
     pub(crate) participants: BTreeMap<TxnId, Participant>,
     pub(crate) live_txns: BTreeSet<TxnId>,
@@ -184,6 +181,7 @@ impl Cell {
             opens: Opens::new(config.epoch),
             file_locks: FileLocks::new(),
             clients: BTreeMap::new(),
+            fronts: 0,
             tasks: Tasks::default(),
             participants: BTreeMap::new(),
             live_txns: BTreeSet::new(),
@@ -345,9 +343,10 @@ impl Cell {
                     self.leases.inherit(client);
                 }
                 let credentials = Arc::new(credentials);
-                let (listening, leaving) = ([None; RecallLane::ALL.len()], false);
+                let (listening, leaving) = ([None; Lane::ALL.len()], false);
                 let admitted =
                     Client { credentials, acknowledged_leases, slots, listening, leaving };
+                self.fronts += usize::from(acknowledged_leases);
                 self.clients.insert(client, admitted);
                 out.effects.push(Effect::Report(Report::Admitted { client }));
             }
@@ -619,21 +618,14 @@ impl Cell {
     }
 
     pub(crate) fn acknowledges(&self, client: ClientId) -> bool {
-        is_front(&self.clients, client)
-    }
-
-    /// Whether a front other than this client has the inode open for writing.
-    pub(crate) fn is_written_by_another(&self, ino: Ino, client: ClientId) -> bool {
-        self.opens
-            .writers(ino, |other| other != client && self.acknowledges(other))
-            .next()
-            .is_some()
+        let acknowledges = |client: &Client| client.acknowledged_leases && !client.leaving;
+        self.clients.get(&client).is_some_and(acknowledges)
     }
 
     /// Sends recalls to whoever listens.
     pub(crate) fn send_recalls<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         for (id, client) in &mut self.clients {
-            for lane in RecallLane::ALL {
+            for lane in Lane::ALL {
                 let Some((to, seq)) = client.listening[lane as usize] else { continue };
                 if let Some((number, keys)) = self.leases.take_recall(*id, lane) {
                     client.listening[lane as usize] = None;
@@ -649,7 +641,7 @@ impl Cell {
         &mut self,
         from: SlotRef,
         seq: u32,
-        (lane, acknowledged): (RecallLane, u64),
+        (lane, acknowledged): (Lane, u64),
         out: &mut Out<'_, M>,
     ) -> Result<(), Errno> {
         let client = self.clients.get_mut(&from.client).ok_or(Errno::EPERM)?;
@@ -660,9 +652,7 @@ impl Cell {
             let answer = Err(Errno::EINTR);
             out.effects.push(Effect::Reply { to, seq, answer, payload_len: 0 });
         }
-        let (opens, clients) = (&self.opens, &self.clients);
-        let writer = |ino| opens.writers(ino, |client| is_front(clients, client)).next();
-        if self.leases.listens(from.client, lane, acknowledged, writer) {
+        if self.leases.listens(from.client, lane, acknowledged) {
             self.tasks.wake_all(WaitKey::Recall);
         }
         Ok(())
@@ -672,7 +662,8 @@ impl Cell {
     /// finished. Nobody waits for its copies.
     pub(crate) fn expel<M: Memory>(&mut self, client: ClientId, out: &mut Out<'_, M>) {
         let Some(known) = self.clients.get_mut(&client) else { return };
-        (known.leaving, known.listening) = (true, [None; RecallLane::ALL.len()]);
+        self.fronts -= usize::from(known.acknowledged_leases && !known.leaving);
+        (known.leaving, known.listening) = (true, [None; Lane::ALL.len()]);
         for id in self.tasks.of_client(client) {
             self.file_locks.cancel(id);
             if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())

@@ -7,7 +7,7 @@ use warren_base::{ClientId, Errno, Ino, Timestamp};
 use warren_disk::{Key, Kind, Part, TARGET_PIECE, Value, name_hash};
 use warren_proto::{Change, FileKind, LeaseKey, Step};
 
-use crate::cell::{Cell, Out, is_front};
+use crate::cell::{Cell, Out};
 use crate::event::Memory;
 use crate::plant::Plant;
 use crate::shard;
@@ -305,9 +305,7 @@ impl Cell {
         except: Option<ClientId>,
         out: &mut Out<'_, M>,
     ) -> bool {
-        let (opens, clients) = (&self.opens, &self.clients);
-        let writer = |ino| opens.writers(ino, |client| is_front(clients, client)).next();
-        let free = self.leases.recall(key, except, writer);
+        let free = self.leases.recall(key, except);
         if !free {
             self.send_recalls(out);
         }
@@ -321,9 +319,7 @@ impl Cell {
         from: impl Fn(ClientId) -> bool,
         out: &mut Out<'_, M>,
     ) -> Result<(), Stop> {
-        let (opens, clients) = (&self.opens, &self.clients);
-        let writer = |ino| opens.writers(ino, |client| is_front(clients, client)).next();
-        if self.leases.recall_inherited(&LeaseKey::Pages(ino), from, writer) {
+        if self.leases.recall_inherited(&LeaseKey::Pages(ino), from) {
             return Ok(());
         }
         self.send_recalls(out);

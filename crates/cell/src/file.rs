@@ -263,6 +263,10 @@ impl Cell {
         }
         if !direct && self.acknowledges(from.client) {
             self.leases.hold_again(LeaseKey::Pages(ino), from.client);
+            if !write_back && self.fronts > 1 {
+                // A page that was recalled and read again since the kernel copied this write into it lacks the write.
+                self.recall(&LeaseKey::Pages(ino), None, out);
+            }
         }
         Ok((len as u32, size))
     }

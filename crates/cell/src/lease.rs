@@ -6,13 +6,13 @@
 //! acknowledged.
 //!
 //! A write is answered when no other client has a page of the file any more, and a kernel drops a page only
-//! when the request that has it locked is answered. So that no two wait for each other (decision 15):
+//! when the request that has it locked is answered. So that no two wait for each other (decision 17):
 //!
 //! * Reads never wait for a recall.
-//! * Of all fronts only one writes a file through its kernel's cache, the one that opened it first; the others'
-//!   writes lock no pages.
-//! * Recalls go to their holder on three lanes ([`RecallLane`]). Names and attributes are never behind pages,
-//!   and pages that only reads can hold up are never behind those that writes can.
+//! * Where there are two fronts, files that are opened for writing are written past the kernels' caches, which
+//!   locks no page. Only files that were opened before the second front came are written through one; that front
+//!   waits for pages of others, and theirs wait for no write.
+//! * Recalls go to their holder on two lanes: names and attributes are never behind pages.
 //! * Write-backs of mapped pages, and truncations, which hold up write-backs, do not wait for others' pages while
 //!   a task waits for their own client's. What they overtook is waited for by the next `fsync`, and by whoever
 //!   gets a lock.
@@ -30,7 +30,7 @@ use std::hash::BuildHasher;
 
 use warren_base::limits::LEASE_WORDS;
 use warren_base::{ClientId, Epoch, FixedState, Ino, siphash_2_4};
-use warren_proto::{Lease, LeaseKey, RecallLane};
+use warren_proto::{Lease, LeaseKey};
 
 use crate::{Memory, Plant};
 
@@ -39,6 +39,18 @@ struct Holder {
     client: ClientId,
     key: LeaseKey,
     stamp: u64,
+}
+
+/// On which way a recall goes to its holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    /// Of names and attributes.
+    Other,
+    Pages,
+}
+
+impl Lane {
+    pub(crate) const ALL: [Self; 2] = [Self::Other, Self::Pages];
 }
 
 /// What is on its way to one acknowledging holder, on one lane.
@@ -66,22 +78,18 @@ impl Recalls {
 /// The lanes to one holder.
 #[derive(Debug, Default)]
 struct Lanes {
-    lanes: [Recalls; RecallLane::ALL.len()],
+    lanes: [Recalls; Lane::ALL.len()],
     /// It has listened for pages; one that never does is told of them on the other lane.
     has_pages: bool,
 }
 
 impl Lanes {
-    /// The lane of a key. `writes`: the client writes the file through its cache.
-    fn of_key(&mut self, key: &LeaseKey, writes: impl FnOnce(Ino) -> bool) -> &mut Recalls {
-        self.get(match key {
-            LeaseKey::Pages(ino) if self.has_pages && writes(*ino) => RecallLane::Written,
-            LeaseKey::Pages(_) if self.has_pages => RecallLane::Pages,
-            _ => RecallLane::Other,
-        })
+    fn of_key(&mut self, key: &LeaseKey) -> &mut Recalls {
+        let of_pages = self.has_pages && matches!(key, LeaseKey::Pages(_));
+        self.get(if of_pages { Lane::Pages } else { Lane::Other })
     }
 
-    fn get(&mut self, lane: RecallLane) -> &mut Recalls {
+    fn get(&mut self, lane: Lane) -> &mut Recalls {
         &mut self.lanes[lane as usize]
     }
 
@@ -306,14 +314,8 @@ impl Leases {
     }
 
     /// Whether nobody but `except` holds an acknowledged lease on `key`; if somebody does, the recall
-    /// is under way when this returns (or queued: see [`Self::take_recall`]). `writer` is the front that writes a
-    /// file through its cache.
-    pub(crate) fn recall(
-        &mut self,
-        key: &LeaseKey,
-        except: Option<ClientId>,
-        writer: impl Fn(Ino) -> Option<ClientId>,
-    ) -> bool {
+    /// is under way when this returns (or queued: see [`Self::take_recall`]).
+    pub(crate) fn recall(&mut self, key: &LeaseKey, except: Option<ClientId>) -> bool {
         if !self.has_acknowledged() {
             return true;
         }
@@ -327,8 +329,7 @@ impl Leases {
             free = false;
             let lanes = self.recalls.entry(*holder).or_default();
             if !lanes.names(key) {
-                let writes = |ino| writer(ino) == Some(*holder);
-                lanes.of_key(key, writes).queued.insert(key.clone());
+                lanes.of_key(key).queued.insert(key.clone());
             }
         }
         free || self.plant == Some(Plant::SkipRecall)
@@ -340,7 +341,6 @@ impl Leases {
         &mut self,
         key: &LeaseKey,
         from: impl Fn(ClientId) -> bool,
-        writer: impl Fn(Ino) -> Option<ClientId>,
     ) -> bool {
         let mut free = true;
         for (client, inherited) in &self.inherited {
@@ -350,8 +350,7 @@ impl Leases {
             free = false;
             let lanes = self.recalls.entry(*client).or_default();
             if !lanes.names(key) {
-                let writes = |ino| writer(ino) == Some(*client);
-                lanes.of_key(key, writes).queued.insert(key.clone());
+                lanes.of_key(key).queued.insert(key.clone());
             }
         }
         free
@@ -372,29 +371,15 @@ impl Leases {
 
     /// `client` listens on `lane`, and has dropped what recall `number` on it named. Returns whether that
     /// was under way.
-    pub(crate) fn listens(
-        &mut self,
-        client: ClientId,
-        lane: RecallLane,
-        number: u64,
-        writer: impl Fn(Ino) -> Option<ClientId>,
-    ) -> bool {
+    pub(crate) fn listens(&mut self, client: ClientId, lane: Lane, number: u64) -> bool {
         let lanes = self.recalls.entry(client).or_default();
-        if lane != RecallLane::Other && !std::mem::replace(&mut lanes.has_pages, true) {
+        if lane == Lane::Pages && !std::mem::replace(&mut lanes.has_pages, true) {
             let of_pages = |key: &LeaseKey| matches!(key, LeaseKey::Pages(_));
-            let other = lanes.get(RecallLane::Other);
-            let moved: Vec<_> = other.queued.extract_if(.., of_pages).collect();
+            let other = lanes.get(Lane::Other);
+            let moved = other.queued.extract_if(.., of_pages).collect();
             let awaited = std::mem::take(&mut other.awaited);
-            for key in moved {
-                let writes = |ino| writer(ino) == Some(client);
-                let recalls = lanes.of_key(&key, writes);
-                if let LeaseKey::Pages(ino) = key
-                    && awaited.contains(&ino)
-                {
-                    recalls.awaited.insert(ino);
-                }
-                recalls.queued.insert(key);
-            }
+            let pages = lanes.get(Lane::Pages);
+            (pages.queued, pages.awaited) = (moved, awaited);
         }
         let recalls = lanes.get(lane);
         let Some((_, keys)) = recalls.sent.take_if(|(sent, _)| *sent == number) else {
@@ -418,7 +403,7 @@ impl Leases {
     pub(crate) fn take_recall(
         &mut self,
         client: ClientId,
-        lane: RecallLane,
+        lane: Lane,
     ) -> Option<(u64, Vec<LeaseKey>)> {
         /// Keys of one recall: their encoding fits a reply's body.
         const BATCH: usize = 24;
@@ -480,31 +465,27 @@ mod tests {
     const A: ClientId = ClientId(1);
     const B: ClientId = ClientId(2);
 
-    fn nobody(_: Ino) -> Option<ClientId> {
-        None
-    }
-
     #[test]
     fn a_recall_is_over_when_it_was_acknowledged() {
         let mut leases = Leases::new(Epoch(1), 7, None);
         assert!(leases.hold(KEY, A));
-        assert!(leases.recall(&KEY, Some(A), nobody));
-        assert!(!leases.recall(&KEY, Some(B), nobody));
-        let (number, keys) = leases.take_recall(A, RecallLane::Other).unwrap();
+        assert!(leases.recall(&KEY, Some(A)));
+        assert!(!leases.recall(&KEY, Some(B)));
+        let (number, keys) = leases.take_recall(A, Lane::Other).unwrap();
         assert_eq!(keys, [KEY]);
         assert!(!leases.hold(KEY, B), "no grant while it is recalled");
-        assert!(!leases.listens(A, RecallLane::Other, number + 1, nobody));
-        assert!(leases.listens(A, RecallLane::Other, number, nobody));
-        assert!(leases.recall(&KEY, None, nobody));
+        assert!(!leases.listens(A, Lane::Other, number + 1));
+        assert!(leases.listens(A, Lane::Other, number));
+        assert!(leases.recall(&KEY, None));
     }
 
     #[test]
     fn who_is_being_recalled_is_known() {
         let mut leases = Leases::new(Epoch(1), 7, None);
         assert!(leases.hold(KEY, A) && leases.hold(KEY, B));
-        assert!(!leases.recall(&KEY, Some(A), nobody));
+        assert!(!leases.recall(&KEY, Some(A)));
         assert!(leases.is_recalled_from(&KEY, B) && !leases.is_recalled_from(&KEY, A));
-        leases.take_recall(B, RecallLane::Other).unwrap();
+        leases.take_recall(B, Lane::Other).unwrap();
         assert!(leases.is_recalled_from(&KEY, B), "until it has acknowledged");
     }
 
@@ -512,14 +493,14 @@ mod tests {
     fn what_was_read_during_a_recall_is_recalled_again() {
         let mut leases = Leases::new(Epoch(1), 7, None);
         assert!(leases.hold(KEY, A));
-        assert!(!leases.recall(&KEY, None, nobody));
-        let (number, _) = leases.take_recall(A, RecallLane::Other).unwrap();
+        assert!(!leases.recall(&KEY, None));
+        let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
         leases.hold_again(KEY, A);
-        assert!(leases.listens(A, RecallLane::Other, number, nobody));
-        assert!(!leases.recall(&KEY, None, nobody));
-        let (number, _) = leases.take_recall(A, RecallLane::Other).unwrap();
-        assert!(leases.listens(A, RecallLane::Other, number, nobody));
-        assert!(leases.recall(&KEY, None, nobody));
+        assert!(leases.listens(A, Lane::Other, number));
+        assert!(!leases.recall(&KEY, None));
+        let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
+        assert!(leases.listens(A, Lane::Other, number));
+        assert!(leases.recall(&KEY, None));
     }
 
     #[test]
@@ -528,33 +509,27 @@ mod tests {
         leases.inherit(A);
         assert!(leases.has_acknowledged());
         assert!(
-            leases.recall(&KEY, Some(A), nobody),
+            leases.recall(&KEY, Some(A)),
             "what a client itself changes is not recalled from it"
         );
-        assert!(!leases.recall(&KEY, Some(B), nobody));
-        let (number, keys) = leases.take_recall(A, RecallLane::Other).unwrap();
+        assert!(!leases.recall(&KEY, Some(B)));
+        let (number, keys) = leases.take_recall(A, Lane::Other).unwrap();
         assert_eq!(keys, [KEY]);
-        assert!(!leases.listens(A, RecallLane::Other, 1, nobody), "a predecessor's number");
-        assert!(leases.listens(A, RecallLane::Other, number, nobody));
-        assert!(leases.recall(&KEY, Some(B), nobody));
-        assert!(!leases.recall(&LeaseKey::Attr(Ino(9)), Some(B), nobody), "of another object");
-        assert!(leases.hold(KEY, A) && !leases.recall(&KEY, Some(B), nobody), "granted anew");
+        assert!(!leases.listens(A, Lane::Other, 1), "a predecessor's number");
+        assert!(leases.listens(A, Lane::Other, number));
+        assert!(leases.recall(&KEY, Some(B)));
+        assert!(!leases.recall(&LeaseKey::Attr(Ino(9)), Some(B)), "of another object");
+        assert!(leases.hold(KEY, A) && !leases.recall(&KEY, Some(B)), "granted anew");
     }
 
     #[test]
     fn pages_of_a_predecessor_are_in_nobodys_way() {
         let mut leases = Leases::new(Epoch(2), 7, None);
         leases.inherit(A);
-        assert!(
-            !leases.recall(&LeaseKey::Pages(Ino::ROOT), None, nobody)
-                && !leases.recall(&KEY, None, nobody)
-        );
-        assert!(!leases.listens(A, RecallLane::Other, 0, nobody));
-        assert_eq!(leases.take_recall(A, RecallLane::Other).unwrap().1, [KEY]);
-        assert!(
-            leases.take_recall(A, RecallLane::Other).is_none(),
-            "not before it listens for pages"
-        );
+        assert!(!leases.recall(&LeaseKey::Pages(Ino::ROOT), None) && !leases.recall(&KEY, None));
+        assert!(!leases.listens(A, Lane::Other, 0));
+        assert_eq!(leases.take_recall(A, Lane::Other).unwrap().1, [KEY]);
+        assert!(leases.take_recall(A, Lane::Other).is_none(), "not before it listens for pages");
     }
 
     #[test]
@@ -562,15 +537,13 @@ mod tests {
         let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
         let mut leases = Leases::new(Epoch(2), 7, None);
         leases.inherit(A);
-        assert!(!leases.recall(&name(b"a"), None, nobody));
-        let (number, _) = leases.take_recall(A, RecallLane::Other).unwrap();
-        assert!(leases.listens(A, RecallLane::Other, number, nobody));
-        assert!(
-            leases.recall(&name(b"a"), None, nobody) && leases.recall(&name(b"b"), None, nobody)
-        );
-        assert!(!leases.recall(&KEY, None, nobody), "attributes are not names");
+        assert!(!leases.recall(&name(b"a"), None));
+        let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
+        assert!(leases.listens(A, Lane::Other, number));
+        assert!(leases.recall(&name(b"a"), None) && leases.recall(&name(b"b"), None));
+        assert!(!leases.recall(&KEY, None), "attributes are not names");
         leases.forget_client(A);
-        assert!(leases.recall(&KEY, None, nobody));
+        assert!(leases.recall(&KEY, None));
     }
 
     #[test]
@@ -578,37 +551,16 @@ mod tests {
         let mut leases = Leases::new(Epoch(1), 7, None);
         let pages = LeaseKey::Pages(Ino::ROOT);
         assert!(leases.hold(KEY, A) && leases.hold(pages.clone(), A));
-        assert!(!leases.recall(&pages, None, nobody));
-        assert!(
-            !leases.listens(A, RecallLane::Pages, 0, nobody),
-            "it had listened on the other lane only"
-        );
-        let (number, keys) = leases.take_recall(A, RecallLane::Pages).unwrap();
+        assert!(!leases.recall(&pages, None));
+        assert!(!leases.listens(A, Lane::Pages, 0), "it had listened on the other lane only");
+        let (number, keys) = leases.take_recall(A, Lane::Pages).unwrap();
         assert_eq!(keys, std::slice::from_ref(&pages));
-        assert!(!leases.recall(&KEY, None, nobody));
-        let (other, keys) = leases.take_recall(A, RecallLane::Other).unwrap();
+        assert!(!leases.recall(&KEY, None));
+        let (other, keys) = leases.take_recall(A, Lane::Other).unwrap();
         assert_eq!(keys, [KEY]);
-        assert!(
-            leases.listens(A, RecallLane::Other, other, nobody)
-                && leases.recall(&KEY, None, nobody)
-        );
-        assert!(!leases.recall(&pages, None, nobody), "the pages are not dropped yet");
-        assert!(
-            leases.listens(A, RecallLane::Pages, number, nobody)
-                && leases.recall(&pages, None, nobody)
-        );
-    }
-
-    #[test]
-    fn pages_that_writes_lock_are_in_no_other_pages_way() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
-        let (written, read) = (LeaseKey::Pages(Ino(8)), LeaseKey::Pages(Ino(9)));
-        let writer = |ino| (ino == Ino(8)).then_some(A);
-        assert!(!leases.listens(A, RecallLane::Written, 0, writer));
-        assert!(leases.hold(written.clone(), A) && leases.hold(read.clone(), A));
-        assert!(!leases.recall(&written, None, writer) && !leases.recall(&read, None, writer));
-        assert_eq!(leases.take_recall(A, RecallLane::Written).unwrap().1, [written]);
-        assert_eq!(leases.take_recall(A, RecallLane::Pages).unwrap().1, [read]);
+        assert!(leases.listens(A, Lane::Other, other) && leases.recall(&KEY, None));
+        assert!(!leases.recall(&pages, None), "the pages are not dropped yet");
+        assert!(leases.listens(A, Lane::Pages, number) && leases.recall(&pages, None));
     }
 
     #[test]
@@ -617,17 +569,17 @@ mod tests {
         let (ino, pages) = (Ino::ROOT, LeaseKey::Pages(Ino::ROOT));
         assert!(leases.hold(pages.clone(), A) && leases.hold(pages.clone(), B));
         assert!(!leases.overtakes(ino, A), "its own are not recalled");
-        assert!(!leases.recall(&pages, Some(B), nobody) && !leases.recall(&pages, Some(A), nobody));
+        assert!(!leases.recall(&pages, Some(B)) && !leases.recall(&pages, Some(A)));
         assert!(!leases.overtakes(ino, A), "nobody waits for them");
         assert!(leases.await_pages(ino, Some(B)) && !leases.await_pages(ino, Some(B)));
         assert!(leases.overtakes(ino, A) && leases.has_overtaken(ino, A));
-        leases.listens(B, RecallLane::Pages, 0, nobody);
-        let (number, _) = leases.take_recall(B, RecallLane::Pages).unwrap();
+        leases.listens(B, Lane::Pages, 0);
+        let (number, _) = leases.take_recall(B, Lane::Pages).unwrap();
         leases.hold_again(pages.clone(), B);
-        leases.listens(B, RecallLane::Pages, number, nobody);
+        leases.listens(B, Lane::Pages, number);
         assert!(leases.has_overtaken(ino, A), "it has read during the recall");
-        let (number, _) = leases.take_recall(B, RecallLane::Pages).unwrap();
-        leases.listens(B, RecallLane::Pages, number, nobody);
+        let (number, _) = leases.take_recall(B, Lane::Pages).unwrap();
+        leases.listens(B, Lane::Pages, number);
         assert!(!leases.has_overtaken(ino, A));
     }
 
@@ -636,10 +588,10 @@ mod tests {
         let mut leases = Leases::new(Epoch(2), 7, None);
         let pages = LeaseKey::Pages(Ino::ROOT);
         leases.inherit(A);
-        assert!(leases.recall_inherited(&pages, |client| client == B, nobody));
-        assert!(!leases.recall_inherited(&pages, |client| client == A, nobody));
-        let (number, _) = leases.take_recall(A, RecallLane::Pages).unwrap();
-        leases.listens(A, RecallLane::Pages, number, nobody);
-        assert!(leases.recall_inherited(&pages, |client| client == A, nobody));
+        assert!(leases.recall_inherited(&pages, |client| client == B));
+        assert!(!leases.recall_inherited(&pages, |client| client == A));
+        let (number, _) = leases.take_recall(A, Lane::Pages).unwrap();
+        leases.listens(A, Lane::Pages, number);
+        assert!(leases.recall_inherited(&pages, |client| client == A));
     }
 }

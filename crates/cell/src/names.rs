@@ -223,12 +223,11 @@ impl Cell {
                 self.step(Step::SetAttr { ino, attributes }, out);
             }
         }
-        // Only one front's writes may lock pages, and dropping these must not be waited for on the lane of others.
+        // Beside another front no write may lock pages, nor leave some that were read while it was under way.
         let direct = access.contains(AccessMode::WRITE)
             && self.acknowledges(client)
             && self.plant != Some(Plant::CacheTwoWriters)
-            && (self.is_written_by_another(ino, client)
-                || self.leases.is_recalled_from(&LeaseKey::Pages(ino), client));
+            && self.fronts > 1;
         let handle = self.opens.open(ino, client, access);
         self.log.note(&Step::Opened { handle, client, access, offset: 0 });
         let shard = &self.shards[&ino.shard()];

@@ -1,5 +1,7 @@
 //! Open-file objects: what a handle stands for (Hare 3.4).
 
+use std::hash::Hash;
+
 use hashbrown::HashMap;
 use warren_base::{ClientId, Epoch, Errno, FixedState, Ino};
 use warren_proto::{AccessMode, Handle};
@@ -14,27 +16,30 @@ pub(crate) struct OpenFile {
     pub(crate) read_end: u64,
 }
 
-/// How an inode is open.
-#[derive(Debug, Default)]
-struct InodeOpens {
-    count: u32,
-    /// The opens for writing and whose they are, in the order in which they were made.
-    writers: Vec<(u64, ClientId)>,
-}
-
 #[derive(Debug)]
 pub(crate) struct Opens {
     files: HashMap<Handle, OpenFile, FixedState>,
-    by_inode: HashMap<Ino, InodeOpens, FixedState>,
+    counts: HashMap<Ino, u32, FixedState>,
     by_client: HashMap<ClientId, u32, FixedState>,
     next: u64,
+}
+
+/// Whether it was the last of those that are counted so.
+fn one_less<K: Hash + Eq>(counts: &mut HashMap<K, u32, FixedState>, key: K) -> bool {
+    let count = counts.get_mut(&key).expect("an open file is counted");
+    *count -= 1;
+    let last = *count == 0;
+    if last {
+        counts.remove(&key);
+    }
+    last
 }
 
 impl Opens {
     pub(crate) fn new(epoch: Epoch) -> Self {
         Self {
             files: HashMap::default(),
-            by_inode: HashMap::default(),
+            counts: HashMap::default(),
             by_client: HashMap::default(),
             next: (u64::from(epoch.0) << 40) + 1,
         }
@@ -59,38 +64,15 @@ impl Opens {
 
     /// Whether somebody has the inode open.
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
-        self.by_inode.contains_key(&ino)
+        self.counts.contains_key(&ino)
     }
 
     /// Closes the handle. Returns whether it was the inode's last.
     pub(crate) fn close(&mut self, handle: Handle, client: ClientId) -> Result<bool, Errno> {
         self.get(handle, client)?;
         self.files.remove(&handle);
-        let of_client = self.by_client.get_mut(&client).expect("an open file is counted");
-        *of_client -= 1;
-        if *of_client == 0 {
-            self.by_client.remove(&client);
-        }
-        let opens = self.by_inode.get_mut(&handle.ino).expect("an open file is counted");
-        opens.count -= 1;
-        if let Ok(at) = opens.writers.binary_search_by_key(&handle.open, |(open, _)| *open) {
-            opens.writers.remove(at);
-        }
-        let last = opens.count == 0;
-        if last {
-            self.by_inode.remove(&handle.ino);
-        }
-        Ok(last)
-    }
-
-    /// Of the clients that `counts` those that have the inode open for writing, who opened it first first.
-    pub(crate) fn writers(
-        &self,
-        ino: Ino,
-        counts: impl Fn(ClientId) -> bool,
-    ) -> impl Iterator<Item = ClientId> {
-        let opens = self.by_inode.get(&ino).map_or(&[][..], |opens| &opens.writers);
-        opens.iter().map(|(_, client)| *client).filter(move |client| counts(*client))
+        one_less(&mut self.by_client, client);
+        Ok(one_less(&mut self.counts, handle.ino))
     }
 
     /// An object as a log tells of it.
@@ -103,13 +85,7 @@ impl Opens {
     ) {
         let file = OpenFile { client, access, offset, read_end: 0 };
         if self.files.insert(handle, file).is_none() {
-            let opens = self.by_inode.entry(handle.ino).or_default();
-            opens.count += 1;
-            if access.contains(AccessMode::WRITE) {
-                // A log tells of them in any order.
-                let at = opens.writers.partition_point(|(open, _)| *open < handle.open);
-                opens.writers.insert(at, (handle.open, client));
-            }
+            *self.counts.entry(handle.ino).or_default() += 1;
             *self.by_client.entry(client).or_default() += 1;
         }
     }

@@ -19,9 +19,9 @@ pub enum Plant {
     SkipRecall,
     /// What is being recalled from somebody is granted again meanwhile.
     GrantDuringRecall,
-    /// A front's write-back waits for others' pages although its own are being recalled.
+    /// A front's write-back or truncation waits for others' pages although a task waits for its own.
     WaitForOwnRecall,
-    /// Two fronts write one file through their kernels' caches.
+    /// Fronts write through their kernels' caches, however many there are.
     CacheTwoWriters,
     /// A truncation does not recall pages.
     TruncateUnrecalled,

@@ -15,6 +15,7 @@ use crate::cell::{Cell, Out};
 use crate::event::{Memory, SlotRef};
 use crate::file::WriteMode;
 use crate::filelock::LockOutcome;
+use crate::lease::Lane;
 use crate::permission::{self, READ, STICKY, WRITE};
 use crate::plant::Plant;
 use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
@@ -146,7 +147,8 @@ impl Cell {
                 self.cancel(SlotRef { client, slot }, seq, out);
                 done(Reply::Done)
             }
-            Request::AwaitRecall { lane, acknowledged } => {
+            Request::AwaitRecall { pages, acknowledged } => {
+                let lane = if pages { Lane::Pages } else { Lane::Other };
                 self.listen(*from, *seq, (lane, acknowledged), out)?;
                 Ok(None)
             }

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use warren_base::{Errno, Ino, SlotNo};
-use warren_proto::{RecallLane, Request};
+use warren_proto::Request;
 
 use crate::abi::{UNIQUE_RESEND, opcode};
 use crate::channel::{Channel, Received, make_resident};
@@ -135,7 +135,7 @@ struct Desk {
 
 impl Crew {
     /// Starts serving, where a predecessor with the same ledger and connection stopped. It takes a slot
-    /// or three for each cell and one more, and at least two to serve with.
+    /// or two for each cell and one more, and at least two to serve with.
     pub fn start(
         fleet: Arc<dyn Post>,
         channel: Arc<dyn Channel>,
@@ -154,13 +154,7 @@ impl Crew {
         let (errands, arrivals) = std::sync::mpsc::channel();
         let waiters_max = waiters_max.min(threads_max - 1);
         let shared = Arc::new(Shared {
-            front: Front::new(
-                Arc::clone(&fleet),
-                ledger,
-                options,
-                waiters_max,
-                !has_page_lanes(&*fleet),
-            ),
+            front: Front::new(Arc::clone(&fleet), ledger, options, waiters_max),
             channel,
             baton: AtomicU64::new(0),
             turns: AtomicU64::new(0),
@@ -179,7 +173,7 @@ impl Crew {
             // Always the same slot, so that it can be gone on with.
             let mut courier = fleet.courier_at(number).map_err(no_slot)?;
             crew.recall_slots.push(number);
-            let name = format!("{:?} {}", lane.lane, lane.cell.0);
+            let name = format!("{} {}", if lane.pages { "pages" } else { "recall" }, lane.cell.0);
             crew.serve_with(name, move |shared| {
                 let mut pages = PageDropper::new(Arc::clone(&shared.channel));
                 serve_recalls(&mut *courier, lane, &mut pages, &shared.closed);
@@ -257,16 +251,12 @@ impl Crew {
     }
 }
 
-/// All lanes of each cell, unless that takes too many slots: without lanes for pages all comes on the others.
+/// A lane for pages and one for the rest, unless that takes too many slots: without lanes for pages
+/// all comes on the others.
 fn recall_lanes(fleet: &dyn Post) -> Vec<Lane> {
     let cells = fleet.cells();
-    let lanes = if has_page_lanes(fleet) { &RecallLane::ALL[..] } else { &[RecallLane::Other] };
-    lanes.iter().flat_map(|&lane| cells.iter().map(move |&cell| Lane { cell, lane })).collect()
-}
-
-/// Whether a quarter of the slots is left when every cell has all lanes.
-fn has_page_lanes(fleet: &dyn Post) -> bool {
-    fleet.slots() >= (RecallLane::ALL.len() + 1) * fleet.cells().len()
+    let both = if fleet.slots() >= 4 * cells.len() { &[false, true][..] } else { &[false] };
+    both.iter().flat_map(|&pages| cells.iter().map(move |&cell| Lane { cell, pages })).collect()
 }
 
 fn no_slot(errno: Errno) -> io::Error {

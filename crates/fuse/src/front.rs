@@ -70,8 +70,6 @@ pub struct Front {
     pub(crate) ledger: Arc<Ledger>,
     options: FrontOptions,
     held: HeldLocks,
-    /// Recalls of pages come on the lane of names and attributes, which must not wait for writes: these lock no page then.
-    writes_directly: bool,
     /// The kernel can drop all names at once, so it may keep some.
     names_cached: AtomicBool,
     /// Requests that wait for a lock in a slot.
@@ -86,7 +84,6 @@ impl Front {
         ledger: Arc<Ledger>,
         options: FrontOptions,
         lock_waiters_max: usize,
-        writes_directly: bool,
     ) -> Self {
         let drops_names = ledger.agreed().is_some_and(|agreed| agreed.drops_names);
         Self {
@@ -95,7 +92,6 @@ impl Front {
             options,
             held: HeldLocks::new(Arc::clone(&ledger)),
             ledger,
-            writes_directly,
             names_cached: AtomicBool::new(drops_names),
             lock_waiters: AtomicUsize::new(0),
             lock_waiters_max,

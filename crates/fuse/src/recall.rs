@@ -1,14 +1,14 @@
 //! Recalled leases: the kernel drops its copies, then the cell hears that it did.
 //!
-//! A thread for each cell keeps one `AwaitRecall` pending there, and two more for pages, which do not
-//! hold up the first ([`RecallLane`]). What they tell the kernel must not
+//! A thread for each cell keeps one `AwaitRecall` pending there, and another one for pages, which
+//! does not hold up the first. What they tell the kernel must not
 //! wait for a request of which the cell's change is waiting for us:
 //!
 //! | lease | notice | why it cannot wait in a circle |
 //! | --- | --- | --- |
 //! | name | the epoch of all names | it takes no lock (dropping one entry takes the directory's) |
 //! | attributes | the inode, offset -1 | it touches no page |
-//! | pages | the inode, all pages | it waits for requests that lock pages, none of which waits for it (decision 15), and never on a thread that serves |
+//! | pages | the inode, all pages | it waits for requests that lock pages, none of which waits for it (decision 17), and never on a thread that serves |
 //!
 //! A reply that grants can be on its way while its lease is recalled. The kernel copes: a name looked
 //! up before the epoch grew is void, and attributes asked for before the inode was invalidated are
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use warren_base::{CellId, Errno, Ino};
-use warren_proto::{LeaseKey, RecallLane, Reply, Request};
+use warren_proto::{LeaseKey, Reply, Request};
 
 use crate::abi;
 use crate::channel::Channel;
@@ -38,25 +38,26 @@ const RETRY: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lane {
     pub cell: CellId,
-    pub lane: RecallLane,
+    /// The recalls of pages, which can take long, rather than all others.
+    pub pages: bool,
 }
 
 /// Serves the recalls of a lane until told to stop. To stop it at once, cancel its request.
 pub fn serve_recalls(
     courier: &mut dyn Courier,
-    Lane { cell, lane }: Lane,
-    pages: &mut PageDropper,
+    Lane { cell, pages }: Lane,
+    dropper: &mut PageDropper,
     stop: &AtomicBool,
 ) {
     let mut acknowledged = 0;
     // What a dead predecessor had been told, it may not have done; it is not told again.
     let mut earlier = courier.last_answer(Some(cell));
     while !stop.load(Ordering::Acquire) {
-        let request = Request::AwaitRecall { lane, acknowledged };
+        let request = Request::AwaitRecall { pages, acknowledged };
         let told = earlier.take().unwrap_or_else(|| courier.call_cell(cell, &request));
         match told {
             Ok(Reply::Recall { number, keys }) => {
-                drop_copies(pages, &keys);
+                drop_copies(dropper, &keys);
                 acknowledged = number;
             }
             Err(Errno::EINTR) => {}

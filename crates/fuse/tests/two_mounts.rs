@@ -426,6 +426,8 @@ fn mapped_and_cut(ground: &Ground) {
                 _ => ground.write(&files[side], &round.to_le_bytes(), 4 * PAGE as u64 + 8),
             }
             ground.rounds.fetch_add(1, Ordering::Relaxed);
+            // Stores alone would leave the fleet no processor.
+            std::thread::yield_now();
         }
     };
     let work = &work;

@@ -29,8 +29,8 @@ pub use peer::{Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRe
 pub use record::{Attributes, Cause, Cover, Executed, InlinePage, Run, Step};
 pub use reply::{Answer, DirEntry, Entry, Lease, LeaseKey, Opened, Reply, StatFs};
 pub use request::{
-    AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RecallLane, RenameFlags,
-    Request, RequestHeader, XattrMode,
+    AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,
+    RequestHeader, XattrMode,
 };
 pub use warren_base::FileKind;
 pub use warren_proto_derive::Wire;

@@ -97,24 +97,6 @@ pub struct NewInode {
     pub target: Box<[u8]>,
 }
 
-/// The way on which a recall reaches a client that acknowledges. What is behind another recall on its lane
-/// waits for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
-pub enum RecallLane {
-    /// Names and attributes: dropping them waits for nothing.
-    Other,
-    /// Pages of files that the client's kernel writes without its cache, or does not write. Dropping them waits for
-    /// reads and write-backs only.
-    Pages,
-    /// Pages of files that it writes through its cache. Dropping them waits for these writes too, which wait for
-    /// what is recalled on the other lanes.
-    Written,
-}
-
-impl RecallLane {
-    pub const ALL: [Self; 3] = [Self::Other, Self::Pages, Self::Written];
-}
-
 /// Every request has one cell that executes it: see [`Request::shard`].
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Request {
@@ -244,11 +226,12 @@ pub enum Request {
         slot: SlotNo,
         seq: u32,
     },
-    /// Waits for leases to be recalled on `lane`; `acknowledged` is the number of the last such recall that took
-    /// effect (design 13.1: leases held for a cache that cannot read a word). A client that never listens on the
-    /// lanes of pages gets all on the other.
+    /// Waits for leases to be recalled; `acknowledged` is the number of the last such recall that took
+    /// effect (design 13.1: leases held for a cache that cannot read a word). With `pages`, for those of
+    /// pages, which come on a lane of their own: dropping them waits for reads and writes that may
+    /// wait for a recall on the other. A client that never listens there gets all on the other.
     AwaitRecall {
-        lane: RecallLane,
+        pages: bool,
         acknowledged: u64,
     },
 }

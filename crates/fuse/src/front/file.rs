@@ -3,8 +3,8 @@
 use warren_base::Errno;
 use warren_base::limits::PAYLOAD_MAX;
 use warren_proto::{
-    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Opened, Position,
-    Reply, Request, SetAttr,
+    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Position, Reply,
+    Request, SetAttr,
 };
 
 use super::{Call, Outcome, PageCaching, Served, unexpected};
@@ -36,13 +36,8 @@ impl Call<'_> {
         if access.contains(AccessMode::TRUNCATE) && flags.kill_privileges {
             self.kill_privileges(opened.handle)?;
         }
-        self.put_opened(opened, access);
-        Ok(())
-    }
-
-    pub(super) fn put_opened(&mut self, mut opened: Opened, access: AccessMode) {
-        opened.direct |= self.front.writes_directly && access.contains(AccessMode::WRITE);
         self.body.open_file(&opened);
+        Ok(())
     }
 
     /// After emptying a file while opening it. If it fails the file is closed again.

@@ -48,7 +48,7 @@ impl Bench {
         let courier = fleet.courier().unwrap();
         let ledger = Arc::new(Ledger::create().unwrap());
         Self {
-            front: Front::new(fleet, ledger, options, 1, false),
+            front: Front::new(fleet, ledger, options, 1),
             courier,
             body: Body::default(),
             unique: 0,

@@ -159,8 +159,8 @@ impl Courier for ToyCourier {
         self.toy.requests.fetch_add(1, Ordering::Relaxed);
         let answer = match *request {
             Request::Lock { wait: true, .. } => self.wait_lock(request),
-            Request::AwaitRecall { lane, acknowledged } => {
-                self.await_recall(lane as usize, acknowledged)
+            Request::AwaitRecall { pages, acknowledged } => {
+                self.await_recall(usize::from(pages), acknowledged)
             }
             Request::Cancel { slot, seq } => {
                 self.toy.lock().cancelled.insert((slot, seq));

@@ -1,7 +1,7 @@
 //! A front: a client whose copies are in a kernel that reads no lease words. It listens at every cell
 //! for recalls, has the kernel drop what is recalled, late at times, and acknowledges.
 //!
-//! It listens on all lanes of each cell. Of a lane one recall is handled at a time, names last; dropping
+//! It listens on two lanes at each cell. Of a lane one recall is handled at a time, names last; dropping
 //! pages waits for what locks them, and what comes after them on the lane waits too.
 
 use std::collections::BTreeSet;
@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 use warren_base::{CellId, SlotNo};
 use warren_cell::SlotRef;
 use warren_client::Op;
-use warren_proto::{Answer, LeaseKey, RecallLane, Reply, Request, RequestHeader};
+use warren_proto::{Answer, LeaseKey, Reply, Request, RequestHeader};
 
 use super::Own;
 use super::World;
 use super::clients::At;
 use super::kernel::Kernel;
 
-/// Lanes of a cell.
-const LANES: usize = RecallLane::ALL.len();
+/// Lanes of a cell: one for names and attributes, one for pages.
+const LANES: usize = 2;
 
 /// What one cell recalls on one lane.
 #[derive(Default)]
@@ -91,7 +91,7 @@ impl World {
     }
 
     /// Whether pages are as right as everything else. Where a front cuts a file that another changes, pages in others may be
-    /// older until their recall ends (decision 15): they are looked at only by who has locked the file, as whoever cuts
+    /// older until their recall ends (decision 17): they are looked at only by who has locked the file, as whoever cuts
     /// it has.
     fn are_pages_right(&self, at: At, op: &Op) -> bool {
         let Op::Ino(Request::Read { handle, .. }) = op else { return true };
@@ -115,8 +115,8 @@ impl World {
         listener.seq += 1;
         let header = RequestHeader { seq: listener.seq, ..RequestHeader::default() };
         let from = SlotRef { client: id, slot: SlotNo((calls + number) as u16) };
-        let (cell, lane) = (CellId((number / LANES) as u16), RecallLane::ALL[number % LANES]);
-        self.fleet.plan_request(cell, from, header, Request::AwaitRecall { lane, acknowledged });
+        let (cell, pages) = (CellId((number / LANES) as u16), number % LANES == 1);
+        self.fleet.plan_request(cell, from, header, Request::AwaitRecall { pages, acknowledged });
     }
 
     /// A cell recalls from a slot that listens.
