@@ -184,7 +184,9 @@ impl LoneCell {
                 self.wants_checkpoint = true;
                 return;
             }
-            Effect::Send { .. } | Effect::Report(_) | Effect::Wake(_) => return,
+            Effect::Send { .. } | Effect::Suspect { .. } | Effect::Report(_) | Effect::Wake(_) => {
+                return;
+            }
         };
         self.cell.apply(
             WHEN,

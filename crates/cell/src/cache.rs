@@ -307,6 +307,11 @@ impl Cache {
         pages.map(|(_, number)| (*number, file[number].frame)).collect()
     }
 
+    /// The first file with such pages.
+    pub(crate) fn first_uncovered(&self) -> Option<Ino> {
+        self.dirty.uncovered.first().map(|(ino, _)| *ino)
+    }
+
     /// A step of the log says what is in the page.
     pub(crate) fn cover(&mut self, at: PageNo) {
         if let Some(page) = self.get_mut(at) {

@@ -85,6 +85,25 @@ pub struct LogConfig {
 }
 
 impl CellConfig {
+    /// Bytes of memory of a resident tree node: about 4 KiB on disk, decoded, with one allocation or two for each
+    /// record. Measured with 300,000 files of one page.
+    const NODE_BYTES: u64 = 10 << 10;
+    /// Frames for each resident node. File data is most of what a cache is for, and a node leads to some 20 files.
+    const FRAMES_PER_NODE: u32 = 4;
+    /// Enough for all ways from the roots that the requests of a small cell need at once.
+    const NODES_MIN: usize = 1024;
+
+    /// Tree nodes that a cell with so many frames keeps in memory; beyond, clean ones are evicted.
+    pub const fn nodes_max(frames: u32) -> usize {
+        let nodes = (frames / Self::FRAMES_PER_NODE) as usize;
+        if nodes < Self::NODES_MIN { Self::NODES_MIN } else { nodes }
+    }
+
+    /// Frames of a cell whose cache of file data and tree nodes may take so many bytes.
+    pub const fn frames_for(cache_bytes: u64) -> u64 {
+        cache_bytes / (BLOCK_SIZE as u64 + Self::NODE_BYTES / Self::FRAMES_PER_NODE as u64)
+    }
+
     /// Frames of a cell with so many for its buffer cache: with the op log's image and the cache's table.
     pub const fn frames_total(frames: u32, log: LogArea) -> u32 {
         frames + log.blocks as u32 + FrameTable::frames_for(frames)
@@ -149,6 +168,8 @@ pub struct Cell {
     pub(crate) plant: Option<Plant>,
     /// Changes whose leases are revoked with the next event, by a plant.
     pub(crate) late: Vec<(Vec<Change>, Option<ClientId>)>,
+    /// For [`Self::steps_up`].
+    pub(crate) steps_up: u64,
     map_version: MapVersion,
     epoch: Epoch,
     /// Shards that are not open yet.
@@ -207,6 +228,7 @@ impl Cell {
             total_blocks: config.total_blocks,
             plant: config.plant,
             late: Vec::new(),
+            steps_up: 0,
             map: config.map,
             map_version: config.map_version,
             epoch: config.epoch,
@@ -239,11 +261,13 @@ impl Cell {
         self.now = now;
         let out = &mut Out { memory, effects };
         self.revoke_late(out);
+        self.tasks.wake_all(WaitKey::Turn);
         if self.replay.needs_frames() {
             self.keep_frames(out);
         }
         match event {
             Event::Request { from, header, request } => self.request(from, header, request, out),
+            Event::Refuse { from, header } => self.refuse_request(from, header, out),
             Event::Peer { from, message } => self.peer(from, message, out),
             Event::Order(order) => self.order(order, out),
             Event::IoDone { io, result } => self.io_done(io, result, out),
@@ -305,21 +329,47 @@ impl Cell {
         request: Request,
         out: &mut Out<'_, M>,
     ) {
+        let Some(who) = self.asks(from, &header, out) else { return };
+        let id = self.tasks.new_id();
+        self.run(id, Task::new(Work::Request { from, header, request, who }), out);
+    }
+
+    /// A request that is not executed for what came of it.
+    fn refuse_request<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        header: RequestHeader,
+        out: &mut Out<'_, M>,
+    ) {
+        if self.asks(from, &header, out).is_some() {
+            let (seq, answer) = (header.seq, Err(Errno::EIO));
+            out.effects.push(Effect::Reply { to: from, seq, answer, payload_len: 0 });
+        }
+    }
+
+    /// On whose behalf the request is to be executed, unless it is not to be. One that was executed by a predecessor is answered
+    /// from its log.
+    fn asks<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        header: &RequestHeader,
+        out: &mut Out<'_, M>,
+    ) -> Option<Arc<Credentials>> {
         let may_ask = |client: &&Client| from.slot.0 < client.slots && !client.leaving;
-        let Some(client) = self.clients.get(&from.client).filter(may_ask) else { return };
+        let client = self.clients.get(&from.client).filter(may_ask)?;
         // A slot that rings again before it was answered harms only itself.
         if self.tasks.of_slot(from).is_some() {
-            return;
+            return None;
         }
-        let who = client.act_as(&header);
+        let who = client.act_as(header);
         if let Some(answer) = self.executed(from, header.seq) {
             let seq = header.seq;
             // What was read lies in the reply's payload: it was put there before the record was made.
             let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
-            return out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
+            out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
+            return None;
         }
-        let id = self.tasks.new_id();
-        self.run(id, Task::new(Work::Request { from, header, request, who }), out);
+        Some(who)
     }
 
     fn peer<M: Memory>(&mut self, from: CellId, message: PeerMessage, out: &mut Out<'_, M>) {
@@ -366,10 +416,8 @@ impl Cell {
             Order::Found { runs } => self.take_found(&runs, out),
             Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, out),
             Order::Joined { cell, .. } => self.peer_joined(cell, out),
-            Order::Stop => {
-                let cell = self.id;
-                out.effects.push(Effect::Report(Report::Stopped { cell }));
-            }
+            Order::Stop => self.report_stopped(out),
+            Order::Save => drop(self.start(Task::new(Work::Save))),
         }
     }
 
@@ -380,7 +428,16 @@ impl Cell {
     }
 
     /// Runs a task until it is finished or has to wait.
-    fn run<M: Memory>(&mut self, id: TaskId, mut task: Task, out: &mut Out<'_, M>) {
+    fn run<M: Memory>(&mut self, id: TaskId, task: Task, out: &mut Out<'_, M>) {
+        let Work::Request { from, header, .. } = &task.work else {
+            return self.run_task(id, task, out);
+        };
+        out.memory.executes(Some((*from, header.seq)));
+        self.run_task(id, task, out);
+        out.memory.executes(None);
+    }
+
+    fn run_task<M: Memory>(&mut self, id: TaskId, mut task: Task, out: &mut Out<'_, M>) {
         if !task.pinned.is_empty() {
             task.pinned.drain(..).for_each(|page| self.cache.unpin(page));
             self.tasks.wake_all(WaitKey::Frames);
@@ -488,6 +545,11 @@ impl Cell {
             return Err(Stop::Wait(Wait::LogRoom));
         }
         match &task.work {
+            Work::Request { request: Request::Create { name, .. }, .. }
+                if self.plant == Some(Plant::Poison) && name.as_bytes() == Plant::POISON =>
+            {
+                panic!("a planted fault")
+            }
             Work::Request { request, .. } if crate::op::is_on_names(request) => {
                 self.run_on_names(id, task, out).map(|answer| Some((answer, 0)))
             }
@@ -505,6 +567,7 @@ impl Cell {
             Work::Replay => self.run_replay(out).map(|()| None),
             Work::Reap { ino } => self.reap(*ino, task, out).map(|()| None),
             Work::Fix => self.fix(out).map(|()| None),
+            Work::Save => self.save(out).map(|()| None),
             Work::OpenShard { shard } => self.open_shard(*shard, out).map(|()| None),
         }
     }
@@ -528,10 +591,10 @@ impl Cell {
                 self.send_reply(*from, refused, out);
             }
             (Work::Fix, Err(errno)) => self.fix_failed(*errno, out),
+            (Work::Save, Err(_)) => self.report_stopped(out),
             (Work::OpenShard { shard }, Err(errno)) => self.broken(*shard, *errno, out),
             (Work::Replay, Err(errno)) => self.broken_log(*errno, out),
-            // A peer's nonsense.
-            (Work::Commit { .. }, Err(Errno::EPROTO)) => {}
+            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => Self::suspect(*from, out),
             // Decided elsewhere and impossible here: nobody may build on half of it.
             (Work::Commit { changes, .. } | Work::Again { changes, .. }, Err(errno)) => {
                 let shard = changes.first().map(Change::shard);
@@ -597,6 +660,10 @@ impl Cell {
             }
             Wait::Joined(cell) => self.tasks.wait_for(WaitKey::Joined(cell), id),
             Wait::Yield => self.tasks.wake(id),
+            Wait::Turn => {
+                out.effects.push(Effect::Wake(self.now.monotonic));
+                self.tasks.wait_for(WaitKey::Turn, id);
+            }
             Wait::Remote | Wait::Peek(_) | Wait::Coarser => {
                 unreachable!("only operations on names meet other cells")
             }
@@ -688,7 +755,7 @@ impl Cell {
         self.clients.remove(&client);
         let handles = self.opens.handles_of(client);
         // Only those who have something to lose: clients that come and go must not fill the log.
-        if !handles.is_empty() || self.file_locks.count_of(client) > 0 {
+        if !handles.is_empty() || self.file_locks.has_any(client) {
             self.log.note(&Step::Expelled { client });
         }
         for handle in handles {
@@ -698,17 +765,16 @@ impl Cell {
             }
         }
         if self.plant != Some(Plant::KeepLocks) {
-            for ino in self.file_locks.forget_client(client) {
-                self.grant_file_locks(ino);
-            }
+            self.file_locks.forget_client(client);
+            self.grant_file_locks();
         }
         self.leases.forget_client(client);
         out.effects.push(Effect::Report(Report::Expelled { client }));
     }
 
     /// Lets requests go on whose locks can be granted now.
-    pub(crate) fn grant_file_locks(&mut self, ino: Ino) {
-        for id in self.file_locks.grant_waiting(ino) {
+    pub(crate) fn grant_file_locks(&mut self) {
+        for id in self.file_locks.grant() {
             if let Some(task) = self.tasks.get_mut(id) {
                 task.granted = true;
                 self.tasks.wake(id);
@@ -746,19 +812,26 @@ impl Cell {
     pub(crate) fn release_file_locks(
         &mut self,
         ino: Ino,
-        client: ClientId,
+        (client, uid): (ClientId, u32),
         owner: warren_proto::LockOwner,
     ) {
-        self.file_locks.release(ino, client, LockFlavour::Record, owner);
+        if !self.file_locks.release(ino, client, LockFlavour::Record, owner) {
+            return;
+        }
         let (flavour, lock, range) = (LockFlavour::Record, LockType::Unlock, ByteRange::ALL);
         let spec = LockSpec { flavour, owner, lock, range, pid: 0 };
-        self.log.note(&Step::Locked { ino, client, spec });
-        self.grant_file_locks(ino);
+        self.log.note(&Step::Locked { ino, client, spec, uid });
+        self.grant_file_locks();
     }
 
     /// How often each kind of affinity ran.
     pub fn affinities(&self) -> &Counters {
         self.shards.counters()
+    }
+
+    /// Steps from a directory to the one above that moves of directories have taken.
+    pub const fn steps_up(&self) -> u64 {
+        self.steps_up
     }
 
     /// Requests and messages that wait for something.

@@ -242,13 +242,14 @@ impl Cell {
         message: PoolMessage<u64>,
         out: &mut Out<'_, M>,
     ) {
-        if self.may_be(&message) {
-            if let PoolMessage::Transfer { .. } = message {
-                self.chunks.exchanged_with(from).taken += 1;
-            }
-            self.chunks.pool.handle(from, message);
-            self.poll_pool(out);
+        if !self.may_be(&message) {
+            return Self::suspect(from, out);
         }
+        if let PoolMessage::Transfer { .. } = message {
+            self.chunks.exchanged_with(from).taken += 1;
+        }
+        self.chunks.pool.handle(from, message);
+        self.poll_pool(out);
     }
 
     /// Whether what the message names exists, and what it gives is not here already.

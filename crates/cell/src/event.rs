@@ -7,7 +7,7 @@
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Errno, Instant, Lsn, SlotNo, Timestamp};
-use warren_proto::control::{Order, Report};
+use warren_proto::control::{Order, Report, Suspicion};
 use warren_proto::{Answer, PeerReply, PeerRequest, Request, RequestHeader, Wire};
 
 /// A slot of a client: where a request came from and its reply goes.
@@ -52,6 +52,12 @@ pub enum Event {
         header: RequestHeader,
         request: Request,
     },
+    /// The same, of a request that has ended process after process of this cell: it is answered EIO, unless one of them has
+    /// executed it.
+    Refuse {
+        from: SlotRef,
+        header: RequestHeader,
+    },
     Peer {
         from: CellId,
         message: PeerMessage,
@@ -83,6 +89,12 @@ pub enum Effect {
         message: PeerMessage,
     },
     Report(Report),
+    /// The peer has sent what no honest one does, which changed nothing here. Take in no more of it, send it nothing
+    /// more, and report it with the epoch of its link ([`Report::Suspect`]).
+    Suspect {
+        cell: CellId,
+        why: Suspicion,
+    },
     /// Read blocks `block..` into the frames, one after the other.
     Read {
         io: IoId,
@@ -147,6 +159,9 @@ pub trait Memory {
 
     /// Zeroes `len` bytes at `offset` of the reply's payload lane.
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize);
+
+    /// From now on this request is executed, or none: with what a process died its successor reads there.
+    fn executes(&mut self, _request: Option<(SlotRef, u32)>) {}
 
     /// Stores into lease word `word` of the client, with release order.
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64);

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ascent;
 mod cache;
 mod cell;
 mod change;
@@ -27,6 +28,7 @@ mod permission;
 mod plant;
 mod replay;
 mod request;
+mod save;
 mod shard;
 mod shards;
 mod space;

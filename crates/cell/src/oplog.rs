@@ -106,17 +106,17 @@ struct Crowd {
 const PATIENCE_MAX: Duration = Duration::from_millis(1);
 
 impl Crowd {
-    /// Whether the next commit should still wait; asks to be woken when it should not any more.
+    /// Whether the next commit should still wait; asks to be woken when it should not any more, each time, as
+    /// whatever else asks replaces that.
     fn is_awaited(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
         if here >= self.size {
             self.patience = None;
             return false;
         }
-        let until = *self.patience.get_or_insert_with(|| {
-            let until = now + (self.took / 2).min(PATIENCE_MAX);
+        let until = *self.patience.get_or_insert(now + (self.took / 2).min(PATIENCE_MAX));
+        if now < until {
             effects.push(Effect::Wake(until));
-            until
-        });
+        }
         now < until
     }
 
@@ -405,6 +405,11 @@ impl OpLog {
     pub(crate) fn is_durable(&self, lsn: Lsn) -> bool {
         let open = |rests: &VecDeque<Rest>| rests.front().is_some_and(|rest| rest.first < lsn);
         self.durable >= lsn && !self.depends.values().any(open)
+    }
+
+    /// Whether all of it is durable by itself, whatever it rests on.
+    pub(crate) fn is_written(&self) -> bool {
+        self.durable >= self.end
     }
 
     /// What records before `lsn` rest on in other logs.

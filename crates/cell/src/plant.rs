@@ -49,4 +49,10 @@ pub enum Plant {
     AdoptUnflushed,
     /// Of a failed flush hears only who asked for it (drivers see to that).
     HideLostFlush,
+    /// A process that executes one request, the creation of [`Plant::POISON`], ends.
+    Poison,
+}
+
+impl Plant {
+    pub const POISON: &[u8] = b"poison";
 }

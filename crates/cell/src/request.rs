@@ -1,8 +1,10 @@
 //! Requests that concern one inode, a handle, or nothing at all.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, XATTR_VALUE_MAX};
+use warren_base::budget::may_take;
+use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, SYMLINK_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
@@ -137,10 +139,12 @@ impl Cell {
             }
             Request::RemoveXattr { ino, name } => self.set_xattr(ino, name, None, who, task, out),
             Request::ListXattr { ino } => self.list_xattrs(ino),
-            Request::Lock { ino, spec, wait } => self.lock_file(*id, task, ino, (spec, wait), out),
+            Request::Lock { ino, spec, wait } => {
+                self.lock_file((*id, who.uid), task, ino, (spec, wait), out)
+            }
             Request::TestLock { ino, spec } => self.test_lock(ino, client, &spec),
             Request::ReleaseLocks { ino, owner } => {
-                self.release_file_locks(ino, client, owner);
+                self.release_file_locks(ino, (client, who.uid), owner);
                 done(Reply::Done)
             }
             Request::Cancel { slot, seq } => {
@@ -328,9 +332,14 @@ impl Cell {
             if let Value::Target(bytes) = piece {
                 target.extend_from_slice(bytes);
             }
-            std::ops::ControlFlow::Continue(())
+            // A damaged image may hold more than `create` lets in.
+            go_on_if(target.len() <= SYMLINK_MAX)
         })?;
-        done(Reply::Target(target.into()))
+        if target.len() > SYMLINK_MAX {
+            Err(Errno::EIO.into())
+        } else {
+            done(Reply::Target(target.into()))
+        }
     }
 
     fn open_file<M: Memory>(
@@ -343,18 +352,17 @@ impl Cell {
     ) -> Result<Finished, Stop> {
         permission::check_open(who, &self.living(ino)?.attr, access)?;
         let client = task.client().expect("a request");
-        self.check_opens(client)?;
+        self.check_opens(who.uid)?;
         self.ready_to_open(ino, access, task, out)?;
         done(Reply::Opened(self.open_now(ino, access, who, client, out)))
     }
 
-    /// Whether the client can have another file open, or lock held: those of all clients must fit a snapshot of
-    /// the session, and each leaves as much room to others as it takes itself.
-    pub(crate) fn check_opens(&self, client: ClientId) -> Result<(), Errno> {
+    /// Whether the user can have another file open, or lock held or waited for: those of all users must fit a snapshot
+    /// of the session, and each has a share of it, whatever the number of its clients.
+    pub(crate) fn check_opens(&self, uid: u32) -> Result<(), Errno> {
         let all = self.opens.count() + self.file_locks.count();
-        let own = self.opens.count_of(client) + self.file_locks.count_of(client);
-        let free = self.log.session_max().saturating_sub(all);
-        if own < free { Ok(()) } else { Err(Errno::ENFILE) }
+        let own = self.opens.count_of_user(uid) + self.file_locks.count_of_user(uid);
+        if may_take(uid, own, all, self.log.session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
     }
 
     /// What an open has to wait for: emptying the file.
@@ -488,12 +496,14 @@ impl Cell {
     }
 
     fn xattr_names(&self, ino: Ino) -> Result<Vec<Box<[u8]>>, Stop> {
-        let mut names = Vec::new();
+        let (mut names, mut bytes) = (Vec::new(), 0);
         self.shards[&ino.shard()].records(ino, Kind::Xattr, 0, |_, value| {
             if let Value::Xattrs(xattrs) = value {
+                bytes += xattrs.iter().map(|xattr| xattr.name.len()).sum::<usize>();
                 names.extend(xattrs.iter().map(|xattr| xattr.name.clone()));
             }
-            std::ops::ControlFlow::Continue(())
+            // What is no answer any more need not be whole.
+            go_on_if(bytes <= BODY_MAX)
         })?;
         Ok(names)
     }
@@ -522,7 +532,7 @@ impl Cell {
 
     fn lock_file<M: Memory>(
         &mut self,
-        id: TaskId,
+        (id, uid): (TaskId, u32),
         task: &mut Task,
         ino: Ino,
         (spec, wait): (LockSpec, bool),
@@ -533,27 +543,27 @@ impl Cell {
         }
         if task.granted {
             let client = task.client().expect("a request");
-            self.log.note(&Step::Locked { ino, client, spec });
+            self.log.note(&Step::Locked { ino, client, spec, uid });
             return done(Reply::Done);
         }
         self.living(ino)?;
         let client = task.client().expect("a request");
         let grows = spec.lock != LockType::Unlock || self.file_locks.splits(ino, client, spec);
-        if grows && self.check_opens(client).is_err() {
+        if grows && (self.check_opens(uid).is_err() || !self.file_locks.has_room(ino, uid)) {
             return Err(Errno::ENOLCK.into());
         }
         let gives_up = self.file_locks.gives_up(ino, client, spec);
-        let outcome = self.file_locks.lock(ino, client, spec, wait.then_some(id));
+        let outcome = self.file_locks.lock(ino, (client, uid), spec, wait.then_some(id));
         match outcome {
-            Ok(LockOutcome::Granted) => self.log.note(&Step::Locked { ino, client, spec }),
-            Ok(LockOutcome::Waits) | Err(Errno::EAGAIN) if gives_up => {
+            Ok(LockOutcome::Granted) => self.log.note(&Step::Locked { ino, client, spec, uid }),
+            Ok(LockOutcome::Waits) | Err(Errno::EAGAIN | Errno::ENOLCK) if gives_up => {
                 let spec = LockSpec { lock: LockType::Unlock, ..spec };
-                self.log.note(&Step::Locked { ino, client, spec });
+                self.log.note(&Step::Locked { ino, client, spec, uid });
             }
             _ => {}
         }
         // A lock that was given up or made weaker lets others go on, whatever became of this one.
-        self.grant_file_locks(ino);
+        self.grant_file_locks();
         match outcome {
             Ok(LockOutcome::Granted) => done(Reply::Done),
             Ok(LockOutcome::Waits) => Err(Stop::Wait(Wait::Registered)),
@@ -562,6 +572,10 @@ impl Cell {
             Err(errno) => Err(errno.into()),
         }
     }
+}
+
+const fn go_on_if(more: bool) -> ControlFlow<()> {
+    if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
 fn fits_answer(reply: &Reply) -> bool {

@@ -41,6 +41,11 @@ impl Behind {
         self.files.contains_key(&ino) || self.held.contains(&ino)
     }
 
+    /// One of them.
+    pub(crate) fn first(&self) -> Option<Ino> {
+        self.files.keys().chain(&self.held).next().copied()
+    }
+
     pub(crate) fn insert(&mut self, ino: Ino) {
         self.files.entry(ino).or_insert(u64::MAX);
     }

@@ -20,10 +20,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::{CellId, ClientId, Errno, Ino, Lsn, TxnId};
+use warren_proto::control::Suspicion;
 use warren_proto::{
     Answer, Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest, Step,
 };
 
+use crate::ascent::Ascent;
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::plant::Plant;
@@ -42,8 +44,11 @@ pub(crate) struct Txn {
     wanted: BTreeMap<LockKey, LockMode>,
     /// What other cells' keys (and numbers for new inodes) are worth.
     pub(crate) values: BTreeMap<LockKey, KeyValue>,
-    /// Inodes of other cells looked at without a lock.
-    pub(crate) peeked: BTreeMap<Ino, Option<InodeValue>>,
+    /// The inode of another cell that was looked at last without a lock, and what was said of it.
+    peeking: Option<Ino>,
+    pub(crate) peeked: Option<(Ino, Option<InodeValue>)>,
+    /// From each directory how far up it was looked for another one, while the shape of the tree is held.
+    pub(crate) ascents: BTreeMap<(Ino, Ino), Ascent>,
     /// Cells that hold something for it.
     participants: BTreeSet<CellId>,
     /// For this cell's answer, or for a lock of our own.
@@ -58,7 +63,9 @@ impl Txn {
             held: BTreeMap::new(),
             wanted: BTreeMap::new(),
             values: BTreeMap::new(),
-            peeked: BTreeMap::new(),
+            peeking: None,
+            peeked: None,
+            ascents: BTreeMap::new(),
             participants: BTreeSet::new(),
             waiting: None,
             waiting_lock: None,
@@ -77,6 +84,11 @@ impl Txn {
     /// Whether it keeps others from going on.
     pub(crate) fn holds_any(&self) -> bool {
         !self.held.is_empty()
+    }
+
+    /// Whether nobody else changes the shape of the tree now.
+    pub(crate) fn holds_tree(&self) -> bool {
+        self.held.contains_key(&LockKey::Tree)
     }
 
     fn holds(&self, touched: &BTreeMap<LockKey, LockMode>) -> bool {
@@ -145,6 +157,17 @@ fn lease_of(key: &LockKey) -> Option<LeaseKey> {
         LockKey::Name(dir, name) => Some(LeaseKey::Name(*dir, name.clone())),
         LockKey::Tree | LockKey::New(_) => None,
     }
+}
+
+/// Whether a key can be worth that.
+const fn is_worth(key: &LockKey, value: &KeyValue) -> bool {
+    matches!(
+        (key, value),
+        (LockKey::Tree, KeyValue::Tree)
+            | (LockKey::Inode(_), KeyValue::Inode(_))
+            | (LockKey::Name(..), KeyValue::Name(_))
+            | (LockKey::New(_), KeyValue::New(_))
+    )
 }
 
 fn writes(mode: LockMode) -> bool {
@@ -264,7 +287,7 @@ impl Cell {
             return Stop::Wait(Wait::Joined(to));
         }
         let txn = task.txn.as_mut().expect("only a transaction peeks");
-        txn.waiting = Some(to);
+        (txn.waiting, txn.peeking) = (Some(to), Some(ino));
         self.tasks_of_txns.insert(txn.id, id);
         let message = PeerRequest::Peek { txn: txn.id, ino };
         self.send_request(to, message, out);
@@ -469,8 +492,14 @@ impl Cell {
             Ok((values, peeked)) => {
                 let map = &self.map;
                 let own = |key: &LockKey| map.get(usize::from(key.shard().0)) == Some(&from);
-                txn.values.extend(values.into_iter().filter(|(key, _)| own(key)));
-                txn.peeked.extend(peeked);
+                let answers = values.iter().all(|(key, value)| own(key) && is_worth(key, value))
+                    && peeked.as_ref().is_none_or(|(ino, _)| txn.peeking == Some(*ino));
+                if !answers {
+                    txn.waiting = Some(from);
+                    return Self::suspect(from, out);
+                }
+                txn.values.extend(values);
+                txn.peeked = peeked;
             }
             Err(errno) => task.failed = Some(errno),
         }
@@ -507,11 +536,7 @@ impl Cell {
             PeerRequest::Prepare { txn, client, keys } => {
                 let owned = keys.iter().all(|(key, _)| self.shards.contains_key(&key.shard()));
                 if !owned || txn.cell != from {
-                    return self.send_reply(
-                        from,
-                        PeerReply::Refused { txn, errno: Errno::EPROTO },
-                        out,
-                    );
+                    return Self::suspect(from, out);
                 }
                 let participant = self.participants.entry(txn).or_insert_with(|| Participant {
                     client,
@@ -528,17 +553,23 @@ impl Cell {
             }
             PeerRequest::Commit { txn, changes } => {
                 let locked = changes.iter().all(|change| self.has_locked(txn, change));
-                if locked && txn.cell == from && self.participants.contains_key(&txn) {
-                    self.start(Task::new(Work::Commit { from, txn, changes }));
+                if !locked || txn.cell != from || !self.participants.contains_key(&txn) {
+                    return Self::suspect(from, out);
                 }
+                self.start(Task::new(Work::Commit { from, txn, changes }));
             }
             PeerRequest::Count { ask } => {
                 let count = self.count();
                 self.send_reply(from, PeerReply::Counted { ask, count }, out);
             }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave_txn(txn),
-            PeerRequest::Abort { .. } => {}
+            PeerRequest::Abort { .. } => Self::suspect(from, out),
         }
+    }
+
+    /// The peer has sent what no honest one does. It is not executed.
+    pub(crate) fn suspect<M: Memory>(peer: CellId, out: &mut Out<'_, M>) {
+        out.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
     }
 
     /// A transaction happened that may not be made here.
@@ -553,15 +584,17 @@ impl Cell {
         let owned = |change: &Change| self.shards.contains_key(&change.shard());
         let locked = |change: &Change| self.has_locked(txn, change);
         if txn.cell != from || !changes.iter().all(owned) {
-            return;
+            return Self::suspect(from, out);
         }
         if !self.replay.is_done() || changes.iter().all(locked) {
             self.again += 1;
             self.start(Task::new(Work::Again { from, txn, changes }));
         } else if self.replay.applied.contains(&txn) {
             self.send_reply(from, PeerReply::Committed { txn }, out);
+        } else {
+            // What is not made has its locks.
+            Self::suspect(from, out);
         }
-        // Anything else is a peer's nonsense: what is not made has its locks.
     }
 
     /// Whether the change is of something here that the transaction has locked for it.

@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use warren_fuse::Uses;
+use warren_fuse::mountinfo::{self, MountEntry};
 use warren_runtime::{ErrorKind, Fleet, FleetError, Lifetime};
 
 use crate::arguments::{FleetSize, Mount, Umount};
 use crate::failure::{CODE_FAILURE, CODE_PERMISSION, Failure};
 use crate::front::{self, Tie};
 use crate::serve;
-
-/// How `/proc/self/mountinfo` names our mounts.
-const FILE_SYSTEM: &str = "fuse.warren";
 
 /// How long a fleet that somebody else is starting or stopping may keep us waiting.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(10);
@@ -29,9 +28,9 @@ pub fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
     let pool = absolute(&arguments.pool)?;
     let started = ensure_fleet(&pool, &arguments.fleet)?;
     let mounted = if arguments.foreground {
-        front::serve(&pool, directory, None)
+        front::serve(&pool, directory, arguments.powers, None)
     } else {
-        front::start(&pool, directory, Tie::Free).map(drop)
+        front::start(&pool, directory, arguments.powers, Tie::Free).map(drop)
     };
     match (mounted, started) {
         (Ok(()), started) => {
@@ -48,13 +47,9 @@ pub fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
 
 /// Before a fleet is started for it.
 fn check_mount_point(directory: &Path) -> Result<(), Failure> {
-    let found =
-        std::fs::metadata(directory).map_err(|e| Failure::io(directory, "mount on it", &e))?;
-    if !found.is_dir() {
-        let line = format!("{}: not a directory; name one", directory.display());
-        return Err(Failure::new(CODE_FAILURE, line));
-    }
-    Ok(())
+    let checked = warren_fuse::check_mount_point(directory);
+    let checked = checked.and_then(|directory| warren_fuse::check_unmounted(&directory));
+    checked.map_err(|error| front::mount_failure(&error))
 }
 
 /// The path as other processes, with another working directory, can use it.
@@ -67,38 +62,54 @@ pub fn ensure_fleet(pool: &Path, size: &FleetSize) -> Result<Option<Fleet>, Fail
     let options = serve::options(pool, size)?;
     let deadline = Instant::now() + OTHERS_PATIENCE;
     loop {
-        if warren_runtime::is_served(pool) {
-            return Ok(None);
-        }
-        match warren_runtime::start_fleet(&options, Lifetime::Stays) {
-            Ok(fleet) => return Ok(Some(fleet)),
-            Err(error) if error.kind() == ErrorKind::PoolInUse && Instant::now() < deadline => {
-                std::thread::sleep(OTHERS_POLL);
-            }
+        let refused = match warren_runtime::is_served(pool) {
+            Ok(true) if size.clients.is_some() => return Err(clients_are_settled(pool)),
+            Ok(true) => return Ok(None),
+            Ok(false) => None,
+            // Perhaps none serves it: who may not look cannot tell.
+            Err(error @ FleetError::NotAdmitted(_)) => Some(error),
             Err(error) => return Err(error.into()),
+        };
+        match (warren_runtime::start_fleet(&options, Lifetime::Stays), refused) {
+            (Ok(fleet), _) => return Ok(Some(fleet)),
+            (Err(error), refused) if error.kind() == ErrorKind::PoolInUse => match refused {
+                Some(refused) => return Err(refused.into()),
+                None if Instant::now() < deadline => std::thread::sleep(OTHERS_POLL),
+                None => return Err(error.into()),
+            },
+            (Err(error), _) => return Err(error.into()),
         }
     }
 }
 
+/// Who may use a fleet is said when it is started.
+fn clients_are_settled(pool: &Path) -> Failure {
+    let pool = pool.display();
+    let line =
+        format!("{pool}: --clients: a fleet serves it already; stop it first, or leave this out");
+    Failure::new(CODE_FAILURE, line)
+}
+
 pub fn perform_umount(arguments: &Umount) -> Result<ExitCode, Failure> {
     let directory = &arguments.directory;
-    let mounted = mounted_at(directory)?;
+    let mount = mounted_at(directory)?;
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::DETACH, arguments.lazy);
-    match unmount(&mounted, flags) {
+    match unmount(&mount.at, flags) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(Errno::PERM) => by_fusermount(&mounted, arguments.lazy),
+        Err(Errno::PERM) => by_fusermount(&mount.at, arguments.lazy),
         Err(Errno::BUSY) => {
-            let line = format!("{}: in use; leave it or unmount with --lazy", directory.display());
+            let (directory, uses) = (directory.display(), Uses::of(mount.device));
+            let line = format!("{directory}: in use by {uses}; end these or unmount with --lazy");
             Err(Failure::new(CODE_FAILURE, line))
         }
         Err(os) => Err(Failure::io(directory, "unmount it", &os.into())),
     }
 }
 
-/// The mount's root as the kernel names it. A mount whose front is dead cannot be looked at, so the
-/// path is resolved only if that works.
-fn mounted_at(directory: &Path) -> Result<PathBuf, Failure> {
+/// The mount of ours on the directory. A dead mount cannot be looked at, so the path is resolved only if that
+/// works.
+fn mounted_at(directory: &Path) -> Result<MountEntry, Failure> {
     let resolved = match directory.canonicalize() {
         Ok(resolved) => resolved,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -107,29 +118,12 @@ fn mounted_at(directory: &Path) -> Result<PathBuf, Failure> {
         Err(_) => std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf()),
     };
     let list = Path::new("/proc/self/mountinfo");
-    let mounts = std::fs::read_to_string(list).map_err(|e| Failure::io(list, "read it", &e))?;
-    let ours = mounts.lines().filter_map(our_mount).any(|mount| mount == resolved);
-    if ours {
-        return Ok(resolved);
-    }
-    let line = format!("{}: not a mount of Warren's; see `warren status`", directory.display());
-    Err(Failure::new(CODE_FAILURE, line))
-}
-
-/// The mount point that a line of `mountinfo` names, if it is one of ours.
-fn our_mount(line: &str) -> Option<PathBuf> {
-    let (left, right) = line.split_once(" - ")?;
-    let kind = right.split(' ').next()?;
-    (kind == FILE_SYSTEM).then(|| left.split(' ').nth(4).map(unescape)).flatten()
-}
-
-/// `mountinfo` writes blanks and backslashes as three octal digits.
-fn unescape(field: &str) -> PathBuf {
-    let mut text = field.to_owned();
-    for (code, character) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
-        text = text.replace(code, character);
-    }
-    PathBuf::from(text)
+    let mounts = mountinfo::read().map_err(|e| Failure::io(list, "read it", &e))?;
+    let found = mountinfo::mount_at(&mounts, &resolved).filter(|mount| mount.is_ours);
+    found.cloned().ok_or_else(|| {
+        let line = format!("{}: not a mount of Warren's; see `warren status`", directory.display());
+        Failure::new(CODE_FAILURE, line)
+    })
 }
 
 fn by_fusermount(mounted: &Path, lazy: bool) -> Result<ExitCode, Failure> {
@@ -157,15 +151,6 @@ fn by_fusermount(mounted: &Path, lazy: bool) -> Result<ExitCode, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_our_mounts_are_found_in_mountinfo() {
-        let ours = "50 30 0:45 / /mnt/a\\040b rw,nosuid shared:9 - fuse.warren /pool rw,user_id=0";
-        assert_eq!(our_mount(ours), Some(PathBuf::from("/mnt/a b")));
-        let other = "51 30 0:46 / /mnt/c rw - ext4 /dev/sda rw";
-        assert_eq!(our_mount(other), None);
-        assert_eq!(our_mount("nonsense"), None);
-    }
 
     #[test]
     fn a_directory_that_is_no_mount_is_refused() {

@@ -1,21 +1,39 @@
 //! `warren run`: a command inside a mount, and nothing left behind.
 //!
-//! Order: pool (made at the first use), fleet (unless one serves the pool), mount, command. When the
+//! ```text
+//! warren run ──▶ guard (a process group of its own) ──▶ the command (in the group of `warren run`)
+//!  waits, passes                 └──▶ the mount's process, the fleet's keeper
+//!  signals on
+//! ```
+//!
+//! Order, in the guard: pool (made at the first use), fleet (unless one serves the pool), mount, command. When the
 //! command has ended, for whatever reason: unmount, stop the fleet if we started it and nobody else
 //! has come, remove the directory we made. The status is the command's.
+//!
+//! The guard survives what kills `warren run`, alone or with its process group. It then kills the command and all
+//! that descends from it, and goes on as above: were the mount to go first, they would write into the directory
+//! below. It finds all descendants because those that lose their parents become its children (a subreaper's).
 
+use std::ffi::OsString;
 use std::fs::DirBuilder;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal, getpgrp, pidfd_open, pidfd_send_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use clap::Parser;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpgid, getpgrp, getppid, kill_process, pidfd_open,
+    pidfd_send_signal, set_child_subreaper, waitpid,
+};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use warren_runtime::{ClientStatus, Fleet};
 
-use crate::arguments::Run;
+use crate::arguments::{Arguments, Run, Task};
 use crate::failure::{CODE_CANNOT_EXECUTE, CODE_FAILURE, CODE_NO_COMMAND, CODE_USAGE, Failure};
 use crate::front::{self, Front, Tie};
 use crate::mkfs::{self, Wish};
@@ -27,33 +45,114 @@ const DEFAULT_POOL_BYTES: u64 = 64 << 30;
 /// How the command learns where it is.
 const ROOT_VARIABLE: &str = "WARREN_ROOT";
 
-pub fn perform(arguments: &Run) -> Result<ExitCode, Failure> {
+/// The guard's. Behind it: the number of `warren run`, and what that was called with.
+const ROLE: &str = "__run";
+
+/// Signals that mean the command.
+const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+
+/// A kill of a process group reaches all of it at once, but the last of them may die some time after the first.
+const GROUP_KILL_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long killed processes may take to end; one that waits for a device may take longer.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const KILL_POLL: Duration = Duration::from_millis(2);
+
+/// Has a guard run the command, and waits for it.
+pub fn perform() -> Result<ExitCode, Failure> {
+    let signals = catch(&PASSED_ON)?;
+    let failed = |error| Failure::new(CODE_FAILURE, format!("cannot start a guard: {error}"));
+    let mut guard = Command::new("/proc/self/exe")
+        .arg0("warren")
+        .arg(ROLE)
+        .arg(std::process::id().to_string())
+        .args(std::env::args_os().skip(2))
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    pass_signals_on(&guard, signals);
+    let status = guard.wait().map_err(failed)?;
+    let Some(code) = status.code() else {
+        let line = format!("its guard was killed ({status}); what it left is in `warren status`");
+        return Err(Failure::new(CODE_FAILURE, line));
+    };
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(CODE_FAILURE)))
+}
+
+/// Plays the role of the guard if `arguments` name it.
+pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
+    let [role, starter, rest @ ..] = arguments else { return None };
+    let starter: i32 = starter.to_str().filter(|_| role == ROLE)?.parse().ok()?;
+    let line = ["warren", "run"].map(OsString::from).into_iter().chain(rest.iter().cloned());
+    let Ok(Arguments { task: Task::Run(arguments) }) = Arguments::try_parse_from(line) else {
+        return None;
+    };
+    Some(guard(Pid::from_raw(starter)?, &arguments).unwrap_or_else(|failure| failure.report(false)))
+}
+
+fn guard(starter: Pid, arguments: &Run) -> Result<ExitCode, Failure> {
+    let failed = |os| Failure::new(CODE_FAILURE, format!("cannot guard the command: {os}"));
+    let starter = Starter::of(starter).map_err(failed)?;
+    set_child_subreaper(Some(rustix::process::getpid())).map_err(failed)?;
+    let signals = catch(&[&PASSED_ON[..], &[SIGCHLD]].concat())?;
     let pool = match &arguments.pool {
         Some(pool) => mount::absolute(pool)?,
         None => default_pool()?,
     };
-    let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2])
-        .map_err(|error| Failure::new(CODE_FAILURE, format!("cannot catch signals: {error}")))?;
     let fleet = mount::ensure_fleet(&pool, &arguments.fleet)?;
+    let keeper = fleet.as_ref().map(Fleet::keeper_pid);
     let mut own_front = None;
-    let outcome = run_mounted(&pool, arguments, signals, &mut own_front);
+    let guarded = Guarded { starter, signals, own: Vec::from_iter(keeper) };
+    let outcome = run_mounted(&pool, arguments, guarded, &mut own_front);
     let stopped = fleet.map_or(Ok(()), |fleet| stop_unless_shared(&pool, fleet, own_front));
     let code = outcome?;
     stopped?;
     Ok(code)
 }
 
+/// `warren run`, as its guard sees it.
+struct Starter {
+    pidfd: OwnedFd,
+    /// Its process group, which is to be the command's: then the terminal's keys are for that, too.
+    group: Pid,
+}
+
+impl Starter {
+    fn of(pid: Pid) -> rustix::io::Result<Self> {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        // It is still the parent, so the number is still its own.
+        if getppid() != Some(pid) {
+            return Err(rustix::io::Errno::SRCH);
+        }
+        Ok(Self { pidfd, group: getpgid(Some(pid))? })
+    }
+}
+
+/// What a command is run with.
+struct Guarded {
+    starter: Starter,
+    signals: Signals,
+    /// Children that are not the command's.
+    own: Vec<u32>,
+}
+
+fn catch(signals: &[i32]) -> Result<Signals, Failure> {
+    Signals::new(signals)
+        .map_err(|error| Failure::new(CODE_FAILURE, format!("cannot catch signals: {error}")))
+}
+
 /// Mounts, runs the command, unmounts. `own_front` becomes the process that served the mount.
 fn run_mounted(
     pool: &Path,
     arguments: &Run,
-    signals: Signals,
+    mut guarded: Guarded,
     own_front: &mut Option<u32>,
 ) -> Result<ExitCode, Failure> {
     let place = MountPlace::choose(arguments.mount.as_deref())?;
-    let front = front::start(pool, &place.path, Tie::Tied)?;
+    let front = front::start(pool, &place.path, arguments.powers, Tie::Tied)?;
     *own_front = Some(front.pid());
-    let ran = run_command(arguments, &place.path, signals);
+    guarded.own.extend(*own_front);
+    let ran = run_command(arguments, &place.path, guarded);
     let unmounted = Front::unmount(front);
     drop(place);
     let code = ran?;
@@ -94,12 +193,16 @@ impl Drop for MountPlace {
     }
 }
 
-fn run_command(arguments: &Run, root: &Path, signals: Signals) -> Result<ExitCode, Failure> {
+/// Runs the command to its end, or to that of `warren run`.
+fn run_command(arguments: &Run, root: &Path, guarded: Guarded) -> Result<ExitCode, Failure> {
     let [program, rest @ ..] = arguments.command.as_slice() else {
         return Err(Failure::new(CODE_USAGE, "no command given; see `warren run --help`"));
     };
-    let spawned =
-        Command::new(program).args(rest).current_dir(root).env(ROOT_VARIABLE, root).spawn();
+    let Guarded { starter, signals, own } = guarded;
+    let mut command = Command::new(program);
+    command.args(rest).current_dir(root).env(ROOT_VARIABLE, root);
+    let group = starter.group.as_raw_nonzero().get();
+    let spawned = command.process_group(group).spawn();
     let mut child = spawned.map_err(|error| {
         let missing = error.kind() == std::io::ErrorKind::NotFound;
         let code = if missing { CODE_NO_COMMAND } else { CODE_CANNOT_EXECUTE };
@@ -107,11 +210,90 @@ fn run_command(arguments: &Run, root: &Path, signals: Signals) -> Result<ExitCod
             if missing { "no such command; check its name".to_owned() } else { error.to_string() };
         Failure::new(code, format!("{}: {why}", program.to_string_lossy()))
     })?;
-    pass_signals_on(&child, signals);
-    let status = child.wait().map_err(|error| {
+    let failed = |error: std::io::Error| {
         Failure::new(CODE_FAILURE, format!("cannot wait for the command: {error}"))
-    })?;
-    Ok(ExitCode::from(exit_code(status)))
+    };
+    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+    let handle = handle.map_err(|os| failed(os.into()))?;
+    let not_reaped = own.iter().copied().chain([child.id()]).collect();
+    guard_command(handle.try_clone().map_err(failed)?, signals, not_reaped);
+    let mut ends = [&handle, &starter.pidfd].map(|fd| PollFd::new(fd, PollFlags::IN));
+    while poll(&mut ends, None).is_err() {}
+    if !ends[0].revents().is_empty() {
+        let status = child.wait().map_err(failed)?;
+        // What killed the command may have killed its whole group.
+        let is_killed = status.signal() == Some(Signal::KILL.as_raw());
+        if !is_killed || !has_ended(&starter.pidfd, GROUP_KILL_PATIENCE) {
+            return Ok(ExitCode::from(exit_code(status)));
+        }
+    }
+    // The command itself may be among them. Nobody reads the code.
+    kill_all_but(&own);
+    Ok(ExitCode::FAILURE)
+}
+
+/// Whether the process ends within this time.
+fn has_ended(process: &OwnedFd, within: Duration) -> bool {
+    let within = Timespec::try_from(within).ok();
+    poll(&mut [PollFd::new(process, PollFlags::IN)], within.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+/// Passes signals on to the command, and reaps what became a child of ours because its parent is gone.
+fn guard_command(command: OwnedFd, mut signals: Signals, not_reaped: Vec<u32>) {
+    std::thread::spawn(move || {
+        for number in signals.forever() {
+            if number == SIGCHLD {
+                for pid in children().into_iter().filter(|pid| !not_reaped.contains(pid)) {
+                    reap(pid);
+                }
+            } else if let Some(signal) = Signal::from_named_raw(number) {
+                // It may just have ended.
+                let _gone = pidfd_send_signal(&command, signal);
+            }
+        }
+    });
+}
+
+/// Kills all children but these, and theirs: who loses its parent becomes a child of ours. A child that is not
+/// reaped keeps its number, so none of another process is killed.
+fn kill_all_but(own: &[u32]) {
+    let deadline = Instant::now() + KILL_PATIENCE;
+    loop {
+        let others: Vec<u32> = children().into_iter().filter(|pid| !own.contains(pid)).collect();
+        if others.is_empty() || Instant::now() > deadline {
+            return;
+        }
+        for pid in others {
+            if let Some(child) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                // It may be dead and wait to be reaped.
+                let _dead = kill_process(child, Signal::KILL);
+            }
+            reap(pid);
+        }
+        std::thread::sleep(KILL_POLL);
+    }
+}
+
+/// If it has ended.
+fn reap(pid: u32) {
+    if let Some(child) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // Whoever is first reaps it.
+        let _gone = waitpid(Some(child), WaitOptions::NOHANG);
+    }
+}
+
+/// Processes whose parent is this one.
+fn children() -> Vec<u32> {
+    let own = std::process::id().to_string();
+    let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        behind_name.split_ascii_whitespace().nth(1) == Some(&own)
+    };
+    numbers.filter(is_child).collect()
 }
 
 /// The command's exit code, or 128 and the number of the signal that killed it, as shells have it.
@@ -120,9 +302,9 @@ fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(CODE_FAILURE)
 }
 
-/// Whoever signals us means the command. What the terminal's keys send it gets itself.
-fn pass_signals_on(child: &Child, mut signals: Signals) {
-    let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return };
+/// Signals to `warren run` mean the command. What the terminal's keys send it gets itself.
+fn pass_signals_on(guard: &Child, mut signals: Signals) {
+    let Ok(pidfd) = pidfd_open(Pid::from_child(guard), PidfdFlags::empty()) else { return };
     std::thread::spawn(move || {
         for number in signals.forever() {
             let from_keys = matches!(number, SIGINT | SIGQUIT) && in_foreground();

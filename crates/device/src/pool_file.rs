@@ -177,6 +177,16 @@ impl PoolFile {
             .map_err(|errno| self.failed("wait for who wrote to it", errno))
     }
 
+    /// The same, unless something of an earlier one is still under way; says whether it has the lock.
+    pub fn try_lock_as_writer(&self, number: u16) -> Result<bool, DeviceError> {
+        let set = libc::F_OFD_SETLK;
+        match set_writers_lock(set, self.as_fd(), libc::F_WRLCK, i64::from(number), 1) {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+            Err(errno) => Err(self.failed("look for who wrote to it", errno)),
+        }
+    }
+
     /// Whole blocks of the device.
     pub fn len_blocks(&self) -> u64 {
         self.len_blocks
@@ -313,6 +323,16 @@ fn writers_lock(
     first: i64,
     count: i64,
 ) -> Result<(), Errno> {
+    set_writers_lock(libc::F_OFD_SETLKW, fd, kind, first, count)
+}
+
+fn set_writers_lock(
+    set: libc::c_int,
+    fd: BorrowedFd<'_>,
+    kind: libc::c_int,
+    first: i64,
+    count: i64,
+) -> Result<(), Errno> {
     let range = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
@@ -322,7 +342,7 @@ fn writers_lock(
     };
     retry_on_intr(|| {
         // SAFETY: the descriptor is open, and the kernel only reads `range`, which outlives the call.
-        let rc = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLKW, &raw const range) };
+        let rc = unsafe { libc::fcntl(fd.as_raw_fd(), set, &raw const range) };
         let error = std::io::Error::last_os_error();
         if rc == 0 { Ok(()) } else { Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)) }
     })

@@ -21,6 +21,7 @@ mod interrupt;
 mod ledger;
 mod message;
 mod mount;
+pub mod mountinfo;
 mod pages;
 mod process;
 mod recall;
@@ -31,6 +32,7 @@ mod serve;
 mod signals;
 #[cfg(test)]
 mod testing;
+mod users;
 mod watchdog;
 
 pub use channel::{Channel, DevFuse, Received};
@@ -40,7 +42,9 @@ pub use custodian::keep_mount;
 pub use front::{FrontOptions, PageCaching};
 pub use ledger::Ledger;
 pub use message::{HEAD, Head};
-pub use mount::{Mount, MountError, MountOptions};
+pub use mount::{Mount, MountError, MountOptions, check_mount_point, check_unmounted};
 pub use process::dispatch;
 pub use serve::{MountedFront, ServeOptions, mount};
+pub use signals::STARTER_DIED;
+pub use users::Uses;
 pub use watchdog::Watchdog;

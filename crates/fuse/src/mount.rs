@@ -11,13 +11,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno as Os;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 use warren_base::limits::PAYLOAD_MAX;
+
+use crate::mountinfo::{self, Device, KIND};
 
 const DEVICE: &str = "/dev/fuse";
 const FUSERMOUNT: &str = "fusermount3";
@@ -32,6 +34,7 @@ pub struct MountOptions {
     /// in `/etc/fuse.conf`.
     pub allow_other: bool,
     pub read_only: bool,
+    /// Without root, `fusermount3` sets both in any case.
     pub no_suid: bool,
     pub no_dev: bool,
     pub no_exec: bool,
@@ -43,8 +46,8 @@ impl MountOptions {
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
-            no_suid: false,
-            no_dev: false,
+            no_suid: true,
+            no_dev: true,
             no_exec: false,
         }
     }
@@ -72,8 +75,12 @@ pub enum MountError {
     Device(io::Error),
     #[error("{0} is no directory")]
     NotADirectory(PathBuf),
-    #[error("{0} is a mount whose server is gone: unmount it first (umount -l {0})")]
+    #[error("{0}: a dead mount is on it, whose server is gone; `warren umount {0}` first")]
     DeadMount(PathBuf),
+    #[error("{0}: a mount of {1} is on it already; `warren umount {0}` first")]
+    Taken(PathBuf, PathBuf),
+    #[error("{0}: something else is mounting on it; try again")]
+    BeingMounted(PathBuf),
     #[error("{0}: {1}")]
     MountPoint(PathBuf, io::Error),
     #[error(
@@ -93,6 +100,7 @@ pub enum MountError {
 #[derive(Debug)]
 pub struct Mount {
     dir: PathBuf,
+    device: Device,
     by_fusermount: bool,
 }
 
@@ -100,57 +108,121 @@ impl Mount {
     /// Mounts on `dir` and returns the device to serve it by.
     pub fn new(dir: &Path, options: &MountOptions) -> Result<(Self, OwnedFd), MountError> {
         let dir = check_mount_point(dir)?;
-        let device = open_device()?;
-        match mount_directly(&device, &dir, options) {
-            Ok(()) => Ok((Self { dir, by_fusermount: false }, device)),
-            Err(Os::PERM | Os::ACCESS) => {
-                drop(device);
-                let device = mount_by_fusermount(&dir, options)?;
-                Ok((Self { dir, by_fusermount: true }, device))
-            }
-            Err(os) => Err(MountError::Mount(dir, os.into())),
-        }
-    }
-
-    /// What another process mounted.
-    pub(crate) fn of_another(dir: &Path, by_fusermount: bool) -> Self {
-        Self { dir: dir.into(), by_fusermount }
+        check_unmounted(&dir)?;
+        // Until it is mounted, so that of two that look at the same time only one mounts.
+        let _alone = lock_directory(&dir)?;
+        check_unmounted(&dir)?;
+        let (device, by_fusermount) = match open_device() {
+            Ok(device) => match mount_directly(&device, &dir, options) {
+                Ok(()) => (device, false),
+                Err(Os::PERM | Os::ACCESS) => {
+                    drop(device);
+                    (mount_by_fusermount(&dir, options)?, true)
+                }
+                Err(os) => return Err(MountError::Mount(dir, os.into())),
+            },
+            Err(error) => return Err(error),
+        };
+        let found = mountinfo::read().map_err(|error| MountError::Mount(dir.clone(), error))?;
+        let entry = mountinfo::mount_at(&found, &dir).filter(|entry| entry.is_ours);
+        let vanished = || MountError::Mount(dir.clone(), io::Error::other("it is gone at once"));
+        let number = entry.ok_or_else(vanished)?.device;
+        Ok((Self { dir, device: number, by_fusermount }, device))
     }
 
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    pub(crate) fn is_by_fusermount(&self) -> bool {
-        self.by_fusermount
+    /// Major and minor number of the file system.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Unmounts it unless it is in use; says whether it is not mounted here any more.
+    pub fn unmount_idle(&self) -> io::Result<bool> {
+        let mounts = mountinfo::read()?;
+        match mountinfo::mount_at(&mounts, &self.dir) {
+            Some(entry) if entry.device == self.device => {}
+            // Another one lies on it.
+            Some(_) if mounts.iter().any(|entry| entry.device == self.device) => return Ok(false),
+            _ => return Ok(true),
+        }
+        if self.by_fusermount {
+            return self.fusermount(&["-u", "-q", "--"]);
+        }
+        match rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW) {
+            // Or somebody else unmounted it.
+            Ok(()) | Err(Os::INVAL | Os::NOENT) => Ok(true),
+            Err(Os::BUSY) => Ok(false),
+            Err(os) => Err(os.into()),
+        }
+    }
+
+    /// Detaches it; it goes when its last use ends.
+    pub fn detach(&self) -> io::Result<bool> {
+        let mounts = mountinfo::read()?;
+        let at = mountinfo::mount_at(&mounts, &self.dir);
+        if at.is_none_or(|entry| entry.device != self.device) {
+            return Ok(true);
+        }
+        if self.by_fusermount {
+            return self.fusermount(&["-u", "-z", "-q", "--"]);
+        }
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        match rustix::mount::unmount(&self.dir, flags) {
+            Ok(()) | Err(Os::INVAL | Os::NOENT) => Ok(true),
+            Err(os) => Err(os.into()),
+        }
+    }
+
+    fn fusermount(&self, arguments: &[&str]) -> io::Result<bool> {
+        Ok(Command::new(FUSERMOUNT).args(arguments).arg(&self.dir).status()?.success())
     }
 
     /// Unmounts; if the mount is in use it is detached, and goes when the last use ends. Says
     /// whether it is gone.
     pub fn unmount(&self) -> io::Result<bool> {
-        if self.by_fusermount {
-            let mut command = Command::new(FUSERMOUNT);
-            let status = command.args(["-u", "-z", "-q", "--"]).arg(&self.dir).status()?;
-            let failed = || io::Error::other("fusermount3 could not unmount");
-            return status.success().then_some(false).ok_or_else(failed);
+        if self.unmount_idle()? {
+            return Ok(true);
         }
-        let nofollow = UnmountFlags::NOFOLLOW;
-        match rustix::mount::unmount(&self.dir, nofollow) {
-            Ok(()) => Ok(true),
-            Err(Os::BUSY) => {
-                rustix::mount::unmount(&self.dir, UnmountFlags::DETACH | nofollow)?;
-                Ok(false)
-            }
-            // Somebody else unmounted it.
-            Err(Os::INVAL | Os::NOENT) => Ok(true),
-            Err(os) => Err(os.into()),
-        }
+        self.detach().map(|_| false)
+    }
+
+    /// Has the kernel close the connection, whatever still holds the device, if it offers that here.
+    pub(crate) fn abort(&self) {
+        let (major, minor) = self.device;
+        let number = u64::from(major) << 20 | u64::from(minor);
+        // Where it does not, the last descriptor of the device does the same.
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{number}/abort"), "1");
     }
 }
 
-fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
+/// The directory below, locked against others that mount on it. `None` of a directory that this process may not
+/// open or lock, as on some network file systems.
+fn lock_directory(dir: &Path) -> Result<Option<OwnedFd>, MountError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(below) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(None) };
+    match flock(&below, FlockOperation::NonBlockingLockExclusive) {
+        Err(Os::AGAIN) => Err(MountError::BeingMounted(dir.into())),
+        Err(_) => Ok(None),
+        Ok(()) => Ok(Some(below)),
+    }
+}
+
+/// That no mount of ours is on the directory, by any path to it.
+pub fn check_unmounted(dir: &Path) -> Result<(), MountError> {
+    let mounts = mountinfo::read().map_err(|error| MountError::MountPoint(dir.into(), error))?;
+    match mountinfo::ours_on(&mounts, dir) {
+        Some(mount) => Err(MountError::Taken(mount.at.clone(), mount.source.clone())),
+        None => Ok(()),
+    }
+}
+
+/// The directory without symbolic links, if one can mount on it.
+pub fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
     let failed = |error: io::Error| match error.raw_os_error() {
-        Some(libc::ENOTCONN) => MountError::DeadMount(dir.into()),
+        Some(libc::ENOTCONN | libc::ECONNABORTED) => MountError::DeadMount(dir.into()),
         _ => MountError::MountPoint(dir.into(), error),
     };
     let dir = dir.canonicalize().map_err(failed)?;
@@ -182,7 +254,8 @@ fn mount_directly(device: &OwnedFd, dir: &Path, options: &MountOptions) -> Resul
     }
     let terms = CString::new(terms).map_err(|_| Os::INVAL)?;
     let source = CString::new(options.source.as_str()).map_err(|_| Os::INVAL)?;
-    rustix::mount::mount(&source, dir, c"fuse.warren", options.flags(), Some(terms.as_c_str()))
+    let kind = CString::new(KIND).map_err(|_| Os::INVAL)?;
+    rustix::mount::mount(&source, dir, &kind, options.flags(), Some(terms.as_c_str()))
 }
 
 fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
@@ -263,6 +336,14 @@ mod tests {
         assert!(missing.to_string().contains("/no/such/place"));
         let file = check_mount_point(Path::new("/proc/self/stat")).unwrap_err();
         assert!(matches!(file, MountError::NotADirectory(_)));
+    }
+
+    #[test]
+    fn neither_set_id_programs_nor_devices_work_on_a_mount_unasked() {
+        let options = MountOptions::new("pool");
+        assert!(options.flags().contains(MountFlags::NOSUID | MountFlags::NODEV));
+        let options = MountOptions { no_suid: false, no_dev: false, ..options };
+        assert!(!options.flags().intersects(MountFlags::NOSUID | MountFlags::NODEV));
     }
 
     #[test]

@@ -1,26 +1,24 @@
 //! The process that serves a mount. It may be killed at any moment: what it works with is its
 //! custodian's, which starts the next one with the same.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use warren_base::Ino;
 use warren_proto::Wire;
 use warren_runtime::Admission;
 use warren_runtime::link::{Link, Received, Wait};
 use warren_runtime::process::{begin, has_link};
 
-use crate::channel::DevFuse;
+use crate::channel::{Channel, DevFuse};
 use crate::crew::Crew;
 use crate::front::{FrontOptions, PageCaching};
 use crate::ledger::Ledger;
-use crate::mount::Mount;
-use crate::serve::DETACH_GRACE;
+use crate::pages::PageDropper;
 use crate::signals::signal_descriptor;
 
 /// What `ps` shows behind the program's name. It is a role only with a link as standard input.
@@ -29,29 +27,29 @@ pub const ROLE_FRONT: &str = "front";
 /// What a front says when it serves.
 pub const READY: &[u8] = b"ready";
 
+/// What it says when a [`WriteBack`] is done.
+pub const WRITTEN_BACK: &[u8] = b"written back";
+
 /// What a front starts with. Descriptors beside it: the device, the ledger, the admission's.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct Bequest {
     pub pages_revalidated: bool,
     pub admission: Box<[u8]>,
-    /// Where it is mounted, and how it is unmounted, should the custodian die.
-    pub mounted: Box<[u8]>,
-    pub by_fusermount: bool,
+}
+
+/// From the custodian, before users of the mount are cut off: have the kernel write back and drop the pages of
+/// these inodes.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct WriteBack {
+    pub inodes: Vec<u64>,
 }
 
 impl Bequest {
-    pub fn new(options: FrontOptions, admission: Vec<u8>, mount: &Mount) -> Self {
+    pub fn new(options: FrontOptions, admission: Vec<u8>) -> Self {
         Self {
             pages_revalidated: options.page_caching == PageCaching::Revalidated,
             admission: admission.into(),
-            mounted: mount.dir().as_os_str().as_bytes().into(),
-            by_fusermount: mount.is_by_fusermount(),
         }
-    }
-
-    fn mount(&self) -> Mount {
-        let dir = Path::new(OsStr::from_bytes(&self.mounted));
-        Mount::of_another(dir, self.by_fusermount)
     }
 
     fn options(&self) -> FrontOptions {
@@ -76,12 +74,13 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     })
 }
 
-/// Serves until the mount is gone, or the custodian says so. Should that be gone, it unmounts.
+/// Serves until the mount is gone, or the custodian says so. Should that be gone, it ends: nobody would start
+/// another front or unmount, and a dead mount is what programs notice.
 fn serve() -> io::Result<()> {
     let mut link = begin("warren-front", false).map_err(io::Error::other)?;
     // Before there are threads, so that they inherit the mask.
     let signals = signal_descriptor()?;
-    let (crew, mount) = start(&mut link)?;
+    let (crew, channel) = start(&mut link)?;
     // A custodian that is gone shows below.
     let _ = link.send(READY, &[], Wait::No);
     let closed = eventfd(0, EventfdFlags::CLOEXEC)?;
@@ -91,11 +90,11 @@ fn serve() -> io::Result<()> {
             // It cannot fail short of 2^64 closes.
             let _ = rustix::io::write(&closed, &1_u64.to_ne_bytes());
         });
-        await_any(&[signals.as_fd(), closed.as_fd(), link.as_fd()]);
-        if matches!(link.receive(Wait::No), Ok(Received::Closed)) && !crew.is_closed() {
-            // Nobody will start another front, so the mount ends. If that fails, it ends with us.
-            if !matches!(mount.unmount(), Ok(true)) {
-                std::thread::sleep(DETACH_GRACE);
+        loop {
+            await_any(&[signals.as_fd(), closed.as_fd(), link.as_fd()]);
+            match link.receive(Wait::No) {
+                Ok(Received::Packet(packet)) => write_back(&channel, &link, &packet.bytes),
+                _ => break,
             }
         }
         crew.close();
@@ -106,7 +105,23 @@ fn serve() -> io::Result<()> {
     Ok(())
 }
 
-fn start(link: &mut Link) -> io::Result<(Crew, Mount)> {
+/// In a thread of its own, because it waits for requests that this process serves.
+fn write_back(channel: &Arc<DevFuse>, link: &Link, packet: &[u8]) {
+    let (Ok(WriteBack { inodes }), Ok(link)) = (WriteBack::from_bytes(packet), link.share()) else {
+        return;
+    };
+    let channel: Arc<dyn Channel> = channel.clone();
+    let work = move || {
+        let mut pages = PageDropper::new(channel);
+        inodes.into_iter().for_each(|ino| pages.drop_pages(Ino(ino)));
+        // A custodian that is gone needs no answer.
+        let _ = link.send(WRITTEN_BACK, &[], Wait::No);
+    };
+    // A front that cannot is replaced, and the next one is told again.
+    let _ = std::thread::Builder::new().name("write back".into()).spawn(work);
+}
+
+fn start(link: &mut Link) -> io::Result<(Crew, Arc<DevFuse>)> {
     let Received::Packet(packet) = link.receive(Wait::Yes)? else {
         return Err(io::Error::other("its custodian is gone"));
     };
@@ -119,10 +134,11 @@ fn start(link: &mut Link) -> io::Result<(Crew, Mount)> {
     let admission = Admission::from_parts(&bequest.admission, rest).map_err(io::Error::other)?;
     let connection = admission.open().map_err(io::Error::other)?;
     let ledger = Ledger::adopt(ledger).map_err(io::Error::other)?;
-    let channel = DevFuse::new(device)?;
-    let (channel, ledger) = (Arc::new(channel), Arc::new(ledger));
-    let crew = Crew::start(Arc::new(connection), channel, ledger, bequest.options())?;
-    Ok((crew, bequest.mount()))
+    let channel = Arc::new(DevFuse::new(device)?);
+    let (connection, ledger) = (Arc::new(connection), Arc::new(ledger));
+    let channel_of_crew: Arc<dyn Channel> = channel.clone();
+    let crew = Crew::start(connection, channel_of_crew, ledger, bequest.options())?;
+    Ok((crew, channel))
 }
 
 /// Waits until one of the descriptors is readable or hung up.

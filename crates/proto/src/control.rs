@@ -3,6 +3,8 @@
 //! Descriptors that belong to a message (a client's segments) travel beside it; the driver pairs
 //! them. Order holds in each direction.
 
+use std::fmt;
+
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Lsn, MapVersion, ShardId};
 
 use crate::{Credentials, Wire};
@@ -44,6 +46,9 @@ pub enum Order {
     Joined { cell: CellId, epoch: Epoch },
     /// After the last checkpoint: answer what waits and end.
     Stop,
+    /// The fleet ends, and no checkpoint comes: take no more requests, write what is not on the device to it, file data
+    /// and the log, and end.
+    Save,
 }
 
 /// What a cell wrote for a checkpoint and the supervisor must record.
@@ -89,6 +94,23 @@ pub struct ShardRoot {
     pub inodes: u64,
     /// Blocks in use, data and nodes.
     pub blocks: u64,
+}
+
+/// Why a cell takes another one for faulty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum Suspicion {
+    /// A record in its inbox fails its checks: place, length, sender or checksum.
+    Record,
+    /// A record is whole and holds no message.
+    Message,
+    /// A message that no honest cell sends.
+    Content,
+    /// The peer's receive cursor cannot be.
+    Cursor,
+    /// More waits for the peer than all of its tasks send.
+    Backlog,
+    /// The peer's vitals cannot be.
+    Vitals,
 }
 
 /// From a cell to the supervisor.
@@ -150,4 +172,24 @@ pub enum Report {
     Stopped {
         cell: CellId,
     },
+    /// What this process of a peer has written makes no sense. Nothing of it is read any more, and nothing is sent to
+    /// it, until one of the two has a successor.
+    Suspect {
+        cell: CellId,
+        epoch: Epoch,
+        why: Suspicion,
+    },
+}
+
+impl fmt::Display for Suspicion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Record => "a damaged record",
+            Self::Message => "a record that holds no message",
+            Self::Content => "a message that no cell sends",
+            Self::Cursor => "a receive cursor that cannot be",
+            Self::Backlog => "an inbox that is not emptied",
+            Self::Vitals => "vitals that cannot be",
+        })
+    }
 }

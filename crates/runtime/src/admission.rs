@@ -15,9 +15,13 @@ use warren_shm::Segment;
 use crate::connection::{ConnectOptions, Connection};
 use crate::door;
 use crate::error::{FleetError, system};
+use crate::identity;
 use crate::launch::path_of;
+use crate::limit;
+use crate::link::{Link, Received, Trust, Wait};
 use crate::message::{
-    DOOR_VERSION, DoorReply, DoorRequest, FLIGHTS_LEN, OsBytes, welcome_descriptors,
+    DOOR_VERSION, DoorReply, DoorRequest, FLIGHTS_LEN, IN_USE_MAX, Leave, OsBytes,
+    welcome_descriptors,
 };
 
 /// Descriptors of an admission beside those of a `Welcome`: socket and flights.
@@ -43,21 +47,36 @@ pub struct Admission {
     pub(crate) flights: OwnedFd,
     /// As they came beside the `Welcome`.
     pub(crate) segments: Vec<OwnedFd>,
+    is_roots: bool,
 }
 
 impl Admission {
     /// Asks the fleet that serves the pool.
     pub fn ask(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
+        Self::ask_mounted(pool, options, Path::new(""))
+    }
+
+    /// The same for a front, which says where it is mounted.
+    pub fn ask_mounted(
+        pool: &Path,
+        options: &ConnectOptions,
+        mounted: &Path,
+    ) -> Result<Self, FleetError> {
         use std::os::unix::ffi::OsStrExt;
+        if options.front {
+            limit::require(|| format!("{}: a mount", pool.display()), limit::of_front())?;
+        }
         let request = DoorRequest::Enter {
             version: DOOR_VERSION,
             front: options.front,
             slots: options.slots,
+            mounted: mounted.as_os_str().as_bytes().into(),
         };
-        let (socket, reply, segments) = door::converse(pool, |link| {
-            let (reply, segments) = door::ask(link, &request)?;
-            let socket = link.share().map_err(system("keep an admission"))?;
-            Ok((socket.into_fd(), reply, segments))
+        let (socket, is_roots, reply, segments) = door::converse(pool, door::patience(), |call| {
+            let (reply, segments) = door::ask(&mut call.link, &request, call.until)?;
+            let socket = call.link.share().map_err(system("keep an admission"))?.into_fd();
+            let host = identity::of_peer(&socket).map_err(system("identify the fleet"))?;
+            Ok((socket, host.uid == 0 && call.pool.is_roots(), reply, segments))
         })?;
         let DoorReply::Welcome { client, slots, cells, shards } = reply else {
             return Err(nonsense());
@@ -65,7 +84,7 @@ impl Admission {
         let (flights, _) = Segment::create("warren-flights", FLIGHTS_LEN)?.into_parts();
         let pool = pool.as_os_str().as_bytes().into();
         let terms = Terms { pool, client, slots, cells, shards };
-        Self { terms, socket, flights, segments }.checked()
+        Self { terms, socket, flights, segments, is_roots }.checked()
     }
 
     /// Makes use of it. Only one process at a time may.
@@ -77,7 +96,33 @@ impl Admission {
         path_of(&self.terms.pool)
     }
 
-    /// Hung up when the fleet is gone. What there is to read of it says nothing.
+    /// What the fleet asks the process that holds a front's admission; `None` if it is nothing that concerns it,
+    /// as when a supervisor that takes over says welcome once more.
+    pub fn receive_leave(&self) -> Option<(u32, Leave)> {
+        let mut link = Link::new(self.socket.try_clone().ok()?, Trust::Host);
+        let Ok(Received::Packet(packet)) = link.receive(Wait::No) else { return None };
+        match DoorReply::from_bytes(&packet.bytes) {
+            Ok(DoorReply::Leave { number, how }) => Some((number, how)),
+            _ => None,
+        }
+    }
+
+    /// The answer to it, unless that is to hang up.
+    pub fn send_in_use(&self, number: u32, by: &str) {
+        let by = by.as_bytes()[..by.len().min(IN_USE_MAX)].into();
+        let answer = DoorRequest::InUse { version: DOOR_VERSION, number, by };
+        let Ok(socket) = self.socket.try_clone() else { return };
+        // A fleet that does not take it in time takes the mount for one that does not answer.
+        let _ = Link::new(socket, Trust::Host).send(&answer.to_bytes(), &[], Wait::No);
+    }
+
+    /// Whether root alone decides what is in the pool: root runs the fleet, and no other user may write to the
+    /// pool beside it. Known to the process that was admitted.
+    pub fn is_roots(&self) -> bool {
+        self.is_roots
+    }
+
+    /// Hung up when the fleet is gone. What can be read is for [`Self::receive_leave`].
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -94,7 +139,7 @@ impl Admission {
         let mut fds = fds.into_iter();
         let socket = fds.next().ok_or_else(nonsense)?;
         let flights = fds.next().ok_or_else(nonsense)?;
-        Self { terms, socket, flights, segments: fds.collect() }.checked()
+        Self { terms, socket, flights, segments: fds.collect(), is_roots: false }.checked()
     }
 
     fn checked(self) -> Result<Self, FleetError> {

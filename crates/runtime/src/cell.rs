@@ -19,21 +19,24 @@ use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX};
 use warren_base::{CellId, Epoch, Errno, Instant, ShardId};
-use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Recovery};
+use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Plant, Recovery};
 use warren_device::PoolFile;
 use warren_disk::{LogArea, RootSlot};
 use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, Wire};
 use warren_shm::{
-    Counter, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only, map_writable,
+    Counter, Culprit, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only,
+    map_writable,
 };
 
 use crate::clock::{self, Clocks};
+use crate::confine::confine;
 use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, ToCell};
+use crate::note;
 use crate::process;
 use disk::{Disk, Finished};
 use intake::{ClientWork, Completion, Intake, Work};
@@ -47,13 +50,22 @@ const ORDERS_EVERY: Duration = Duration::from_micros(50);
 /// The longest sleep: a cell whose bell was lost (by a faulty peer) is late, never stuck.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
+/// The variable that names a fault to plant.
+const PLANT: &str = "WARREN_PLANT";
+
+/// Processes that die with one request before it is refused: one or two may have been killed just then.
+const DEATHS_MAX: u32 = 3;
+
 /// Messages gathered from one peer's lane in a turn.
 const MESSAGES_A_TURN: usize = 64;
 
-/// What is done in a turn, before it is looked whether something came that goes first.
-const WORK_A_TURN: usize = 64;
+/// What is done in a turn, before it is looked whether something came that goes first, or somebody whose turn it is:
+/// so many requests, or so many bytes of their data moved, which takes about as long.
+const WORK_A_TURN: usize = 16;
+const BYTES_A_TURN: u64 = 256 << 10;
 
 struct CellLoop {
+    cell: CellId,
     /// Dropped first: it waits for the device, which writes to frames.
     disk: Disk,
     core: Cell,
@@ -69,6 +81,8 @@ struct CellLoop {
     orders: u64,
     spin: Spin,
     vitals: VitalsWriter,
+    /// A request that is not executed again.
+    culprit: Option<Culprit>,
     /// Beside it the supervisor counts its failed flushes. So many are known.
     map: ShardMapReader,
     lost_flushes: u64,
@@ -78,6 +92,8 @@ struct CellLoop {
     next_look_at_orders: Instant,
     /// Bodies are copied here.
     body: Vec<u8>,
+    /// Bytes of file data that went through clients' lanes.
+    moved: u64,
     /// It serves: until it has recovered, clients' requests wait in their slots.
     ready: bool,
     stopped: bool,
@@ -144,8 +160,10 @@ impl CellLoop {
         let now = clock::both();
         let core = Cell::new(config(start)?, now, &mut effects);
         let mut cell = Self {
+            cell: id,
             core,
-            memory: SharedMemory::new(frames, id, epoch),
+            memory: SharedMemory::new(frames, id, epoch).with_vitals(vitals.clone()),
+            culprit: vitals.take_culprit().filter(|it| it.deaths >= DEATHS_MAX),
             peers,
             intake: Intake::new(),
             disk,
@@ -162,6 +180,7 @@ impl CellLoop {
             wake: None,
             next_look_at_orders: Instant(0),
             body: Vec::new(),
+            moved: 0,
             ready: false,
             stopped: false,
             clocks: Clocks::default(),
@@ -169,6 +188,8 @@ impl CellLoop {
             _pool: pool,
         };
         cell.vitals.set_spinners(1);
+        // Before it takes anything from clients or peers. All that it needs it has, or is sent.
+        confine()?;
         cell.hear_beginning()?;
         cell.carry_out(effects)?;
         Ok(cell)
@@ -234,7 +255,11 @@ impl CellLoop {
     fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
         self.vitals.beat();
         let mut worked = self.gather(now.monotonic)?;
+        let moved = self.moved;
         for _ in 0..WORK_A_TURN {
+            if self.moved - moved >= BYTES_A_TURN {
+                break;
+            }
             let live = self.core.live_tasks();
             let Some(work) = self.intake.next(live, &self.memory) else { break };
             self.perform(now, work)?;
@@ -246,13 +271,14 @@ impl CellLoop {
             self.count_busy(now.monotonic);
             self.show_gauges();
         }
-        worked |= self.peers.flush()?;
+        worked |= self.peers.flush();
+        worked |= self.report_suspicions()?;
         Ok(worked)
     }
 
     /// Takes in what has come, a bounded amount; says whether a message was dropped.
     fn gather(&mut self, now: Instant) -> Result<bool, FleetError> {
-        let mut dropped = self.gather_messages(Lane::Reply)?;
+        let mut dropped = self.gather_messages(Lane::Reply);
         self.disk.poll()?;
         while self.intake.takes_completions()
             && let Some(done) = self.disk.finished()
@@ -266,15 +292,15 @@ impl CellLoop {
             self.wake = None;
             self.intake.push_completion(Completion::Timer);
         }
-        dropped |= self.gather_messages(Lane::Request)?;
+        dropped |= self.gather_messages(Lane::Request);
         if self.ready {
             let intake = &mut self.intake;
-            self.memory.offer(|slot| intake.push_client(slot));
+            self.memory.offer(|sender, slot| intake.push_client(sender, slot));
         }
         Ok(dropped)
     }
 
-    fn gather_messages(&mut self, lane: Lane) -> Result<bool, FleetError> {
+    fn gather_messages(&mut self, lane: Lane) -> bool {
         let mut dropped = false;
         for from in self.peers.others() {
             for _ in 0..MESSAGES_A_TURN {
@@ -283,9 +309,9 @@ impl CellLoop {
                     Lane::Request => self.intake.takes_peers(),
                 };
                 if !takes {
-                    return Ok(dropped);
+                    return dropped;
                 }
-                match (self.peers.receive(from, lane)?, lane) {
+                match (self.peers.receive(from, lane), lane) {
                     (peers::Received::Nothing, _) => break,
                     (peers::Received::Dropped, _) => dropped = true,
                     (peers::Received::Message(message), Lane::Reply) => {
@@ -297,12 +323,17 @@ impl CellLoop {
                 }
             }
         }
-        Ok(dropped)
+        dropped
     }
 
     fn perform(&mut self, now: Clock, work: Work) -> Result<(), FleetError> {
         let event = match work {
             Next::Client(work) => return self.serve(now, work),
+            Next::Reply(Completion::Peer { from, .. }) | Next::Peer((from, _))
+                if self.peers.is_suspect(from) =>
+            {
+                return Ok(());
+            }
             Next::Reply(Completion::Peer { from, message }) | Next::Peer((from, message)) => {
                 self.vitals.add(Counter::PeerMessages, 1);
                 Event::Peer { from, message }
@@ -343,9 +374,22 @@ impl CellLoop {
                 return Ok(());
             }
         };
+        let is_it =
+            |it: &Culprit| (it.client, it.slot, it.seq) == (from.client, from.slot, header.seq);
+        if let Some(culprit) = self.culprit.take_if(|culprit| is_it(culprit)) {
+            let Culprit { client, slot, deaths, .. } = culprit;
+            let of = self.cell;
+            note(format_args!(
+                "a request of client {client} (slot {slot}) is refused: {deaths} processes of cell {of} died with it"
+            ));
+            return self.apply(now, Event::Refuse { from, header });
+        }
         match Request::from_bytes(&self.body) {
             Ok(request) if !must_end_tasks || intake::ends_tasks(&request) => {
-                self.apply(now, Event::Request { from, header, request })
+                self.moved += u64::from(header.payload_len);
+                self.apply(now, Event::Request { from, header, request })?;
+                self.memory.end_turn(from, &header);
+                Ok(())
             }
             _ => {
                 self.memory.refuse(from, header.seq);
@@ -417,9 +461,11 @@ impl CellLoop {
             Effect::Reply { to, seq, answer, payload_len } => {
                 let errno = encode(&answer, &mut self.body).err();
                 let header = ReplyHeader { errno, payload_len };
+                self.moved += u64::from(payload_len);
                 self.memory.reply(to, seq, header, &self.body);
             }
             Effect::Send { to, message } => self.peers.send(to, &message)?,
+            Effect::Suspect { cell, why } => self.peers.suspect(cell, why),
             Effect::Report(report) => self.report(report)?,
             Effect::Read { io, block, frames } => {
                 self.vitals.add(Counter::BlocksRead, frames.len() as u64);
@@ -443,6 +489,20 @@ impl CellLoop {
             Effect::Wake(at) => self.wake = Some(at),
         }
         Ok(())
+    }
+
+    /// Reports peers that have become suspect; says whether there were any.
+    fn report_suspicions(&mut self) -> Result<bool, FleetError> {
+        let mut any = false;
+        while let Some(suspicion) = self.peers.take_suspicion() {
+            if let Report::Suspect { cell: peer, epoch, why } = suspicion {
+                let cell = self.cell;
+                note(format_args!("/cell/{cell}/inbox: cell {peer} (epoch {epoch}) wrote {why}"));
+            }
+            self.report(suspicion)?;
+            any = true;
+        }
+        Ok(any)
     }
 
     fn report(&mut self, report: Report) -> Result<(), FleetError> {
@@ -489,12 +549,15 @@ impl CellLoop {
         };
         self.orders += 1;
         match order {
-            Order::Admit { client, slots, .. } => {
+            Order::Admit { client, slots, ref credentials, .. } => {
                 let fds: [OwnedFd; ADMIT_DESCRIPTORS] =
                     packet.fds.try_into().map_err(|_| nonsense())?;
-                self.memory.admit(client, slots, fds)?;
+                let user = (!credentials.checked_by_kernel).then_some(credentials.uid);
+                self.memory.admit(client, (slots, user), fds)?;
             }
             Order::Expel { client } => self.memory.silence(client),
+            // What is answered from now on might not be written any more.
+            Order::Save => self.ready = false,
             Order::Lost { cell, .. } => self.hear_last_of(now, cell)?,
             Order::Joined { cell, .. } => self.peers.joined(cell),
             _ => {}
@@ -512,13 +575,13 @@ impl CellLoop {
         for lane in [Lane::Reply, Lane::Request] {
             loop {
                 match self.peers.receive(lost, lane) {
-                    Ok(peers::Received::Message(message)) => {
+                    peers::Received::Message(message) => {
                         self.vitals.add(Counter::PeerMessages, 1);
                         self.apply(now, Event::Peer { from: lost, message })?;
                     }
-                    Ok(peers::Received::Dropped) => {}
-                    // Whatever stands behind nonsense, nobody will ever make sense of it.
-                    Ok(peers::Received::Nothing) | Err(_) => break,
+                    peers::Received::Dropped => {}
+                    // What lies behind a damaged record is void.
+                    peers::Received::Nothing => break,
                 }
             }
         }
@@ -592,8 +655,14 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
             recovery: if start.successor { Recovery::Process } else { Recovery::None },
         },
         generation: start.generation,
-        plant: None,
+        plant: plant(),
     })
+}
+
+/// A fault for tests of whole fleets, which no release has.
+fn plant() -> Option<Plant> {
+    let is_wanted = || std::env::var_os(PLANT).is_some_and(|plant| plant == "poison");
+    (cfg!(debug_assertions) && is_wanted()).then_some(Plant::Poison)
 }
 
 const _: () = assert!(BLOCK_SIZE == 4096, "frames and blocks are one size");

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use warren_base::{CellId, Errno};
+use warren_base::Errno;
 use warren_device::DeviceError;
 use warren_proto::Wire;
 
@@ -48,6 +48,14 @@ pub enum FleetError {
     TooManyCells { pool: PathBuf, cells: u16, most: usize },
     #[error("{0} cells: a fleet has 1 to 64; choose another --cells")]
     CellCount(u16),
+    #[error("{}: its fleet does not admit this user; its owner can, with --clients", .0.display())]
+    NotAdmitted(PathBuf),
+    #[error(
+        "{what} needs {needed} descriptors, and {limit} are allowed; raise the limit (ulimit -n {needed})"
+    )]
+    FewDescriptors { what: String, needed: u64, limit: u64 },
+    #[error("{}: its fleet does not answer within {seconds} s: {what}", .pool.display())]
+    Silent { pool: PathBuf, seconds: u64, what: String },
     #[error("the fleet refused: {0}; see `warren status`")]
     Refused(Errno),
     #[error(
@@ -56,8 +64,6 @@ pub enum FleetError {
     Version { ours: u32, theirs: u32 },
     #[error("{0} ended unexpectedly; the pool is consistent, start the fleet again")]
     Died(String),
-    #[error("what cell {0} sends makes no sense; start the fleet again")]
-    FaultyPeer(CellId),
     #[error("{0}; start the fleet again")]
     Ended(warren_supervisor::Failure),
     #[error("a bug in Warren: {0}; the pool is as of its last checkpoint")]
@@ -78,7 +84,9 @@ impl FleetError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NoSuchPool(_) => ErrorKind::NotFound,
-            Self::NoPermission(_) | Self::ReadOnly(_) => ErrorKind::Permission,
+            Self::NoPermission(_) | Self::ReadOnly(_) | Self::NotAdmitted(_) => {
+                ErrorKind::Permission
+            }
             Self::BadPool { .. } | Self::NotAFile(_) => ErrorKind::BadPool,
             Self::NoFleet(_) => ErrorKind::NoFleet,
             Self::Refused(Errno::EPERM | Errno::EACCES) => ErrorKind::Permission,
@@ -86,6 +94,14 @@ impl FleetError {
             Self::Device(error) => kind_of_device(error),
             _ => ErrorKind::Other,
         }
+    }
+
+    /// Whether the machine, or what this process may take of it, had too little: later there may be enough.
+    pub(crate) fn is_shortage(&self) -> bool {
+        use rustix::io::Errno as Os;
+        let Self::System { source, .. } = self else { return false };
+        let short = [Os::AGAIN, Os::NOMEM, Os::MFILE, Os::NFILE];
+        source.raw_os_error().is_some_and(|raw| short.iter().any(|os| os.raw_os_error() == raw))
     }
 
     /// The command's exit status.
@@ -152,6 +168,13 @@ mod tests {
         let told = FleetError::reported(kind, &line);
         assert_eq!(told.exit_code(), error.exit_code());
         assert_eq!(told.to_string(), error.to_string());
+    }
+
+    #[test]
+    fn a_fork_that_fails_is_a_shortage() {
+        let of = |raw| system("start a process")(io::Error::from_raw_os_error(raw)).is_shortage();
+        assert!([libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE].into_iter().all(of));
+        assert!(!of(libc::ENOENT) && !FleetError::Died("x".into()).is_shortage());
     }
 
     #[test]

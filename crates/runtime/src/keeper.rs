@@ -22,13 +22,18 @@ use warren_supervisor::{SUCCESSORS_MAX, pause_before};
 
 use crate::clock;
 use crate::error::{FleetError, errno_of, system};
+use crate::limit;
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, OsBytes, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, role_args, spawn};
-use crate::supervisor::descriptors;
 
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
+
+/// Before a supervisor is started again that could not be for want of processes, descriptors or memory, and how long
+/// that may last before it counts as an attempt that came to nothing.
+const START_RETRY: Duration = Duration::from_millis(200);
+const SHORTAGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process that the keeper started.
 struct Ward {
@@ -58,6 +63,8 @@ struct Keeper<'a> {
     died: u32,
     died_at: Instant,
     in_vain: u32,
+    /// Since when none could be started for want of something.
+    short_since: Option<Instant>,
     /// Since when the present one is ready, and why it cannot go on.
     ready_since: Option<Instant>,
     fell: Option<FleetError>,
@@ -72,7 +79,7 @@ pub(crate) fn keep(
     starter: Option<&Link>,
     on_ready: &mut dyn FnMut(u16),
 ) -> Result<(), FleetError> {
-    descriptors::raise_limit();
+    limit::raise();
     let stop = stop_signals()?;
     let mut keeper = Keeper::start(plan, on_ready)?;
     let ended = keeper.run(&stop, starter);
@@ -149,6 +156,7 @@ impl<'a> Keeper<'a> {
             died: 0,
             died_at: Instant(0),
             in_vain: 0,
+            short_since: None,
             ready_since: None,
             fell: None,
             last_word: None,
@@ -190,6 +198,10 @@ impl<'a> Keeper<'a> {
             if self.next_start.take_if(|at| *at <= clock::monotonic()).is_some()
                 && let Err(error) = self.hand_over()
             {
+                if error.is_shortage() && self.may_wait_for_more() {
+                    // The fleet serves meanwhile; a supervisor that never was has not failed.
+                    continue;
+                }
                 self.fell = Some(error);
                 if !self.may_go_on() {
                     return Ok(());
@@ -215,6 +227,13 @@ impl<'a> Keeper<'a> {
         self.last_word.is_none() && self.served && left_a_record && is_lucky
     }
 
+    /// Whether a shortage, which began now or earlier, may still end. Then the next start is put off.
+    fn may_wait_for_more(&mut self) -> bool {
+        let now = clock::monotonic();
+        self.next_start = Some(now + START_RETRY);
+        now - *self.short_since.get_or_insert(now) < SHORTAGE_PATIENCE
+    }
+
     fn hand_over(&mut self) -> Result<(), FleetError> {
         self.fell = None;
         let handover = FromKeeper::Adopt(Handover {
@@ -227,6 +246,7 @@ impl<'a> Keeper<'a> {
         });
         let (supervisor, link) = start_supervisor(&self.plan, handover)?;
         (self.supervisor, self.link) = (Some(supervisor), link);
+        self.short_since = None;
         for (&name, fds) in &self.kept {
             // A supervisor that is gone shows by its pidfd.
             let _ = self.link.send_shared(FromKeeper::Kept { name }.to_bytes(), fds.clone());

@@ -12,10 +12,11 @@ use warren_mailbox::Capability;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
 
+use crate::clients::Clients;
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 4;
+pub const DOOR_VERSION: u32 = 6;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -27,8 +28,10 @@ pub struct FleetPlan {
     pub pool: OsBytes,
     pub cells: u16,
     pub threads: u16,
-    /// Bytes of buffer cache, all cells together.
+    /// Bytes of the caches of file data and tree nodes, all cells together.
     pub cache_bytes: u64,
+    /// Whom it admits besides root and its own user.
+    pub clients: Clients,
 }
 
 /// What the keeper holds for the next supervisor, each with all descriptors that belong to it. It makes
@@ -236,20 +239,46 @@ pub const ADMIT_DESCRIPTORS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum DoorRequest {
-    /// Let me in. `front` asks to name uid and gid with every request.
+    /// Let me in. `front` asks to name uid and gid with every request, and says where it is mounted.
     Enter {
         version: u32,
         front: bool,
         slots: u16,
+        mounted: OsBytes,
     },
     Status {
         version: u32,
     },
-    /// Checkpoint, end everything, then hang up.
+    /// Unmount, checkpoint, end everything, then hang up. Refused while a mount is busy, unless by `force`.
     Stop {
         version: u32,
+        force: bool,
+    },
+    /// The answer of a mount's process to the `Leave` of this number: what uses the mount, in words, or used it
+    /// when it was cut off. Nothing, if it is idle. A process that has left hangs up instead.
+    InUse {
+        version: u32,
+        number: u32,
+        by: Box<[u8]>,
     },
 }
+
+/// How a mount is to be given up before a fleet stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum Leave {
+    /// Only say whether it is in use.
+    Ask,
+    /// Unmount it unless it is in use.
+    IfIdle,
+    /// Write back what programs have stored through mappings, then cut them off.
+    Force,
+}
+
+/// The longest path of a mount that is remembered, `PATH_MAX` of Linux.
+pub const MOUNTED_MAX: usize = 4096;
+
+/// Bytes of [`DoorRequest::InUse`] that are passed on.
+pub const IN_USE_MAX: usize = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum DoorReply {
@@ -272,11 +301,20 @@ pub enum DoorReply {
         json: Box<[u8]>,
         more: bool,
     },
+    /// To a front: before the fleet stops. Answered by `InUse` or by hanging up.
+    Leave {
+        number: u32,
+        how: Leave,
+    },
+    /// After `Stopping`: a mount that was cut off, and what used it.
+    CutOff {
+        line: Box<[u8]>,
+    },
     /// The fleet is stopping; its keeper is the last to go.
     Stopping {
         keeper: u32,
     },
-    /// After `Stopping`: the last checkpoint did not happen.
+    /// Instead of `Stopping`: the fleet goes on. After it: the last checkpoint did not happen.
     Failed {
         kind: ErrorKind,
         line: Box<[u8]>,

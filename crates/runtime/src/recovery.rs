@@ -189,7 +189,8 @@ impl<'a> LoneFleet<'a> {
                     self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
                     continue;
                 }
-                Effect::Reply { .. } => continue,
+                // Nobody is here to be ended: a recovery that needs what was refused comes to nothing.
+                Effect::Reply { .. } | Effect::Suspect { .. } => continue,
                 Effect::Read { io, block, frames } => (io, self.read(id, block, &frames)),
                 Effect::Write { io, block, frames } => (io, self.write(id, block, &frames)),
                 Effect::WriteThrough { io, block, frames } => {
@@ -269,6 +270,7 @@ impl<'a> LoneFleet<'a> {
                 | Said::AdmitClient { .. }
                 | Said::RefuseClient { .. }
                 | Said::ForgetClient { .. }
+                | Said::Kill { .. }
                 | Said::Restart { .. } => continue,
             };
             self.queue.push_back(Happening::Supervisor(Heard::IoDone { io, result }));

@@ -6,6 +6,7 @@
 //! What it does follows an event, and is written down first: the next one may have to do it (`adopt`).
 
 mod adopt;
+mod departure;
 pub(crate) mod descriptors;
 mod journal;
 mod mailboxes;
@@ -14,6 +15,7 @@ mod picture;
 mod pool;
 mod post;
 mod restart;
+mod save;
 mod start;
 mod visitors;
 
@@ -34,7 +36,9 @@ use warren_proto::control::{Order, Report};
 use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
 use crate::clock;
+use crate::confine::limit_supervisor;
 use crate::error::{FleetError, system};
+use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{
     DoorReply, FleetPlan, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
@@ -42,11 +46,12 @@ use crate::message::{
 };
 use crate::pool_blocks::Blocks;
 use crate::process;
+use departure::Departure;
 use descriptors::Reserve;
 use journal::Journal;
 use mailboxes::Mailboxes;
 use memory::{ClientMemory, FleetMemory, Outfit};
-use post::CellPost;
+use post::{CellPost, Ended};
 use visitors::{Asked, Visitors};
 
 /// How long the processes of cells that said `Stopped` may take to be gone.
@@ -96,6 +101,9 @@ struct Shell<'a> {
     wake: Option<Instant>,
     ended: Option<Result<(), Failure>>,
     journal: Journal,
+    /// While fronts are asked to leave, because the fleet shall stop; and how often that was so.
+    departure: Option<Departure>,
+    departures: u32,
     /// The keeper holds nothing any more.
     is_released: bool,
     /// Supervisors of this fleet before this one.
@@ -111,9 +119,9 @@ pub(crate) fn main() -> Result<(), FleetError> {
         }
         _ => return Err(keeper_died()),
     };
-    descriptors::raise_limit();
+    limit::raise();
     let mut keeper = Outbox::new(link);
-    let ended = process::guarded(|| match first {
+    let ended = process::guarded(|| match limit_supervisor().map(|()| first)? {
         FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(Shell::serve),
         FromKeeper::Adopt(left) => adopt::take_over(&mut keeper, left).and_then(Shell::serve),
         _ => Err(keeper_died()),
@@ -150,6 +158,9 @@ impl Shell<'_> {
     fn serve(mut self) -> Result<(), FleetError> {
         self.run()?;
         self.await_exits()?;
+        if self.ended.is_some_and(|ended| ended.is_err_and(save::leaves_logs)) {
+            self.save_logs();
+        }
         let outcome = self.outcome();
         let (to_keeper, to_visitors) = match &outcome {
             Ok(()) => (ToKeeper::Stopped, DoorReply::Stopped),
@@ -203,6 +214,7 @@ impl Shell<'_> {
                 self.wake = None;
                 self.apply(Event::Tick)?;
             }
+            self.advance_departure()?;
         }
         Ok(())
     }
@@ -223,7 +235,8 @@ impl Shell<'_> {
         // What no poll tells.
         let is_short = self.keeper.is_short() || links.iter().any(|link| link.is_short());
         let pause = (is_short || self.visitors.is_deaf()).then_some(SHORTAGE_PAUSE);
-        let wake = self.wake.map(|at| at - clock::monotonic());
+        let departure = self.departure.as_ref().map(|departure| departure.until);
+        let wake = self.wake.into_iter().chain(departure).min().map(|at| at - clock::monotonic());
         let limit = wake.into_iter().chain(pause).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
@@ -314,6 +327,7 @@ impl Shell<'_> {
             }
             Effect::Flush { io } => {
                 let result = self.memory.judge_flush(self.pool.flush());
+                self.end_bad_vitals();
                 self.pending.push_back(Event::IoDone { io, result });
             }
             Effect::Wake(at) => self.wake = Some(at),
@@ -333,6 +347,7 @@ impl Shell<'_> {
                 self.visitors.forget(client);
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
+            Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
             Effect::Exit(result) => self.ended = Some(result),
         }
         Ok(())
@@ -390,8 +405,15 @@ impl Shell<'_> {
 
     fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
         match self.visitors.hear(connection) {
-            Some(Asked::Enter(applicant)) => {
-                let slots = applicant.slots;
+            Some(Asked::Enter(mut applicant)) => {
+                let slots = match self.core.slots_for(&applicant) {
+                    Ok(slots) => slots,
+                    Err(errno) => {
+                        self.visitors.refuse(connection, errno);
+                        return Ok(());
+                    }
+                };
+                applicant.slots = slots;
                 let Some((socket, outfit)) = self.outfit(connection, slots) else {
                     self.visitors.refuse(connection, Errno::ENFILE);
                     return Ok(());
@@ -411,17 +433,16 @@ impl Shell<'_> {
                 }
                 Ok(())
             }
-            Some(Asked::Stop) => {
-                let name = Kept::Stopping(connection.0);
-                let socket = self.visitors.socket(connection).into_iter().collect();
-                let keep = ToKeeper::Keep { name }.to_bytes();
-                self.keeper.send(keep, socket).map_err(|_| keeper_died())?;
-                // Whoever takes over stops the fleet, too.
-                self.settle()?;
-                self.tell_stopping(connection);
-                self.apply(Event::Stop)
+            Some(Asked::Stop { force }) => self.depart(force, Some(connection)),
+            Some(Asked::InUse { client, number, by }) => {
+                if self.in_use(client, number, &by) {
+                    return Ok(());
+                }
+                // It spoke out of turn.
+                self.visitors.hang_up(connection);
+                self.client_hung_up(client)
             }
-            Some(Asked::Hangup(client)) => self.apply(Event::Hangup { client }),
+            Some(Asked::Hangup(client)) => self.client_hung_up(client),
             None => Ok(()),
         }
     }
@@ -530,9 +551,10 @@ impl Shell<'_> {
             FromKeeper::NotSpawned { token, errno } => self.not_spawned(token, errno),
             FromKeeper::Exited { token, .. } if self.orphans.remove(&token) => self.bury(),
             FromKeeper::Exited { token, status } => {
-                self.cell_exited(token, &ExitStatus::from_raw(status).to_string())
+                let status = ExitStatus::from_raw(status);
+                self.cell_exited(token, &status.to_string(), Ended::of(status))
             }
-            FromKeeper::Stop => self.apply(Event::Stop),
+            FromKeeper::Stop => self.depart(true, None),
             FromKeeper::Released => {
                 self.is_released = true;
                 Ok(())

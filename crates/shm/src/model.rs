@@ -231,7 +231,7 @@ struct Bell {
 /// A cell that parks, and a client that wakes only a parked cell.
 fn cell_parks<const F: bool>() {
     let (writer, reader) = client::<F>();
-    let words: Modelled<F> = Modelled::new(&[4096..4100, 4224..4228], &[]);
+    let words: Modelled<F> = Modelled::new(&[4096..4100, 4224..4228], &[4544]);
     let vitals = VitalsWriter::new(words.clone(), CELL, Epoch(1)).unwrap();
     let seen_by_client = VitalsReader::new(words).unwrap();
     let bell = Arc::new(Bell::default());

@@ -6,7 +6,11 @@
 //!   4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
 //!   4224     u32 spinners    threads of the cell that are awake: each takes a core, for work or to spin
 //!   4288     u64 counters    one a [`Counter`]
-//!   4544     u64 lost        flushes of the device that failed
+//!   4544     u64 lost        flushes of the device that failed, checked (0: none yet)
+//!   4608     u64 running     the request that is being executed: bit 63, slot << 32, client (0: none)
+//!   4616     u64 sequence    its number
+//!   4624     u64, u64        the same of the request that the last process died with, and in the upper half of the
+//!                            second how many in a row died with it
 //! ```
 //!
 //! Order of parking: `parked` = 1, full fence, look once more at every bell and ring, sleep,
@@ -15,13 +19,15 @@
 //!
 //! The counters are hints for the balancer: they decide nothing that must be right. `lost` does: what a device
 //! has lost with one cell's flush may be another's, and only who asked for the flush is told. A successor goes on
-//! counting.
+//! counting. So that a stray store does not look like a lost flush, the word holds the count in its lower half and its
+//! complement in the upper one; a word that does not is no count, and makes the cell suspect. Readers take only a
+//! count that has grown for news, because a successor that finds no count begins at zero.
 //!
 //! [`WakeFd`]: crate::WakeFd
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use warren_base::{CellId, Epoch};
+use warren_base::{CellId, ClientId, Epoch, SlotNo};
 use warren_proto::slot::LINE;
 
 use crate::map::{ReadMap, WriteMap};
@@ -33,6 +39,10 @@ const HEARTBEAT: usize = PARKED + LINE;
 const SPINNERS: usize = HEARTBEAT + LINE;
 const COUNTERS: usize = SPINNERS + LINE;
 const LOST_FLUSHES: usize = COUNTERS + 4 * LINE;
+const RUNNING: usize = LOST_FLUSHES + LINE;
+const DIED_WITH: usize = RUNNING + 16;
+/// Of a word that names a request.
+const NAMES: u64 = 1 << 63;
 
 /// Bytes of a vitals segment.
 pub const VITALS_LEN: usize = 8192;
@@ -93,10 +103,35 @@ impl Counter {
 
 const _: () = {
     assert!(COUNTERS + Counter::ALL.len() * 8 <= LOST_FLUSHES);
-    assert!(LOST_FLUSHES + LINE <= VITALS_LEN);
+    assert!(RUNNING + LINE <= VITALS_LEN);
 };
 
+/// A count as it stands in memory.
+const fn checked(count: u32) -> u64 {
+    (!count as u64) << 32 | count as u64
+}
+
+/// The count, if the word can be one. Fresh memory is none yet.
+const fn count_of(word: u64) -> Option<u64> {
+    match word as u32 {
+        _ if word == 0 => Some(0),
+        count if word == checked(count) => Some(count as u64),
+        _ => None,
+    }
+}
+
+/// The request with which processes of a cell have died, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Culprit {
+    pub client: ClientId,
+    pub slot: SlotNo,
+    pub seq: u32,
+    /// How many.
+    pub deaths: u32,
+}
+
 /// The cell's side.
+#[derive(Clone)]
 pub struct VitalsWriter<W = WriteMap> {
     memory: W,
 }
@@ -109,6 +144,9 @@ impl<W: Store> VitalsWriter<W> {
         }
         memory.store32(PARKED, 0, Relaxed);
         memory.store32(SPINNERS, 0, Relaxed);
+        if count_of(memory.load64(LOST_FLUSHES, Relaxed)).is_none() {
+            memory.store64(LOST_FLUSHES, checked(0), Relaxed);
+        }
         stamp(&memory, SegmentKind::Vitals, 0, u32::from(cell.0), epoch.0);
         Ok(Self { memory })
     }
@@ -140,9 +178,45 @@ impl<W: Store> VitalsWriter<W> {
         self.memory.store64(counter.at(), value, Relaxed);
     }
 
+    /// From now on this request is executed. If the process dies meanwhile, its successor knows with what.
+    pub fn run(&self, client: ClientId, slot: SlotNo, seq: u32) {
+        self.memory.store64(RUNNING + 8, u64::from(seq), Relaxed);
+        let name = NAMES | u64::from(slot.0) << 32 | u64::from(client.0);
+        self.memory.store64(RUNNING, name, Release);
+    }
+
+    /// No request is executed.
+    pub fn rest(&self) {
+        self.memory.store64(RUNNING, 0, Release);
+    }
+
+    /// Of a successor, once, before it runs anything: the request with which its predecessor died, if it was executing one,
+    /// else the one with which an earlier one did.
+    pub fn take_culprit(&self) -> Option<Culprit> {
+        let load = |at| self.memory.load64(at, Relaxed);
+        let (name, seq) = (load(RUNNING), load(RUNNING + 8) & u64::from(u32::MAX));
+        let (known, counted) = (load(DIED_WITH), load(DIED_WITH + 8));
+        if name & NAMES != 0 {
+            let is_same = known == name && counted & u64::from(u32::MAX) == seq;
+            let deaths = if is_same { (counted >> 32).saturating_add(1) } else { 1 };
+            self.memory.store64(DIED_WITH, name, Relaxed);
+            self.memory.store64(DIED_WITH + 8, deaths.min(u32::MAX.into()) << 32 | seq, Relaxed);
+            self.rest();
+        }
+        let (name, counted) = (load(DIED_WITH), load(DIED_WITH + 8));
+        (name & NAMES != 0).then_some(Culprit {
+            client: ClientId(name as u32),
+            slot: SlotNo((name >> 32) as u16),
+            seq: counted as u32,
+            deaths: (counted >> 32) as u32,
+        })
+    }
+
     /// A flush has failed. Everybody sees it before anything that this cell does about it.
     pub fn lose_flush(&self) {
-        self.memory.add64(LOST_FLUSHES, 1);
+        // Nobody else writes the word.
+        let lost = count_of(self.memory.load64(LOST_FLUSHES, Relaxed)).unwrap_or(0) as u32;
+        self.memory.store64(LOST_FLUSHES, checked(lost.saturating_add(1)), Release);
         W::fence();
     }
 }
@@ -183,9 +257,9 @@ impl<R: Load> VitalsReader<R> {
         self.memory.load64(counter.at(), Relaxed)
     }
 
-    /// Flushes of the cell, and of its predecessors, that have failed.
-    pub fn lost_flushes(&self) -> u64 {
-        self.memory.load64(LOST_FLUSHES, Acquire)
+    /// Flushes of the cell, and of its predecessors, that have failed. `None`: the cell has written what is no count.
+    pub fn lost_flushes(&self) -> Option<u64> {
+        count_of(self.memory.load64(LOST_FLUSHES, Acquire))
     }
 
     /// Whether the cell must be woken to see what was just posted (bell or tail).
@@ -219,9 +293,52 @@ mod tests {
         for (i, counter) in Counter::ALL.into_iter().enumerate() {
             assert_eq!(reader.counter(counter), 101 + i as u64, "{counter:?}");
         }
-        assert_eq!(reader.lost_flushes(), 1);
+        assert_eq!(reader.lost_flushes(), Some(1));
         VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(9)).unwrap().lose_flush();
-        assert_eq!(reader.lost_flushes(), 2, "a successor goes on counting");
+        assert_eq!(reader.lost_flushes(), Some(2), "a successor goes on counting");
+    }
+
+    #[test]
+    fn no_flipped_bit_looks_like_a_lost_flush() {
+        let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
+        let reader = VitalsReader::new(map_read_only(segment.fd()).unwrap()).unwrap();
+        let writer = VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(1)).unwrap();
+        assert_eq!(reader.lost_flushes(), Some(0));
+        for lost in 0..3 {
+            let word = segment.map().load64(LOST_FLUSHES, Relaxed);
+            for bit in 0..64 {
+                segment.map().store64(LOST_FLUSHES, word ^ 1 << bit, Relaxed);
+                assert_eq!(reader.lost_flushes(), None, "bit {bit} of {lost}");
+            }
+            segment.map().store64(LOST_FLUSHES, word, Relaxed);
+            writer.lose_flush();
+            assert_eq!(reader.lost_flushes(), Some(lost + 1));
+        }
+        segment.map().store64(LOST_FLUSHES, 7, Relaxed);
+        VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(2)).unwrap();
+        assert_eq!(reader.lost_flushes(), Some(0), "a successor begins anew");
+    }
+
+    #[test]
+    fn a_request_with_which_processes_die_is_known() {
+        let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
+        let next =
+            |epoch| VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(epoch)).unwrap();
+        let (client, slot) = (ClientId(7), SlotNo(63));
+        assert_eq!(next(1).take_culprit(), None);
+        for deaths in 1..4 {
+            let writer = next(deaths);
+            writer.run(ClientId(1), SlotNo(0), 1);
+            writer.rest();
+            writer.run(client, slot, u32::MAX);
+            let seq = u32::MAX;
+            assert_eq!(next(9).take_culprit(), Some(Culprit { client, slot, seq, deaths }));
+            // One that died with nothing forgets nothing.
+            assert_eq!(next(9).take_culprit(), Some(Culprit { client, slot, seq, deaths }));
+        }
+        next(9).run(client, slot, 5);
+        let other = next(9).take_culprit().unwrap();
+        assert_eq!((other.seq, other.deaths), (5, 1));
     }
 
     #[test]

@@ -133,6 +133,11 @@ pub enum Happening<H> {
         cell: CellId,
         epoch: Epoch,
     },
+    /// A cell's process that is still there is ended, for the supervisor wants it.
+    Kill {
+        cell: CellId,
+        epoch: Epoch,
+    },
     /// A cell's successor may start, if its predecessor has nothing under way any more.
     Start {
         cell: CellId,
@@ -235,6 +240,8 @@ pub struct Fleet<H> {
     links: BTreeMap<(CellId, CellId), Link>,
     /// Links between cells made so far.
     links_made: u64,
+    /// Damaged messages that this life's supervisor was, or will be, told of.
+    alarms: usize,
     supervisor: SupervisorHost,
     /// Fleets started so far.
     pub lives: u32,
@@ -269,6 +276,7 @@ impl<H> Fleet<H> {
             cells: Vec::new(),
             links: BTreeMap::new(),
             links_made: 0,
+            alarms: 0,
             supervisor: SupervisorHost::default(),
             lives: 0,
             places: 0,

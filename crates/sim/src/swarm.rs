@@ -176,7 +176,7 @@ impl Swarm {
             one_writer,
             cuts_under_locks: fronts > 1 && !one_writer && rng.chance(1, 2),
             hangups: *rng.pick(&[0, 0, 20, 100]),
-            damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 5]),
+            damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 5, 50]),
             rot: *rng.pick(&[0, 0, 0, 10]),
             supervisor_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 10, 50]),
             flush_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 50]),

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, ShardId};
-use warren_proto::control::{Order, Report};
+use warren_proto::control::{Order, Report, Suspicion};
 use warren_proto::{Credentials, Wire};
 
 /// Names an I/O of the supervisor until it is done. Never reused.
@@ -24,8 +24,12 @@ pub struct Applicant {
     pub pid: u32,
     /// Caches behind this client cannot read a lease word, so its leases are acknowledged ones.
     pub front: bool,
+    /// Root or the fleet's own user: what others have taken does not keep it out.
+    pub privileged: bool,
     /// Requests it wants to have in flight, `1..=SLOTS_MAX`.
     pub slots: u16,
+    /// Of a front: where it says that it is mounted. It is only shown.
+    pub mounted: Box<[u8]>,
 }
 
 /// What happens to the supervisor.
@@ -37,10 +41,12 @@ pub enum Event {
         epoch: Epoch,
         report: Report,
     },
-    /// The process of the cell is gone (exit notice).
+    /// The process of the cell is gone (exit notice), or could not be started. `by_itself`: of something in it, not because
+    /// it was killed or the machine had no room for it.
     CellExited {
         cell: CellId,
         epoch: Epoch,
+        by_itself: bool,
     },
     Connect {
         connection: ConnectionNo,
@@ -106,8 +112,34 @@ pub enum Effect {
         cell: CellId,
         epoch: Epoch,
     },
+    /// End this process of the cell, if it is not gone already. Its exit notice follows.
+    Kill {
+        cell: CellId,
+        epoch: Epoch,
+        verdict: Verdict,
+    },
     /// Nothing is left to do. After this the supervisor does nothing any more.
     Exit(Result<(), Failure>),
+}
+
+/// Why a cell is ended that has not ended by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum Verdict {
+    /// A peer takes it for faulty.
+    Accused { by: CellId, why: Suspicion },
+    /// It takes a peer for faulty, and not for the first time.
+    AccusesAgain { of: CellId, why: Suspicion },
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accused { by, why } => write!(f, "was killed because cell {by} met {why}"),
+            Self::AccusesAgain { of, why } => {
+                write!(f, "was killed because it accused another cell, now cell {of} of {why}")
+            }
+        }
+    }
 }
 
 /// Why the fleet ended otherwise than asked.
@@ -115,7 +147,7 @@ pub enum Effect {
 pub enum Failure {
     /// A cell ended that nobody had told to.
     CellExited { cell: CellId, epoch: Epoch },
-    /// Of a cell's successors so many ended in a row before they served.
+    /// Of a cell's processes so many ended in a row, each before it had served for a while.
     NoSuccessor { cell: CellId, tries: u32 },
     /// What the device holds of a shard cannot be read.
     BrokenShard { shard: ShardId, errno: Errno },
@@ -133,6 +165,8 @@ pub enum Failure {
     CellHangs { cell: CellId },
     /// Logs that are replayed claim a chunk that was taken.
     BrokenLogs { chunk: u64 },
+    /// Cells cannot make sense of each other, again and again.
+    Alarms { by: CellId, of: CellId, alarms: u32, why: Suspicion },
 }
 
 impl fmt::Display for Failure {
@@ -142,7 +176,7 @@ impl fmt::Display for Failure {
                 write!(f, "cell {cell} (epoch {epoch}) ended unexpectedly")
             }
             Self::NoSuccessor { cell, tries } => {
-                write!(f, "cell {cell} cannot be started again, which was tried {tries} times")
+                write!(f, "cell {cell} cannot go on: {tries} of its processes ended in a row")
             }
             Self::BrokenShard { shard, errno } => {
                 write!(f, "shard {shard} cannot be served: {errno}; run fsck")
@@ -163,6 +197,11 @@ impl fmt::Display for Failure {
             Self::BrokenLogs { chunk } => {
                 write!(f, "the logs claim chunk {chunk}, which was taken before; run fsck")
             }
+            Self::Alarms { by, of, alarms, why } => write!(
+                f,
+                "cells damage what they send each other, {alarms} times within a minute (the last: \
+                 cell {by} met {why} of cell {of}); check the machine's memory"
+            ),
         }
     }
 }

@@ -8,13 +8,14 @@
 //! * [`Supervisor`]: the whole; stages of a fleet's life.
 //! * `fleet`: cells and their epochs. `admission`: clients.
 //! * `barrier`: the phases of a checkpoint over all cells. `loss`: lost cells and their successors;
-//!   `count`: free chunks that were lost with them.
+//!   `count`: free chunks that were lost with them. `alarm`: cells that accuse each other.
 //! * [`Ledger`]: what the device says of shards and chunks, and what a checkpoint changes in it.
 //! * `recorder`: the order of writes and flushes that makes a checkpoint count.
 
 #![forbid(unsafe_code)]
 
 mod admission;
+mod alarm;
 mod barrier;
 mod count;
 mod event;
@@ -28,9 +29,12 @@ mod status;
 mod supervisor;
 
 pub use admission::{ADMISSIONS_MAX, ClientState};
-pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId};
+pub use alarm::{ALARM_WINDOW, ALARMS_MAX};
+pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId, Verdict};
 pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};
-pub use loss::{SUCCESSORS_MAX, pause_before};
+pub use loss::{SERVES_MIN, SUCCESSORS_MAX, pause_before};
 pub use status::{CellStatus, ClientStatus, Status};
-pub use supervisor::{CHECKPOINT_INTERVAL, Config, Estate, STOP_MAX, STOP_WAIT, Stage, Supervisor};
+pub use supervisor::{
+    CHECKPOINT_INTERVAL, Config, Estate, SAVE_WAIT, STOP_MAX, STOP_WAIT, Stage, Supervisor,
+};

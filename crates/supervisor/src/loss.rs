@@ -12,7 +12,8 @@
 //! * Once nobody knows which superblock counts (the recorder is broken) there are no successors: one would
 //!   take blocks for free that its predecessor had written for a checkpoint that may be on the device.
 //! * Of successors that end before they serve, each waits longer than the one before ([`pause_before`]): what
-//!   they lack may come back.
+//!   they lack may come back. One that ends by itself (nobody has killed it) soon after it began to serve counts as well:
+//!   a request that ends every cell that executes it must not go on for ever.
 //! * A cell hears of a loss before it hears of the successor, and of each once. A successor hears first of
 //!   those that are lost when it starts.
 
@@ -30,9 +31,12 @@ use crate::fleet::CellState;
 use crate::set::CellSet;
 use crate::supervisor::{Stage, Supervisor, Turn};
 
-/// Successors of one cell that may end in a row before one is ready. They are tried for some five seconds: a
-/// want of memory or descriptors is over by then, and what is not is in what they take over.
+/// Processes of one cell that may end in a row, each before it serves or soon after by itself. Successors are tried for
+/// some five seconds: a want of memory or descriptors is over by then, and what is not is in what they take over.
 pub const SUCCESSORS_MAX: u32 = 12;
+
+/// A cell that has served so long has come to something: how it ends then has nothing to do with what it took over.
+pub const SERVES_MIN: Duration = Duration::from_secs(10);
 
 /// Between the end of a successor that never served and the start of the next: the first such pause, and
 /// the longest.
@@ -49,8 +53,10 @@ pub fn pause_before(failed: u32) -> Duration {
 pub(crate) struct Losses {
     /// Lost cells without a successor, and who has not heard of them.
     unheard: BTreeMap<CellId, CellSet>,
-    /// Successors that ended since one was ready, by cell.
+    /// Processes that came to nothing, in a row, by cell.
     failed: Vec<u32>,
+    /// When a process of the cell was ready last.
+    ready_at: Vec<Instant>,
     /// Until when a lost cell gets no successor, after some that ended.
     paused: BTreeMap<CellId, Instant>,
     /// Free chunks may have been lost, and were not counted since.
@@ -62,6 +68,7 @@ impl Losses {
         Self {
             unheard: BTreeMap::new(),
             failed: vec![0; cells],
+            ready_at: vec![Instant::default(); cells],
             paused: BTreeMap::new(),
             uncounted: false,
         }
@@ -74,15 +81,25 @@ impl Losses {
     }
 
     /// A cell is ready, for the first time or again.
-    pub fn recovered(&mut self, cell: CellId) {
-        self.failed[usize::from(cell.0)] = 0;
+    pub fn recovered(&mut self, cell: CellId, now: Instant) {
+        self.ready_at[usize::from(cell.0)] = now;
+    }
+
+    /// Whether a process that was ready, and ends by itself, has come to nothing.
+    fn ends_early(&self, cell: CellId, now: Instant) -> bool {
+        self.ready_at[usize::from(cell.0)] + SERVES_MIN > now
     }
 
     pub const fn is_uncounted(&self) -> bool {
         self.uncounted
     }
 
-    /// The cell ended before it was ready. Returns whether that happens too often.
+    /// The cell has served: what came before counts no more.
+    fn has_served(&mut self, cell: CellId) {
+        self.failed[usize::from(cell.0)] = 0;
+    }
+
+    /// The cell's process has come to nothing. Returns whether that happens too often.
     fn fails(&mut self, cell: CellId, now: Instant) -> bool {
         let failed = &mut self.failed[usize::from(cell.0)];
         *failed += 1;
@@ -116,10 +133,17 @@ impl Losses {
 
 impl Supervisor {
     /// The cell's process is gone.
-    pub(crate) fn lose(&mut self, cell: CellId, epoch: Epoch, turn: &mut Turn<'_>) {
+    pub(crate) fn lose(
+        &mut self,
+        (cell, epoch): (CellId, Epoch),
+        by_itself: bool,
+        turn: &mut Turn<'_>,
+    ) {
         let was_ready = self.fleet.state(cell) == CellState::Ready;
         self.fleet.set(cell, CellState::Lost);
-        if !was_ready {
+        if was_ready && !(by_itself && self.losses.ends_early(cell, turn.now)) {
+            self.losses.has_served(cell);
+        } else {
             if self.losses.fails(cell, turn.now) {
                 let tries = SUCCESSORS_MAX;
                 return self.fail(Failure::NoSuccessor { cell, tries }, turn);

@@ -39,5 +39,6 @@ pub struct ClientStatus {
     pub uid: u32,
     pub front: bool,
     pub slots: u16,
+    pub mounted: Box<[u8]>,
     pub state: ClientState,
 }

@@ -23,6 +23,7 @@ use warren_proto::Wire;
 use warren_proto::control::{Order, Report, Written};
 
 use crate::admission::{Admission, send};
+use crate::alarm::Alarms;
 use crate::barrier::Barrier;
 use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
 use crate::fleet::{CellState, Fleet};
@@ -40,6 +41,10 @@ pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a cell may take to end when it has nothing left to write.
 pub const STOP_WAIT: Duration = Duration::from_secs(2);
+
+/// How long cells may take to write what they have when the fleet ends without a checkpoint: the dirty part of a cache of
+/// a GiB at 50 MB a second.
+pub const SAVE_WAIT: Duration = Duration::from_secs(20);
 
 /// How long clients may take to go and cells to write the last checkpoint, before one of them is
 /// said to hang. A command that waits for the end of a fleet waits longer.
@@ -87,6 +92,7 @@ pub struct Supervisor {
     owners: Vec<CellId>,
     pub(crate) admission: Admission,
     pub(crate) losses: Losses,
+    pub(crate) alarms: Alarms,
     pub(crate) barrier: Barrier,
     pub(crate) recorder: Recorder,
     pub(crate) stage: Stage,
@@ -125,6 +131,7 @@ impl Supervisor {
             map_version,
             owners,
             losses: Losses::new(epochs.len()),
+            alarms: Alarms::default(),
             admission: Admission::default(),
             barrier: Barrier::new(ledger.superblock().generation),
             recorder: Recorder::new(ledger),
@@ -169,9 +176,9 @@ impl Supervisor {
                     self.report(from, epoch, report, &mut turn);
                 }
             }
-            Event::CellExited { cell, epoch } => {
+            Event::CellExited { cell, epoch, by_itself } => {
                 if self.fleet.is_current(cell, epoch) {
-                    self.exited(cell, epoch, &mut turn);
+                    self.exited((cell, epoch), by_itself, &mut turn);
                 }
             }
             Event::Connect { connection, applicant } => {
@@ -224,6 +231,9 @@ impl Supervisor {
             Report::BrokenLog { errno, .. } => {
                 self.fail(Failure::BrokenLog { cell: from, errno }, turn);
             }
+            Report::Suspect { cell, epoch: of, why } => {
+                self.suspected((from, epoch), (cell, of), why, turn);
+            }
             Report::Stopped { .. } if matches!(self.stage, Stage::Closing { .. }) => {
                 self.fleet.set(from, CellState::Stopped);
             }
@@ -242,7 +252,7 @@ impl Supervisor {
             return self.fail(Failure::WrongMap { cell: from }, turn);
         }
         self.fleet.set(from, CellState::Ready);
-        self.losses.recovered(from);
+        self.losses.recovered(from, turn.now);
         if self.stage != Stage::Starting || !self.fleet.are_all_ready() {
             return;
         }
@@ -309,13 +319,11 @@ impl Supervisor {
         }
     }
 
-    fn exited(&mut self, cell: CellId, epoch: Epoch, turn: &mut Turn<'_>) {
+    fn exited(&mut self, (cell, epoch): (CellId, Epoch), by_itself: bool, turn: &mut Turn<'_>) {
         let state = self.fleet.state(cell);
-        let is_served =
-            matches!(self.stage, Stage::Serving | Stage::Expelling | Stage::LastCheckpoint { .. });
         let is_running = matches!(state, CellState::Ready | CellState::Starting);
-        if is_served && is_running && self.recovery.is_none() {
-            return self.lose(cell, epoch, turn);
+        if self.is_served() && is_running {
+            return self.lose((cell, epoch), by_itself, turn);
         }
         if state == CellState::Lost {
             return;
@@ -329,7 +337,7 @@ impl Supervisor {
 
     fn stop(&mut self, turn: &mut Turn<'_>) {
         match self.stage {
-            Stage::Starting => self.close(turn),
+            Stage::Starting => self.close(Order::Stop, turn),
             Stage::Opening => self.stop_wanted = true,
             Stage::Serving => {
                 self.stage = Stage::Expelling;
@@ -347,13 +355,20 @@ impl Supervisor {
         self.failure = self.failure.or(Some(failure));
         if !matches!(self.stage, Stage::Closing { .. }) {
             self.recorder.halt();
-            self.close(turn);
+            self.close(if self.is_served() { Order::Save } else { Order::Stop }, turn);
         }
     }
 
-    fn close(&mut self, turn: &mut Turn<'_>) {
+    /// Whether the fleet goes on without a cell that is lost, and something may have been acknowledged.
+    fn is_served(&self) -> bool {
+        let serves =
+            matches!(self.stage, Stage::Serving | Stage::Expelling | Stage::LastCheckpoint { .. });
+        serves && self.recovery.is_none()
+    }
+
+    fn close(&mut self, order: Order, turn: &mut Turn<'_>) {
         self.stage = Stage::Closing { until: None };
-        send(self.fleet.living(), &Order::Stop, turn.effects);
+        send(self.fleet.living(), &order, turn.effects);
         self.seal(turn);
     }
 
@@ -488,7 +503,8 @@ impl Supervisor {
 
     fn sealed(&mut self, result: Result<(), Errno>, turn: &mut Turn<'_>) {
         // Not before: a driver that flushes hears nobody meanwhile.
-        self.stage = Stage::Closing { until: Some(turn.now + STOP_WAIT) };
+        let wait = if self.failure.is_some() { SAVE_WAIT } else { STOP_WAIT };
+        self.stage = Stage::Closing { until: Some(turn.now + wait) };
         self.set_alarm(turn);
         if let Err(errno) = result {
             self.failure = self.failure.or(Some(Failure::LastFlush { errno }));
@@ -517,7 +533,7 @@ impl Supervisor {
     fn checkpoint_ended(&mut self, turn: &mut Turn<'_>) {
         self.barrier.end();
         match self.stage {
-            Stage::LastCheckpoint { started: true } => self.close(turn),
+            Stage::LastCheckpoint { started: true } => self.close(Order::Stop, turn),
             _ => self.set_timer(turn),
         }
     }
@@ -540,6 +556,11 @@ impl Supervisor {
         }
     }
 
+    /// How many of the slots that it wants the applicant can have now, or why it cannot be a client.
+    pub fn slots_for(&self, applicant: &Applicant) -> Result<u16, Errno> {
+        self.admission.slots_for(applicant)
+    }
+
     pub fn status(&self) -> Status {
         let ledger = self.recorder.ledger();
         let shards = |cell| self.owners.iter().filter(|owner| **owner == cell).count();
@@ -558,6 +579,7 @@ impl Supervisor {
                 uid: known.applicant.credentials.uid,
                 front: known.applicant.front,
                 slots: known.applicant.slots,
+                mounted: known.applicant.mounted.clone(),
                 state: known.state,
             })
             .collect();

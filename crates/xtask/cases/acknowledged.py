@@ -168,6 +168,7 @@ for child, reader in children.items():
         continue
     total, longest = total + int(said[0]), max(longest, float(said[1]))
 assert failed == 0, f"{failed} of {len(roles)} failed"
+assert total > 0, "nothing was done"
 with open("counter", "rb") as file:
     (value,) = struct.unpack("<Q", file.read())
 counted = sum(int(open(f"counted{n}").read()) for n in range(COUNTERS))

@@ -18,8 +18,9 @@ flock -n gate true || echo "held: $?"
 flock -w 0.2 gate true || echo "timed out: $?"
 flock -s gate true & waiter=$!
 sleep 0.1
-kill -KILL "$waiter"; wait "$waiter" 2>/dev/null || echo "waiter killed"
-pkill -P "$holder" 2>/dev/null || true
-kill "$holder" 2>/dev/null || true
-wait "$holder" 2>/dev/null || echo "holder gone"
+kill -KILL "$waiter"
+wait "$waiter" && echo "the waiter ended well" || echo "waiter: $?"
+# The program that it holds the lock for; it ends with that.
+pkill -P "$holder"
+wait "$holder" && echo "the holder ended well" || echo "holder: $?"
 flock -w 5 gate echo "free again"

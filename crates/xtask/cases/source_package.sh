@@ -8,8 +8,7 @@ fetch() {
   apt-get source -q --download-only hello && return
   # No sources are configured: the same places, asked for source packages, with lists of our own.
   mkdir -p lists/partial parts
-  cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null |
-    sed -n 's/^deb /deb-src /p' > parts/lines.list || true
+  find /etc/apt/sources.list /etc/apt/sources.list.d -name '*.list' -exec sed -n 's/^deb /deb-src /p' {} + > parts/lines.list
   for file in /etc/apt/sources.list.d/*.sources; do
     sed 's/^Types:.*/Types: deb-src/' "$file" > "parts/${file##*/}"
   done
@@ -20,7 +19,8 @@ fetch() {
 cache="$PLACE/source"
 if [ ! -d "$cache" ]; then
   mkdir "$cache"
-  (cd "$cache" && fetch) > "$cache.log" 2>&1 || true
+  # Without a network nothing is fetched, which is a reason to skip.
+  (cd "$cache" && fetch) > "$cache.log" 2>&1 || echo "failed: $?" >> "$cache.log"
 fi
 if ! ls "$cache"/*.orig.tar.* > /dev/null 2>&1; then
   echo "skipped: no source package can be fetched"

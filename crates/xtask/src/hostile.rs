@@ -1,4 +1,4 @@
-//! A client that keeps no rule: `xtask hostile SOCKET SEED SECONDS [INO...]`.
+//! A client that keeps no rule: `xtask hostile [--only NAME] SOCKET SEED SECONDS [INO...]`.
 //!
 //! It acts as nobody, so that what it may do is little, and talks to a fleet's socket and segments
 //! directly. Several attackers work at once, each a thread with connections of its own, again and
@@ -9,6 +9,9 @@
 //! scribble  requests that are random, cut, bent, for the wrong cell, with numbers going back
 //! flip      requests that change while the cell reads them
 //! hoard     opens, locks and leases taken in bulk and never given back
+//! crowd     as many clients as a user gets, whose slots all read holes, again and again
+//! opens     files opened until it is refused, which it must be; locks the same
+//! waiters   slots that wait for locks which the same user keeps
 //! mute      every slot filled with requests that wait, and a hang-up in the middle
 //! steal     forged inodes and handles: the INOs are what nobody may read or change
 //! ```
@@ -18,6 +21,7 @@
 mod attack;
 mod door;
 mod forge;
+mod hoard;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -66,7 +70,11 @@ impl Deeds {
 
 /// Attacks until the time is over; fails if the fleet gave away what it must not.
 pub fn run(arguments: &[String]) -> Result<bool> {
-    let usage = "usage: xtask hostile SOCKET SEED SECONDS [INO...]";
+    let usage = "usage: xtask hostile [--only NAME] SOCKET SEED SECONDS [INO...]";
+    let (only, arguments) = match arguments {
+        [option, only, rest @ ..] if option == "--only" => (Some(only.as_str()), rest),
+        all => (None, all),
+    };
     let [socket, seed, seconds, forbidden @ ..] = arguments else { anyhow::bail!("{usage}") };
     let seed: u64 = seed.parse().context(usage)?;
     let seconds = seconds.parse().context(usage)?;
@@ -81,7 +89,8 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let mut rng = Rng::new(seed);
     let results = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for (name, attack) in attack::ALL {
+        let wanted = |(name, _): &&(&str, _)| only.is_none_or(|only| only == *name);
+        for (name, attack) in attack::ALL.iter().filter(wanted) {
             let (mut rng, target, results) = (rng.fork(), &target, &results);
             scope.spawn(move || {
                 let result = attack::again_and_again(*attack, target, &mut rng);

@@ -203,6 +203,8 @@ pub struct Bench {
     pub sent: Vec<PeerBody>,
     /// Whether it has said that it cannot serve.
     pub is_broken: bool,
+    /// How often it found that a peer is not honest.
+    pub suspicions: u32,
     checkpoint: u64,
     /// Where its log ends, once it has said so.
     log_end: Option<Lsn>,
@@ -297,6 +299,7 @@ impl Bench {
             answers,
             sent,
             is_broken: false,
+            suspicions: 0,
             checkpoint: 1,
             log_end: None,
             grants: true,
@@ -318,8 +321,18 @@ impl Bench {
         self.cell.is_ready()
     }
 
+    /// Steps that renames made from a directory to the one above.
+    pub fn steps_up(&self) -> u64 {
+        self.cell.steps_up()
+    }
+
     pub fn admit(&mut self, client: ClientId) {
-        let credentials = Credentials::default();
+        self.admit_as(client, 0, false);
+    }
+
+    /// A client of a user, or a front, which may act for any.
+    pub fn admit_as(&mut self, client: ClientId, uid: u32, front: bool) {
+        let credentials = Credentials { uid, checked_by_kernel: front, ..Credentials::default() };
         let slots = u16::MAX;
         let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
         self.apply(Event::Order(admit));
@@ -364,8 +377,12 @@ impl Bench {
                 None
             }
             Effect::Report(report) => self.report(report),
+            Effect::Suspect { .. } => {
+                self.suspicions += 1;
+                None
+            }
             Effect::Flush { io } => Some(Event::IoDone { io, result: Ok(()) }),
-            Effect::Wake(_) => None,
+            Effect::Wake(at) => (at <= WHEN.monotonic).then_some(Event::Tick),
             Effect::Read { io, block, frames } => {
                 let mut result = Ok(());
                 for (at, frame) in (0..).zip(frames) {
@@ -517,10 +534,15 @@ impl Bench {
     }
 
     pub fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
+        self.ask_through(client, 0, request)
+    }
+
+    /// On behalf of a user, if it is a front that asks.
+    pub fn ask_through(&mut self, client: ClientId, uid: u32, request: Request) -> Option<Answer> {
         self.seq += 1;
         // Every request has a slot of its own, as some may never be answered.
         let from = SlotRef { client, slot: SlotNo(self.seq as u16) };
-        let header = RequestHeader { seq: self.seq, payload_len: 100, ..Default::default() };
+        let header = RequestHeader { seq: self.seq, uid, payload_len: 100, ..Default::default() };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
     }

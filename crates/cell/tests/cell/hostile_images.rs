@@ -3,7 +3,7 @@
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, Errno, Ino, ShardId, Timestamp};
 use warren_cell::PeerBody;
-use warren_disk::{Dentry, Key, Kind, VALUE_MAX, Value};
+use warren_disk::{Dentry, Key, Kind, VALUE_MAX, Value, Xattr};
 use warren_pool::PoolMessage;
 use warren_proto::{AccessMode, Answer, FileKind, RenameFlags, Reply, Request, SetAttr};
 
@@ -163,6 +163,30 @@ fn names_that_lead_nowhere_are_errors() {
     assert_eq!(moved, Err(Errno::EIO));
 }
 
+/// As many pieces as the image likes: no more are read than an answer holds.
+#[test]
+fn targets_and_attributes_without_end_are_errors() {
+    let pieces = |count: u64| {
+        let mut image = Image::new();
+        image.inode(LOST, FileKind::Symlink, 1);
+        for n in 0..count {
+            let key = Key { ino: LOST.0, kind: Kind::Target, sub: n };
+            image.put(0, key, Value::Target(vec![b'x'; 1000].into()));
+            let named = |m: u64| format!("user.{:0>250}", 8 * n + m).into_bytes().into();
+            let xattrs = (0..8).map(|m| Xattr { name: named(m), value: [1].into() });
+            let key = Key { ino: FILE.0, kind: Kind::Xattr, sub: n };
+            image.put(0, key, Value::Xattrs(xattrs.collect()));
+        }
+        let mut bench = Bench::new(&image, false);
+        let target = bench.call(Request::ReadLink { ino: LOST });
+        (target, bench.call(Request::ListXattr { ino: FILE }))
+    };
+    let (target, names) = pieces(3);
+    assert!(matches!(target, Ok(Reply::Target(target)) if target.len() == 3000));
+    assert!(matches!(names, Ok(Reply::XattrNames(names)) if names.len() == 24));
+    assert_eq!(pieces(20), (Err(Errno::EIO), Err(Errno::E2BIG)));
+}
+
 /// A client may name any inode, also as the second of two.
 #[test]
 fn a_shard_that_the_volume_has_not_is_stale() {
@@ -274,6 +298,7 @@ fn a_peers_changes_are_looked_at() {
         bench.sent.clear();
         bench.hear(request(PeerRequest::Commit { txn, changes: vec![change] }));
         assert_eq!(bench.sent, []);
+        assert_eq!(std::mem::take(&mut bench.suspicions), 1, "no honest cell sends that");
     }
     let changes = vec![Change::AddLink { ino: FILE, now }];
     bench.hear(request(PeerRequest::Commit { txn, changes }));
@@ -299,6 +324,7 @@ fn chunks_from_a_peer_are_looked_at() {
         bench.sent.clear();
         bench.hear(transfer(chunk));
         assert_eq!(bench.sent, [], "chunk {chunk} was taken");
+        assert_eq!(std::mem::take(&mut bench.suspicions), 1, "chunk {chunk}");
     }
     // Cells that do not exist are not greeted.
     bench.hear(pool(PoolMessage::Ready { members: vec![CellId(60)] }));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use warren_device::{Entry, RECORD_ENVIRONMENT, Recorder, read_record};
 use warren_proto::{Answer, Request};
-use warren_runtime::{ConnectOptions, Connection, Slot};
+use warren_runtime::{ConnectOptions, Connection, Slot, StopOptions};
 use warren_sim::ace::{
     CELLS, Campaign, Client, Covered, Options, POOL_BYTES, Recorded, Sequence, Summary,
 };
@@ -89,7 +89,7 @@ impl Serving {
 
     /// Ends in order.
     fn stop(mut self) -> Result<(), Failure> {
-        warren_runtime::door::stop(&self.pool)?;
+        warren_runtime::door::stop(&self.pool, StopOptions::default())?;
         self.keeper.wait().map_err(|error| Failure::io(&self.pool, "end its fleet", &error))?;
         Ok(())
     }

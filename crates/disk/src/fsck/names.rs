@@ -129,19 +129,28 @@ impl Checker<'_> {
     pub(super) fn find_paths(&mut self) {
         let mut inos = std::mem::take(&mut self.options.paths_of);
         inos.extend(self.report.findings.iter().filter_map(Finding::ino));
+        // Each is looked up once, however many of the paths lead over it.
+        let mut known = BTreeMap::new();
         for ino in inos {
-            if let Some(path) = self.path_of(ino) {
+            if let Some(path) = self.path_of(ino, &mut known) {
                 self.report.paths.insert(ino, path);
             }
         }
     }
 
-    fn path_of(&mut self, ino: Ino) -> Option<Box<[u8]>> {
+    fn path_of(
+        &mut self,
+        ino: Ino,
+        known: &mut BTreeMap<Ino, Option<Box<[u8]>>>,
+    ) -> Option<Box<[u8]>> {
         let (mut names, mut len) = (Vec::new(), 0);
         let mut at = ino;
         while at != Ino::ROOT {
             let Links { first: Link { dir, hash, .. }, .. } = *self.names.links.get(&at)?;
-            let name = self.entry_name(dir, hash, at)?;
+            let name = match known.get(&at) {
+                Some(name) => name.clone()?,
+                None => known.entry(at).or_insert(self.entry_name(dir, hash, at)).clone()?,
+            };
             len += 1 + name.len();
             // A circle has no path.
             if len >= PATH_MAX {

@@ -33,12 +33,12 @@ impl Call<'_> {
             PageCaching::Revalidated => init::AUTO_INVAL_DATA,
             PageCaching::Leased => init::EXPLICIT_INVAL_DATA,
         };
+        // Not ASYNC_DIO: decision 15.
         let wanted = init::ASYNC_READ
             | init::POSIX_LOCKS
             | init::FLOCK_LOCKS
             | init::ATOMIC_O_TRUNC
             | init::BIG_WRITES
-            | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::ABORT_ERROR
             | init::MAX_PAGES

@@ -4,6 +4,10 @@
 //! its peer's; else it is counted and dropped, and the first of each kind is told on the standard
 //! error output. Only the supervisor raises a peer's epoch, so that a faulty peer cannot lock its
 //! successor out.
+//!
+//! A peer that has written what cannot be (a record, a cursor, its vitals) is *suspect*: what lies behind that is
+//! void, nothing more is sent to it, and the supervisor is told, which ends one of the two. Then the link is made
+//! anew. All else goes on meanwhile.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,6 +16,7 @@ use warren_base::{CellId, Epoch};
 use warren_cell::{PeerBody, PeerMessage};
 use warren_mailbox::{Capability, CapabilityList, Uses};
 use warren_proto::Wire;
+use warren_proto::control::{Report, Suspicion};
 use warren_shm::{
     Envelope, Lane, PeerLink, SendError, VitalsReader, WakeFd, map_read_only, map_writable,
 };
@@ -20,7 +25,7 @@ use crate::error::FleetError;
 use crate::message::{PEER_DESCRIPTORS, PeerDoor};
 use crate::note;
 
-/// Messages that wait for one peer before it is taken for dead: more than all of its tasks send.
+/// Messages that wait for one peer before it is suspect: more than all tasks send.
 const WAITING_MAX: usize = 1 << 20;
 
 struct Peer {
@@ -38,6 +43,19 @@ struct Peer {
     unrung: bool,
     /// What it sends is read: not before the order that names it.
     heard: bool,
+    /// It is not read, nor sent anything, any more.
+    is_suspect: bool,
+}
+
+impl Peer {
+    /// Returns what is to be reported, the first time.
+    fn suspect(&mut self, cell: CellId, why: Suspicion) -> Option<Report> {
+        if std::mem::replace(&mut self.is_suspect, true) {
+            return None;
+        }
+        (self.waiting, self.unrung) = (Default::default(), false);
+        Some(Report::Suspect { cell, epoch: self.epoch, why })
+    }
 }
 
 /// All other cells of the fleet.
@@ -53,6 +71,8 @@ pub struct Peers {
     /// Flushes of each that are known to have failed, also while it has no link, and whether there are new ones.
     lost_flushes: Vec<Option<u64>>,
     new_lost_flush: bool,
+    /// Suspicions that were not reported yet.
+    suspicions: Vec<Report>,
     bytes: Vec<u8>,
 }
 
@@ -88,8 +108,19 @@ impl Peers {
         let (inbox, dropped) = (CapabilityList::new(), Dropped::default());
         let absent = BTreeSet::new();
         let lost_flushes = vec![None; usize::from(cells)];
-        let (new_lost_flush, bytes) = (false, Vec::new());
-        Self { cell, epoch, peers, absent, inbox, dropped, lost_flushes, new_lost_flush, bytes }
+        let (new_lost_flush, suspicions, bytes) = (false, Vec::new(), Vec::new());
+        Self {
+            cell,
+            epoch,
+            peers,
+            absent,
+            inbox,
+            dropped,
+            lost_flushes,
+            new_lost_flush,
+            suspicions,
+            bytes,
+        }
     }
 
     pub fn open(
@@ -103,14 +134,44 @@ impl Peers {
         let link = PeerLink::new(own, theirs, self.cell, peer, self.epoch)?;
         let vitals = VitalsReader::new(map_read_only(vitals.as_fd())?)?;
         let bell = WakeFd::from_fd(bell);
-        let place = self.peers.get_mut(usize::from(peer.0)).ok_or_else(|| faulty(peer))?;
-        self.lost_flushes[usize::from(peer.0)].get_or_insert(vitals.lost_flushes());
-        self.inbox.add(admits, Uses::Many).map_err(|_| faulty(peer))?;
+        let no_room = || FleetError::Bug(format!("no room for a link to cell {peer}"));
+        let place = self.peers.get_mut(usize::from(peer.0)).ok_or_else(no_room)?;
+        // Of vitals that cannot be it is seen later.
+        let lost_flushes = vitals.lost_flushes().unwrap_or(0);
+        self.lost_flushes[usize::from(peer.0)].get_or_insert(lost_flushes);
+        self.inbox.add(admits, Uses::Many).map_err(|_| no_room())?;
         let (waiting, unrung, heard) = (Default::default(), false, false);
         self.absent.remove(&peer);
-        *place =
-            Some(Peer { link, epoch, capability, admits, vitals, bell, waiting, unrung, heard });
+        *place = Some(Peer {
+            link,
+            epoch,
+            capability,
+            admits,
+            vitals,
+            bell,
+            waiting,
+            unrung,
+            heard,
+            is_suspect: false,
+        });
         Ok(())
+    }
+
+    /// What the peer has sent makes no sense.
+    pub fn suspect(&mut self, peer: CellId, why: Suspicion) {
+        let place = self.peers.get_mut(usize::from(peer.0)).and_then(Option::as_mut);
+        self.suspicions.extend(place.and_then(|place| place.suspect(peer, why)));
+    }
+
+    /// Whether what came of the peer is void.
+    pub fn is_suspect(&self, peer: CellId) -> bool {
+        let place = self.peers.get(usize::from(peer.0)).and_then(Option::as_ref);
+        place.is_some_and(|place| place.is_suspect)
+    }
+
+    /// A suspicion that is to be reported.
+    pub fn take_suspicion(&mut self) -> Option<Report> {
+        self.suspicions.pop()
     }
 
     /// The peer is gone, and what it had sent has been received. What waits for it is dropped.
@@ -145,7 +206,8 @@ impl Peers {
 
     /// Threads of other cells that are awake.
     pub fn spinners(&self) -> u32 {
-        self.peers.iter().flatten().map(|peer| peer.vitals.spinners()).sum()
+        // A cell has one thread, whatever its vitals say.
+        self.peers.iter().flatten().map(|peer| peer.vitals.spinners().min(1)).sum()
     }
 
     /// Whether a flush of one of them has failed since this was last asked.
@@ -155,10 +217,13 @@ impl Peers {
     }
 
     fn look_for_lost_flushes(&mut self) {
-        for (peer, known) in self.peers.iter().zip(&mut self.lost_flushes) {
+        let peers = (0..).map(CellId).zip(&mut self.peers);
+        for ((cell, peer), known) in peers.zip(&mut self.lost_flushes) {
             let Some(peer) = peer else { continue };
-            let now = Some(peer.vitals.lost_flushes());
-            self.new_lost_flush |= std::mem::replace(known, now) != now;
+            match peer.vitals.lost_flushes() {
+                Some(now) => self.new_lost_flush |= known.replace(now).is_some_and(|old| old < now),
+                None => self.suspicions.extend(peer.suspect(cell, Suspicion::Vitals)),
+            }
         }
     }
 
@@ -179,17 +244,24 @@ impl Peers {
             }
             return Err(FleetError::Bug(format!("a message to cell {to}, which is lost")));
         };
+        if peer.is_suspect {
+            return Ok(());
+        }
         peer.unrung = true;
         let waiting = &mut peer.waiting[lane as usize];
         if waiting.is_empty() {
             match peer.link.send(lane, peer.capability, &self.bytes) {
                 Ok(()) => return Ok(()),
                 Err(SendError::Full) => {}
-                Err(SendError::BadHead) => return Err(faulty(to)),
+                Err(SendError::BadHead) => {
+                    self.suspicions.extend(peer.suspect(to, Suspicion::Cursor));
+                    return Ok(());
+                }
             }
         }
         if waiting.len() >= WAITING_MAX {
-            return Err(faulty(to));
+            self.suspicions.extend(peer.suspect(to, Suspicion::Backlog));
+            return Ok(());
         }
         waiting.push_back(std::mem::take(&mut self.bytes));
         Ok(())
@@ -197,16 +269,18 @@ impl Peers {
 
     /// Sends what waits and rings the bells of peers that were sent something; says whether
     /// anything that waited went out.
-    pub fn flush(&mut self) -> Result<bool, FleetError> {
+    pub fn flush(&mut self) -> bool {
         let mut went_out = false;
-        for (number, peer) in self.peers.iter_mut().enumerate() {
+        for (cell, peer) in (0..).map(CellId).zip(&mut self.peers) {
             let Some(peer) = peer.as_mut().filter(|peer| peer.unrung) else { continue };
             for lane in [Lane::Reply, Lane::Request] {
                 while let Some(bytes) = peer.waiting[lane as usize].front() {
                     match peer.link.send(lane, peer.capability, bytes) {
                         Ok(()) => drop(peer.waiting[lane as usize].pop_front()),
                         Err(SendError::Full) => break,
-                        Err(SendError::BadHead) => return Err(faulty(CellId(number as u16))),
+                        Err(SendError::BadHead) => {
+                            self.suspicions.extend(peer.suspect(cell, Suspicion::Cursor));
+                        }
                     }
                     went_out = true;
                 }
@@ -214,7 +288,7 @@ impl Peers {
             peer.bell.wake_if_parked(&peer.vitals);
             peer.unrung = peer.waiting.iter().any(|waiting| !waiting.is_empty());
         }
-        Ok(went_out)
+        went_out
     }
 
     /// Whether something waits for room.
@@ -222,24 +296,38 @@ impl Peers {
         self.peers.iter().flatten().any(|peer| peer.unrung)
     }
 
-    /// The next message in a lane of a peer, if it may be taken. There is none of one that is lost, or
-    /// that has not joined yet.
-    pub fn receive(&mut self, from: CellId, lane: Lane) -> Result<Received, FleetError> {
+    /// The next message in a lane of a peer, if it may be taken. There is none of one that is lost, that has
+    /// not joined yet, or that is suspect.
+    pub fn receive(&mut self, from: CellId, lane: Lane) -> Received {
         let place = self.peers.get_mut(usize::from(from.0)).and_then(Option::as_mut);
-        let Some(peer) = place.filter(|peer| peer.heard) else { return Ok(Received::Nothing) };
-        let received = peer.link.receive(lane, &mut self.bytes).map_err(|_| faulty(from))?;
-        let Some(Envelope { epoch, capability }) = received else { return Ok(Received::Nothing) };
+        let Some(peer) = place.filter(|peer| peer.heard && !peer.is_suspect) else {
+            return Received::Nothing;
+        };
+        let Envelope { epoch, capability } = match peer.link.receive(lane, &mut self.bytes) {
+            Ok(Some(envelope)) => envelope,
+            Ok(None) => return Received::Nothing,
+            Err(_) => {
+                self.suspicions.extend(peer.suspect(from, Suspicion::Record));
+                return Received::Nothing;
+            }
+        };
         if epoch < peer.epoch {
             self.dropped.stale += 1;
             tell_first(self.dropped.stale, self.cell, from, "of an earlier epoch");
-            return Ok(Received::Dropped);
+            return Received::Dropped;
         }
         if self.inbox.present(capability).is_err() {
             self.dropped.refused += 1;
             tell_first(self.dropped.refused, self.cell, from, "without a capability");
-            return Ok(Received::Dropped);
+            return Received::Dropped;
         }
-        PeerMessage::from_bytes(&self.bytes).map(Received::Message).map_err(|_| faulty(from))
+        match PeerMessage::from_bytes(&self.bytes) {
+            Ok(message) => Received::Message(message),
+            Err(_) => {
+                self.suspicions.extend(peer.suspect(from, Suspicion::Message));
+                Received::Nothing
+            }
+        }
     }
 }
 
@@ -248,11 +336,6 @@ fn tell_first(count: u64, cell: CellId, from: CellId, what: &str) {
     if count == 1 {
         note(format_args!("/cell/{cell}/inbox: a message of cell {from} {what} was dropped"));
     }
-}
-
-/// A cell that cannot make sense of a peer ends; its successor gets a new link.
-fn faulty(peer: CellId) -> FleetError {
-    FleetError::FaultyPeer(peer)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use super::journal::{ClientNotes, Journal, Notes, PostNotes};
 use super::mailboxes::Mailboxes;
 use super::memory::{ClientMemory, FleetMemory, incomplete};
 use super::pool::{self, OpenPool};
-use super::post::{CellPost, Pauses};
+use super::post::{CellPost, Ended, Pauses};
 use super::start::FIRST_MAP;
 use super::visitors::Visitors;
 use super::{Arrival, Shell, keeper_died};
@@ -107,7 +107,9 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
     let mailboxes = Mailboxes::adopt(in_place, notes.given.clone(), notes.reports_refused)?;
     let listener = kept.take_one(Kept::Door)?;
     let (door, reserve) = (path_of(&notes.door), Reserve::of(posts.len()));
-    let visitors = Visitors::adopt(listener, door, notes.next_connection, reserve);
+    let clients = handover.plan.clients;
+    let visitors = Visitors::adopt(listener, door, clients, notes.next_connection, reserve);
+    visitors.listen()?;
     let tokens: BTreeSet<u32> = posts.iter().map(|post| post.token).collect();
     let wards = handover.wards.iter().map(|&(token, _)| token);
     let next_token = wards.clone().map(|token| token + 1).fold(notes.next_token, u32::max);
@@ -133,6 +135,8 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
         wake: None,
         ended: None,
         journal,
+        departure: None,
+        departures: 0,
         is_released: false,
         predecessors: handover.predecessors,
         plan: handover.plan,
@@ -305,18 +309,21 @@ impl Shell<'_> {
         let gone = |post: &&CellPost| !post.exited && post.token != NOBODY && !is_there(post.token);
         let gone: Vec<u32> = self.cells.iter().filter(gone).map(|post| post.token).collect();
         for token in gone {
-            self.cell_exited(token, "while there was no supervisor")?;
+            self.cell_exited(token, "while there was no supervisor", Ended::Unknown)?;
         }
         for (cell, epoch) in self.failed_starts() {
-            self.apply(Event::CellExited { cell, epoch })?;
+            self.apply(Event::CellExited { cell, epoch, by_itself: false })?;
         }
         self.bury()?;
         let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
         for &connection in &connections {
             self.tell_stopping(connection);
         }
-        if stop || !connections.is_empty() {
+        if !connections.is_empty() {
+            // These are kept from when no mount stood in the way any more.
             self.apply(Event::Stop)?;
+        } else if stop {
+            self.depart(true, None)?;
         }
         self.tell_keeper(&ToKeeper::Ready { cells: self.plan.cells })
     }
@@ -334,7 +341,8 @@ impl Shell<'_> {
     pub(super) fn bury(&mut self) -> Result<(), FleetError> {
         if self.orphans.is_empty() {
             while self.cells.iter().any(|post| post.token == NOBODY && !post.exited) {
-                self.cell_exited(NOBODY, "given up with the supervisor that started it")?;
+                let how = "given up with the supervisor that started it";
+                self.cell_exited(NOBODY, how, Ended::FromOutside)?;
             }
         }
         Ok(())

@@ -16,6 +16,7 @@ use warren_supervisor::ConnectionNo;
 
 use crate::bell::Bell;
 use crate::error::{FleetError, system};
+use crate::link::retry;
 
 /// One cell's lasting memory: what its successor takes over.
 pub struct CellMemory {
@@ -138,6 +139,20 @@ impl FleetMemory {
         fds.into_iter().map(copy).collect()
     }
 
+    /// What a cell that is gone has left in its frames, from one of them on.
+    pub fn read_frames(&self, cell: CellId, first: u64, into: &mut [u8]) -> Result<(), FleetError> {
+        let (frames, mut done) = (&self.cell(cell).frames, 0);
+        while done < into.len() {
+            let at = first * BLOCK_SIZE as u64 + done as u64;
+            let read = retry(|| rustix::io::pread(frames, &mut into[done..], at));
+            match read.map_err(system("read a cell's memory"))? {
+                0 => return Err(incomplete()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
     /// Beside a `CellStart`, behind the device.
     pub fn for_start(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
         let own = self.cell(cell);
@@ -171,9 +186,15 @@ impl FleetMemory {
         if result.is_err() {
             self.published.lose_flush();
         }
-        let of_cells = self.cells.iter().map(|cell| cell.vitals.lost_flushes());
-        let lost: u64 = of_cells.sum::<u64>() + self.published.lost_flushes();
-        result.and(if lost > 0 { Err(Errno::EIO) } else { Ok(()) })
+        let of_cells = self.cells.iter().filter_map(|cell| cell.vitals.lost_flushes());
+        let is_lost = self.published.lost_flushes() > 0 || of_cells.max() > Some(0);
+        result.and(if is_lost { Err(Errno::EIO) } else { Ok(()) })
+    }
+
+    /// Cells whose vitals cannot be: they say nothing of flushes.
+    pub fn have_bad_vitals(&self) -> impl Iterator<Item = CellId> {
+        let cells = (0..).map(CellId).zip(&self.cells);
+        cells.filter(|(_, memory)| memory.vitals.lost_flushes().is_none()).map(|(cell, _)| cell)
     }
 
     fn cell(&self, cell: CellId) -> &CellMemory {

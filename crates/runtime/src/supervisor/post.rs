@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use warren_base::{CellId, Epoch, Instant};
 use warren_proto::Wire;
 
@@ -18,6 +21,24 @@ pub struct Door {
     pub fds: Vec<OwnedFd>,
 }
 
+/// How a cell's process came to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// It has not, or no supervisor was there to see it.
+    Unknown,
+    /// It was killed, or could not be started: nothing is known against what it had.
+    FromOutside,
+    /// Of something in it: an error, a panic, a fault.
+    ByItself,
+}
+
+impl Ended {
+    pub fn of(status: ExitStatus) -> Self {
+        let is_killed = status.signal() == Some(Signal::KILL.as_raw());
+        if is_killed { Self::FromOutside } else { Self::ByItself }
+    }
+}
+
 pub struct CellPost {
     pub epoch: Epoch,
     /// The keeper's name for the process.
@@ -28,6 +49,7 @@ pub struct CellPost {
     pub alive: bool,
     /// Its process has been reaped.
     pub exited: bool,
+    pub ended: Ended,
     /// The pool for the successor alone.
     pub next_device: OwnedFd,
     /// Links to peers that return, for when it is told so.
@@ -73,6 +95,7 @@ impl CellPost {
             pid: 0,
             alive: true,
             exited: false,
+            ended: Ended::Unknown,
             next_device,
             doors: BTreeMap::new(),
             last_words: None,

@@ -9,10 +9,13 @@
 //! Invariant: a process of a cell is asked for only when the one before has been reaped, so nobody else
 //! maps the frames. What that one had given the kernel, the successor waits for itself.
 
+use std::fmt;
+
 use warren_base::{CellId, Epoch};
 use warren_proto::Wire;
 use warren_supervisor::Event;
 
+use super::post::Ended;
 use super::start::{Beginning, Starter};
 use super::{FIRST_EPOCH, Shell};
 use crate::clock;
@@ -31,11 +34,16 @@ impl Shell<'_> {
             return Err(error);
         }
         post.last_words = Some(error);
-        self.cell_exited(token, "")
+        self.cell_exited(token, "", Ended::FromOutside)
     }
 
     /// A cell's process has been reaped. `how` it ended says why, if it did not say so itself.
-    pub(super) fn cell_exited(&mut self, token: u32, how: &str) -> Result<(), FleetError> {
+    pub(super) fn cell_exited(
+        &mut self,
+        token: u32,
+        how: &str,
+        ended: Ended,
+    ) -> Result<(), FleetError> {
         let is_it = |post: &super::CellPost| post.token == token && !post.exited;
         let Some(at) = self.cells.iter().position(is_it) else { return Ok(()) };
         let cell = CellId(at as u16);
@@ -44,11 +52,31 @@ impl Shell<'_> {
         let post = &mut self.cells[at];
         post.last_words
             .get_or_insert_with(|| FleetError::reported(ErrorKind::Other, how.as_bytes()));
-        (post.alive, post.exited) = (false, true);
+        (post.alive, post.exited, post.ended) = (false, true, ended);
         post.pauses.begin(clock::monotonic());
         let epoch = post.epoch;
         self.mailboxes.leave(cell);
-        self.apply(Event::CellExited { cell, epoch })
+        let by_itself = ended == Ended::ByItself;
+        self.apply(Event::CellExited { cell, epoch, by_itself })
+    }
+
+    /// Ends this process of a cell, which still speaks, unless it is gone already.
+    pub(super) fn condemn(&mut self, cell: CellId, epoch: Epoch, verdict: impl fmt::Display) {
+        let post = &mut self.cells[usize::from(cell.0)];
+        if post.epoch == epoch && post.alive {
+            let line = format!("it {verdict}");
+            post.last_words = Some(FleetError::reported(ErrorKind::Other, line.as_bytes()));
+            self.kill(cell);
+        }
+    }
+
+    /// Ends cells that have written what cannot be where failed flushes are counted.
+    pub(super) fn end_bad_vitals(&mut self) {
+        let bad: Vec<CellId> = self.memory.have_bad_vitals().collect();
+        for cell in bad {
+            let epoch = self.cells[usize::from(cell.0)].epoch;
+            self.condemn(cell, epoch, "was killed because its vitals cannot be");
+        }
     }
 
     /// Ends a cell with which there is no speaking. Its exit notice follows.
@@ -73,9 +101,9 @@ impl Shell<'_> {
         if let Err(error) = self.start_successor(cell, epoch) {
             let post = &mut self.cells[usize::from(cell.0)];
             post.epoch = epoch;
-            post.last_words = Some(error);
+            (post.last_words, post.ended) = (Some(error), Ended::FromOutside);
             self.mailboxes.leave(cell);
-            self.pending.push_back(Event::CellExited { cell, epoch });
+            self.pending.push_back(Event::CellExited { cell, epoch, by_itself: false });
         } else if self.link_successor(cell).is_err() {
             self.kill(cell);
         } else {

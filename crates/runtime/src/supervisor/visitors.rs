@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno as OsError;
@@ -20,10 +19,11 @@ use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 
 use super::descriptors::Reserve;
+use crate::clients::Clients;
 use crate::error::{FleetError, system};
 use crate::identity::{self, Identity};
 use crate::link::{Link, Outbox, Received, Trust, Wait};
-use crate::message::{DOOR_VERSION, DoorReply, DoorRequest};
+use crate::message::{DOOR_VERSION, DoorReply, DoorRequest, MOUNTED_MAX, OsBytes};
 use crate::place::{self, PoolId};
 
 /// Connections at a time, clients included. Who is one too many is hung up on.
@@ -65,7 +65,15 @@ enum Standing {
 pub enum Asked {
     Enter(Applicant),
     Status,
-    Stop,
+    Stop {
+        force: bool,
+    },
+    /// A client's word of what uses its mount.
+    InUse {
+        client: ClientId,
+        number: u32,
+        by: Box<[u8]>,
+    },
     /// The client's connection is closed.
     Hangup(ClientId),
 }
@@ -73,6 +81,8 @@ pub enum Asked {
 pub struct Visitors {
     listener: OwnedFd,
     path: PathBuf,
+    /// Who may ask for anything, beside root and us.
+    clients: Clients,
     next: u64,
     visitors: BTreeMap<ConnectionNo, Visitor>,
     /// Clients that have hung up and that some cell still knows, with their users, who have them still.
@@ -84,9 +94,9 @@ pub struct Visitors {
 
 impl Visitors {
     /// Opens the door. The pool is locked, so a socket that is there is a dead fleet's.
-    pub fn open(pool: PoolId, reserve: Reserve) -> Result<Self, FleetError> {
+    pub fn open(pool: PoolId, clients: Clients, reserve: Reserve) -> Result<Self, FleetError> {
         let doing = "open the fleet's socket";
-        let path = pool.make_place()?;
+        let path = pool.make_place(clients)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(system(doing)(error));
@@ -101,16 +111,20 @@ impl Visitors {
         // Descriptors in packets that nobody took are closed by us, and closing one may block. A kernel
         // that is too old closes them all the same, but does not flush them.
         let _ = identity::refuse_descriptors(&listener);
-        let door = Self::adopt(listener, path, 0, reserve);
-        let everyone = fs::Permissions::from_mode(0o666);
-        fs::set_permissions(&door.path, everyone).map_err(system(doing))?;
-        Ok(door)
+        clients.guard(&path).map_err(system(doing))?;
+        Ok(Self::adopt(listener, path, clients, 0, reserve))
     }
 
     /// The door that an earlier supervisor had opened. Who was not kept there has been hung up on.
-    pub fn adopt(listener: OwnedFd, path: PathBuf, next: u64, reserve: Reserve) -> Self {
+    pub fn adopt(
+        listener: OwnedFd,
+        path: PathBuf,
+        clients: Clients,
+        next: u64,
+        reserve: Reserve,
+    ) -> Self {
         let (visitors, leaving) = (BTreeMap::new(), BTreeMap::new());
-        Self { listener, path, next, visitors, leaving, reserve, is_deaf: false }
+        Self { listener, path, clients, next, visitors, leaving, reserve, is_deaf: false }
     }
 
     /// For the next supervisor.
@@ -154,7 +168,7 @@ impl Visitors {
         self.visitors.iter().filter(stopping).map(|(&number, _)| number)
     }
 
-    /// From now on visitors are heard.
+    /// From now on visitors are heard. The kernel names this process to them.
     pub fn listen(&self) -> Result<(), FleetError> {
         listen(&self.listener, BACKLOG).map_err(system("listen at the fleet's socket"))
     }
@@ -213,17 +227,23 @@ impl Visitors {
         let received = visitor.link.link.receive(Wait::No);
         let request = match (flushed, received) {
             (Ok(()), Ok(Received::Nothing)) => return None,
-            (Ok(()), Ok(Received::Packet(packet))) => DoorRequest::from_bytes(&packet.bytes).ok(),
+            (Ok(()), Ok(Received::Packet(packet))) => {
+                let request = DoorRequest::from_bytes(&packet.bytes).ok();
+                let is_passing = visitor.standing == Standing::Passing;
+                if request.is_none() && is_passing && is_of_another_version(&packet.bytes) {
+                    return self.refuse(number, Errno::EPROTO);
+                }
+                request
+            }
             _ => None,
         };
         match (request, visitor.standing) {
+            (Some(DoorRequest::InUse { number, by, .. }), Standing::Client(client)) => {
+                Some(Asked::InUse { client, number, by })
+            }
             (Some(request), Standing::Passing) => self.answer(number, request),
             // Hung up, or spoke out of turn.
-            (_, Standing::Client(client)) => {
-                self.leaving.insert(client, visitor.identity.uid);
-                self.visitors.remove(&number);
-                Some(Asked::Hangup(client))
-            }
+            (_, Standing::Client(_)) => self.hang_up(number),
             // The supervisor answers later; the answer goes nowhere.
             _ => {
                 self.visitors.remove(&number);
@@ -232,30 +252,45 @@ impl Visitors {
         }
     }
 
+    /// Ends a client's connection.
+    pub fn hang_up(&mut self, number: ConnectionNo) -> Option<Asked> {
+        let visitor = self.visitors.get(&number)?;
+        let Standing::Client(client) = visitor.standing else { return None };
+        self.leaving.insert(client, visitor.identity.uid);
+        self.visitors.remove(&number);
+        Some(Asked::Hangup(client))
+    }
+
     fn answer(&mut self, number: ConnectionNo, request: DoorRequest) -> Option<Asked> {
         let visitor = self.visitors.get_mut(&number)?;
         let privileged = is_privileged(visitor.identity.uid);
         let (DoorRequest::Enter { version, .. }
         | DoorRequest::Status { version }
-        | DoorRequest::Stop { version }) = request;
+        | DoorRequest::InUse { version, .. }
+        | DoorRequest::Stop { version, .. }) = request;
         if version != DOOR_VERSION {
             return self.refuse(number, Errno::EPROTO);
+        }
+        if !privileged && !self.clients.admits(&visitor.identity) {
+            return self.refuse(number, Errno::EACCES);
         }
         match request {
             DoorRequest::Status { .. } => {
                 visitor.standing = Standing::Answered;
                 Some(Asked::Status)
             }
-            DoorRequest::Stop { .. } if privileged => {
+            DoorRequest::Stop { force, .. } if privileged => {
                 visitor.standing = Standing::Stopping;
-                Some(Asked::Stop)
+                Some(Asked::Stop { force })
             }
-            DoorRequest::Enter { front, slots, .. } if privileged || !front => {
-                if !(1..=SLOTS_MAX).contains(&usize::from(slots)) {
+            DoorRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
+                let is_legal = (1..=SLOTS_MAX).contains(&usize::from(slots))
+                    && mounted.len() <= if front { MOUNTED_MAX } else { 0 };
+                if !is_legal {
                     return self.refuse(number, Errno::EINVAL);
                 }
                 visitor.standing = Standing::Applying;
-                Some(Asked::Enter(applicant(&visitor.identity, front, slots)))
+                Some(Asked::Enter(applicant(&visitor.identity, front, slots, mounted)))
             }
             _ => self.refuse(number, Errno::EPERM),
         }
@@ -271,6 +306,14 @@ impl Visitors {
             visitor.standing = Standing::Answered;
         }
         None
+    }
+
+    /// One that waits for the end of the fleet is told that it goes on.
+    pub fn disappoint(&mut self, number: ConnectionNo, reply: &DoorReply) {
+        self.tell(number, reply, Vec::new());
+        if let Some(visitor) = self.visitors.get_mut(&number) {
+            visitor.standing = Standing::Answered;
+        }
     }
 
     /// Sends a reply; a visitor that does not take it is hung up on by the next poll.
@@ -309,19 +352,26 @@ impl Visitors {
     }
 }
 
+/// Requests of all versions begin with a tag and the version, whatever follows.
+fn is_of_another_version(bytes: &[u8]) -> bool {
+    let version = bytes.get(1..5).and_then(|version| version.try_into().ok());
+    version.is_some_and(|version| u32::from_le_bytes(version) != DOOR_VERSION)
+}
+
 /// Root and the fleet's own user may stop it and put up a front.
 fn is_privileged(uid: u32) -> bool {
     uid == 0 || uid == place::uid()
 }
 
-fn applicant(identity: &Identity, front: bool, slots: u16) -> Applicant {
+fn applicant(identity: &Identity, front: bool, slots: u16, mounted: OsBytes) -> Applicant {
     let credentials = Credentials {
         uid: identity.uid,
         gid: identity.gid,
         groups: identity.groups.clone(),
         checked_by_kernel: front,
     };
-    Applicant { credentials, pid: identity.pid.unsigned_abs(), front, slots }
+    let (pid, privileged) = (identity.pid.unsigned_abs(), is_privileged(identity.uid));
+    Applicant { credentials, pid, front, privileged, slots, mounted }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use warren_base::{CellId, Epoch, Errno, Ino, Rng};
-use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
+use warren_runtime::{FleetStatus, Lifetime, StopOptions, door, start_fleet};
 use warren_shm::{VitalsWriter, map_writable};
 
 use super::SERVER;
@@ -219,7 +219,7 @@ pub fn a_fleet_that_nobody_hears_goes_on() {
         await_successor(&scratch.pool, cell, restarts);
     }
     assert_eq!(door::status(&scratch.pool).expect("status").supervisor_restarts, 0);
-    door::stop(&scratch.pool).expect("stop");
+    door::stop(&scratch.pool, StopOptions::default()).expect("stop");
     assert!(server.wait().expect("wait").success());
 }
 

@@ -52,8 +52,8 @@ impl Scratch {
             uuid: [7; 16],
             secret: 1,
             now: Timestamp(0),
-            uid: 0,
-            gid: 0,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
             label: String::new(),
         };
         for (block, bytes) in image(&options).expect("format") {

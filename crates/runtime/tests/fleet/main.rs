@@ -13,6 +13,7 @@ use warren_runtime::{ServeOptions, dispatch, serve};
 mod adoption;
 mod cells;
 mod clients;
+mod faults;
 mod files;
 mod ground;
 mod lifecycle;
@@ -55,6 +56,12 @@ const TESTS: &[(&str, fn())] = named![
     cells::calls_outlive_the_cell_that_they_wait_for,
     cells::what_was_written_outlives_its_cell,
     cells::a_successor_waits_for_its_predecessors_writes,
+    faults::a_damaged_record_ends_its_sender,
+    faults::damaged_vitals_break_nothing_else,
+    faults::cells_that_damage_each_other_for_ever_end_the_fleet,
+    faults::a_request_that_ends_every_cell_is_refused,
+    faults::what_cells_had_answered_outlives_a_fleet_that_ends,
+    faults::what_a_cell_had_logged_outlives_its_fleet,
     recovery::many_cuts_are_recovered,
     cells::a_cell_that_always_dies_ends_the_fleet,
     adoption::a_fleet_that_nobody_hears_goes_on,

@@ -143,7 +143,14 @@ impl Surroundings for Fleet {
 
     fn fleet_is_ready(&mut self) {
         let (credentials, connection) = (Credentials::default(), ConnectionNo(0));
-        let applicant = Applicant { credentials, pid: 1, front: false, slots: 1 };
+        let applicant = Applicant {
+            credentials,
+            pid: 1,
+            front: false,
+            privileged: true,
+            slots: 1,
+            mounted: Box::default(),
+        };
         tell_supervisor(self, Heard::Connect { connection, applicant });
     }
 

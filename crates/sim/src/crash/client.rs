@@ -126,7 +126,14 @@ impl World {
 
     pub(super) fn connect(&mut self, at: usize) {
         let credentials = Credentials::default();
-        let applicant = Applicant { credentials, pid: 1000 + at as u32, front: false, slots: 1 };
+        let applicant = Applicant {
+            credentials,
+            pid: 1000 + at as u32,
+            front: false,
+            privileged: true,
+            slots: 1,
+            mounted: Box::default(),
+        };
         let connection = ConnectionNo(at as u64);
         tell_supervisor(self, Heard::Connect { connection, applicant });
     }

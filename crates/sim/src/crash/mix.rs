@@ -74,6 +74,8 @@ pub struct Mix {
     /// Chances in 10,000 that a cell, or the supervisor, is killed at an event of its.
     pub kills: u64,
     pub deaths: u64,
+    /// Chances in 10,000 that a message between cells is damaged.
+    pub damage: u64,
     kinds: Vec<Kind>,
 }
 
@@ -105,6 +107,7 @@ impl Mix {
             kills: *rng.pick(&[0, 0, 3, 15, 60]),
             deaths: *rng.pick(&[0, 0, 30, 200, 1000]),
             kinds: draw_kinds(rng),
+            damage: *rng.pick(&[0, 0, 0, 5, 50]),
         }
     }
 
@@ -117,6 +120,7 @@ impl Mix {
             supervisor_flush: self.supervisor_flush_fails,
             kills: self.kills,
             deaths: self.deaths,
+            damage: self.damage,
             ..Faults::default()
         }
     }

@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warren_base::{CellId, Epoch};
 use warren_cell::{Effect, Event, IoId, PeerMessage, SlotRef};
+use warren_proto::Answer;
 use warren_proto::control::{Order, Report};
-use warren_proto::{Answer, Wire};
-use warren_supervisor::{Effect as Said, Event as Heard};
+use warren_supervisor::{Effect as Said, Event as Heard, Verdict};
 
 use super::io::Doing;
 use super::kill::{kill_cell, look_at_slots, offer, start_successor};
@@ -44,6 +44,7 @@ fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
         Happening::SupervisorTick { .. } => [10, 0, 0, 0],
         Happening::Exited { cell: of, epoch } => [13, cell(*of), u64::from(epoch.0), 0],
         Happening::Start { cell: of } => [14, cell(*of), 0, 0],
+        Happening::Kill { cell: of, epoch } => [15, cell(*of), u64::from(epoch.0), 0],
         Happening::Own(own) => W::words(own),
     }
 }
@@ -76,9 +77,15 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         }
         Happening::CellIo { cell, epoch, io } => cell_io_done(world, cell, epoch, io),
         Happening::Exited { cell, epoch } => {
-            tell_supervisor(world, Heard::CellExited { cell, epoch });
+            tell_supervisor(world, Heard::CellExited { cell, epoch, by_itself: false });
         }
         Happening::Start { cell } => start_successor(world, cell),
+        Happening::Kill { cell, epoch } => {
+            if fleet.is_running(cell, epoch) {
+                fleet.count("a cell ended for an alarm");
+                kill_cell(world, cell);
+            }
+        }
         Happening::SupervisorIo { by, io } => {
             // What a dead one had under way was over before another took over.
             if fleet.supervisor.number == by {
@@ -182,6 +189,8 @@ impl<H> Fleet<H> {
             }
             Effect::Send { to, message } => self.send_peer(id, to, message),
             Effect::Report(report) => self.send_report(id, report),
+            // What is damaged on the way its checksum has told.
+            Effect::Suspect { cell, why } => self.fail(format!("{id} suspects {cell}: {why}")),
             Effect::Read { io, block, frames } => self.submit(id, io, Doing::Read, block, frames),
             Effect::Write { io, block, frames } => self.submit(id, io, Doing::Write, block, frames),
             Effect::WriteThrough { io, block, frames } => {
@@ -219,24 +228,13 @@ fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: Io
     happen_to(world, id, Event::IoDone { io, result });
 }
 
-/// A message that came damaged ends the cell that got it: its peers cannot be relied on, and what it was told is
-/// not known.
+/// A message arrives. If it came damaged its receiver reads nothing more of the sender, and goes on; one of the two
+/// is ended.
 fn deliver_peer<W: Surroundings>(world: &mut W, from: CellId, to: CellId, message: PeerMessage) {
-    let fleet = world.fleet_mut();
-    if !fleet.may_be_lost(to) || !fleet.is_drawn(fleet.faults.damage, 10_000) {
+    if !world.fleet_mut().is_damaged(from, to, &message) {
         return happen_to(world, to, Event::Peer { from, message });
     }
-    let mut bytes = Vec::new();
-    message.encode(&mut bytes);
-    let bit = fleet.rng.below(8 * bytes.len() as u64) as usize;
-    bytes[bit / 8] ^= 1 << (bit % 8);
-    // The checksum finds it. The decoder has to bear it all the same.
-    fleet.count(match PeerMessage::from_bytes(&bytes) {
-        Ok(_) => "a damaged message that can be decoded",
-        Err(_) => "a damaged message that cannot be decoded",
-    });
-    fleet.count("a cell ended by itself");
-    kill_cell(world, to);
+    world.fleet_mut().suspect(from, to);
 }
 
 /// A cell hears an order, when what a driver does before that is done.
@@ -247,7 +245,7 @@ pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
         Order::Lost { cell: lost, .. } => {
             let lost = *lost;
             while let Some(message) = world.fleet_mut().last_word(lost, to) {
-                happen_to(world, to, Event::Peer { from: lost, message });
+                deliver_peer(world, lost, to, message);
             }
         }
         Order::Joined { cell, .. } => fleet.open_link(*cell, to),
@@ -307,6 +305,14 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: Said) {
         Said::RefuseClient { connection, errno } => world.refuse(connection, errno),
         Said::ForgetClient { client } => fleet.check_forgotten(client),
         Said::Restart { cell, epoch } => fleet.restart_cell(cell, epoch),
+        Said::Kill { cell, epoch, verdict } => {
+            fleet.count(match verdict {
+                Verdict::Accused { .. } => "an accused cell is to end",
+                Verdict::AccusesAgain { .. } => "an accuser is to end",
+            });
+            let delay = fleet.message_delay();
+            fleet.plan(delay, Happening::Kill { cell, epoch });
+        }
         Said::Exit(result) => world.fleet_ended(result),
     }
 }

@@ -5,12 +5,16 @@ use std::collections::VecDeque;
 
 use warren_base::CellId;
 use warren_cell::PeerMessage;
-use warren_proto::control::{Order, Report};
+use warren_proto::Wire;
+use warren_proto::control::{Order, Report, Suspicion};
+use warren_supervisor::ALARMS_MAX;
 
 use super::{Fleet, Happening};
 
 /// Messages an inbox holds; what comes then waits at the sender.
 const INBOX_MAX: usize = 4;
+/// Damaged messages of one life of a fleet: one more ends it.
+const DAMAGED_MAX: usize = ALARMS_MAX - 1;
 
 /// Messages of one cell to another.
 #[derive(Debug, Default)]
@@ -19,6 +23,8 @@ pub struct Link {
     number: u64,
     /// The receiver has it too.
     pub is_open: bool,
+    /// The receiver has met damage: what comes on it is void.
+    is_void: bool,
     messages: VecDeque<PeerMessage>,
 }
 
@@ -46,7 +52,43 @@ impl<H> Fleet<H> {
         to_it.for_each(|(_, link)| *link = Link::default());
     }
 
+    /// Whether the message comes damaged, of which there is a bounded number: every one ends a process.
+    pub(super) fn is_damaged(&mut self, from: CellId, to: CellId, message: &PeerMessage) -> bool {
+        let may_end = [from, to].iter().all(|cell| self.may_be_lost(*cell));
+        if !may_end || self.alarms >= DAMAGED_MAX || !self.is_drawn(self.faults.damage, 10_000) {
+            return false;
+        }
+        self.alarms += 1;
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let bit = self.rng.below(8 * bytes.len() as u64) as usize;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        // The checksum finds it. The decoder has to bear it all the same.
+        self.count(match PeerMessage::from_bytes(&bytes) {
+            Ok(_) => "a damaged message that can be decoded",
+            Err(_) => "a damaged message that cannot be decoded",
+        });
+        true
+    }
+
+    /// The receiver reads nothing more of the link, and reports the sender.
+    pub(super) fn suspect(&mut self, from: CellId, to: CellId) {
+        let link = self.links.get_mut(&(from, to)).expect("a message came on it");
+        if !link.messages.is_empty() {
+            self.count("messages behind a damaged one");
+        }
+        let link = self.links.get_mut(&(from, to)).expect("a message came on it");
+        *link = Link { is_void: true, ..Link::default() };
+        let (epoch, why) = (self.epoch(from), Suspicion::Record);
+        self.send_report(to, Report::Suspect { cell: from, epoch, why });
+    }
+
     pub(super) fn send_peer(&mut self, from: CellId, to: CellId, message: PeerMessage) {
+        // Whom a cell suspects it sends nothing either.
+        let is_void = |pair| self.links.get(&pair).is_some_and(|link| link.is_void);
+        if is_void((from, to)) || is_void((to, from)) {
+            return self.count("a message between cells of which one is suspect");
+        }
         let link = self.links.get_mut(&(from, to)).expect("cells have links to each other");
         link.messages.push_back(message);
         let (len, is_open) = (link.messages.len(), link.is_open);

@@ -52,6 +52,7 @@ impl<H> Fleet<H> {
         let recover = cells.is_none();
         let cells = cells.unwrap_or(ledger.logs().starts.len() as u16);
         self.lives += 1;
+        self.alarms = 0;
         let epoch = Epoch(self.lives * EPOCHS_OF_A_LIFE);
         let shards = ledger.superblock().layout.shards();
         self.map = (0..shards).map(|shard| CellId(shard % cells)).collect();

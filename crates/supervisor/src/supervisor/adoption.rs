@@ -48,6 +48,7 @@ impl Supervisor {
             owners,
             admission,
             losses,
+            alarms,
             barrier,
             recorder,
             stage,
@@ -68,6 +69,7 @@ impl Supervisor {
         owners.encode(out);
         admission.encode(out);
         losses.encode(out);
+        alarms.encode(out);
         barrier.encode(out);
         recorder.broken().encode(out);
         stage.encode(out);
@@ -90,6 +92,7 @@ impl Supervisor {
             owners: Wire::decode(from)?,
             admission: Wire::decode(from)?,
             losses: Wire::decode(from)?,
+            alarms: Wire::decode(from)?,
             barrier: Wire::decode(from)?,
             recorder: {
                 let broken: Option<Errno> = Wire::decode(from)?;

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::process::{self, Outcome, tail};
 use super::{Ground, Verdict};
@@ -16,6 +17,9 @@ use super::{Ground, Verdict};
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// How long a fleet may take until it serves.
 const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// As the reference is mounted.
+const MOUNT: &[&str] = &["mount", "--suid", "--dev"];
 
 pub struct Fleet {
     pub pool: PathBuf,
@@ -115,7 +119,7 @@ impl Fleet {
         }
         // Relative, as a person at a shell would say it.
         let mounted = self.mounted.strip_prefix(&self.place).unwrap_or(&self.mounted);
-        self.warren(&["mount"], &[&self.pool, mounted])?.expect_success("mount")?;
+        self.warren(MOUNT, &[&self.pool, mounted])?.expect_success("mount")?;
         Ok(())
     }
 
@@ -155,7 +159,7 @@ impl Fleet {
     pub fn with_second_front(&self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let second = self.mounted.with_extension("second");
         std::fs::create_dir_all(&second).context("cannot make a mount point")?;
-        self.warren(&["mount"], &[&self.pool, &second])?.expect_success("mount")?;
+        self.warren(MOUNT, &[&self.pool, &second])?.expect_success("mount")?;
         let worked = work(&second);
         if worked.is_ok() {
             self.warren(&["umount"], &[&second])?.expect_success("umount")?;
@@ -176,14 +180,34 @@ impl Fleet {
     }
 
     /// Unmounts and stops; the fleet must end by itself and well.
-    pub fn stop(mut self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
         self.umount()?;
+        self.stop_mounted()
+    }
+
+    /// Stops without unmounting first: the stop does that.
+    pub fn stop_mounted(self) -> Result<()> {
         self.warren(&["stop"], &[&self.pool])?.expect_success("stop")?;
+        self.ended().map(drop)
+    }
+
+    /// The fleet's first process, its keeper.
+    pub fn pid(&self) -> u32 {
+        self.serving.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(Pid::from_child(&self.serving), signal).context("cannot signal the fleet")
+    }
+
+    /// The fleet ends by itself and well; what it printed.
+    pub fn ended(mut self) -> Result<String> {
         let (status, killed) = process::wait(&mut self.serving, COMMAND_LIMIT)?;
         if killed || !status.success() {
             bail!("the fleet ended with {status}: {}", self.last_words());
         }
-        Ok(())
+        Ok(self.words())
     }
 
     /// Stops, and demands a pool without fault.

@@ -36,6 +36,7 @@ const CASES: &[(&str, Case)] = &[
     ("stopped_front", stopped_front),
     ("stopped_cell", stopped_cell),
     ("killed_programs", killed_programs),
+    ("keeper_short_of_descriptors", keeper_short_of_descriptors),
 ];
 
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
@@ -81,6 +82,31 @@ fn killed_programs(ground: &Ground, cells: u16) -> Result<Verdict> {
     })
 }
 
+/// A keeper that cannot start the next supervisor for want of descriptors goes on trying for as long as it takes;
+/// programs do not notice.
+fn keeper_short_of_descriptors(ground: &Ground, cells: u16) -> Result<Verdict> {
+    /// Longer than attempts that come to nothing may take.
+    const SHORTAGE: Duration = Duration::from_secs(9);
+    let fleet = Fleet::start(ground, &format!("short-{cells}"), "1G", cells)?;
+    fleet.during(|fleet| {
+        let limit = |open: &str| {
+            let limit = format!("--nofile={open}:");
+            process::quietly("prlimit", &["--pid", &fleet.pid().to_string(), &limit])
+        };
+        limit("3")?;
+        drop(Stopped::find(&["warren supervisor "])?.kill()?);
+        let until = Instant::now() + SHORTAGE;
+        while Instant::now() < until {
+            bash(ground, &fleet.mounted, "echo x >> file; cat file > /dev/null")?
+                .expect_success("without a supervisor")?;
+        }
+        limit("1024")?;
+        let status = fleet.status()?;
+        ensure!(status.contains("restarted once"), "says {status:?}");
+        Ok(Verdict::Passed)
+    })
+}
+
 /// A process that is stopped until this is dropped.
 struct Stopped(Pid);
 
@@ -99,6 +125,13 @@ impl Stopped {
             }
         }
         bail!("no process of Warren's is called {words:?}")
+    }
+}
+
+impl Stopped {
+    fn kill(self) -> Result<Self> {
+        kill_process(self.0, Signal::KILL).context("cannot kill a process")?;
+        Ok(self)
     }
 }
 

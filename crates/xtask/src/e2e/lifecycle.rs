@@ -76,17 +76,18 @@ fn survives_restart(ground: &Ground, cells: u16) -> Result<()> {
 
 fn full_pool(ground: &Ground, cells: u16) -> Result<()> {
     let fleet = Fleet::start(ground, &format!("full-{cells}"), "128M", cells)?;
-    let script = "echo precious > kept; sync
+    let script = "err=$(mktemp); trap 'rm -f \"$err\"' EXIT; full() { grep -q 'No space left' \"$err\" || { cat \"$err\" >&2; exit 41; }; }
+        echo precious > kept; sync
         for round in 1 2 3; do
-          dd if=/dev/zero of=filler bs=1M count=1000 2>err && exit 40
-          grep -q 'No space left' err || { cat err >&2; exit 41; }
-          for i in $(seq 200); do head -c 5000 /dev/zero > small$i 2>/dev/null || true; done
+          dd if=/dev/zero of=filler bs=1M count=1000 2>\"$err\" && exit 40
+          full
+          for i in $(seq 200); do { head -c 5000 /dev/zero > small$i; } 2>\"$err\" || full; done
           test \"$(cat kept)\" = precious
           rm -f filler small*; sync
           head -c 20000000 /dev/urandom > again; sum=$(cksum < again); sync
           test \"$(cksum < again)\" = \"$sum\"; rm again; sync
         done
-        i=0; while mkdir d$i 2>/dev/null; do i=$((i+1)); test $i -lt 3000 || break; done; rm -rf d*
+        for i in $(seq 3000); do mkdir d$i 2>\"$err\" || { full; break; }; done; rm -rf d*
         test \"$(cat kept)\" = precious";
     let outcome = bash(ground, &fleet.mounted, script)?;
     if let Err(error) = outcome.expect_success("filling") {
@@ -104,7 +105,8 @@ fn killed_fleet(ground: &Ground, cells: u16) -> Result<()> {
         head -c 5000000 /dev/zero | tr '\\0' x > d/big; sync d/* d .";
     bash(ground, &fleet.mounted, script)?.expect_success("filling")?;
     let before = tree::listing(&fleet.mounted)?;
-    bash(ground, &fleet.mounted, "mkdir later; for i in $(seq 100); do echo $i > later/f$i; done")?;
+    let later = "mkdir later; for i in $(seq 100); do echo $i > later/f$i; done";
+    bash(ground, &fleet.mounted, later)?.expect_success("filling")?;
     fleet.kill_keeper()?;
     let mut look = Command::new("ls");
     look.arg(fleet.mounted.join("d"));
@@ -206,7 +208,8 @@ fn run_together(ground: &Ground, cells: u16) -> Result<()> {
 fn idle_fleet(ground: &Ground, cells: u16) -> Result<()> {
     const WATCHED: Duration = Duration::from_secs(3);
     let fleet = Fleet::start(ground, &format!("idle-{cells}"), "1G", cells)?;
-    bash(ground, &fleet.mounted, "for i in $(seq 100); do echo $i > f$i; done; sync")?;
+    let fill = "for i in $(seq 100); do echo $i > f$i; done; sync";
+    bash(ground, &fleet.mounted, fill)?.expect_success("filling")?;
     // The last checkpoint's timer runs out within these seconds.
     std::thread::sleep(Duration::from_secs(7));
     let before = survivors();
@@ -223,9 +226,14 @@ fn idle_fleet(ground: &Ground, cells: u16) -> Result<()> {
 fn status(ground: &Ground, cells: u16) -> Result<()> {
     let fleet = Fleet::start(ground, &format!("status-{cells}"), "1G", cells)?;
     let text = fleet.warren(&["status"], &[&fleet.pool])?.expect_success("status")?;
-    ensure!(text.stdout.contains("serving"), "says {:?}", text.stdout);
+    let mounted = fleet.mounted.to_string_lossy();
+    for word in ["serving", &format!("on {mounted}")] {
+        ensure!(text.stdout.contains(word), "nothing of {word:?} in {:?}", text.stdout);
+    }
     let json =
         fleet.warren(&["status", "--json"], &[&fleet.pool])?.expect_success("status --json")?;
+    let at = format!("\"mounted\":\"{mounted}\"");
+    ensure!(json.stdout.contains(&at), "does not say where it is mounted: {}", json.stdout);
     let pids = json.stdout.matches("\"heartbeat\"").count();
     ensure!(pids == usize::from(cells), "names {pids} cells of {cells}: {}", json.stdout);
     let pool = fleet.pool.to_string_lossy().into_owned();
@@ -263,7 +271,7 @@ fn ticks_used(process: &Path) -> Option<u64> {
 }
 
 /// No process and no mount of Warren's is left.
-fn nothing_left() -> Result<()> {
+pub fn nothing_left() -> Result<()> {
     await_no_survivors()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read mounts")?;
     let left: Vec<&str> = mounts.lines().filter(|line| line.contains("fuse.warren")).collect();
@@ -283,7 +291,7 @@ pub fn await_no_survivors() -> Result<()> {
 }
 
 /// After a failed case: ends what it left, so that the next starts clean.
-fn end_survivors() {
+pub fn end_survivors() {
     for pid in survivors().keys() {
         let _gone = process::quietly("kill", &["-KILL", &pid.to_string()]);
     }

@@ -15,7 +15,7 @@ use warren_proto::{
 };
 use warren_shm::{Load, Store};
 
-use super::door::{self, Admission, Door, INLINE_PACKET, Line, MEMFD_PACKET, STATUS, STOP, Said};
+use super::door::{self, Admission, Door, INLINE_PACKET, Line, MEMFD_PACKET, STATUS, Said};
 use super::{Deeds, MARK, Target, forge};
 
 pub type Attack = fn(&Target, &mut Rng) -> Result<Deeds>;
@@ -25,6 +25,10 @@ pub const ALL: &[(&str, Attack)] = &[
     ("scribble", scribble),
     ("flip", flip),
     ("hoard", hoard),
+    ("crowd", super::hoard::crowd),
+    ("opens", super::hoard::opens),
+    ("locks", super::hoard::locks),
+    ("waiters", super::hoard::waiters),
     ("mute", mute),
     ("steal", steal),
 ];
@@ -46,19 +50,20 @@ pub fn again_and_again(attack: Attack, target: &Target, rng: &mut Rng) -> Result
     }
 }
 
-fn round(target: &Target) -> Instant {
+pub(super) fn round(target: &Target) -> Instant {
     target.deadline.min(Instant::now() + ROUND)
 }
 
 fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
-    let admission = door::be_admitted(&target.socket, slots)?;
+    // One with fewer is of no use: other attackers have them.
+    let admission = door::be_admitted(&target.socket, slots)?.filter(|it| it.slots == slots);
     if admission.is_none() {
         thread::sleep(TRY_AGAIN);
     }
     Ok(admission)
 }
 
-fn deeds(admission: &Admission) -> Deeds {
+pub(super) fn deeds(admission: &Admission) -> Deeds {
     let (requests, answers) = (admission.requests.get(), admission.answers.get());
     Deeds { connections: 2, admissions: 1, requests, answers }
 }
@@ -81,9 +86,8 @@ fn door(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             4 => (0..rng.below(40)).map(|_| rng.next_u64() as u8).collect(),
             5 => door::enter(rng.next_u64() as u32, true, rng.next_u64() as u16),
             6 => door::enter(version, false, *rng.pick(&[0, 1, 64, 65, u16::MAX])),
-            _ => {
-                [&[INLINE_PACKET, *rng.pick(&[STATUS, STOP])][..], &version.to_le_bytes()].concat()
-            }
+            7 if rng.chance(1, 2) => door::stop(version),
+            _ => [&[INLINE_PACKET, STATUS][..], &version.to_le_bytes()].concat(),
         };
         let all = [memfd.as_fd(), null.as_fd(), reader.as_fd(), writer.as_fd()];
         let fds: Vec<_> = (0..*rng.pick(&[0, 0, 1, 4, 253])).map(|n| all[n % all.len()]).collect();
@@ -105,8 +109,7 @@ fn door(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 /// Nobody may put up a front, nor stop the fleet.
 fn privileges(target: &Target) -> Result<()> {
     let Some(version) = door::version(&target.socket)? else { return Ok(()) };
-    let stop = [&[INLINE_PACKET, STOP][..], &version.to_le_bytes()].concat();
-    for packet in [door::enter(version, true, 4), stop] {
+    for packet in [door::enter(version, true, 4), door::stop(version)] {
         let door = Door::knock(&target.socket)?;
         let _sent = door.send(&packet, &[]);
         match door.hear()? {
@@ -216,7 +219,7 @@ fn named(name: &str) -> FileName {
 }
 
 /// The directory in which everybody may make files, if it is there.
-fn open_directory(client: &Admission, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
+pub(super) fn open_directory(client: &Admission, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
     let lookup = Request::Lookup { dir: Ino::ROOT, name: named("open") };
     match client.ask(slot, seq, &lookup)? {
         Ok(Reply::Entry(entry)) => Some(entry.ino),
@@ -262,7 +265,7 @@ fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 fn mute(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     let (mut crowd, mut all) = (Vec::new(), Deeds::default());
     for _ in 0..*rng.pick(&[1, 5, 40]) {
-        let Some(client) = admission(target, SLOTS_MAX as u16)? else { break };
+        let Some(client) = door::be_admitted(&target.socket, SLOTS_MAX as u16)? else { break };
         fill_slots(&client, rng);
         all.add(deeds(&client));
         crowd.push(client);
@@ -276,7 +279,7 @@ fn fill_slots(client: &Admission, rng: &mut Rng) {
     let Some(dir) = open_directory(client, slot, &mut seq) else { return };
     let Some(handle) = own_file(client, slot, &mut seq, dir) else { return };
     let ino = handle.ino;
-    for slot in (1..SLOTS_MAX as u16).map(SlotNo) {
+    for slot in (1..client.slots).map(SlotNo) {
         let (flavour, lock, range) = (LockFlavour::Flock, LockType::Exclusive, ByteRange::ALL);
         let spec = LockSpec { flavour, owner: LockOwner(slot.0.into()), lock, range, pid: 1 };
         let request = match rng.below(8) {
@@ -325,7 +328,12 @@ fn steal(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 }
 
 /// A handle of our own.
-fn own_file(client: &Admission, slot: SlotNo, seq: &mut u32, dir: Ino) -> Option<Handle> {
+pub(super) fn own_file(
+    client: &Admission,
+    slot: SlotNo,
+    seq: &mut u32,
+    dir: Ino,
+) -> Option<Handle> {
     let access = AccessMode::READ | AccessMode::WRITE;
     let (new, flags) = (NewInode::regular(0o666), CreateFlags::OPEN);
     let create = Request::Create { dir, name: named("own"), new, flags, access };

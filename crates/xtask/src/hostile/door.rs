@@ -39,7 +39,7 @@ pub const MEMFD_PACKET: u8 = 1;
 /// First byte of a request at the door, and of an answer.
 pub const ENTER: u8 = 1;
 pub const STATUS: u8 = 2;
-pub const STOP: u8 = 3;
+const STOP: u8 = 3;
 const REFUSED: u8 = 1;
 const WELCOME: u8 = 2;
 
@@ -129,7 +129,14 @@ pub fn enter(version: u32, front: bool, slots: u16) -> Vec<u8> {
     packet.extend(version.to_le_bytes());
     packet.push(u8::from(front));
     packet.extend(slots.to_le_bytes());
+    // Mounted nowhere.
+    packet.extend(0_u32.to_le_bytes());
     packet
+}
+
+/// A request to stop the fleet, by force.
+pub fn stop(version: u32) -> Vec<u8> {
+    [&[INLINE_PACKET, STOP][..], &version.to_le_bytes(), &[1]].concat()
 }
 
 /// A client's memory, to be written to without restraint.
@@ -137,6 +144,8 @@ pub struct Admission {
     socket: OwnedFd,
     pub cells: u16,
     map: ShardMap,
+    /// As many as were granted.
+    pub slots: u16,
     pub memory: WriteMap,
     replies: Vec<ReplyReader>,
     bells: Vec<OwnedFd>,
@@ -176,7 +185,7 @@ impl Admission {
             bells.push(next()?);
         }
         let (requests, answers) = (Cell::new(0), Cell::new(0));
-        Ok(Self { socket, cells, map, memory, replies, bells, requests, answers })
+        Ok(Self { socket, cells, slots, map, memory, replies, bells, requests, answers })
     }
 
     pub fn line(slot: SlotNo) -> usize {
@@ -281,7 +290,7 @@ pub fn version(socket: &Path) -> Result<Option<u32>> {
     }
 }
 
-/// Is admitted with so many slots; `None` if there is no room.
+/// Is admitted with so many slots, or fewer; `None` if there is no room.
 pub fn be_admitted(socket: &Path, slots: u16) -> Result<Option<Admission>> {
     assert!((1..=SLOTS_MAX).contains(&usize::from(slots)));
     let Some(version) = version(socket)? else { return Ok(None) };

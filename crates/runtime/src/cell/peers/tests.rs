@@ -1,8 +1,10 @@
+use std::sync::atomic::Ordering;
+
 use super::*;
 use crate::bell::Bell;
 use warren_base::Lsn;
 use warren_pool::PoolMessage;
-use warren_shm::{PEER_SEGMENT_LEN, Segment, VITALS_LEN, VitalsWriter};
+use warren_shm::{PEER_SEGMENT_LEN, Segment, Store, VITALS_LEN, VitalsWriter};
 
 const A: CellId = CellId(0);
 const B: CellId = CellId(1);
@@ -66,7 +68,7 @@ fn numbered(size: u64) -> PeerMessage {
 
 /// What `b` finds in the lane of requests.
 fn number_at(b: &mut Peers) -> Option<u64> {
-    match b.receive(A, Lane::Request).expect("receive") {
+    match b.receive(A, Lane::Request) {
         Received::Message(PeerMessage {
             body: PeerBody::Pool(PoolMessage::Estimate { size }),
             ..
@@ -83,7 +85,7 @@ fn a_full_inbox_delays_and_keeps_order() {
     for n in 0..MESSAGES {
         a.send(B, &numbered(n)).expect("send");
     }
-    a.flush().expect("flush");
+    a.flush();
     assert!(a.is_backed_up());
     let mut next = 0;
     while next < MESSAGES {
@@ -91,11 +93,11 @@ fn a_full_inbox_delays_and_keeps_order() {
             assert_eq!(number, next);
             next += 1;
         }
-        a.flush().expect("flush");
+        a.flush();
     }
     assert!(!a.is_backed_up());
-    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Nothing)));
-    assert_eq!((b.dropped(), b.spinners()), (Dropped::default(), 3));
+    assert!(matches!(b.receive(A, Lane::Request), Received::Nothing));
+    assert_eq!((b.dropped(), b.spinners()), (Dropped::default(), 1));
 }
 
 #[test]
@@ -126,12 +128,12 @@ fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
         b.send(A, &numbered(n)).expect("send");
     }
     drop(first);
-    b.flush().expect("flush");
+    b.flush();
     assert!(b.is_backed_up(), "nobody takes it");
     assert_eq!(number_at(&mut b), Some(1));
     b.close(A);
     assert!(!b.is_backed_up());
-    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Nothing)));
+    assert!(matches!(b.receive(A, Lane::Request), Received::Nothing));
     assert!(matches!(b.send(A, &numbered(2)), Err(FleetError::Bug(_))));
 
     let segment = || Segment::create("warren-test", PEER_SEGMENT_LEN).expect("segment");
@@ -156,7 +158,7 @@ fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
     b.joined(A);
     assert_eq!(number_at(&mut b), Some(3));
     b.send(A, &numbered(4)).expect("send");
-    assert!(matches!(second.receive(B, Lane::Request), Ok(Received::Message(_))));
+    assert!(matches!(second.receive(B, Lane::Request), Received::Message(_)));
     assert_eq!((b.dropped(), second.dropped()), (Dropped::default(), Dropped::default()));
 }
 
@@ -175,7 +177,7 @@ fn a_closed_peers_capability_is_refused() {
     b.open(door, fds).expect("open");
     b.joined(A);
     a.send(B, &numbered(1)).expect("send");
-    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Dropped)));
+    assert!(matches!(b.receive(A, Lane::Request), Received::Dropped));
     assert_eq!(b.dropped(), Dropped { refused: 1, stale: 0 });
 }
 
@@ -186,7 +188,7 @@ fn a_capability_that_was_never_given_is_refused() {
     let forged = PeerDoor { capability: Capability(0xbad), ..door(B, 1) };
     let mut a = open(&vitals, Side { own, theirs, cell: A, door: forged, epoch: Epoch(1) });
     a.send(B, &numbered(1)).expect("send");
-    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Dropped)));
+    assert!(matches!(b.receive(A, Lane::Request), Received::Dropped));
     assert_eq!(b.dropped(), Dropped { refused: 1, stale: 0 });
 }
 
@@ -194,9 +196,97 @@ fn a_capability_that_was_never_given_is_refused() {
 fn an_earlier_epoch_is_dropped_and_a_later_one_taken() {
     let Pair { mut a, mut b, .. } = pair(4, 5);
     a.send(B, &numbered(1)).expect("send");
-    assert!(matches!(b.receive(A, Lane::Request), Ok(Received::Dropped)));
+    assert!(matches!(b.receive(A, Lane::Request), Received::Dropped));
     assert_eq!(b.dropped(), Dropped { refused: 0, stale: 1 });
     let Pair { mut a, mut b, .. } = pair(6, 5);
     a.send(B, &numbered(1)).expect("send");
     assert_eq!(number_at(&mut b), Some(1));
+}
+
+const OF_THE_FIRST: Epoch = Epoch(1);
+
+fn suspect(cell: CellId, why: Suspicion) -> Option<Report> {
+    Some(Report::Suspect { cell, epoch: OF_THE_FIRST, why })
+}
+
+/// Stores into the segment that `a` writes.
+fn scribble(pair: &Pair, at: usize, word: u64) {
+    pair.segments[0].map().store64(at, word, Ordering::Release);
+}
+
+#[test]
+fn what_lies_behind_damage_is_void_and_all_else_goes_on() {
+    // In the ring: a place, a length, a sender, a body; a tail. Each but the tail is of the second record.
+    const RING: usize = 8192;
+    const RECORD: usize = 32;
+    let len = RECORD + numbered(0).to_bytes().len().next_multiple_of(8);
+    for (at, word) in [
+        (RING + len, 7),
+        (RING + len + 8, u64::from(u32::MAX)),
+        (RING + len + 24, 9),
+        (RING + len + RECORD, u64::MAX),
+        (4096, u64::MAX),
+        (4096, len as u64 + 4),
+    ] {
+        let mut pair = pair(1, 1);
+        (0..3).for_each(|n| pair.a.send(B, &numbered(n)).expect("send"));
+        if at != 4096 {
+            assert_eq!(number_at(&mut pair.b), Some(0));
+        }
+        scribble(&pair, at, word);
+        for _ in 0..2 {
+            assert!(matches!(pair.b.receive(A, Lane::Request), Received::Nothing));
+        }
+        assert!(matches!(pair.b.receive(A, Lane::Reply), Received::Nothing));
+        assert_eq!(pair.b.take_suspicion(), suspect(A, Suspicion::Record), "{at}");
+        assert_eq!(pair.b.take_suspicion(), None, "once");
+        assert!(pair.b.is_suspect(A) && !pair.a.is_suspect(B));
+        // Nothing more is sent to it, and nothing waits.
+        pair.b.send(A, &numbered(9)).expect("send");
+        assert!(!pair.b.flush() && !pair.b.is_backed_up());
+        pair.b.close(A);
+        assert!(!pair.b.is_suspect(A), "its successor has done nothing");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_message_make_their_sender_suspect() {
+    let Pair { mut a, mut b, .. } = pair(1, 1);
+    let peer = a.peers[1].as_mut().expect("linked");
+    peer.link.send(Lane::Reply, peer.capability, &[0xff; 9]).expect("send");
+    assert!(matches!(b.receive(A, Lane::Reply), Received::Nothing));
+    assert_eq!(b.take_suspicion(), suspect(A, Suspicion::Message));
+}
+
+#[test]
+fn a_receive_cursor_that_cannot_be_makes_its_writer_suspect() {
+    const HEAD: usize = 4096 + 2 * 64;
+    for waits in [false, true] {
+        let mut pair = pair(1, 1);
+        if waits {
+            (0..20_000).for_each(|n| pair.b.send(A, &numbered(n)).expect("send"));
+        }
+        scribble(&pair, HEAD, u64::MAX / 2);
+        if waits {
+            pair.b.flush();
+        } else {
+            pair.b.send(A, &numbered(1)).expect("send");
+        }
+        assert_eq!(pair.b.take_suspicion(), suspect(A, Suspicion::Cursor));
+        assert!(!pair.b.is_backed_up());
+    }
+}
+
+#[test]
+fn vitals_that_cannot_be_are_no_lost_flush() {
+    const LOST: usize = 4544;
+    let Pair { mut b, vitals, .. } = pair(1, 1);
+    vitals.map().store32(4224, u32::MAX, Ordering::Relaxed);
+    assert_eq!(b.spinners(), 1);
+    vitals.map().store64(LOST, 1, Ordering::Release);
+    assert!(!b.have_lost_flush());
+    assert_eq!(b.take_suspicion(), suspect(A, Suspicion::Vitals));
+    // Its successor begins to count anew.
+    VitalsWriter::new(vitals.map().clone(), A, Epoch(2)).expect("vitals").lose_flush();
+    assert!(b.have_lost_flush());
 }

@@ -16,7 +16,7 @@ fn a_lost_cell_has_a_successor_whenever_it_is_lost() {
         for _ in 0..turns {
             world.turn();
         }
-        world.apply(Event::CellExited { cell: CellId(1), epoch: Epoch(0) });
+        world.apply(Event::CellExited { cell: CellId(1), epoch: Epoch(0), by_itself: false });
         assert_eq!(world.epochs[1], EPOCH, "an earlier epoch concerns nobody");
         world.kill(CellId(1));
         let heard = Effect::Restart { cell: CellId(1), epoch: Epoch(2) };

@@ -1,0 +1,49 @@
+//! The end of a fleet without a checkpoint: what a cell does so that the next start finds what it has answered.
+//!
+//! ```text
+//! Save -> every file is covered (its dirty pages placed, or in the log) -> the log is committed to its end -> Stopped
+//! ```
+//!
+//! The other cells do the same, so none is asked to make durable what this log rests on; where one could not, the recovery
+//! cuts the logs to what is consistent (decision 8). Whatever keeps the cell from it (a device that fails, a log that is held
+//! for a checkpoint or is full) costs what was not synced, and never the end.
+
+use warren_base::Ino;
+use warren_proto::Cause;
+use warren_proto::control::Report;
+
+use crate::cell::{Cell, Out};
+use crate::event::{Effect, Memory};
+use crate::task::{Stop, Wait};
+
+impl Cell {
+    /// Goes on with it. It runs again after every commit, until one has found nothing new.
+    pub(crate) fn save<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+        if !self.replay.needs_image() && !self.log.held {
+            while self.log_has_room()
+                && let Some(ino) = self.first_uncovered()
+            {
+                match self.cover_file(ino, out) {
+                    Ok(()) => self.seal(Cause::Cell, out),
+                    Err(Stop::Fail(_)) => break,
+                    Err(wait) => return Err(wait),
+                }
+            }
+            if !self.log.is_written() {
+                self.log.want(self.log.end());
+                return Err(Stop::Wait(Wait::Durable));
+            }
+        }
+        self.report_stopped(out);
+        Ok(())
+    }
+
+    /// A file of which no record says what it holds.
+    fn first_uncovered(&self) -> Option<Ino> {
+        self.cache.first_uncovered().or_else(|| self.behind.first())
+    }
+
+    pub(crate) fn report_stopped<M: Memory>(&self, out: &mut Out<'_, M>) {
+        out.effects.push(Effect::Report(Report::Stopped { cell: self.id }));
+    }
+}

@@ -1,0 +1,165 @@
+//! The end of a fleet without a checkpoint: what its cells have logged goes to the device, for the next start to replay.
+//!
+//! Cells that live write it themselves (`Order::Save`), with the data of their files. A cell that has no successor cannot;
+//! but the image of its log is in its frames, and a block of the image is a block of the log. So its records are written from
+//! there, and what other logs rest on is not cut off. The data of its files that no record names is lost, as after a power
+//! failure.
+//!
+//! Invariants:
+//! * Nothing is written before every process of that cell is gone, and all that it had given the kernel (its lock as a writer).
+//! * A record is written only if the data that it names is on the device: the log ends before the first of which it is not.
+//! * Where successors ended by themselves, what they took over may have ended them, and would end the next start's replay as
+//!   well. It stays off the device.
+
+use std::time::Duration;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, Instant, Lsn};
+use warren_device::PoolFile;
+use warren_disk::{LogArea, RawRecord, read_record};
+use warren_proto::{Reader, Run, Step, Wire};
+use warren_supervisor::{CellState, Failure};
+
+use super::Shell;
+use super::post::Ended;
+use super::start::{frames_of_a_cell, log_area};
+use crate::clock;
+use crate::error::FleetError;
+use crate::launch::path_of;
+use crate::note;
+use crate::pool_blocks::Blocks;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// How long what dead cells have given the kernel may take to land, longer than was ever seen; and between two looks.
+const LANDING_WAIT: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Whether a fleet that ends so had served, with logs that count.
+pub(super) const fn leaves_logs(failure: Failure) -> bool {
+    matches!(
+        failure,
+        Failure::NoSuccessor { .. }
+            | Failure::Alarms { .. }
+            | Failure::CellExited { .. }
+            | Failure::CellHangs { .. }
+            | Failure::BrokenShard { .. }
+            | Failure::BrokenLog { .. }
+    )
+}
+
+/// A log as it lies in a cell's frames.
+struct Image {
+    area: LogArea,
+    bytes: Vec<u8>,
+}
+
+impl Image {
+    fn copy(&self, at: Lsn, into: &mut [u8]) {
+        let (mut at, mut rest) = (at, into);
+        while !rest.is_empty() {
+            let (block, offset) = self.area.place(at);
+            let len = rest.len().min(BLOCK_SIZE - offset);
+            let (now, later) = rest.split_at_mut(len);
+            now.copy_from_slice(&self.bytes[block as usize * BLOCK_SIZE + offset..][..len]);
+            (at, rest) = (Lsn(at.0 + len as u64), later);
+        }
+    }
+}
+
+impl Shell<'_> {
+    /// Writes out the logs of all cells, as far as they are not on the device. What fails is said, and lost.
+    pub(super) fn save_logs(&mut self) {
+        // After a flush that has failed nothing on the device can be relied on.
+        if self.memory.judge_flush(self.pool.flush()).is_err() {
+            return;
+        }
+        let deadline = clock::monotonic() + LANDING_WAIT;
+        let mut written = 0;
+        for cell in (0..self.plan.cells).map(CellId) {
+            match self.save_log(cell, deadline) {
+                Ok(blocks) => written += blocks,
+                Err(error) => note(format_args!("the log of cell {cell} cannot be kept: {error}")),
+            }
+        }
+        if written > 0 {
+            match self.memory.judge_flush(self.pool.flush()) {
+                Ok(()) => note(format_args!("{written} blocks of logs were written at the end")),
+                Err(errno) => note(format_args!("the logs cannot be kept: {errno}")),
+            }
+        }
+    }
+
+    /// Returns how many blocks were written.
+    fn save_log(&self, cell: CellId, deadline: Instant) -> Result<u64, FleetError> {
+        let post = &self.cells[usize::from(cell.0)];
+        let has_stopped = self.core.status().cells[usize::from(cell.0)].state == CellState::Stopped;
+        if !post.exited || !(has_stopped || post.ended == Ended::FromOutside) {
+            return Ok(0);
+        }
+        let own = PoolFile::from_fd(self.pool.reopen()?, &path_of(&self.plan.pool))?;
+        while !own.try_lock_as_writer(cell.0)? {
+            if clock::monotonic() >= deadline {
+                return Err(FleetError::Died("its process, which still writes,".into()));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        let ledger = self.core.ledger();
+        let (area, logs) = (log_area(ledger, cell, &self.plan), ledger.logs());
+        let start = logs.starts[usize::from(cell.0)];
+        let mut bytes = vec![0; area.bytes() as usize];
+        let first = u64::from(frames_of_a_cell(&self.plan));
+        self.memory.read_frames(cell, first, &mut bytes)?;
+        let mut image = Image { area, bytes };
+        let end = self.end_of(&image, start, logs.incarnation);
+        self.write_log(&mut image, start, end)
+    }
+
+    /// Behind the last record that can be replayed.
+    fn end_of(&self, image: &Image, start: Lsn, incarnation: u64) -> Lsn {
+        let limit = Lsn(start.0 + image.area.bytes());
+        let mut end = start;
+        while let Some(record) =
+            read_record(end, limit, incarnation, |at, into| image.copy(at, into))
+            && self.is_complete(&record)
+        {
+            end = record.end;
+        }
+        end
+    }
+
+    /// Whether all data that the record names is on the device.
+    fn is_complete(&self, record: &RawRecord) -> bool {
+        let mut reader = Reader::new(&record.body);
+        (0..record.steps).all(|_| match Step::decode(&mut reader) {
+            Ok(Step::Placed { runs, .. }) => runs.iter().all(|run| self.is_there(run)),
+            Ok(_) => true,
+            Err(_) => false,
+        })
+    }
+
+    fn is_there(&self, run: &Run) -> bool {
+        let mut bytes = vec![0; run.checksums.len() * BLOCK_SIZE];
+        let is_read = self.pool.read(run.block, &mut bytes).is_ok();
+        let pages = bytes.chunks_exact(BLOCK_SIZE).zip(&run.checksums);
+        is_read && pages.into_iter().all(|(page, sum)| crc32c::crc32c(page) == *sum)
+    }
+
+    /// Writes the blocks that the device does not hold. The last is padded, as that of every commit.
+    fn write_log(&self, image: &mut Image, start: Lsn, end: Lsn) -> Result<u64, FleetError> {
+        let (mut written, mut there) = (0, vec![0; BLOCK_SIZE]);
+        for number in start.0 / BLOCK..end.0.div_ceil(BLOCK) {
+            let (place, _) = image.area.place(Lsn(number * BLOCK));
+            let bytes = &mut image.bytes[place as usize * BLOCK_SIZE..][..BLOCK_SIZE];
+            let filled = end.0.saturating_sub(number * BLOCK).min(BLOCK);
+            bytes[filled as usize..].fill(0);
+            let block = image.area.start.offset(place);
+            let pool = path_of(&self.plan.pool);
+            let failed = |errno| FleetError::PoolIo { pool, doing: "write a log to it", errno };
+            if self.pool.read(block, &mut there).is_err() || there != *bytes {
+                self.pool.write(block, bytes).map_err(failed)?;
+                written += 1;
+            }
+        }
+        Ok(written)
+    }
+}

@@ -1,0 +1,479 @@
+//! How mounts end: what running programs have stored is kept, they are named, and nothing is ever written into
+//! the directory below.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::fleet::{Fleet, warren};
+use super::lifecycle::{await_no_survivors, end_survivors, nothing_left, survivors};
+use super::process::{self, Outcome};
+use super::{Ground, Tally, Verdict};
+
+/// What a mapping of a test has.
+const MAPPED_MIB: &str = "8";
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(5);
+
+/// The pool is in use: `stop` says so of a busy mount, too.
+const IN_USE: i32 = 4;
+
+type Case = fn(&Ground, u16) -> Result<()>;
+
+const CASES: &[(&str, Case)] = &[
+    ("stop_of_busy_mounts", stop_of_busy_mounts),
+    ("forced_stop", forced_stop),
+    ("terminated_fleet", terminated_fleet),
+    ("stop_after_lazy_umount", stop_after_lazy_umount),
+    ("stopped_custodian", stopped_custodian),
+    ("dead_mount", dead_mount),
+    ("killed_custodian", killed_custodian),
+    ("mounted_twice", mounted_twice),
+    ("front_that_cannot_start", front_that_cannot_start),
+    ("killed_run", killed_run),
+    ("direct_writes", direct_writes),
+];
+
+pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    for (name, case) in CASES.iter().filter(|(name, _)| ground.options.wants(name)) {
+        tally.case(&format!("{name} ({cells} cells)"), || {
+            let result = case(ground, cells).and_then(|()| nothing_left());
+            if result.is_err() {
+                end_survivors();
+            }
+            result.map(|()| Verdict::Passed)
+        });
+    }
+}
+
+/// A program of the cases' that is killed when this is dropped.
+struct Program(Child);
+
+impl Program {
+    /// Starts it and waits until it says `word`, if one is given.
+    fn start(ground: &Ground, name: &str, arguments: &[&Path], word: Option<&str>) -> Result<Self> {
+        let mut child = Command::new("python3")
+            .arg(ground.root.join("crates/xtask/cases").join(name))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let stdout = child.stdout.take().context("no output")?;
+        let program = Self(child);
+        if let Some(word) = word {
+            let mut line = String::new();
+            BufReader::new(stdout).read_line(&mut line).with_context(|| name.to_owned())?;
+            ensure!(line.trim() == word, "{name} said {line:?}");
+        }
+        Ok(program)
+    }
+
+    /// One that has stored through a mapping what nothing has written back.
+    fn mapping(ground: &Ground, file: &Path) -> Result<Self> {
+        Self::start(ground, "mapped.py", &[file, Path::new(MAPPED_MIB)], Some("dirty"))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn is_alive(&mut self) -> Result<bool> {
+        Ok(self.0.try_wait().context("cannot wait")?.is_none())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself; a case that needs it alive looks.
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+fn check_mapped(ground: &Ground, file: &Path) -> Result<()> {
+    let mut command = Command::new("python3");
+    command.arg(ground.root.join("crates/xtask/cases/mapped_check.py")).arg(file).arg(MAPPED_MIB);
+    process::run(command, &ground.path("run"), PATIENCE)?.expect_success("the mapped file")?;
+    Ok(())
+}
+
+/// Whether a mount of Warren's is on the directory.
+fn is_mounted(directory: &Path) -> Result<bool> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read mounts")?;
+    let at = |line: &str| line.split(' ').nth(1).is_some_and(|at| Path::new(at) == directory);
+    Ok(mounts.lines().any(|line| line.contains("fuse.warren") && at(line)))
+}
+
+/// Refused, with a line that has all of these.
+fn expect_refusal(outcome: &Outcome, code: i32, words: &[&str]) -> Result<()> {
+    ensure!(!outcome.timed_out, "not finished in time");
+    let said = outcome.stderr.trim();
+    ensure!(outcome.code() == code, "exit {} instead of {code}: {said}", outcome.code());
+    ensure!(said.lines().count() == 1 && said.starts_with("warren: "), "said {said:?}");
+    for word in words {
+        ensure!(said.contains(word), "nothing of {word:?} in {said:?}");
+    }
+    Ok(())
+}
+
+/// Cells' processes, custodians and fronts have these in their command lines.
+fn processes(words: &[&str]) -> Vec<Pid> {
+    let has_all = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        words.iter().all(|word| line.contains(word))
+    };
+    let pids = survivors().into_keys().filter(has_all);
+    pids.filter_map(|pid| i32::try_from(pid).ok().and_then(Pid::from_raw)).collect()
+}
+
+fn one_process(words: &[&str]) -> Result<Pid> {
+    match processes(words).as_slice() {
+        [one] => Ok(*one),
+        found => bail!("{} processes are called {words:?}", found.len()),
+    }
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds()? {
+        ensure!(Instant::now() < deadline, "{what}: not within {} s", PATIENCE.as_secs());
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// `stop` names the program that uses a mount and leaves this one and the idle one as they are.
+fn stop_of_busy_mounts(ground: &Ground, cells: u16) -> Result<()> {
+    let name = format!("busy-{cells}");
+    let fleet = Fleet::start(ground, &name, "1G", cells)?;
+    let second = fleet.mounted.with_extension("second");
+    std::fs::create_dir_all(&second).context("cannot make a mount point")?;
+    fleet.warren(&["mount"], &[&fleet.pool, &second])?.expect_success("mount")?;
+    let file = fleet.mounted.join("mapped");
+    let program = Program::mapping(ground, &file)?;
+    let pid = program.pid().to_string();
+    for _ in 0..2 {
+        let refused = fleet.warren(&["stop"], &[&fleet.pool])?;
+        let mounted = fleet.mounted.to_string_lossy();
+        expect_refusal(&refused, IN_USE, &[&mounted, &pid, "python3", "--force"])?;
+        ensure!(is_mounted(&fleet.mounted)? && is_mounted(&second)?, "a mount is gone");
+    }
+    let refused = fleet.warren(&["umount"], &[&fleet.mounted])?;
+    expect_refusal(&refused, 1, &[&pid, "python3", "--lazy"])?;
+    std::fs::write(second.join("new"), "x").context("after a refusal")?;
+    drop(program);
+    // Nothing uses them any more: the stop unmounts both.
+    fleet.stop_mounted()?;
+    let fleet = Fleet::resume(ground, &name, cells)?;
+    check_mapped(ground, &file)?;
+    fleet.stop_and_check()
+}
+
+/// What was stored through mappings of running programs is written back before they are cut off.
+fn forced_stop(ground: &Ground, cells: u16) -> Result<()> {
+    let name = format!("forced-{cells}");
+    let fleet = Fleet::start(ground, &name, "1G", cells)?;
+    let files: Vec<PathBuf> = (0..4).map(|at| fleet.mounted.join(format!("mapped{at}"))).collect();
+    let programs = files.iter().map(|file| Program::mapping(ground, file));
+    let mut programs = programs.collect::<Result<Vec<_>>>()?;
+    let stopped = fleet.warren(&["stop", "--force"], &[&fleet.pool])?.expect_success("stop")?;
+    let first = programs[0].pid().to_string();
+    ensure!(stopped.stderr.contains(&first), "who was cut off is not named: {}", stopped.stderr);
+    fleet.ended()?;
+    for program in &mut programs {
+        ensure!(program.is_alive()?, "a program ended, so nothing was shown");
+    }
+    let fleet = Fleet::resume(ground, &name, cells)?;
+    files.iter().try_for_each(|file| check_mapped(ground, file))?;
+    fleet.stop_and_check()
+}
+
+/// The same for SIGTERM to `serve`, which is not refused.
+fn terminated_fleet(ground: &Ground, cells: u16) -> Result<()> {
+    let name = format!("terminated-{cells}");
+    let fleet = Fleet::start(ground, &name, "1G", cells)?;
+    let files: Vec<PathBuf> = (0..4).map(|at| fleet.mounted.join(format!("mapped{at}"))).collect();
+    let programs = files.iter().map(|file| Program::mapping(ground, file));
+    let mut programs = programs.collect::<Result<Vec<_>>>()?;
+    fleet.signal(Signal::TERM)?;
+    let first = programs[0].pid().to_string();
+    let words = fleet.ended()?;
+    ensure!(words.contains(&first), "who was cut off is not named: {words}");
+    for program in &mut programs {
+        ensure!(program.is_alive()?, "a program ended, so nothing was shown");
+    }
+    let fleet = Fleet::resume(ground, &name, cells)?;
+    files.iter().try_for_each(|file| check_mapped(ground, file))?;
+    fleet.stop_and_check()
+}
+
+/// A mount that was detached while in use loses nothing either.
+fn stop_after_lazy_umount(ground: &Ground, cells: u16) -> Result<()> {
+    let name = format!("detached-{cells}");
+    let fleet = Fleet::start(ground, &name, "1G", cells)?;
+    let file = fleet.mounted.join("mapped");
+    let program = Program::mapping(ground, &file)?;
+    fleet.warren(&["umount", "--lazy"], &[&fleet.mounted])?.expect_success("umount --lazy")?;
+    let refused = fleet.warren(&["stop"], &[&fleet.pool])?;
+    expect_refusal(&refused, IN_USE, &[&program.pid().to_string(), "python3"])?;
+    fleet.warren(&["stop", "--force"], &[&fleet.pool])?.expect_success("stop --force")?;
+    fleet.ended()?;
+    drop(program);
+    let fleet = Fleet::resume(ground, &name, cells)?;
+    check_mapped(ground, &file)?;
+    fleet.stop_and_check()
+}
+
+/// A mount whose process does not answer holds no stop up for long, and a forced one not at all.
+fn stopped_custodian(ground: &Ground, cells: u16) -> Result<()> {
+    for forced in [false, true] {
+        let fleet = Fleet::start(ground, &format!("custodian-{cells}-{forced}"), "1G", cells)?;
+        let file = fleet.mounted.join("mapped");
+        let program = forced.then(|| Program::mapping(ground, &file)).transpose()?;
+        let custodian = one_process(&["warren __mount"])?;
+        kill_process(custodian, Signal::STOP).context("cannot stop a process")?;
+        let begun = Instant::now();
+        if forced {
+            let stopped = fleet.warren(&["stop", "--force"], &[&fleet.pool])?;
+            stopped.expect_success("stop --force")?;
+        } else {
+            let refused = fleet.warren(&["stop"], &[&fleet.pool])?;
+            let pid = custodian.as_raw_nonzero().to_string();
+            expect_refusal(&refused, IN_USE, &[&fleet.mounted.to_string_lossy(), &pid])?;
+        }
+        let took = begun.elapsed();
+        kill_process(custodian, Signal::CONT).context("cannot let a process go on")?;
+        ensure!(took < PATIENCE, "the stop took {} s", took.as_secs());
+        if forced {
+            // It was not there to cut its user off: what it leaves is dead, and nothing is written below.
+            wait_until("the custodian ends", || Ok(processes(&["warren __mount"]).is_empty()))?;
+            drop(program);
+            fleet.umount()?;
+            fleet.ended()?;
+        } else {
+            fleet.stop_mounted()?;
+        }
+    }
+    Ok(())
+}
+
+/// A fleet that dies leaves a dead mount: programs get errors, and nothing is written into the directory below.
+fn dead_mount(ground: &Ground, cells: u16) -> Result<()> {
+    let name = format!("dead-{cells}");
+    let mut fleet = Fleet::start(ground, &name, "1G", cells)?;
+    let log = ground.path(&format!("{name}.written"));
+    let program = Program::start(ground, "by_path.py", &[&fleet.mounted, &log], None)?;
+    let written = |log: &Path| std::fs::read_to_string(log).unwrap_or_default();
+    wait_until("files are written", || Ok(written(&log).lines().count() > 20))?;
+    fleet.kill_keeper()?;
+    await_no_survivors()?;
+    let has_failed = || Ok(written(&log).contains(&format!("error {}", libc_enotconn())));
+    wait_until("the program sees a dead mount", has_failed)?;
+    // Time in which it would write below.
+    std::thread::sleep(Duration::from_millis(300));
+    ensure!(is_mounted(&fleet.mounted)?, "the mount of a dead fleet is gone");
+    let again = fleet.warren(&["mount"], &[&fleet.pool, &fleet.mounted])?;
+    expect_refusal(&again, 1, &["dead", "warren umount"])?;
+    drop(program);
+    fleet.umount()?;
+    let below = std::fs::read_dir(&fleet.mounted).context("the directory below")?.count();
+    ensure!(below == 0, "{below} files were written into the directory below");
+    let fleet = Fleet::resume(ground, &name, cells)?;
+    check_by_path(&fleet.mounted, &log)?;
+    fleet.stop_and_check()
+}
+
+/// Every file whose calls had returned is there and whole.
+fn check_by_path(directory: &Path, log: &Path) -> Result<()> {
+    let log = std::fs::read_to_string(log).context("no log")?;
+    let written: BTreeSet<&str> = log.lines().filter(|line| line.starts_with("by-path")).collect();
+    ensure!(!written.is_empty(), "nothing was written");
+    for name in written {
+        let content =
+            std::fs::read_to_string(directory.join(name)).with_context(|| name.to_owned())?;
+        ensure!(name == format!("by-path-{content}"), "{name} has {content:?}");
+    }
+    Ok(())
+}
+
+/// ENOTCONN of Linux on every architecture that matters here.
+fn libc_enotconn() -> i32 {
+    rustix::io::Errno::NOTCONN.raw_os_error()
+}
+
+/// So does a custodian that dies.
+fn killed_custodian(ground: &Ground, cells: u16) -> Result<()> {
+    let name = format!("uncared-{cells}");
+    let fleet = Fleet::start(ground, &name, "1G", cells)?;
+    let log = ground.path(&format!("{name}.written"));
+    let program = Program::start(ground, "by_path.py", &[&fleet.mounted, &log], None)?;
+    let written = |log: &Path| std::fs::read_to_string(log).unwrap_or_default();
+    wait_until("files are written", || Ok(written(&log).lines().count() > 20))?;
+    kill_process(one_process(&["warren __mount"])?, Signal::KILL).context("cannot kill")?;
+    let has_failed = || Ok(written(&log).contains(&format!("error {}", libc_enotconn())));
+    wait_until("the program sees a dead mount", has_failed)?;
+    wait_until("the front ends", || Ok(processes(&["warren front"]).is_empty()))?;
+    drop(program);
+    fleet.umount()?;
+    let below = std::fs::read_dir(&fleet.mounted).context("the directory below")?.count();
+    ensure!(below == 0, "{below} files were written into the directory below");
+    fleet.warren(&["mount"], &[&fleet.pool, &fleet.mounted])?.expect_success("mount")?;
+    check_by_path(&fleet.mounted, &log)?;
+    fleet.stop_and_check()
+}
+
+/// One directory has one mount, by whatever path it is named.
+fn mounted_twice(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("twice-{cells}"), "1G", cells)?;
+    let link = fleet.mounted.with_extension("link");
+    symlink(&fleet.mounted, &link).context("cannot make a link")?;
+    let dotted = fleet.mounted.join("../").join(fleet.mounted.file_name().context("a name")?);
+    let remedy = ["already", "warren umount"];
+    for path in [&fleet.mounted, &link, &dotted] {
+        expect_refusal(&fleet.warren(&["mount"], &[&fleet.pool, path])?, 1, &remedy)?;
+    }
+    fleet.umount()?;
+    let bound = fleet.mounted.with_extension("bound");
+    std::fs::create_dir_all(&bound).context("cannot make a directory")?;
+    let (from, to) = (fleet.mounted.to_string_lossy(), bound.to_string_lossy());
+    process::quietly("mount", &["--bind", &from, &to])?;
+    fleet.warren(&["mount"], &[&fleet.pool, &fleet.mounted])?.expect_success("mount")?;
+    let refused = fleet.warren(&["mount"], &[&fleet.pool, &bound])?;
+    process::quietly("umount", &["--lazy", &to])?;
+    expect_refusal(&refused, 1, &remedy)?;
+    fleet.umount()?;
+    // Of many at the same time one wins.
+    let mounting: Vec<Child> = (0..6)
+        .map(|_| {
+            let mut command = Command::new(&ground.warren);
+            command.arg("mount").arg(&fleet.pool).arg(&fleet.mounted).stderr(Stdio::null()).spawn()
+        })
+        .collect::<Result<_, _>>()
+        .context("cannot mount")?;
+    let mut won = 0;
+    for mut child in mounting {
+        let (status, late) = process::wait(&mut child, PATIENCE)?;
+        ensure!(!late, "a mount hangs");
+        won += usize::from(status.success());
+    }
+    ensure!(won == 1, "{won} of 6 mounted on one directory");
+    fleet.stop_and_check()
+}
+
+/// A custodian that cannot start the next front for want of resources tries again, and calls wait.
+fn front_that_cannot_start(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("forkless-{cells}"), "1G", cells)?;
+    std::fs::write(fleet.mounted.join("before"), "kept").context("cannot write")?;
+    let custodian = one_process(&["warren __mount"])?;
+    let front = one_process(&["warren front"])?;
+    let limit = |open: &str| {
+        let pid = custodian.as_raw_nonzero().to_string();
+        process::quietly("prlimit", &["--pid", &pid, &format!("--nofile={open}")])
+    };
+    limit("3:")?;
+    kill_process(front, Signal::KILL).context("cannot kill")?;
+    let mut reader = Command::new("cat")
+        .arg(fleet.mounted.join("before"))
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .context("cannot start a reader")?;
+    std::thread::sleep(Duration::from_secs(2));
+    let waits = reader.try_wait().context("cannot wait")?.is_none();
+    limit("1024:")?;
+    let (status, late) = process::wait(&mut reader, PATIENCE)?;
+    ensure!(waits, "the read did not wait for a front: {status}");
+    ensure!(!late && status.success(), "the read ended with {status}");
+    let kept = std::fs::read_to_string(fleet.mounted.join("before")).context("afterwards")?;
+    ensure!(kept == "kept", "found {kept:?}");
+    fleet.stop_and_check()
+}
+
+/// `kill -9` of `warren run` ends its command with all that this has started, and leaves nothing behind.
+fn killed_run(ground: &Ground, cells: u16) -> Result<()> {
+    let pool = ground.path(&format!("killed-run-{cells}")).to_string_lossy().into_owned();
+    warren(ground, &["mkfs", "--size", "1G", &pool])?.expect_success("mkfs")?;
+    let log = ground.path(&format!("killed-run-{cells}.written"));
+    let own = ground.path(&format!("killed-run-{cells}.mounted"));
+    std::fs::create_dir_all(&own).context("cannot make a directory")?;
+    for (round, chosen) in [None, Some(&own)].into_iter().enumerate() {
+        let mark = format!("killed-run-mark-{cells}-{round}");
+        // A child in the mount, one that has left it, and one that has left the session as well.
+        let script = "python3 \"$0\" \"$WARREN_ROOT\" \"$1\" \"$2\" &
+            (cd / && exec setsid python3 \"$0\" \"$WARREN_ROOT/far\" \"$1.far\" \"$2\") & wait";
+        let mut command = Command::new(&ground.warren);
+        command.args(["run", "--pool", &pool, "--cells", &cells.to_string()]);
+        if let Some(chosen) = chosen {
+            command.arg("--mount").arg(chosen);
+        }
+        command.args([
+            "--",
+            "bash",
+            "-c",
+            &format!("mkdir -p far; rm -rf by-path-* far/*; {script}"),
+        ]);
+        command.arg(ground.root.join("crates/xtask/cases/by_path.py")).arg(&log).arg(&mark);
+        let place = ground.path("run");
+        let quiet = File::create(place.join("killed-run")).context("cannot make a file")?;
+        command.env("XDG_RUNTIME_DIR", &place).stdin(Stdio::null()).stdout(Stdio::null());
+        let _absent = std::fs::remove_file(&log);
+        let mut running = command.stderr(quiet).process_group(0).spawn().context("cannot run")?;
+        let lines = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
+        wait_until("files are written", || Ok(lines() > 50))?;
+        // Once the one process, once all that are in its group.
+        let group = if round == 0 { "" } else { "-" };
+        process::quietly("kill", &["-KILL", "--", &format!("{group}{}", running.id())])?;
+        running.wait().context("cannot wait")?;
+        wait_until("its processes end", || Ok(survivors().is_empty() && !is_running(&mark)?))?;
+        nothing_left()?;
+        let runs = std::fs::read_dir(&place).context("cannot list")?.flatten();
+        let left = runs.filter(|it| it.file_name().to_string_lossy().starts_with("warren-run"));
+        ensure!(left.count() == 0, "a directory is left");
+        let below = std::fs::read_dir(&own).context("cannot list")?.count();
+        ensure!(below == 0, "{below} files were written into the directory below");
+        let fleet = Fleet::resume(ground, &format!("killed-run-{cells}"), cells)?;
+        let checked = check_by_path(&fleet.mounted, &log);
+        fleet.stop_and_check()?;
+        checked?;
+    }
+    Ok(())
+}
+
+/// Whether some process has this in its command line.
+fn is_running(mark: &str) -> Result<bool> {
+    for entry in std::fs::read_dir("/proc").context("cannot list processes")? {
+        let line = std::fs::read(entry.context("cannot list processes")?.path().join("cmdline"));
+        if line.is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Asynchronous direct writes beside buffered readers: what was acknowledged stays, under later mapped stores too.
+fn direct_writes(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("direct-{cells}"), "1G", cells)?;
+    let program = ground.path("direct");
+    let source = ground.root.join("crates/xtask/cases/direct.c");
+    let (source, to) = (source.to_string_lossy(), program.to_string_lossy());
+    process::quietly("cc", &["-O1", "-Wall", "-Werror", "-pthread", "-o", &to, &source])?;
+    let seconds = if ground.options.full { "60" } else { "6" };
+    let mut command = Command::new(&program);
+    command.arg(fleet.mounted.join("direct")).arg(seconds);
+    let outcome = process::run(command, &ground.path("run"), 2 * PATIENCE)?;
+    let said = outcome.stdout.clone();
+    outcome.expect_success(&said)?;
+    println!("{}", said.trim());
+    fleet.stop_and_check()
+}
