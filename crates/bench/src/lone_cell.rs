@@ -271,9 +271,15 @@ mod tests {
         };
         let (handle, position) = (opened.handle, Position::At(0));
         lone.payload()[..5].copy_from_slice(b"hello");
-        let write = Request::Write { handle, position, kill_privileges: false };
+        let write = Request::Write {
+            handle,
+            position,
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        };
         assert_eq!(lone.call(write, 5), Ok(Reply::Written { len: 5, size: 5 }));
-        let read = Request::Read { handle, position, len: 100 };
+        let read = Request::Read { handle, position, len: 100, direct: false };
         assert_eq!(lone.call(read, 0), Ok(Reply::Read { len: 5 }));
         assert_eq!(&lone.answered_payload()[..5], b"hello");
         assert_eq!(

@@ -239,7 +239,13 @@ impl Filler {
                     self.create(&format!("file-{files}"), NewInode::regular(0o600))?;
                 let handle = handle.ok_or(Errno::EPROTO).map_err(failed("create"))?;
                 let position = Position::At(0);
-                let write = Request::Write { handle, position, kill_privileges: false };
+                let write = Request::Write {
+                    handle,
+                    position,
+                    kill_privileges: false,
+                    write_back: false,
+                    direct: false,
+                };
                 self.slot.call(IDENTITY, &write, FILE_BYTES).map_err(failed("write"))?;
                 if in_turn + 1 == FILES_A_SYNC {
                     let fsync = Request::Fsync { ino, data_only: false };

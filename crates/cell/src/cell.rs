@@ -120,7 +120,7 @@ pub(crate) struct Client {
     acknowledged_leases: bool,
     slots: u16,
     /// The slot (and sequence number) that waits for recalls, on each lane.
-    listening: [Option<(SlotRef, u32)>; 2],
+    listening: [Option<(SlotRef, u32)>; Lane::ALL.len()],
     /// It was expelled, but transactions of its are not over.
     leaving: bool,
 }
@@ -145,6 +145,8 @@ pub struct Cell {
     pub(crate) opens: Opens,
     pub(crate) file_locks: FileLocks<TaskId>,
     pub(crate) clients: BTreeMap<ClientId, Client>,
+    /// How many of them have their copies in a kernel.
+    pub(crate) fronts: usize,
     pub(crate) tasks: Tasks,
     pub(crate) participants: BTreeMap<TxnId, Participant>,
     pub(crate) live_txns: BTreeSet<TxnId>,
@@ -200,6 +202,7 @@ impl Cell {
             opens: Opens::new(config.epoch),
             file_locks: FileLocks::new(),
             clients: BTreeMap::new(),
+            fronts: 0,
             tasks: Tasks::default(),
             participants: BTreeMap::new(),
             live_txns: BTreeSet::new(),
@@ -390,9 +393,10 @@ impl Cell {
                     self.leases.inherit(client);
                 }
                 let credentials = Arc::new(credentials);
-                let (listening, leaving) = ([None; 2], false);
+                let (listening, leaving) = ([None; Lane::ALL.len()], false);
                 let admitted =
                     Client { credentials, acknowledged_leases, slots, listening, leaving };
+                self.fronts += usize::from(acknowledged_leases);
                 self.clients.insert(client, admitted);
                 out.effects.push(Effect::Report(Report::Admitted { client }));
             }
@@ -725,7 +729,8 @@ impl Cell {
     /// finished. Nobody waits for its copies.
     pub(crate) fn expel<M: Memory>(&mut self, client: ClientId, out: &mut Out<'_, M>) {
         let Some(known) = self.clients.get_mut(&client) else { return };
-        (known.leaving, known.listening) = (true, [None; 2]);
+        self.fronts -= usize::from(known.acknowledged_leases && !known.leaving);
+        (known.leaving, known.listening) = (true, [None; Lane::ALL.len()]);
         for id in self.tasks.of_client(client) {
             self.file_locks.cancel(id);
             if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())

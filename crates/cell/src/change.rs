@@ -11,7 +11,7 @@ use crate::cell::{Cell, Out};
 use crate::event::Memory;
 use crate::plant::Plant;
 use crate::shard;
-use crate::task::{Stop, Task, TaskId, Wait, Work};
+use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
 
 /// Tree nodes that one change may make dirty: the way to two leaves, and their splits.
 const NODES_PER_CHANGE: u64 = 12;
@@ -310,6 +310,23 @@ impl Cell {
             self.send_recalls(out);
         }
         free
+    }
+
+    /// Recalls the pages that a predecessor may have granted to the fronts that `from` names. Waits until they are gone.
+    pub(crate) fn recall_inherited_pages<M: Memory>(
+        &mut self,
+        ino: Ino,
+        from: impl Fn(ClientId) -> bool,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        if self.leases.recall_inherited(&LeaseKey::Pages(ino), from) {
+            return Ok(());
+        }
+        self.send_recalls(out);
+        if self.leases.await_pages(ino, None) {
+            self.tasks.wake_all(WaitKey::Recall);
+        }
+        Err(Stop::Wait(Wait::Recall))
     }
 
     pub(crate) fn start(&mut self, task: Task) -> TaskId {

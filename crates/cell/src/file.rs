@@ -11,6 +11,7 @@ use crate::cell::{Cell, Out};
 use crate::event::{FrameNo, Memory, SlotRef};
 use crate::oplog::After;
 use crate::permission;
+use crate::plant::Plant;
 use crate::shard::{PER_PAGE, Placed};
 use crate::task::{Stop, Task, Wait, WaitKey};
 
@@ -22,6 +23,16 @@ const READ_AHEAD: u64 = 64;
 const INLINE_PAGES: usize = 8;
 /// A day, in nanoseconds: how old an access time may get (relatime).
 const DAY: i64 = 86_400_000_000_000;
+
+/// How a request writes, beside what and where.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteMode {
+    pub(crate) kill_privileges: bool,
+    /// A kernel writes mapped pages back.
+    pub(crate) write_back: bool,
+    /// A kernel writes past its pages.
+    pub(crate) direct: bool,
+}
 
 /// How a write changes one page.
 struct PageWrite {
@@ -51,7 +62,7 @@ impl Cell {
         to: SlotRef,
         handle: Handle,
         position: Position,
-        len: u32,
+        (len, direct): (u32, bool),
         out: &mut Out<'_, M>,
     ) -> Result<u32, Stop> {
         let file = self.opens.get(handle, to.client)?;
@@ -77,7 +88,7 @@ impl Cell {
             self.read_ahead(handle, offset, len, size, out);
             self.touch_atime(ino, out);
         }
-        if self.acknowledges(to.client) {
+        if !direct && self.acknowledges(to.client) {
             self.leases.hold_again(LeaseKey::Pages(ino), to.client);
         }
         let file = self.opens.get_mut(handle).expect("just there");
@@ -207,7 +218,7 @@ impl Cell {
         (from, len): (SlotRef, usize),
         handle: Handle,
         position: Position,
-        kill_privileges: bool,
+        WriteMode { kill_privileges, write_back, direct }: WriteMode,
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<(u32, u64), Stop> {
@@ -227,13 +238,14 @@ impl Cell {
             Position::End => size,
         };
         let end = offset.checked_add(len as u64).filter(|end| *end <= FILE_SIZE_MAX);
-        let end = end.ok_or(Errno::EFBIG)?;
-        // A front that is being recalled may hold its pages locked until this write is answered: it does
-        // not wait for the other, or both would wait for ever.
-        let pages = LeaseKey::Pages(ino);
-        let alone = self.recall_pages(&pages, Some(from.client), out);
-        if !alone && !self.leases.is_recalled_from(&pages, from.client) {
-            return Err(Stop::Wait(Wait::Recall));
+        let mut end = end.ok_or(Errno::EFBIG)?;
+        self.recall_pages(ino, (!direct).then_some(from.client), write_back, out)?;
+        if write_back {
+            // What another front has cut off meanwhile stays cut off.
+            end = end.min(size);
+            if end <= offset {
+                return Ok((len as u32, size));
+            }
         }
         let plan = self.plan_write(ino, offset, end, task)?;
         let new_blocks = self.copy_in(from, ino, (offset, end), plan, out);
@@ -249,8 +261,12 @@ impl Cell {
         if position != Position::At(offset) {
             self.move_to(handle, end);
         }
-        if self.acknowledges(from.client) {
+        if !direct && self.acknowledges(from.client) {
             self.leases.hold_again(LeaseKey::Pages(ino), from.client);
+            if !write_back && self.fronts > 1 {
+                // A page that was recalled and read again since the kernel copied this write into it lacks the write.
+                self.recall(&LeaseKey::Pages(ino), None, out);
+            }
         }
         Ok((len as u32, size))
     }
@@ -261,18 +277,28 @@ impl Cell {
         self.opens.get_mut(handle).expect("the caller has looked").offset = offset;
     }
 
-    /// Recalls pages. Who writes those of a file that are being recalled now does not wait any more.
+    /// Waits until nobody but `except`, which changes the file, has pages of it. `may_overtake`: its kernel may be
+    /// unable to drop its own before this is done, and so it waits only while nobody waits for that.
     fn recall_pages<M: Memory>(
         &mut self,
-        pages: &LeaseKey,
+        ino: Ino,
         except: Option<ClientId>,
+        may_overtake: bool,
         out: &mut Out<'_, M>,
-    ) -> bool {
-        let free = self.recall(pages, except, out);
-        if self.leases.take_new_pages() {
+    ) -> Result<(), Stop> {
+        if self.recall(&LeaseKey::Pages(ino), except, out) {
+            return Ok(());
+        }
+        if let Some(client) = except.filter(|_| may_overtake)
+            && self.leases.overtakes(ino, client)
+        {
+            return Ok(());
+        }
+        if self.leases.await_pages(ino, except) {
+            // Some may go on because pages of their own client's are waited for now.
             self.tasks.wake_all(WaitKey::Recall);
         }
-        free
+        Err(Stop::Wait(Wait::Recall))
     }
 
     /// Brings what a write needs: old pages that it covers in part, frames, blocks.
@@ -398,11 +424,12 @@ impl Cell {
     }
 
     /// Brings what truncation needs: the page that the new end cuts, and a frame if it is being
-    /// written.
+    /// written. `may_overtake`: as a kernel does it, which writes no mapped page back until it is answered.
     pub(crate) fn ready_to_truncate<M: Memory>(
         &mut self,
         ino: Ino,
         size: u64,
+        may_overtake: bool,
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<(), Stop> {
@@ -413,8 +440,9 @@ impl Cell {
         if size >= old {
             return Ok(());
         }
-        if !self.recall_pages(&LeaseKey::Pages(ino), task.client(), out) {
-            return Err(Stop::Wait(Wait::Recall));
+        let client = task.client().expect("a request");
+        if self.plant != Some(Plant::TruncateUnrecalled) {
+            self.recall_pages(ino, Some(client), may_overtake, out)?;
         }
         if !size.is_multiple_of(PAGE) {
             self.bring_cut_page((ino, size / PAGE))?;

@@ -5,10 +5,17 @@
 //! a FUSE front): it is *recalled*, and whoever wants to change the object waits until the holder has
 //! acknowledged.
 //!
-//! Recalls go to their holder on two lanes. Dropping pages waits until the holder's own reads and writes
-//! of them are answered, and these may wait for what is recalled on the other lane: names and
-//! attributes are never behind pages. A write does not wait for others' pages while its own client's
-//! are being recalled.
+//! A write is answered when no other client has a page of the file any more, and a kernel drops a page only
+//! when the request that has it locked is answered. So that no two wait for each other (decision 17):
+//!
+//! * Reads never wait for a recall.
+//! * Where there are two fronts, files that are opened for writing are written past the kernels' caches, which
+//!   locks no page. Only files that were opened before the second front came are written through one; that front
+//!   waits for pages of others, and theirs wait for no write.
+//! * Recalls go to their holder on two lanes: names and attributes are never behind pages.
+//! * Write-backs of mapped pages, and truncations, which hold up write-backs, do not wait for others' pages while
+//!   a task waits for their own client's. What they overtook is waited for by the next `fsync`, and by whoever
+//!   gets a lock.
 //!
 //! A cell's successor does not know what acknowledged leases there are. It takes each client that can
 //! have any for a holder of everything, until that has acknowledged a recall of the object, and so needs
@@ -53,6 +60,8 @@ struct Recalls {
     queued: BTreeSet<LeaseKey>,
     /// Sent with this number, not yet acknowledged.
     sent: Option<(u64, BTreeSet<LeaseKey>)>,
+    /// The files of whose pages a task waits for the recall.
+    awaited: BTreeSet<Ino>,
     next: u64,
 }
 
@@ -69,7 +78,7 @@ impl Recalls {
 /// The lanes to one holder.
 #[derive(Debug, Default)]
 struct Lanes {
-    lanes: [Recalls; 2],
+    lanes: [Recalls; Lane::ALL.len()],
     /// It has listened for pages; one that never does is told of them on the other lane.
     has_pages: bool,
 }
@@ -125,10 +134,10 @@ pub(crate) struct Leases {
     acknowledged: HashMap<LeaseKey, Vec<ClientId>, FixedState>,
     inherited: BTreeMap<ClientId, Inherited>,
     recalls: BTreeMap<ClientId, Lanes>,
+    /// Who changed a file while others still had pages of it, and which of these have them still.
+    overtaken: BTreeMap<(Ino, ClientId), BTreeSet<ClientId>>,
     /// Numbers of recalls are greater.
     number_base: u64,
-    /// Pages are being recalled that were not when this was last asked.
-    new_pages: bool,
     next_stamp: u64,
     plant: Option<Plant>,
 }
@@ -154,8 +163,8 @@ impl Leases {
             acknowledged: HashMap::with_hasher(FixedState::seeded(seed)),
             inherited: BTreeMap::new(),
             recalls: BTreeMap::new(),
+            overtaken: BTreeMap::new(),
             number_base: u64::from(epoch.0) << 32,
-            new_pages: false,
             next_stamp: (u64::from(epoch.0) << 40) + 1,
             plant,
         }
@@ -236,9 +245,9 @@ impl Leases {
     /// recall there has to be another.
     pub(crate) fn hold_again(&mut self, key: LeaseKey, client: ClientId) {
         if let Some(lanes) = self.recalls.get_mut(&client)
-            && lanes.lanes.iter().any(|recalls| recalls.is_sent(&key))
+            && let Some(recalls) = lanes.lanes.iter_mut().find(|recalls| recalls.is_sent(&key))
         {
-            lanes.of_key(&key).queued.insert(key.clone());
+            recalls.queued.insert(key.clone());
         }
         let holders = self.acknowledged.entry(key).or_default();
         if !holders.contains(&client) {
@@ -246,13 +255,44 @@ impl Leases {
         }
     }
 
-    /// Whether `client` is being told to drop what `key` guards. Of pages it may be unable to until its
-    /// own writes of them are answered.
+    /// Whether `client` is being told to drop what `key` guards.
     pub(crate) fn is_recalled_from(&self, key: &LeaseKey, client: ClientId) -> bool {
-        if self.plant == Some(Plant::WaitForOwnRecall) {
+        self.recalls.get(&client).is_some_and(|lanes| lanes.names(key))
+    }
+
+    /// Whether a write-back or truncation of `client` goes on though others have pages of the file: its own are
+    /// being recalled, a task waits for that or for what comes behind it on the lane, and its kernel cannot drop them
+    /// before this is answered.
+    pub(crate) fn overtakes(&mut self, ino: Ino, client: ClientId) -> bool {
+        let key = LeaseKey::Pages(ino);
+        let own = self.recalls.get(&client).into_iter().flat_map(|lanes| &lanes.lanes);
+        let mut naming = own.filter(|recalls| recalls.names(&key));
+        let is_awaited = naming.any(|recalls| !recalls.awaited.is_empty());
+        if !is_awaited || self.plant == Some(Plant::WaitForOwnRecall) {
             return false;
         }
-        self.recalls.get(&client).is_some_and(|lanes| lanes.names(key))
+        let others = self.recalls.iter().filter(|(of, lanes)| **of != client && lanes.names(&key));
+        let others: Vec<_> = others.map(|(of, _)| *of).collect();
+        self.overtaken.entry((ino, client)).or_default().extend(others);
+        true
+    }
+
+    /// Whether others may still have pages from before a change of `client`'s that was answered.
+    pub(crate) fn has_overtaken(&self, ino: Ino, client: ClientId) -> bool {
+        self.overtaken.contains_key(&(ino, client))
+    }
+
+    /// `client` has dropped its pages, of `ino` or of all files.
+    fn settle(&mut self, ino: Option<Ino>, client: ClientId) {
+        if self.overtaken.is_empty() {
+            return;
+        }
+        self.overtaken.retain(|(of, _), others| {
+            if ino.is_none_or(|ino| ino == *of) {
+                others.remove(&client);
+            }
+            !others.is_empty()
+        });
     }
 
     fn is_recalling(&self, key: &LeaseKey) -> bool {
@@ -290,16 +330,43 @@ impl Leases {
             let lanes = self.recalls.entry(*holder).or_default();
             if !lanes.names(key) {
                 lanes.of_key(key).queued.insert(key.clone());
-                self.new_pages |= matches!(key, LeaseKey::Pages(_));
             }
         }
         free || self.plant == Some(Plant::SkipRecall)
     }
 
-    /// Whether pages are being recalled that were not when this was last asked: a write of who holds
-    /// them waits for others' no longer.
-    pub(crate) fn take_new_pages(&mut self) -> bool {
-        std::mem::take(&mut self.new_pages)
+    /// Recalls from the fronts that `from` names what a predecessor may have granted them: it may have let a change
+    /// overtake the recall, and the recall may not have reached them. Returns whether there is nothing of it.
+    pub(crate) fn recall_inherited(
+        &mut self,
+        key: &LeaseKey,
+        from: impl Fn(ClientId) -> bool,
+    ) -> bool {
+        let mut free = true;
+        for (client, inherited) in &self.inherited {
+            if !from(*client) || !inherited.names(key) {
+                continue;
+            }
+            free = false;
+            let lanes = self.recalls.entry(*client).or_default();
+            if !lanes.names(key) {
+                lanes.of_key(key).queued.insert(key.clone());
+            }
+        }
+        free
+    }
+
+    /// A task waits until all but `except` have dropped the pages of a file that are being recalled. Returns
+    /// whether none has waited for some of that yet: then others may overtake.
+    pub(crate) fn await_pages(&mut self, ino: Ino, except: Option<ClientId>) -> bool {
+        let key = LeaseKey::Pages(ino);
+        let mut is_new = false;
+        for (_, lanes) in self.recalls.iter_mut().filter(|(client, _)| Some(**client) != except) {
+            for recalls in lanes.lanes.iter_mut().filter(|recalls| recalls.names(&key)) {
+                is_new |= recalls.awaited.insert(ino);
+            }
+        }
+        is_new
     }
 
     /// `client` listens on `lane`, and has dropped what recall `number` on it named. Returns whether that
@@ -308,8 +375,11 @@ impl Leases {
         let lanes = self.recalls.entry(client).or_default();
         if lane == Lane::Pages && !std::mem::replace(&mut lanes.has_pages, true) {
             let of_pages = |key: &LeaseKey| matches!(key, LeaseKey::Pages(_));
-            let moved = lanes.get(Lane::Other).queued.extract_if(.., of_pages).collect();
-            lanes.get(Lane::Pages).queued = moved;
+            let other = lanes.get(Lane::Other);
+            let moved = other.queued.extract_if(.., of_pages).collect();
+            let awaited = std::mem::take(&mut other.awaited);
+            let pages = lanes.get(Lane::Pages);
+            (pages.queued, pages.awaited) = (moved, awaited);
         }
         let recalls = lanes.get(lane);
         let Some((_, keys)) = recalls.sent.take_if(|(sent, _)| *sent == number) else {
@@ -318,6 +388,10 @@ impl Leases {
         let dropped: Vec<_> = keys.into_iter().filter(|key| !lanes.names(key)).collect();
         for key in dropped {
             self.drop_holder(&key, client);
+            if let LeaseKey::Pages(ino) = key {
+                self.settle(Some(ino), client);
+                self.recalls.entry(client).or_default().get(lane).awaited.remove(&ino);
+            }
             if let Some(inherited) = self.inherited.get_mut(&client) {
                 inherited.drop_key(key);
             }
@@ -358,6 +432,8 @@ impl Leases {
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.inherited.remove(&client);
         self.recalls.remove(&client);
+        self.overtaken.retain(|(_, of), _| *of != client);
+        self.settle(None, client);
         self.words.retain(|_, holders| {
             holders.retain(|holder| holder.client != client);
             !holders.is_empty()
@@ -475,15 +551,47 @@ mod tests {
         let mut leases = Leases::new(Epoch(1), 7, None);
         let pages = LeaseKey::Pages(Ino::ROOT);
         assert!(leases.hold(KEY, A) && leases.hold(pages.clone(), A));
-        assert!(!leases.recall(&pages, None) && leases.take_new_pages());
+        assert!(!leases.recall(&pages, None));
         assert!(!leases.listens(A, Lane::Pages, 0), "it had listened on the other lane only");
         let (number, keys) = leases.take_recall(A, Lane::Pages).unwrap();
         assert_eq!(keys, std::slice::from_ref(&pages));
-        assert!(!leases.recall(&KEY, None) && !leases.take_new_pages());
+        assert!(!leases.recall(&KEY, None));
         let (other, keys) = leases.take_recall(A, Lane::Other).unwrap();
         assert_eq!(keys, [KEY]);
         assert!(leases.listens(A, Lane::Other, other) && leases.recall(&KEY, None));
         assert!(!leases.recall(&pages, None), "the pages are not dropped yet");
         assert!(leases.listens(A, Lane::Pages, number) && leases.recall(&pages, None));
+    }
+
+    #[test]
+    fn what_was_overtaken_is_settled_by_the_last_acknowledgement() {
+        let mut leases = Leases::new(Epoch(1), 7, None);
+        let (ino, pages) = (Ino::ROOT, LeaseKey::Pages(Ino::ROOT));
+        assert!(leases.hold(pages.clone(), A) && leases.hold(pages.clone(), B));
+        assert!(!leases.overtakes(ino, A), "its own are not recalled");
+        assert!(!leases.recall(&pages, Some(B)) && !leases.recall(&pages, Some(A)));
+        assert!(!leases.overtakes(ino, A), "nobody waits for them");
+        assert!(leases.await_pages(ino, Some(B)) && !leases.await_pages(ino, Some(B)));
+        assert!(leases.overtakes(ino, A) && leases.has_overtaken(ino, A));
+        leases.listens(B, Lane::Pages, 0);
+        let (number, _) = leases.take_recall(B, Lane::Pages).unwrap();
+        leases.hold_again(pages.clone(), B);
+        leases.listens(B, Lane::Pages, number);
+        assert!(leases.has_overtaken(ino, A), "it has read during the recall");
+        let (number, _) = leases.take_recall(B, Lane::Pages).unwrap();
+        leases.listens(B, Lane::Pages, number);
+        assert!(!leases.has_overtaken(ino, A));
+    }
+
+    #[test]
+    fn what_a_predecessor_let_overtake_is_recalled_by_a_lock() {
+        let mut leases = Leases::new(Epoch(2), 7, None);
+        let pages = LeaseKey::Pages(Ino::ROOT);
+        leases.inherit(A);
+        assert!(leases.recall_inherited(&pages, |client| client == B));
+        assert!(!leases.recall_inherited(&pages, |client| client == A));
+        let (number, _) = leases.take_recall(A, Lane::Pages).unwrap();
+        leases.listens(A, Lane::Pages, number);
+        assert!(leases.recall_inherited(&pages, |client| client == A));
     }
 }

@@ -12,6 +12,7 @@ use crate::cell::{Cell, Out};
 use crate::event::Memory;
 use crate::op::{self, Plan, PlannedReply};
 use crate::permission;
+use crate::plant::Plant;
 use crate::task::{Stop, Task, TaskId, Wait, Work};
 use crate::view::View;
 
@@ -229,13 +230,18 @@ impl Cell {
                 self.step(Step::SetAttr { ino, attributes }, out);
             }
         }
+        // Beside another front no write may lock pages, nor leave some that were read while it was under way.
+        let direct = access.contains(AccessMode::WRITE)
+            && self.acknowledges(client)
+            && self.plant != Some(Plant::CacheTwoWriters)
+            && self.fronts > 1;
         let uid = who.uid;
         let handle = self.opens.open(ino, (client, uid), access);
         self.log.note(&Step::Opened { handle, client, access, offset: 0, uid });
         let shard = &self.shards[&ino.shard()];
         let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
         let keep_pages =
-            self.acknowledges(client) && self.leases.hold(LeaseKey::Pages(ino), client);
-        Opened { handle, attr: value.attr, keep_pages }
+            !direct && self.acknowledges(client) && self.leases.hold(LeaseKey::Pages(ino), client);
+        Opened { handle, attr: value.attr, keep_pages, direct }
     }
 }

@@ -19,8 +19,14 @@ pub enum Plant {
     SkipRecall,
     /// What is being recalled from somebody is granted again meanwhile.
     GrantDuringRecall,
-    /// A front's own write waits for others' pages although its own are being recalled.
+    /// A front's write-back or truncation waits for others' pages although a task waits for its own.
     WaitForOwnRecall,
+    /// Fronts write through their kernels' caches, however many there are.
+    CacheTwoWriters,
+    /// A truncation does not recall pages.
+    TruncateUnrecalled,
+    /// Whoever gets a lock may have pages still that are being recalled.
+    LockBeforeRecall,
     /// An expelled client's locks stay.
     KeepLocks,
     /// Who waits for a checkpoint that fails is told that it is done.

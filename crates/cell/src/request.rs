@@ -15,11 +15,12 @@ use warren_proto::{
 
 use crate::cell::{Cell, Out};
 use crate::event::{Memory, SlotRef};
+use crate::file::WriteMode;
 use crate::filelock::LockOutcome;
 use crate::lease::Lane;
 use crate::permission::{self, READ, STICKY, WRITE};
 use crate::plant::Plant;
-use crate::task::{Stop, Task, TaskId, Wait, Work};
+use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
 
 /// Nodes that a change of one inode may make dirty, with a reserve for what frees space.
 const ROOM: u64 = 32;
@@ -117,14 +118,15 @@ impl Cell {
             Request::ReadLink { ino } => self.read_link(ino),
             Request::Open { ino, access } => self.open_file(ino, access, who, task, out),
             Request::Close { handle } => self.close(handle, client, out),
-            Request::Read { handle, position, len } => {
-                let len = self.read(*from, handle, position, len, out)?;
+            Request::Read { handle, position, len, direct } => {
+                let len = self.read(*from, handle, position, (len, direct), out)?;
                 Ok(Some((Ok(Reply::Read { len }), len)))
             }
-            Request::Write { handle, position, kill_privileges } => {
-                let kill = kill_privileges || (!who.checked_by_kernel && who.uid != 0);
+            Request::Write { handle, position, kill_privileges, write_back, direct } => {
+                let kill_privileges = kill_privileges || (!who.checked_by_kernel && who.uid != 0);
+                let mode = WriteMode { kill_privileges, write_back, direct };
                 let (len, size) =
-                    self.write((*from, *payload), handle, position, kill, task, out)?;
+                    self.write((*from, *payload), handle, position, mode, task, out)?;
                 done(Reply::Written { len, size })
             }
             Request::Seek { handle, position } => self.seek(handle, position, client),
@@ -138,7 +140,7 @@ impl Cell {
             Request::RemoveXattr { ino, name } => self.set_xattr(ino, name, None, who, task, out),
             Request::ListXattr { ino } => self.list_xattrs(ino),
             Request::Lock { ino, spec, wait } => {
-                self.lock_file((*id, who.uid), task, ino, spec, wait)
+                self.lock_file((*id, who.uid), task, ino, (spec, wait), out)
             }
             Request::TestLock { ino, spec } => self.test_lock(ino, client, &spec),
             Request::ReleaseLocks { ino, owner } => {
@@ -269,7 +271,7 @@ impl Cell {
         }
         check_set(&set, &value.attr, writable.is_some(), who)?;
         if let Some(size) = set.size {
-            self.ready_to_truncate(ino, size, task, out)?;
+            self.ready_to_truncate(ino, size, true, task, out)?;
             self.truncate_now(ino, size, out);
         }
         self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
@@ -373,7 +375,7 @@ impl Cell {
     ) -> Result<(), Stop> {
         if access.contains(AccessMode::TRUNCATE) {
             self.ready_to_change(ino, task, out)?;
-            self.ready_to_truncate(ino, 0, task, out)?;
+            self.ready_to_truncate(ino, 0, false, task, out)?;
         }
         Ok(())
     }
@@ -397,6 +399,17 @@ impl Cell {
         self.living(ino)?;
         if task.checkpointed {
             return done(Reply::Done);
+        }
+        let client = task.client().expect("a request");
+        if task.durable.is_none() && self.acknowledges(client) {
+            // Whoever has synced a mapping tells others, which must not see older pages.
+            self.recall_inherited_pages(ino, |other| other != client, out)?;
+            if self.leases.has_overtaken(ino, client) {
+                if self.leases.await_pages(ino, Some(client)) {
+                    self.tasks.wake_all(WaitKey::Recall);
+                }
+                return Err(Stop::Wait(Wait::Recall));
+            }
         }
         if task.durable.is_some_and(|lsn| self.log.is_durable(lsn)) {
             return done(Reply::Done);
@@ -495,14 +508,39 @@ impl Cell {
         Ok(names)
     }
 
-    fn lock_file(
+    /// Whoever gets a lock reads what was written under it before: pages that its front has to drop are gone
+    /// by then.
+    fn drop_old_pages<M: Memory>(
+        &mut self,
+        ino: Ino,
+        task: &Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        let client = task.client().expect("a request");
+        if self.plant == Some(Plant::LockBeforeRecall) {
+            return Ok(());
+        }
+        self.recall_inherited_pages(ino, |front| front == client, out)?;
+        if !self.leases.is_recalled_from(&LeaseKey::Pages(ino), client) {
+            return Ok(());
+        }
+        if self.leases.await_pages(ino, None) {
+            self.tasks.wake_all(WaitKey::Recall);
+        }
+        Err(Stop::Wait(Wait::Recall))
+    }
+
+    fn lock_file<M: Memory>(
         &mut self,
         (id, uid): (TaskId, u32),
         task: &mut Task,
         ino: Ino,
-        spec: LockSpec,
-        wait: bool,
+        (spec, wait): (LockSpec, bool),
+        out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
+        if spec.lock != LockType::Unlock {
+            self.drop_old_pages(ino, task, out)?;
+        }
         if task.granted {
             let client = task.client().expect("a request");
             self.log.note(&Step::Locked { ino, client, spec, uid });

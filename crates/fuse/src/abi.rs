@@ -79,6 +79,8 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// The request and the reply have `flags2`.
     pub const INIT_EXT: u64 = 1 << 30;
+    /// Files that are opened with [`super::FOPEN_DIRECT_IO`] can be mapped shared.
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// The kernel knows `NOTIFY_RESEND`.
     pub const HAS_RESEND: u64 = 1 << 39;
 }
@@ -97,12 +99,18 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// The kernel reads and writes through the open without its page cache; mappings have one all the same.
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// The page cache keeps what it has of the file over this open.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// The write comes from the page cache, on behalf of nobody in particular.
 pub const WRITE_CACHE: u32 = 1 << 0;
+/// The write comes past the page cache: only such a one names the owner of locks.
+pub const WRITE_LOCKOWNER: u32 = 1 << 1;
+/// The same of a read.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;

@@ -10,7 +10,7 @@
 
 use std::hint::black_box;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -50,6 +50,11 @@ pub trait Channel: Send + Sync {
 
     /// From now on the channel is closed for readers. Replies still get through.
     fn stop(&self);
+
+    /// What it consists of, if it is a device.
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// What the kernel is sure to map at least that much of at once.
@@ -90,15 +95,25 @@ impl DevFuse {
     }
 
     fn write(&self, error: i32, unique: u64, body: &[u8]) -> Result<(), Os> {
-        let mut header = [0; abi::OUT_HEADER];
-        let len = (abi::OUT_HEADER + body.len()) as u32;
-        header[..4].copy_from_slice(&len.to_ne_bytes());
-        header[4..8].copy_from_slice(&error.to_ne_bytes());
-        header[8..].copy_from_slice(&unique.to_ne_bytes());
-        let parts = [IoSlice::new(&header), IoSlice::new(body)];
-        let parts = if body.is_empty() { &parts[..1] } else { &parts[..] };
-        rustix::io::retry_on_intr(|| rustix::io::writev(self.device.as_fd(), parts)).map(|_| ())
+        write(self.device.as_fd(), error, unique, body)
     }
+}
+
+fn write(device: BorrowedFd<'_>, error: i32, unique: u64, body: &[u8]) -> Result<(), Os> {
+    let mut header = [0; abi::OUT_HEADER];
+    let len = (abi::OUT_HEADER + body.len()) as u32;
+    header[..4].copy_from_slice(&len.to_ne_bytes());
+    header[4..8].copy_from_slice(&error.to_ne_bytes());
+    header[8..].copy_from_slice(&unique.to_ne_bytes());
+    let parts = [IoSlice::new(&header), IoSlice::new(body)];
+    let parts = if body.is_empty() { &parts[..1] } else { &parts[..] };
+    rustix::io::retry_on_intr(|| rustix::io::writev(device, parts)).map(|_| ())
+}
+
+/// Tells the kernel that owns a device something it did not ask for. ENOENT if it does not know the inode.
+pub fn notify(device: BorrowedFd<'_>, code: i32, body: &[u8]) -> Result<(), Errno> {
+    write(device, code, 0, body)
+        .map_err(|os| Errno::from_raw(os.raw_os_error()).unwrap_or(Errno::EIO))
 }
 
 impl Channel for DevFuse {
@@ -145,8 +160,11 @@ impl Channel for DevFuse {
     }
 
     fn notify(&self, code: i32, body: &[u8]) -> Result<(), Errno> {
-        self.write(code, 0, body)
-            .map_err(|os| Errno::from_raw(os.raw_os_error()).unwrap_or(Errno::EIO))
+        notify(self.device.as_fd(), code, body)
+    }
+
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.device.as_fd())
     }
 
     fn stop(&self) {

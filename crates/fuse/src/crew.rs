@@ -40,7 +40,8 @@ use crate::front::{Deferred, Front, FrontOptions, Outcome};
 use crate::interrupt::Waiting;
 use crate::ledger::Ledger;
 use crate::message::{HEAD, Head, Header, Operation};
-use crate::recall::{Lane, drop_attributes, drop_pages, serve_recalls};
+use crate::pages::PageDropper;
+use crate::recall::{Lane, drop_attributes, serve_recalls};
 use crate::reply::Body;
 use crate::resent::{Ahead, Message, collect};
 
@@ -174,7 +175,8 @@ impl Crew {
             crew.recall_slots.push(number);
             let name = format!("{} {}", if lane.pages { "pages" } else { "recall" }, lane.cell.0);
             crew.serve_with(name, move |shared| {
-                serve_recalls(&mut *courier, lane, &shared.channel, &shared.closed);
+                let mut pages = PageDropper::new(Arc::clone(&shared.channel));
+                serve_recalls(&mut *courier, lane, &mut pages, &shared.closed);
             })?;
         }
         let errand_slot = SlotNo(crew.recall_slots.len() as u16);
@@ -604,6 +606,7 @@ impl Shared {
         arrivals: &Receiver<Errand>,
         mut locks: Vec<Deferred>,
     ) {
+        let mut pages = PageDropper::new(Arc::clone(&self.channel));
         loop {
             let arrived = if locks.is_empty() {
                 arrivals.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -613,7 +616,7 @@ impl Shared {
             match arrived {
                 Ok(Errand::Lock(lock)) => locks.push(lock),
                 Ok(Errand::DropPages(ino, place)) => {
-                    drop_pages(&*self.channel, ino);
+                    pages.drop_pages(ino);
                     if let Some(place) = place {
                         self.front.ledger.paid(place);
                     }

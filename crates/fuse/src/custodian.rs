@@ -6,6 +6,10 @@
 //! that dies is followed by another. If one cannot be started for want of processes, descriptors or memory, that
 //! is tried again. While no front is there, callers wait; their requests stay in the kernel.
 //!
+//! **A front that serves no more.** The kernel may hold threads of a killed process until the next front has
+//! answered requests (`pages.rs`), and the process ends only then. All other threads are gone when its end
+//! of the link is closed, and so the next front starts then.
+//!
 //! A mount ends when it is unmounted, by a signal, and when the fleet asks for it before it stops. If the fleet
 //! is gone without that, the mount stays as a **dead mount**: the kernel answers every call with ENOTCONN. Were it
 //! unmounted, programs would go on in the directory below, on another file system.
@@ -46,6 +50,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A front that lived for so long has not died of its start.
 const LIVED: Duration = Duration::from_secs(10);
 
+/// A process whose link is closed and that has not ended after that has a thread that the kernel holds.
+const HELD_AFTER: Duration = Duration::from_millis(10);
+
 /// Mounts on `dir`, writes a byte to `ready`, and sees to it that the mount is served until it is
 /// unmounted, a signal (SIGTERM, SIGINT, SIGHUP) or the fleet asks for the end, or the fleet is gone. To be
 /// called while the process has one thread only, in a program that calls [`crate::dispatch`] first.
@@ -73,6 +80,7 @@ pub fn keep_mount(
                 mount: Arc::clone(&mount),
                 ending: None,
                 fleet_is_gone: false,
+                held: Vec::new(),
             };
             custodian.run()
         }
@@ -132,6 +140,23 @@ impl Front {
         }
     }
 
+    /// How the process ended, after its pidfd was readable or its link closed. If it cannot end, as if it had been
+    /// killed, for it was, or is now; then it is returned, too.
+    fn end(mut self) -> io::Result<(ExitStatus, Option<Child>)> {
+        let ends = |pidfd: &OwnedFd| {
+            let found = poll_for(&[(pidfd.as_fd(), PollFlags::IN)], Some(HELD_AFTER));
+            found.first().is_some_and(|it| !it.is_empty())
+        };
+        if !ends(&self.pidfd) {
+            // It can only fail because the process is gone already.
+            let _ = self.child.kill();
+            if !ends(&self.pidfd) {
+                return Ok((ExitStatus::from_raw(libc::SIGKILL), Some(self.child)));
+            }
+        }
+        Ok((self.child.wait()?, None))
+    }
+
     fn write_back(&self, inodes: &[u64]) {
         // One that is gone shows by its pidfd, and its successor gets the same.
         let _ = self.link.send(&WriteBack { inodes: inodes.into() }.to_bytes(), &[], Wait::No);
@@ -151,6 +176,8 @@ struct Custodian {
     mount: Arc<Mount>,
     ending: Option<Ending>,
     fleet_is_gone: bool,
+    /// Fronts that serve no more, of which the kernel holds a thread.
+    held: Vec<Child>,
 }
 
 /// How it went on with the mount.
@@ -175,9 +202,8 @@ impl Custodian {
     fn run(mut self) -> io::Result<()> {
         loop {
             let awake = self.wait();
-            if awake.front_spoke {
-                self.receive_from_front();
-            }
+            self.held.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+            let hung_up = awake.front_spoke && self.receive_from_front();
             if awake.signal {
                 match take_signal(&self.signals) {
                     Some(STARTER_DIED) => self.begin_to_end(Why::Abandoned),
@@ -189,7 +215,7 @@ impl Custodian {
                 self.receive_from_fleet();
             }
             self.fleet_is_gone |= awake.fleet_hung_up;
-            if awake.front_ended
+            if (awake.front_ended || hung_up)
                 && let Some(end) = self.front_ended()?
             {
                 return self.finish(end);
@@ -231,16 +257,21 @@ impl Custodian {
         }
     }
 
-    /// That it serves, or has written back. Or it is gone, and its pidfd says so.
-    fn receive_from_front(&mut self) {
-        let Some(front) = &mut self.front else { return };
-        let Ok(Received::Packet(packet)) = front.link.receive(Wait::No) else { return };
+    /// That it serves, or has written back. Returns whether it has hung up: then it serves no more.
+    fn receive_from_front(&mut self) -> bool {
+        let Some(front) = &mut self.front else { return false };
+        let packet = match front.link.receive(Wait::No) {
+            Ok(Received::Packet(packet)) => packet,
+            Ok(Received::Nothing) => return false,
+            Ok(Received::Closed) | Err(_) => return true,
+        };
         if packet.bytes == WRITTEN_BACK {
             self.written_back();
         } else if let Some(ready) = self.ready.take() {
             // Whoever waited may be gone by now, which is no reason to fail.
             let _ = rustix::io::write(&ready, b"\n");
         }
+        false
     }
 
     fn receive_from_fleet(&mut self) {
@@ -258,8 +289,10 @@ impl Custodian {
 
     /// The end of the mount if there will be no other front.
     fn front_ended(&mut self) -> io::Result<Option<End>> {
-        let Some(mut front) = self.front.take() else { return Ok(None) };
-        let status = front.child.wait()?;
+        let Some(front) = self.front.take() else { return Ok(None) };
+        let since = front.since;
+        let (status, held) = front.end()?;
+        self.held.extend(held);
         let is_closing = self.ending.as_ref().is_some_and(Ending::is_closing);
         if status.success() || is_closing {
             return Ok(Some(End::Ended));
@@ -268,7 +301,7 @@ impl Custodian {
             return self.never_served(status).map(Some);
         }
         let now = Instant::now();
-        if front.since.elapsed() > LIVED || status.signal() == Some(libc::SIGKILL) {
+        if since.elapsed() > LIVED || status.signal() == Some(libc::SIGKILL) {
             self.pause = PAUSE_MIN;
             self.next_start = Some(now);
         } else {
@@ -318,6 +351,10 @@ impl Custodian {
     }
 
     fn finish(mut self, end: End) -> io::Result<()> {
+        if !self.held.is_empty() {
+            // They keep the connection open, as below.
+            self.mount.abort();
+        }
         let End::Dead(why) = end else { return Ok(()) };
         // The kernel closes the connection when its last descriptor is closed. A front may have a thread in the
         // kernel that waits for an answer, and so keeps one open: where it can be, the connection is aborted.

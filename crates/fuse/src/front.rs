@@ -27,7 +27,7 @@ use crate::held::HeldLocks;
 use crate::interrupt::Interrupts;
 use crate::ledger::{Ledger, has_effect};
 use crate::message::{Header, Operation};
-use crate::reply::{Body, validity};
+use crate::reply::{Body, DIRECT_HANDLE, validity};
 
 pub use lock::Deferred;
 
@@ -153,7 +153,9 @@ impl Call<'_> {
             Operation::Link { ino, name } => self.link(ino, name),
             Operation::Open(flags) => self.open(flags),
             Operation::Create(create) => self.create(create),
-            Operation::Read { open, offset, len } => return self.read(open, offset, len),
+            Operation::Read { open, offset, len, direct } => {
+                return self.read(open, (offset, len), direct);
+            }
             Operation::Write(write) => return self.write(write),
             Operation::StatFs => self.statfs(),
             Operation::Flush { owner } => self.flush(owner),
@@ -204,8 +206,9 @@ impl Call<'_> {
         }
     }
 
+    /// What the cell knows by the kernel's handle.
     const fn handle(&self, open: u64) -> Handle {
-        Handle { ino: self.header.ino, open }
+        Handle { ino: self.header.ino, open: open & !DIRECT_HANDLE }
     }
 
     fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {
@@ -232,7 +235,7 @@ impl Call<'_> {
     fn open_dir(&mut self) -> Served {
         let request = Request::Open { ino: self.header.ino, access: AccessMode::READ };
         match self.call(&request)? {
-            Reply::Opened(opened) => self.body.open(opened.handle.open, false),
+            Reply::Opened(opened) => self.body.open(opened.handle.open),
             other => return Err(unexpected(&other)),
         }
         Ok(())

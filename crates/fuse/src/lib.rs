@@ -22,6 +22,7 @@ mod ledger;
 mod message;
 mod mount;
 pub mod mountinfo;
+mod pages;
 mod process;
 mod recall;
 mod reply;

@@ -64,6 +64,12 @@ pub struct Write {
     pub len: usize,
     pub kill_privileges: bool,
     pub append: bool,
+    /// It comes from the page cache: what was stored in a mapping.
+    pub write_back: bool,
+    /// The kernel keeps no page of it.
+    pub direct: bool,
+    /// The file was opened so that every write is durable when it is answered.
+    pub sync: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -142,6 +148,7 @@ pub enum Operation {
         open: u64,
         offset: u64,
         len: u32,
+        direct: bool,
     },
     Write(Write),
     StatFs,
@@ -310,7 +317,9 @@ fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Opera
             Operation::Create(Create { name: fields.name()?, mode, flags })
         }
         opcode::READ => {
-            Operation::Read { open: fields.u64()?, offset: fields.u64()?, len: fields.u32()? }
+            let (open, offset, len) = (fields.u64()?, fields.u64()?, fields.u32()?);
+            let direct = fields.u32()? & abi::READ_LOCKOWNER != 0;
+            Operation::Read { open, offset, len, direct }
         }
         opcode::WRITE => Operation::Write(write(fields, payload_len)?),
         opcode::RELEASE => {
@@ -357,6 +366,9 @@ fn write(fields: &mut Fields<'_>, payload_len: usize) -> Result<Write, Errno> {
         len,
         kill_privileges: write_flags & abi::WRITE_KILL_SUIDGID != 0,
         append: !cached && flags & libc::O_APPEND.cast_unsigned() != 0,
+        write_back: cached,
+        direct: write_flags & abi::WRITE_LOCKOWNER != 0,
+        sync: !cached && flags & libc::O_DSYNC.cast_unsigned() != 0,
     })
 }
 

@@ -18,7 +18,7 @@ use crate::channel::{Channel, DevFuse};
 use crate::crew::Crew;
 use crate::front::{FrontOptions, PageCaching};
 use crate::ledger::Ledger;
-use crate::recall::drop_pages;
+use crate::pages::PageDropper;
 use crate::signals::signal_descriptor;
 
 /// What `ps` shows behind the program's name. It is a role only with a link as standard input.
@@ -100,6 +100,8 @@ fn serve() -> io::Result<()> {
         crew.close();
     });
     crew.stop();
+    // The custodian takes it for our end when it is closed.
+    std::mem::forget(link);
     Ok(())
 }
 
@@ -108,9 +110,10 @@ fn write_back(channel: &Arc<DevFuse>, link: &Link, packet: &[u8]) {
     let (Ok(WriteBack { inodes }), Ok(link)) = (WriteBack::from_bytes(packet), link.share()) else {
         return;
     };
-    let channel = Arc::clone(channel);
+    let channel: Arc<dyn Channel> = channel.clone();
     let work = move || {
-        inodes.into_iter().for_each(|ino| drop_pages(&*channel, Ino(ino)));
+        let mut pages = PageDropper::new(channel);
+        inodes.into_iter().for_each(|ino| pages.drop_pages(Ino(ino)));
         // A custodian that is gone needs no answer.
         let _ = link.send(WRITTEN_BACK, &[], Wait::No);
     };

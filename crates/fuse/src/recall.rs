@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | name | the epoch of all names | it takes no lock (dropping one entry takes the directory's) |
 //! | attributes | the inode, offset -1 | it touches no page |
-//! | pages | the inode, all pages | it waits for reads and writes of pages, which the cell serves ahead of whoever wanted the recall, and never on a thread that serves |
+//! | pages | the inode, all pages | it waits for requests that lock pages, none of which waits for it (decision 17), and never on a thread that serves |
 //!
 //! A reply that grants can be on its way while its lease is recalled. The kernel copes: a name looked
 //! up before the epoch grew is void, and attributes asked for before the inode was invalidated are
@@ -20,7 +20,6 @@
 //! that it has as old, and would take an answer that was on its way since before the change for new
 //! ones. After the notice it does not. So it goes out ahead of the change's own answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -30,6 +29,7 @@ use warren_proto::{LeaseKey, Reply, Request};
 use crate::abi;
 use crate::channel::Channel;
 use crate::courier::Courier;
+use crate::pages::PageDropper;
 
 /// Before a cell that could not be asked is asked again.
 const RETRY: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ pub struct Lane {
 pub fn serve_recalls(
     courier: &mut dyn Courier,
     Lane { cell, pages }: Lane,
-    channel: &Arc<dyn Channel>,
+    dropper: &mut PageDropper,
     stop: &AtomicBool,
 ) {
     let mut acknowledged = 0;
@@ -57,7 +57,7 @@ pub fn serve_recalls(
         let told = earlier.take().unwrap_or_else(|| courier.call_cell(cell, &request));
         match told {
             Ok(Reply::Recall { number, keys }) => {
-                drop_copies(&**channel, &keys);
+                drop_copies(dropper, &keys);
                 acknowledged = number;
             }
             Err(Errno::EINTR) => {}
@@ -67,7 +67,9 @@ pub fn serve_recalls(
 }
 
 /// On return the kernel uses no copy any more that one of `keys` guarded.
-pub fn drop_copies(channel: &dyn Channel, keys: &[LeaseKey]) {
+pub fn drop_copies(pages: &mut PageDropper, keys: &[LeaseKey]) {
+    let channel = std::sync::Arc::clone(pages.channel());
+    let channel = &*channel;
     let mut names = false;
     let mut unknown = Vec::new();
     for key in keys {
@@ -78,7 +80,7 @@ pub fn drop_copies(channel: &dyn Channel, keys: &[LeaseKey]) {
                     unknown.push(*ino);
                 }
             }
-            LeaseKey::Pages(ino) => drop_pages(channel, *ino),
+            LeaseKey::Pages(ino) => pages.drop_pages(*ino),
         }
     }
     if names || !unknown.is_empty() {
@@ -89,13 +91,6 @@ pub fn drop_copies(channel: &dyn Channel, keys: &[LeaseKey]) {
     }
 }
 
-/// Drops the pages of an inode. Not from a thread that serves: it waits for reads and writes of them.
-pub fn drop_pages(channel: &dyn Channel, ino: Ino) {
-    // An unknown inode has no pages. There is nothing to do about other errors: the kernel is going
-    // away.
-    let _ = invalidate(channel, ino, Range::Pages);
-}
-
 /// Attributes that the kernel has, or asked for before now, are not used any more.
 pub fn drop_attributes(channel: &dyn Channel, ino: Ino) {
     // An unknown inode has none.
@@ -103,13 +98,13 @@ pub fn drop_attributes(channel: &dyn Channel, ino: Ino) {
 }
 
 #[derive(Clone, Copy)]
-enum Range {
+pub enum Range {
     Attributes,
     Pages,
 }
 
 /// `fuse_notify_inval_inode_out`. All pages are meant by a length of 0.
-fn invalidate(channel: &dyn Channel, ino: Ino, range: Range) -> Result<(), Errno> {
+pub fn invalidation(ino: Ino, range: Range) -> [u8; 24] {
     let offset: i64 = match range {
         Range::Attributes => -1,
         Range::Pages => 0,
@@ -117,29 +112,38 @@ fn invalidate(channel: &dyn Channel, ino: Ino, range: Range) -> Result<(), Errno
     let mut body = [0; 24];
     body[..8].copy_from_slice(&ino.0.to_ne_bytes());
     body[8..16].copy_from_slice(&offset.to_ne_bytes());
-    channel.notify(abi::NOTIFY_INVAL_INODE, &body)
+    body
+}
+
+fn invalidate(channel: &dyn Channel, ino: Ino, range: Range) -> Result<(), Errno> {
+    channel.notify(abi::NOTIFY_INVAL_INODE, &invalidation(ino, range))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::FakeChannel;
+    use std::sync::Arc;
     use warren_proto::FileName;
+
+    fn dropper(channel: &Arc<FakeChannel>) -> PageDropper {
+        PageDropper::new(Arc::clone(channel) as Arc<dyn Channel>)
+    }
 
     #[test]
     fn many_names_cost_one_epoch() {
-        let channel = FakeChannel::default();
+        let channel = Arc::new(FakeChannel::default());
         let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
-        drop_copies(&channel, &[name(b"a"), name(b"b"), LeaseKey::Attr(Ino(9))]);
+        drop_copies(&mut dropper(&channel), &[name(b"a"), name(b"b"), LeaseKey::Attr(Ino(9))]);
         let codes: Vec<i32> = channel.notices().iter().map(|(code, _)| *code).collect();
         assert_eq!(codes, [abi::NOTIFY_INVAL_INODE, abi::NOTIFY_INC_EPOCH]);
     }
 
     #[test]
     fn attributes_of_an_inode_that_is_still_unknown_are_voided_by_the_epoch() {
-        let channel = FakeChannel::default();
+        let channel = Arc::new(FakeChannel::default());
         channel.know_no_inode();
-        drop_copies(&channel, &[LeaseKey::Attr(Ino(9)), LeaseKey::Pages(Ino(9))]);
+        drop_copies(&mut dropper(&channel), &[LeaseKey::Attr(Ino(9)), LeaseKey::Pages(Ino(9))]);
         let codes: Vec<i32> = channel.notices().iter().map(|(code, _)| *code).collect();
         let inode = abi::NOTIFY_INVAL_INODE;
         assert_eq!(codes, [inode, inode, abi::NOTIFY_INC_EPOCH, inode]);

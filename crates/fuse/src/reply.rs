@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, NAME_MAX};
 use warren_base::{Ino, Timestamp};
-use warren_proto::{Attr, FileKind, LockSpec, LockType, StatFs};
+use warren_proto::{Attr, FileKind, LockSpec, LockType, Opened, StatFs};
 
 use crate::abi;
 
@@ -20,6 +20,10 @@ pub const fn validity(leased: bool) -> Duration {
 
 /// `st_blocks` counts these.
 const SECTORS_PER_BLOCK: u64 = BLOCK_SIZE as u64 / 512;
+
+/// Set in the kernel's handle of a file that it reads and writes without its cache. Numbers of opens begin with a
+/// cell's epoch and do not come so far.
+pub const DIRECT_HANDLE: u64 = 1 << 63;
 
 /// An entry with its attributes, as `LOOKUP` and all that create answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,10 +156,24 @@ impl Body {
         self.u32(0);
     }
 
-    /// `fuse_open_out`.
-    pub fn open(&mut self, open: u64, keep_pages: bool) {
-        self.u64(open);
-        self.u32(if keep_pages { abi::FOPEN_KEEP_CACHE } else { 0 });
+    /// `fuse_open_out` of a directory, or of a file without cached pages.
+    pub fn open(&mut self, open: u64) {
+        self.open_out(open, 0);
+    }
+
+    /// `fuse_open_out` of a file. Whether it is used directly shows in the kernel's handle of it.
+    pub fn open_file(&mut self, opened: &Opened) {
+        let keep = if opened.keep_pages { abi::FOPEN_KEEP_CACHE } else { 0 };
+        let (mark, direct) = match opened.direct {
+            true => (DIRECT_HANDLE, abi::FOPEN_DIRECT_IO),
+            false => (0, 0),
+        };
+        self.open_out(opened.handle.open | mark, keep | direct);
+    }
+
+    fn open_out(&mut self, handle: u64, flags: u32) {
+        self.u64(handle);
+        self.u32(flags);
         self.u32(0);
     }
 
@@ -281,7 +299,7 @@ mod tests {
         assert_eq!(size(&|body| body.absent(LEASED)), 128);
         assert_eq!(size(&|body| body.attr_out(&attr(), LEASED)), 104);
         assert_eq!(size(&|body| body.statx(&attr(), LEASED)), 288);
-        assert_eq!(size(&|body| body.open(1, true)), 16);
+        assert_eq!(size(&|body| body.open(1)), 16);
         assert_eq!(size(&|body| body.count(1)), 8);
         assert_eq!(size(&|body| body.statfs(&StatFs::default())), 80);
         assert_eq!(size(&|body| body.lock(None)), 24);

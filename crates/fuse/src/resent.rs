@@ -6,6 +6,7 @@
 //! nothing comes that is sent again, and at most one request is read ahead.)
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -109,5 +110,9 @@ impl Channel for Ahead {
 
     fn stop(&self) {
         self.channel.stop();
+    }
+
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.device()
     }
 }

@@ -34,6 +34,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const LIMIT_FULL: Duration = Duration::from_secs(300);
 /// How soon a front must be there again.
 const BACK: Duration = Duration::from_secs(20);
+/// No call may take longer.
+const CALL_MAX: Duration = Duration::from_secs(5);
 /// The role of a process that does what `warren serve` does: its words are the test's.
 const SERVER: &str = "server";
 
@@ -154,10 +156,14 @@ const WORKERS: &[(&str, Worker)] = &[
     ("appends", appends),
     ("data", data),
     ("attributes", attributes),
-    ("flock one", flock_holder),
-    ("flock two", flock_holder),
-    ("record lock one", record_lock_holder),
-    ("record lock two", record_lock_holder),
+    ("flock one", |stage| flock_holder(stage, 0)),
+    ("flock two", |stage| flock_holder(stage, 1)),
+    ("record lock one", |stage| record_lock_holder(stage, 0)),
+    ("record lock two", |stage| record_lock_holder(stage, 1)),
+    ("shared file one", |stage| shared_file(stage, 0)),
+    ("shared file two", |stage| shared_file(stage, 1)),
+    ("shared file three", |stage| shared_file(stage, 2)),
+    ("shared file four", |stage| shared_file(stage, 3)),
     ("from one mount to the other", across),
     ("old descriptors", old_descriptors),
 ];
@@ -371,8 +377,8 @@ fn count_locked(
     });
 }
 
-fn flock_holder(stage: &Stage) {
-    let path = stage.mounts[0].join("flocked");
+fn flock_holder(stage: &Stage, mount: usize) {
+    let path = stage.mounts[mount].join("flocked");
     let file = OpenOptions::new().read(true).write(true).open(path).expect("open");
     let flock = |file: &File, operation| rustix::fs::flock(file, operation).expect("flock");
     let lock = |file: &File| flock(file, FlockOperation::LockExclusive);
@@ -381,12 +387,43 @@ fn flock_holder(stage: &Stage) {
 }
 
 /// Locks of open file descriptions: threads share a process.
-fn record_lock_holder(stage: &Stage) {
-    let path = stage.mounts[0].join("recorded");
+fn record_lock_holder(stage: &Stage, mount: usize) {
+    let path = stage.mounts[mount].join("recorded");
     let file = OpenOptions::new().read(true).write(true).open(path).expect("open");
     let lock = |file: &File| ofd_lock(file, libc::F_WRLCK);
     let unlock = |file: &File| ofd_lock(file, libc::F_UNLCK);
     count_locked(stage, &file, lock, unlock, 2);
+}
+
+/// One file is read and written in both mounts at once, so that kernels wait with pages locked when fronts are killed.
+/// Each of four workers writes every fourth record and knows what is in it; pages hold records of all.
+fn shared_file(stage: &Stage, worker: u64) {
+    const RECORDS: u64 = 1024;
+    const LEN: u64 = 1024 - 12;
+    let path = stage.mounts[worker as usize % 2].join("shared");
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let file = file.expect("open");
+    let mut expected = vec![0_u8; RECORDS as usize];
+    let mut chance = Chance(worker);
+    let mut slowest = Duration::ZERO;
+    stage.repeat(|round| {
+        let start = Instant::now();
+        let record = chance.below(RECORDS / 4) * 4 + worker;
+        let value = round as u8 | 1;
+        file.write_all_at(&[value; LEN as usize], record * LEN).expect("pwrite");
+        expected[record as usize] = value;
+        let record = chance.below(RECORDS / 4) * 4 + worker;
+        let mut seen = [0; LEN as usize];
+        // It may lie behind the end still, in a hole.
+        let len = file.read_at(&mut seen, record * LEN).expect("pread");
+        let right = expected[record as usize];
+        assert!(seen[..len].iter().all(|byte| *byte == right), "record {record}");
+        assert!(right == 0 || len == LEN as usize, "record {record}");
+        let mut all = [0; 20_000];
+        file.read_at(&mut all, chance.below(RECORDS * LEN)).expect("pread");
+        slowest = slowest.max(start.elapsed());
+        assert!(slowest < CALL_MAX, "a round took {slowest:?}");
+    });
 }
 
 fn ofd_lock(file: &File, kind: i32) {

@@ -350,7 +350,13 @@ fn pages_are_recalled_under_an_open_file() {
             panic!()
         };
         let position = Position::At(0);
-        let write = Request::Write { handle: opened.handle, position, kill_privileges: false };
+        let write = Request::Write {
+            handle: opened.handle,
+            position,
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        };
         m.toy.change_from_outside(&write, b"AFTER!", keys()).unwrap();
         text.clear();
         file.seek(SeekFrom::Start(0)).unwrap();

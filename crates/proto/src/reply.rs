@@ -43,6 +43,8 @@ pub struct Opened {
     pub attr: Attr,
     /// Pages cached at an earlier open are still right (there is a `Pages` lease).
     pub keep_pages: bool,
+    /// Another front writes the file: this one is to read and write through the handle without its kernel's cache.
+    pub direct: bool,
 }
 
 /// One entry of a directory listing. A listing goes on after `cookie`.

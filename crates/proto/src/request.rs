@@ -158,16 +158,22 @@ pub enum Request {
     Close {
         handle: Handle,
     },
+    /// `direct`: a front's kernel keeps no page of what it reads.
     Read {
         handle: Handle,
         position: Position,
         len: u32,
+        direct: bool,
     },
-    /// Writes the slot's payload.
+    /// Writes the slot's payload. With `write_back` it is what a program has stored in a shared mapping, and
+    /// the kernel now writes back: it never makes the file longer, and the kernel may keep its pages locked until it
+    /// is answered. `direct`: the kernel writes past its pages, so that its own are recalled too.
     Write {
         handle: Handle,
         position: Position,
         kill_privileges: bool,
+        write_back: bool,
+        direct: bool,
     },
     /// Moves the offset of an open-file object; `position` is absolute.
     Seek {

@@ -155,8 +155,10 @@ impl State {
             Request::ReadDir { dir, cookie, .. } => self.read_dir(step, *dir, *cookie),
             Request::Open { ino, access } => self.open(step, *ino, *access),
             Request::Close { handle } => self.close(step, *handle),
-            Request::Read { handle, position, len } => self.read(step, *handle, *position, *len),
-            Request::Write { handle, position, kill_privileges } => {
+            Request::Read { handle, position, len, .. } => {
+                self.read(step, *handle, *position, *len)
+            }
+            Request::Write { handle, position, kill_privileges, .. } => {
                 self.write(step, *handle, *position, *kill_privileges)
             }
             Request::Seek { handle, position } => self.seek(step, *handle, *position),

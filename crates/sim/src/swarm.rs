@@ -120,6 +120,8 @@ pub struct Swarm {
     pub late_recall: u64,
     /// Only the first client changes data.
     pub one_writer: bool,
+    /// Fronts cut files that others change, under a lock; else they do not.
+    pub cuts_under_locks: bool,
     /// Chances in 10,000: that a client goes before a call, that a message between cells is damaged.
     pub hangups: u64,
     pub damage: u64,
@@ -150,6 +152,7 @@ impl Swarm {
         let clients = 1 + rng.below(6) as usize;
         let fronts =
             if rng.chance(1, 2) { rng.below(clients.min(3) as u64 + 1) as usize } else { 0 };
+        let one_writer = fronts > 1 && rng.chance(1, 4);
         Self {
             cells,
             cells_later: 1 + rng.below(8) as u16,
@@ -170,7 +173,8 @@ impl Swarm {
             io_delay: *rng.pick(&[1000, 50_000, 500_000]),
             fronts,
             late_recall: *rng.pick(&[0, 20, 200, 800]),
-            one_writer: fronts > 1 && rng.chance(1, 2),
+            one_writer,
+            cuts_under_locks: fronts > 1 && !one_writer && rng.chance(1, 2),
             hangups: *rng.pick(&[0, 0, 20, 100]),
             damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 5, 50]),
             rot: *rng.pick(&[0, 0, 0, 10]),

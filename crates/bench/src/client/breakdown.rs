@@ -150,8 +150,14 @@ fn execute(pieces: &mut Pieces<'_>) -> Result<Vec<(Operation, f64)>, BenchError>
         Operation::Stat => Request::GetAttr { ino },
         Operation::Lookup => Request::Lookup { dir, name: staying.clone() },
         Operation::Create => create(names[at as usize].clone(), CreateFlags::EXCLUSIVE),
-        Operation::Read => Request::Read { handle, position, len: IO_BYTES as u32 },
-        Operation::Write => Request::Write { handle, position, kill_privileges: false },
+        Operation::Read => Request::Read { handle, position, len: IO_BYTES as u32, direct: false },
+        Operation::Write => Request::Write {
+            handle,
+            position,
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        },
         Operation::Unlink => Request::Unlink { dir, name: names[at as usize].clone() },
     };
     cell.call(request(Operation::Write, 0), IO_BYTES as u32).map_err(failed)?;

@@ -81,8 +81,12 @@ impl Library {
     }
 
     fn read(&mut self) -> Result<(), Errno> {
-        let request =
-            Request::Read { handle: self.file, position: Position::At(0), len: IO_BYTES as u32 };
+        let request = Request::Read {
+            handle: self.file,
+            position: Position::At(0),
+            len: IO_BYTES as u32,
+            direct: false,
+        };
         self.ask(&request, 0)?;
         let bytes = self.slot.payload_in();
         if bytes.len() != IO_BYTES {
@@ -95,7 +99,12 @@ impl Library {
     fn write(&mut self) -> Result<(), Errno> {
         self.slot.payload_out()[..IO_BYTES].copy_from_slice(&self.buffer[..]);
         let position = Position::At(0);
-        let request = Request::Write { handle: self.file, position, kill_privileges: false };
+        let request = Request::Write {
+            handle: self.file,
+            position,
+            kill_privileges: false,
+            write_back: false,
+        };
         self.ask(&request, IO_BYTES).map(drop)
     }
 }

@@ -82,7 +82,13 @@ impl Writer for WarrenWriter {
     /// The payload stays in the lane: nobody but this slot writes to it.
     fn append(&mut self) -> Result<(), Errno> {
         let (handle, position) = (self.file, Position::End);
-        let write = Request::Write { handle, position, kill_privileges: false };
+        let write = Request::Write {
+            handle,
+            position,
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        };
         self.slot.call(IDENTITY, &write, APPEND_BYTES)?;
         let fsync = Request::Fsync { ino: self.file.ino, data_only: false };
         self.slot.call(IDENTITY, &fsync, 0).map(drop)

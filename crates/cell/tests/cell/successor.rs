@@ -106,7 +106,7 @@ fn locks_are_not_made_more_by_unlocking() {
 
 fn write(handle: Handle, page: u32) -> Request {
     let position = Position::At(u64::from(page) * BLOCK_SIZE as u64);
-    Request::Write { handle, position, kill_privileges: false }
+    Request::Write { handle, position, kill_privileges: false, write_back: false, direct: false }
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl Tree {
             Request::Open { ino, .. } => {
                 let attr = *self.attrs.get(ino).ok_or(Errno::ESTALE)?;
                 let handle = Handle { ino: *ino, open: 1 };
-                Ok(Reply::Opened(Opened { handle, attr, keep_pages: false }))
+                Ok(Reply::Opened(Opened { handle, attr, keep_pages: false, direct: false }))
             }
             Request::Create { dir, name, flags, .. } => self.create(*dir, name, *flags),
             Request::ReadDir { dir, cookie, .. } => self.list(*dir, *cookie),
@@ -190,7 +190,7 @@ impl Tree {
             return Ok(Reply::Entry(entry));
         }
         let handle = Handle { ino, open: 2 };
-        let opened = Some(Opened { handle, attr, keep_pages: false });
+        let opened = Some(Opened { handle, attr, keep_pages: false, direct: false });
         Ok(Reply::Created { entry, opened })
     }
 

@@ -71,7 +71,7 @@ impl Call<'_> {
     fn put_created(&mut self, mut entry: Entry, opened: &Opened) -> Served {
         entry.attr = entry.attr.or(Some((opened.attr, None)));
         self.put_entry(&entry)?;
-        self.body.open(opened.handle.open, opened.keep_pages);
+        self.body.open_file(opened);
         Ok(())
     }
 

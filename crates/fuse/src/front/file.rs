@@ -11,6 +11,7 @@ use super::{Call, Outcome, PageCaching, Served, unexpected};
 use crate::abi;
 use crate::held::Releasing;
 use crate::message::{OpenFlags, Write};
+use crate::reply::DIRECT_HANDLE;
 
 impl OpenFlags {
     pub(super) fn access(self) -> AccessMode {
@@ -35,7 +36,7 @@ impl Call<'_> {
         if access.contains(AccessMode::TRUNCATE) && flags.kill_privileges {
             self.kill_privileges(opened.handle)?;
         }
-        self.body.open(opened.handle.open, opened.keep_pages);
+        self.body.open_file(&opened);
         Ok(())
     }
 
@@ -50,10 +51,15 @@ impl Call<'_> {
         Ok(())
     }
 
-    pub(super) fn read(&mut self, open: u64, offset: u64, len: u32) -> Result<Outcome, Errno> {
+    pub(super) fn read(
+        &mut self,
+        open: u64,
+        (offset, len): (u64, u32),
+        direct: bool,
+    ) -> Result<Outcome, Errno> {
         let len = len.min(PAYLOAD_MAX as u32);
-        let request =
-            Request::Read { handle: self.handle(open), position: Position::At(offset), len };
+        let (handle, position) = (self.handle(open), Position::At(offset));
+        let request = Request::Read { handle, position, len, direct };
         match self.call(&request)? {
             Reply::Read { len: got } if got <= len => Ok(Outcome::Payload(got as usize)),
             other => Err(unexpected(&other)),
@@ -65,9 +71,14 @@ impl Call<'_> {
     pub(super) fn write(&mut self, write: Write) -> Result<Outcome, Errno> {
         let position = if write.append { Position::End } else { Position::At(write.offset) };
         let handle = self.handle(write.open);
-        let request = Request::Write { handle, position, kill_privileges: write.kill_privileges };
+        let Write { kill_privileges, write_back, direct, .. } = write;
+        let request = Request::Write { handle, position, kill_privileges, write_back, direct };
         match self.send(&request, write.len)? {
             Reply::Written { len, size } if len as usize <= write.len => {
+                if write.sync && write.open & DIRECT_HANDLE != 0 {
+                    // Of a write through its cache the kernel sees to that itself.
+                    self.done(Request::Fsync { ino: handle.ino, data_only: false })?;
+                }
                 self.body.count(len);
                 let leased = self.front.options.page_caching == PageCaching::Leased;
                 let expected = write.offset.saturating_add(u64::from(len));

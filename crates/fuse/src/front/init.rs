@@ -45,6 +45,7 @@ impl Call<'_> {
             | init::CACHE_SYMLINKS
             | init::HANDLE_KILLPRIV_V2
             | init::INIT_EXT
+            | init::DIRECT_IO_ALLOW_MMAP
             | init::HAS_RESEND
             | page_caching;
         self.body.init(&Terms {

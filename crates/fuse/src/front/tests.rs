@@ -150,7 +150,7 @@ fn a_name_that_is_never_there_in_time_ends_the_search() {
 fn an_answer_to_something_else_is_an_error() {
     let mut bench = Bench::new(FrontOptions::default(), |_| Ok(Reply::Read { len: 4096 }));
     assert_eq!(bench.serve(lookup(b"n")), Err(Errno::EIO));
-    let read = Operation::Read { open: 1, offset: 0, len: 100 };
+    let read = Operation::Read { open: 1, offset: 0, len: 100, direct: false };
     assert_eq!(bench.serve(read), Err(Errno::EIO), "more than was asked for");
 }
 
@@ -163,6 +163,7 @@ fn emptying_while_opening_takes_set_id_bits_if_the_kernel_says_so() {
             handle: Handle { ino: *ino, open: 1 },
             attr: attr(*ino),
             keep_pages: false,
+            direct: false,
         })),
         Request::SetAttr { set, .. } if set.kill_privileges => {
             count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -182,7 +183,16 @@ fn appended_data_that_landed_elsewhere_is_dropped_from_leased_pages() {
     let options = FrontOptions { page_caching: PageCaching::Leased };
     let mut bench = Bench::new(options, |_| Ok(Reply::Written { len: 3, size: 103 }));
     let write = |offset| {
-        Operation::Write(Write { open: 1, offset, len: 3, kill_privileges: false, append: true })
+        Operation::Write(Write {
+            open: 1,
+            offset,
+            len: 3,
+            kill_privileges: false,
+            append: true,
+            write_back: false,
+            direct: false,
+            sync: false,
+        })
     };
     assert_eq!(bench.serve(write(100)), Ok(Outcome::Body));
     assert_eq!(bench.serve(write(50)), Ok(Outcome::Misplaced));
@@ -282,7 +292,7 @@ fn open_made_elsewhere(theirs: Attr, flags: i32) -> (Result<Outcome, Errno>, boo
         Request::Create { access, .. } => {
             assert!(!access.contains(AccessMode::TRUNCATE), "before it is known whose it is");
             let entry = Entry { ino: theirs.ino, kind: theirs.kind, lease: None, attr: None };
-            let opened = Some(Opened { handle, attr: theirs, keep_pages: true });
+            let opened = Some(Opened { handle, attr: theirs, keep_pages: true, direct: false });
             Ok(Reply::Created { entry, opened })
         }
         Request::SetAttr { set, .. } => {

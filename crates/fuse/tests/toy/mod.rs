@@ -159,7 +159,9 @@ impl Courier for ToyCourier {
         self.toy.requests.fetch_add(1, Ordering::Relaxed);
         let answer = match *request {
             Request::Lock { wait: true, .. } => self.wait_lock(request),
-            Request::AwaitRecall { pages, acknowledged } => self.await_recall(pages, acknowledged),
+            Request::AwaitRecall { pages, acknowledged } => {
+                self.await_recall(usize::from(pages), acknowledged)
+            }
             Request::Cancel { slot, seq } => {
                 self.toy.lock().cancelled.insert((slot, seq));
                 self.toy.changed.notify_all();
@@ -217,15 +219,15 @@ impl ToyCourier {
         }
     }
 
-    fn await_recall(&self, pages: bool, acknowledged: u64) -> Answer {
+    fn await_recall(&self, lane: usize, acknowledged: u64) -> Answer {
         let mut state = self.toy.lock();
-        state.recalls[usize::from(pages)].acknowledged = acknowledged;
+        state.recalls[lane].acknowledged = acknowledged;
         self.toy.changed.notify_all();
         loop {
             if state.cancelled.remove(&(self.number, self.seq)) {
                 return Err(Errno::EINTR);
             }
-            let lane = &mut state.recalls[usize::from(pages)];
+            let lane = &mut state.recalls[lane];
             if !lane.untold.is_empty() {
                 let keys = std::mem::take(&mut lane.untold);
                 return Ok(Reply::Recall { number: lane.number, keys });
@@ -344,7 +346,7 @@ impl State {
         }
         let attr = node.attr;
         self.opens.insert(open, ino);
-        Ok(Opened { handle: Handle { ino, open }, attr, keep_pages: true })
+        Ok(Opened { handle: Handle { ino, open }, attr, keep_pages: true, direct: false })
     }
 
     fn create(&mut self, identity: (u32, u32), request: &Request) -> Answer {
@@ -483,7 +485,7 @@ impl State {
                 }
                 Ok(Reply::Done)
             }
-            Request::Read { handle, position: Position::At(at), len } => {
+            Request::Read { handle, position: Position::At(at), len, .. } => {
                 let node = self.open_node(handle)?;
                 let start = (at as usize).min(node.bytes.len());
                 let end = (start + len as usize).min(node.bytes.len());
@@ -491,7 +493,7 @@ impl State {
                 back.extend_from_slice(&node.bytes[start..end]);
                 Ok(Reply::Read { len: (end - start) as u32 })
             }
-            Request::Write { handle, position, kill_privileges } => {
+            Request::Write { handle, position, kill_privileges, .. } => {
                 let node = self.open_node(handle)?;
                 let start = match position {
                     Position::At(at) => at as usize,

@@ -140,13 +140,19 @@ impl Files {
 
     pub fn write(&mut self, handle: Handle, at: u64, bytes: &[u8]) {
         self.slot.payload_out()[..bytes.len()].copy_from_slice(bytes);
-        let request = Request::Write { handle, position: Position::At(at), kill_privileges: false };
+        let request = Request::Write {
+            handle,
+            position: Position::At(at),
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        };
         let answer = self.slot.call(ROOT, &request, bytes.len());
         assert!(matches!(answer, Ok(Reply::Written { len, .. }) if len as usize == bytes.len()));
     }
 
     pub fn read(&mut self, handle: Handle, at: u64, len: u32) -> Vec<u8> {
-        match self.call(&Request::Read { handle, position: Position::At(at), len }) {
+        match self.call(&Request::Read { handle, position: Position::At(at), len, direct: false }) {
             Reply::Read { len } => self.slot.payload_in()[..len as usize].to_vec(),
             other => panic!("{other:?}"),
         }

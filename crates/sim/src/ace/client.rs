@@ -131,7 +131,16 @@ pub trait Client {
         let ino = self.resolve(path)?;
         let (handle, _) = self.open(ino, AccessMode::WRITE)?;
         let position = Position::At(0);
-        self.ask(Request::Write { handle, position, kill_privileges: false }, content)?;
+        self.ask(
+            Request::Write {
+                handle,
+                position,
+                kill_privileges: false,
+                write_back: false,
+                direct: false,
+            },
+            content,
+        )?;
         self.ask(Request::Close { handle }, &[]).map(drop)
     }
 
@@ -158,7 +167,13 @@ pub trait Client {
         let (handle, size) = self.open(ino, AccessMode::WRITE)?;
         let (at, len) = operation.extent(size as usize).ok_or("nothing to write")?;
         let position = if at_end { Position::End } else { Position::At(at as u64) };
-        let request = Request::Write { handle, position, kill_privileges: false };
+        let request = Request::Write {
+            handle,
+            position,
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        };
         self.ask(request, &payload(number, len))?;
         self.ask(Request::Close { handle }, &[]).map(drop)
     }
@@ -209,7 +224,7 @@ pub trait Client {
         let mut content = Vec::with_capacity(size);
         while content.len() < size {
             let position = Position::At(content.len() as u64);
-            let request = Request::Read { handle, position, len: PIECE as u32 };
+            let request = Request::Read { handle, position, len: PIECE as u32, direct: false };
             match self.ask(request, &[])? {
                 Reply::Read { len } if len > 0 => {
                     content.extend_from_slice(&self.payload()[..len as usize]);

@@ -187,7 +187,7 @@ impl World {
         let mut content = Vec::with_capacity(attr.size as usize);
         while (content.len() as u64) < attr.size {
             let position = Position::At(content.len() as u64);
-            let request = Request::Read { handle, position, len: PIECE as u32 };
+            let request = Request::Read { handle, position, len: PIECE as u32, direct: false };
             let Reply::Read { len } = self.call(request)? else {
                 return broken("not read".into());
             };

@@ -389,7 +389,13 @@ impl Chooser<'_> {
         let mut stamps = Rng::new(self.stamp);
         let bytes: Vec<u8> = (0..len).map(|_| stamps.next_u64() as u8 | 1).collect();
         let position = at.map_or(Position::End, Position::At);
-        let request = Request::Write { handle, position, kill_privileges: false };
+        let request = Request::Write {
+            handle,
+            position,
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        };
         let effect = Effect::Write { object, at, bytes: Rc::from(&bytes[..]) };
         Some((request, bytes, effect))
     }

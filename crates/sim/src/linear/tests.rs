@@ -133,7 +133,8 @@ impl Server {
         self.files.insert(ino, Vec::new());
         self.ctimes.insert(ino, [now; 3]);
         let handle = Handle { ino, open: ino.0 };
-        let opened = Some(Opened { handle, attr: self.attr(ino), keep_pages: false });
+        let opened =
+            Some(Opened { handle, attr: self.attr(ino), keep_pages: false, direct: false });
         Ok(Reply::Created { entry: entry(ino), opened })
     }
 
@@ -184,11 +185,21 @@ fn draw(process: usize, handles: &[Handle], rng: &mut Rng) -> (Request, Vec<u8>)
         }
         (4 | 5, Some(handle)) => {
             let bytes = vec![rng.below(256) as u8; 1 + rng.below(3000) as usize];
-            (Request::Write { handle, position: Position::End, kill_privileges: false }, bytes)
+            (
+                Request::Write {
+                    handle,
+                    position: Position::End,
+                    kill_privileges: false,
+                    write_back: false,
+                    direct: false,
+                },
+                bytes,
+            )
         }
-        (6, Some(handle)) => {
-            (Request::Read { handle, position: Position::At(0), len: 1 << 20 }, Vec::new())
-        }
+        (6, Some(handle)) => (
+            Request::Read { handle, position: Position::At(0), len: 1 << 20, direct: false },
+            Vec::new(),
+        ),
         _ => {
             let new = NewInode::regular(0o600);
             let flags = CreateFlags::EXCLUSIVE | CreateFlags::OPEN;

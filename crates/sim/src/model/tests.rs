@@ -138,20 +138,26 @@ impl Script {
         let handle = Handle { ino, open: self.next_ino };
         self.next_ino += 1;
         let attr = self.attr(ino);
-        let opened = Opened { handle, attr, keep_pages: false };
+        let opened = Opened { handle, attr, keep_pages: false, direct: false };
         self.ok(Request::Open { ino, access }, Reply::Opened(opened));
         handle
     }
 
     #[track_caller]
     fn write(&mut self, handle: Handle, position: Position, bytes: &[u8], size: u64) {
-        let request = Request::Write { handle, position, kill_privileges: false };
+        let request = Request::Write {
+            handle,
+            position,
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        };
         self.with_bytes(request, bytes, Reply::Written { len: bytes.len() as u32, size }, &[]);
     }
 
     #[track_caller]
     fn read(&mut self, handle: Handle, position: Position, bytes: &[u8]) {
-        let request = Request::Read { handle, position, len: 100 };
+        let request = Request::Read { handle, position, len: 100, direct: false };
         self.with_bytes(request, &[], Reply::Read { len: bytes.len() as u32 }, bytes);
     }
 
@@ -237,7 +243,10 @@ fn unlinked_open_files_keep_their_bytes() {
     script.fails(Request::Link { ino: file, dir: ROOT, name: name("b") }, Errno::ENOENT);
     script.ok(Request::Close { handle }, Reply::Done);
     script.fails(Request::GetAttr { ino: file }, Errno::ESTALE);
-    script.fails(Request::Read { handle, position: Position::Current, len: 1 }, Errno::EBADF);
+    script.fails(
+        Request::Read { handle, position: Position::Current, len: 1, direct: false },
+        Errno::EBADF,
+    );
 }
 
 #[test]
@@ -254,8 +263,13 @@ fn offsets_follow_reads_writes_appends_and_seeks() {
     script.write(handle, Position::End, b"56", 7);
     script.read(handle, Position::Current, b"");
     let reads = script.open(file, AccessMode::READ);
-    let request =
-        Request::Write { handle: reads, position: Position::At(0), kill_privileges: false };
+    let request = Request::Write {
+        handle: reads,
+        position: Position::At(0),
+        kill_privileges: false,
+        write_back: false,
+        direct: false,
+    };
     script.fails(request, Errno::EBADF);
     script.by(7, 7, &[]);
     script.fails(Request::Close { handle: reads }, Errno::EBADF);
@@ -267,7 +281,7 @@ fn wrong_bytes_sizes_and_times_are_seen() {
     let file = script.file(ROOT, "a", 0o600);
     let handle = script.open(file, AccessMode::READ | AccessMode::WRITE);
     script.write(handle, Position::Current, b"hello", 5);
-    let read = Request::Read { handle, position: Position::At(0), len: 5 };
+    let read = Request::Read { handle, position: Position::At(0), len: 5, direct: false };
     let wrong = script.attempt(&read, &[], Ok(Reply::Read { len: 5 }), b"hellO");
     assert_eq!(wrong.unwrap_err(), Refusal::Differs("the bytes read"));
     let attr = script.attr(file);

@@ -67,7 +67,7 @@ impl Audit {
     fn read_all(&mut self, handle: Handle, attr: &Attr) {
         let len = PIECE as u32;
         for at in (0..=attr.size).step_by(PIECE) {
-            self.ask(Request::Read { handle, position: Position::At(at), len });
+            self.ask(Request::Read { handle, position: Position::At(at), len, direct: false });
         }
         self.ask(Request::Close { handle });
     }

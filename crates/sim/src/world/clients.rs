@@ -166,10 +166,13 @@ impl World {
     }
 
     fn begin_call(&mut self, at: At) {
-        let Some((op, bytes)) = self.choose_call(at) else {
+        let Some((mut op, bytes)) = self.choose_call(at) else {
             self.slot(at).state = SlotState::Finished;
             return;
         };
+        if let (Op::Ino(request), Some(front)) = (&mut op, &self.clients[at.client].front) {
+            front.kernel.mark(request);
+        }
         let (op_of_whole, invoked, from) = (op.clone(), self.fleet.place(), self.fleet.wall());
         if let Some((answer, payload)) = self.ask_kernel(at, &op) {
             let whole = Whole { op, invoked, from, asked: false, direct: false };

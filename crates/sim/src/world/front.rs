@@ -2,7 +2,7 @@
 //! for recalls, has the kernel drop what is recalled, late at times, and acknowledges.
 //!
 //! It listens on two lanes at each cell. Of a lane one recall is handled at a time, names last; dropping
-//! pages waits for reads and writes of them under way, and what comes after them on the lane waits too.
+//! pages waits for what locks them, and what comes after them on the lane waits too.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ impl World {
     /// Answers from the kernel's copies, if it has them.
     pub(super) fn ask_kernel(&mut self, at: At, op: &Op) -> Option<(Answer, Vec<u8>)> {
         let Op::Ino(request) = op else { return None };
-        let with_pages = self.are_pages_right();
+        let with_pages = self.are_pages_right(at, op);
         let client = &self.clients[at.client];
         let front = client.front.as_ref()?;
         if let Request::Read { handle, .. } = request
@@ -90,11 +90,13 @@ impl World {
         Some(answered)
     }
 
-    /// Whether pages are as right as everything else. Where two write one file and a front is among
-    /// them, its page may be older than an answered write until its recall ends (decision 4): then pages
-    /// are held and recalled, but nobody looks at what is in them.
-    fn are_pages_right(&self) -> bool {
-        self.swarm.fronts == 1 || self.swarm.one_writer
+    /// Whether pages are as right as everything else. Where a front cuts a file that another changes, pages in others may be
+    /// older until their recall ends (decision 17): they are looked at only by who has locked the file, as whoever cuts
+    /// it has.
+    fn are_pages_right(&self, at: At, op: &Op) -> bool {
+        let Op::Ino(Request::Read { handle, .. }) = op else { return true };
+        !self.swarm.cuts_under_locks
+            || self.clients[at.client].slots[at.slot].holdings.has_locked(handle.ino)
     }
 
     pub(super) fn listen_everywhere(&mut self, client: usize) {
@@ -187,8 +189,10 @@ impl World {
 
     /// A request of the front is sent.
     pub(super) fn note_asked(&mut self, at: At, request: &Request) {
-        if let Some(front) = &mut self.clients[at.client].front {
-            front.kernel.ask(at.slot, request);
+        let client = &mut self.clients[at.client];
+        if let Some(front) = &mut client.front {
+            let written = client.slots[at.slot].payload().len() as u64;
+            front.kernel.ask(at.slot, request, written);
         }
     }
 

@@ -6,10 +6,11 @@
 //!   recall nor a change of this kernel's own.
 //! * What a request of its own may change is not used while that is under way: nobody recalls it, so
 //!   others may know of the change before its answer is here.
-//! * Pages of a file are dropped only when no read or write of it is under way, whose pages are
-//!   locked.
+//! * Pages of a file are dropped only when no read or write of it through the cache is under way, whose pages are
+//!   locked, and no truncation, during which none that was stored in is written back.
+//! * A file that was opened to be used directly is read and written without the cache.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
@@ -37,18 +38,27 @@ enum Changes {
     AnyAttributes(Vec<LeaseKey>),
 }
 
+struct UnderWay {
+    request: Request,
+    asked: Moment,
+    /// How much it writes.
+    len: u64,
+}
+
 #[derive(Default)]
 pub struct Kernel {
     names: BTreeMap<(Ino, FileName), Named>,
     attrs: BTreeMap<Ino, Attr>,
     pages: BTreeMap<(Ino, u64), Page>,
+    /// What was opened to be used without the cache.
+    direct: BTreeSet<Handle>,
     /// Grows with everything that voids copies.
     moment: Moment,
     voided: BTreeMap<LeaseKey, Moment>,
     names_voided: Moment,
     attrs_voided: Moment,
-    /// Requests under way, by slot: the request, and when it was asked.
-    under_way: BTreeMap<usize, (Request, Moment)>,
+    /// Requests under way, by slot.
+    under_way: BTreeMap<usize, UnderWay>,
 }
 
 impl Kernel {
@@ -64,7 +74,7 @@ impl Kernel {
             Request::GetAttr { ino } => {
                 Ok(Reply::Attr { attr: *self.living_attr(*ino)?, lease: None })
             }
-            Request::Read { handle, position: Position::At(offset), len } if with_pages => {
+            Request::Read { handle, position: Position::At(offset), len, .. } if with_pages => {
                 let bytes = self.read(*handle, *offset, *len)?;
                 return Some((Ok(Reply::Read { len: bytes.len() as u32 }), bytes));
             }
@@ -79,6 +89,9 @@ impl Kernel {
     }
 
     fn read(&self, handle: Handle, offset: u64, len: u32) -> Option<Vec<u8>> {
+        if self.direct.contains(&handle) {
+            return None;
+        }
         let attr = self.attrs.get(&handle.ino).filter(|attr| attr.kind == FileKind::Regular)?;
         let end = attr.size.min(offset + u64::from(len));
         let mut bytes = Vec::new();
@@ -93,28 +106,35 @@ impl Kernel {
         Some(bytes)
     }
 
-    /// A request is sent from `slot`.
-    pub fn ask(&mut self, slot: usize, request: &Request) {
-        self.drop_changed(request);
+    /// A request is sent from `slot`, which writes that much.
+    pub fn ask(&mut self, slot: usize, request: &Request, len: u64) {
+        self.drop_changed(request, len);
         self.mark_changed(request);
-        self.under_way.insert(slot, (request.clone(), self.moment));
+        let under_way = UnderWay { request: request.clone(), asked: self.moment, len };
+        self.under_way.insert(slot, under_way);
     }
 
     /// The request of `slot` is over: the copies that came with the answer are kept, if they may be.
     /// `written` is what a write wrote, `read` what a read brought.
     pub fn answered(&mut self, slot: usize, answer: &Answer, written: &[u8], read: &[u8]) {
-        let Some((request, asked)) = self.under_way.remove(&slot) else { return };
+        let Some(UnderWay { request, asked, len }) = self.under_way.remove(&slot) else { return };
         let is_fresh = self.is_fresh(&request, asked);
-        self.drop_changed(&request);
+        self.drop_changed(&request, len);
         if is_fresh {
             self.keep(&request, answer, asked, (written, read));
         }
         // Whoever asked while it changed something may have got what was before, or not.
         self.mark_changed(&request);
-        if let (Request::Open { ino, .. }, Ok(Reply::Opened(opened))) = (&request, answer)
-            && !opened.keep_pages
-        {
-            self.void(&LeaseKey::Pages(*ino));
+        if let Ok(Reply::Opened(opened) | Reply::Created { opened: Some(opened), .. }) = answer {
+            if opened.direct {
+                self.direct.insert(opened.handle);
+            }
+            if !opened.keep_pages {
+                self.void(&LeaseKey::Pages(opened.handle.ino));
+            }
+        }
+        if let Request::Close { handle } = &request {
+            self.direct.remove(handle);
         }
     }
 
@@ -138,7 +158,12 @@ impl Kernel {
                 self.keep_name(*dir, name, None, Some(*lease), asked);
             }
             (_, Ok(Reply::Attr { attr, lease: Some(_) })) => self.keep_attr(attr, asked),
-            (Request::Read { handle, position: Position::At(at), len }, Ok(Reply::Read { .. })) => {
+            (Request::Read { handle, .. } | Request::Write { handle, .. }, _)
+                if self.direct.contains(handle) => {}
+            (
+                Request::Read { handle, position: Position::At(at), len, .. },
+                Ok(Reply::Read { .. }),
+            ) => {
                 let is_end = read.len() < *len as usize;
                 self.keep_pages(handle.ino, *at, read, is_end, asked);
             }
@@ -162,7 +187,7 @@ impl Kernel {
     /// Whether a change of the kernel's own is under way that may make a copy wrong: it shuts out who
     /// looks at the same time.
     fn is_changing(&self, key: &LeaseKey) -> bool {
-        self.under_way.values().any(|(request, _)| match changes_of(request) {
+        self.under_way.values().any(|under_way| match changes_of(&under_way.request) {
             Changes::Nothing => false,
             Changes::These(keys) => keys.contains(key),
             Changes::AnyAttributes(keys) => keys.contains(key) || matches!(key, LeaseKey::Attr(_)),
@@ -221,8 +246,19 @@ impl Kernel {
         keys.iter().all(|key| !self.is_void(key, asked))
     }
 
-    /// Drops what the request may change.
-    fn drop_changed(&mut self, request: &Request) {
+    /// Drops what the request may change. Of a write at a known place that is its own pages only.
+    fn drop_changed(&mut self, request: &Request, len: u64) {
+        if let Request::Write { handle, direct: true, .. } = request {
+            // Its pages are the cell's to recall.
+            self.attrs.remove(&handle.ino);
+            return;
+        }
+        if let Request::Write { handle, position: Position::At(at), .. } = request {
+            let ino = handle.ino;
+            self.attrs.remove(&ino);
+            let written = at / PAGE..(at + len).div_ceil(PAGE);
+            return self.pages.retain(|(of, page), _| *of != ino || !written.contains(page));
+        }
         match changes_of(request) {
             Changes::Nothing => {}
             Changes::These(keys) => keys.iter().for_each(|key| self.drop_copy(key)),
@@ -269,10 +305,22 @@ impl Kernel {
         self.names_voided = self.moment;
     }
 
-    /// Whether pages of the file are locked by a read or write under way.
+    /// Says in a request whether it goes past the cache.
+    pub fn mark(&self, request: &mut Request) {
+        if let Request::Read { handle, direct, .. } | Request::Write { handle, direct, .. } =
+            request
+        {
+            *direct = self.direct.contains(handle);
+        }
+    }
+
+    /// Whether pages of the file cannot be dropped before a request that is under way is answered.
     pub fn locks_pages(&self, ino: Ino) -> bool {
-        self.under_way.values().any(|(request, _)| match request {
-            Request::Read { handle, .. } | Request::Write { handle, .. } => handle.ino == ino,
+        self.under_way.values().any(|under_way| match &under_way.request {
+            Request::Read { handle, .. } | Request::Write { handle, .. } => {
+                handle.ino == ino && !self.direct.contains(handle)
+            }
+            Request::SetAttr { ino: of, set, .. } => *of == ino && set.size.is_some(),
             _ => false,
         })
     }
@@ -294,6 +342,7 @@ fn changes_of(request: &Request) -> Changes {
         Request::Open { ino, access } if access.contains(AccessMode::TRUNCATE) => {
             vec![Attr(*ino), Pages(*ino)]
         }
+        Request::Write { handle, direct: true, .. } => vec![Attr(handle.ino)],
         Request::Write { handle, .. } => vec![Attr(handle.ino), Pages(handle.ino)],
         Request::SetAttr { ino, .. }
         | Request::SetXattr { ino, .. }
@@ -327,11 +376,11 @@ mod tests {
     #[test]
     fn what_was_asked_before_a_recall_is_not_kept() {
         let mut kernel = Kernel::default();
-        kernel.ask(0, &lookup());
+        kernel.ask(0, &lookup(), 0);
         kernel.void_names();
         kernel.answered(0, &leased(), &[], &[]);
         assert!(kernel.answer(&lookup(), true).is_none());
-        kernel.ask(0, &lookup());
+        kernel.ask(0, &lookup(), 0);
         kernel.answered(0, &leased(), &[], &[]);
         assert!(kernel.answer(&lookup(), true).is_some());
     }
@@ -339,11 +388,11 @@ mod tests {
     #[test]
     fn a_change_of_its_own_voids_at_both_ends() {
         let mut kernel = Kernel::default();
-        kernel.ask(0, &lookup());
+        kernel.ask(0, &lookup(), 0);
         kernel.answered(0, &leased(), &[], &[]);
-        kernel.ask(1, &Request::Unlink { dir: Ino::ROOT, name: name() });
+        kernel.ask(1, &Request::Unlink { dir: Ino::ROOT, name: name() }, 0);
         assert!(kernel.answer(&lookup(), true).is_none());
-        kernel.ask(0, &lookup());
+        kernel.ask(0, &lookup(), 0);
         kernel.answered(1, &Ok(Reply::Done), &[], &[]);
         kernel.answered(0, &leased(), &[], &[]);
         assert!(kernel.answer(&lookup(), true).is_none(), "asked before the name was gone");
@@ -353,8 +402,8 @@ mod tests {
     fn pages_are_locked_while_they_are_read() {
         let mut kernel = Kernel::default();
         let handle = Handle { ino: FILE, open: 1 };
-        let read = Request::Read { handle, position: Position::At(0), len: 5000 };
-        kernel.ask(0, &read);
+        let read = Request::Read { handle, position: Position::At(0), len: 5000, direct: false };
+        kernel.ask(0, &read, 0);
         assert!(kernel.locks_pages(FILE));
         kernel.answered(0, &Ok(Reply::Read { len: 4500 }), &[], &[7; 4500]);
         assert!(!kernel.locks_pages(FILE));

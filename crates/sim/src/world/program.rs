@@ -106,6 +106,16 @@ impl Holdings {
         self.handles.last().map(|(handle, _)| Request::Close { handle: *handle })
     }
 
+    /// Whether the slot has the whole file locked for itself, and has not changed that lock in part.
+    pub fn has_locked(&self, ino: Ino) -> bool {
+        let records =
+            |held: &&(Ino, LockSpec)| held.0 == ino && held.1.flavour == LockFlavour::Record;
+        let last = self.locks.iter().rev().find(records);
+        last.is_some_and(|(_, spec)| {
+            spec.lock == LockType::Exclusive && spec.range == ByteRange::ALL
+        })
+    }
+
     /// Whether the handle was opened for reading.
     pub fn may_read(&self, handle: Handle) -> bool {
         let readable = AccessMode::READ | AccessMode::EXECUTE;
@@ -164,8 +174,12 @@ impl Draw<'_> {
             | Kind::Rename
             | Kind::RenameNoReplace
             | Kind::Exchange => self.change_names(kind),
+            Kind::Read if self.front && self.swarm.cuts_under_locks && self.rng.chance(1, 2) => {
+                self.under_lock(kind)?
+            }
             Kind::Open | Kind::Close | Kind::Read | Kind::Seek => self.use_file(kind)?,
             Kind::Truncate if !self.may_write => return None,
+            Kind::Truncate if self.cuts_others() => self.under_lock(kind)?,
             Kind::Truncate | Kind::Chmod | Kind::Chown | Kind::Utimens => self.set_attr(kind),
             Kind::Xattr => self.xattr(),
             Kind::Lock | Kind::Flock | Kind::TestLock => self.lock(kind)?,
@@ -308,7 +322,12 @@ impl Draw<'_> {
             _ if self.front && !self.holdings.may_read(handle) => return None,
             _ => {
                 let position = self.position();
-                Request::Read { handle, position, len: self.rng.below(30_000) as u32 }
+                Request::Read {
+                    handle,
+                    position,
+                    len: self.rng.below(30_000) as u32,
+                    direct: false,
+                }
             }
         })
     }
@@ -333,7 +352,16 @@ impl Draw<'_> {
         let pattern = self.rng.next_u64().to_le_bytes();
         let bytes: Vec<u8> = pattern.iter().copied().cycle().take(len).collect();
         let kill_privileges = self.uid != 0;
-        Some((Op::Ino(Request::Write { handle, position, kill_privileges }), bytes))
+        Some((
+            Op::Ino(Request::Write {
+                handle,
+                position,
+                kill_privileges,
+                write_back: false,
+                direct: false,
+            }),
+            bytes,
+        ))
     }
 
     fn set_attr(&mut self, kind: Kind) -> Request {
@@ -367,6 +395,39 @@ impl Draw<'_> {
             }
         }
         Request::SetAttr { ino, handle, set }
+    }
+
+    /// A kernel cuts files that other kernels change.
+    fn cuts_others(&self) -> bool {
+        self.front && self.swarm.fronts > 1 && !self.swarm.one_writer
+    }
+
+    /// Cuts or reads a file while the slot has it locked, or takes the lock or releases it.
+    fn under_lock(&mut self, kind: Kind) -> Option<Request> {
+        if !self.swarm.cuts_under_locks {
+            return None;
+        }
+        let handle = self.handle()?;
+        let ino = handle.ino;
+        let (flavour, range, lock) = (LockFlavour::Record, ByteRange::ALL, LockType::Exclusive);
+        let (owner, pid) = (LockOwner(u64::from(self.slot.0) + 1), 100 + u32::from(self.slot.0));
+        let spec = LockSpec { flavour, owner, lock, range, pid };
+        if !self.holdings.has_locked(ino) {
+            let alone = self.holdings.locks.iter().all(|(on, _)| *on == ino);
+            return Some(Request::Lock { ino, spec, wait: alone });
+        }
+        if self.rng.chance(1, 4) {
+            return Some(unlock(ino, spec));
+        }
+        if kind == Kind::Read {
+            return self.use_file(kind);
+        }
+        let set = SetAttr {
+            size: Some(self.rng.below(self.swarm.reach)),
+            kill_privileges: self.uid != 0,
+            ..SetAttr::default()
+        };
+        Some(Request::SetAttr { ino, handle: Some(handle), set })
     }
 
     fn xattr(&mut self) -> Request {

@@ -283,8 +283,19 @@ fn fill_slots(client: &Admission, rng: &mut Rng) {
         let (flavour, lock, range) = (LockFlavour::Flock, LockType::Exclusive, ByteRange::ALL);
         let spec = LockSpec { flavour, owner: LockOwner(slot.0.into()), lock, range, pid: 1 };
         let request = match rng.below(8) {
-            0 => Request::Write { handle, position: Position::At(0), kill_privileges: false },
-            1 => Request::Read { handle, position: Position::At(0), len: PAYLOAD_MAX as u32 },
+            0 => Request::Write {
+                handle,
+                position: Position::At(0),
+                kill_privileges: false,
+                write_back: false,
+                direct: false,
+            },
+            1 => Request::Read {
+                handle,
+                position: Position::At(0),
+                len: PAYLOAD_MAX as u32,
+                direct: false,
+            },
             2 => Request::Fsync { ino, data_only: false },
             3 => Request::ReadDir { dir, cookie: 0, bytes_max: u32::MAX },
             _ => Request::Lock { ino, spec, wait: true },
@@ -343,8 +354,14 @@ fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Req
         Request::Open { ino, access: AccessMode::READ },
         Request::Open { ino, access: AccessMode::WRITE },
         Request::Open { ino, access: AccessMode::TRUNCATE },
-        Request::Read { handle, position: Position::At(0), len: 4096 },
-        Request::Write { handle, position: Position::At(0), kill_privileges: false },
+        Request::Read { handle, position: Position::At(0), len: 4096, direct: false },
+        Request::Write {
+            handle,
+            position: Position::At(0),
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        },
         Request::Close { handle },
         set(SetAttr { mode: Some(0o777), ..SetAttr::default() }),
         set(SetAttr { uid: Some(super::NOBODY), ..SetAttr::default() }),
@@ -387,7 +404,7 @@ fn look_around(
     let first = (1 << 40) + rng.below(5_000);
     for open in first..first + TRIES {
         let handle = Handle { ino, open };
-        let read = Request::Read { handle, position: Position::At(0), len: 4096 };
+        let read = Request::Read { handle, position: Position::At(0), len: 4096, direct: false };
         match client.ask(slot, seq, &read) {
             None => break,
             Some(Err(_)) => {}

@@ -204,8 +204,19 @@ fn of_handles(rng: &mut Rng, known: &Known) -> Request {
     match rng.below(5) {
         0 => Request::Close { handle },
         1 => Request::Seek { handle, position: number(rng) },
-        2 => Request::Write { handle, position: position(rng), kill_privileges: false },
-        _ => Request::Read { handle, position: position(rng), len: rng.next_u64() as u32 },
+        2 => Request::Write {
+            handle,
+            position: position(rng),
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        },
+        _ => Request::Read {
+            handle,
+            position: position(rng),
+            len: rng.next_u64() as u32,
+            direct: false,
+        },
     }
 }
 
