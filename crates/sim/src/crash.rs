@@ -286,6 +286,7 @@ impl World {
         (self.is_working, self.is_stopping) = (false, false);
         self.fleet.faults = Faults::default();
         (self.fleet.cell_faults, self.fleet.supervisor_faults) = (0, 0);
+        self.fleet.incidents = Default::default();
         self.stage = Stage::Starting;
         self.fleet.count("power cut");
         self.fleet.count_after_loss("power cut after a failed flush");
@@ -303,12 +304,7 @@ impl World {
     /// for them.
     const fn may_fail(&self) -> bool {
         let is_lost = self.fleet.flush_failed_at.is_some() || self.fleet.supervisor_faults > 0;
-        is_lost || (self.is_stopping && self.faults() > 0)
-    }
-
-    /// Faults of the device in this life.
-    const fn faults(&self) -> u64 {
-        self.fleet.cell_faults + self.fleet.supervisor_faults
+        is_lost || (self.is_stopping && self.fleet.cell_faults > 0)
     }
 
     /// Replays the logs, however often the power is cut meanwhile.

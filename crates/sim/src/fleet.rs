@@ -8,7 +8,8 @@
 //! * `start`: from what the device holds. `drive`: events in, effects carried out. `io`, `link`, `memory`:
 //!   what those reach.
 //! * `kill`: cells that die, and their successors. `adopt`: supervisors that die.
-//! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine.
+//! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine. `incident`: which errors of calls what
+//!   went wrong with it excuses.
 //!
 //! Without delays (`Pace::default()`) and without faults one thing happens after the other, in the order in
 //! which it was asked for.
@@ -16,6 +17,7 @@
 mod adopt;
 pub mod disk;
 mod drive;
+mod incident;
 mod io;
 mod kill;
 pub mod lanes;
@@ -38,6 +40,7 @@ use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supe
 
 use disk::Disk;
 pub use drive::{happen_next, tell_supervisor};
+use incident::Incidents;
 use io::{InFlight, Supervised};
 use lanes::Lanes;
 use link::Link;
@@ -247,6 +250,7 @@ pub struct Fleet<H> {
     /// Faults of the device that cells, and the supervisor, have met.
     pub cell_faults: u64,
     pub supervisor_faults: u64,
+    pub incidents: Incidents,
     /// The rule that was broken.
     pub failure: Option<String>,
 }
@@ -277,6 +281,7 @@ impl<H> Fleet<H> {
             flush_failed_at: None,
             cell_faults: 0,
             supervisor_faults: 0,
+            incidents: Incidents::default(),
             failure: None,
         }
     }
@@ -335,10 +340,6 @@ impl<H> Fleet<H> {
         let first = self.places + 1;
         self.places += count;
         first
-    }
-
-    pub fn places(&self) -> u64 {
-        self.places
     }
 
     pub fn wall(&self) -> Timestamp {

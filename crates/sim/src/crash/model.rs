@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use warren_base::Ino;
+use warren_base::limits::BLOCK_SIZE;
 use warren_proto::{FileKind, Handle};
 
 /// An object, whether its inode's number is known yet or not.
@@ -183,6 +184,14 @@ impl Model {
         let mut model = Self { objects, next, operations: 0 };
         model.promise_all();
         model
+    }
+
+    /// Blocks that all versions of all files have at most.
+    pub fn blocks(&self) -> usize {
+        let of_file = |object: &Object| {
+            object.content.all().map(|v| v.len().div_ceil(BLOCK_SIZE)).sum::<usize>()
+        };
+        self.objects.values().map(of_file).sum()
     }
 
     pub fn object(&self, object: ObjectNo) -> &Object {

@@ -207,6 +207,7 @@ fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: Io
         fleet.let_io_land(id, &done);
         return start_successor(world, id);
     }
+    fleet.note_incident(id, &done);
     let mut result = fleet.do_io(id, &done);
     match done.doing {
         Doing::WriteThrough if result.is_ok() => match fleet.draw_flush_behind() {
@@ -251,6 +252,7 @@ pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
             }
         }
         Order::Joined { cell, .. } => fleet.open_link(*cell, to),
+        Order::Failed { .. } => fleet.incidents.checkpoint_failed(to, fleet.places),
         Order::Admit { client, .. } => {
             let keep_words = fleet.plant == Some(warren_cell::Plant::KeepWords);
             fleet.lanes.reopen(to, *client, keep_words);

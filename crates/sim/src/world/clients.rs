@@ -322,7 +322,7 @@ impl World {
             operation.returned = self.fleet.place();
             operation.hint = hint;
             operation.window.to = self.fleet.wall();
-            operation.excuses = self.excuses(operation.invoked);
+            operation.excuses = self.excuses(&request, from, operation.invoked);
             self.see(at, &request, &answer);
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
             self.history.push(operation);
@@ -371,10 +371,11 @@ impl World {
             return;
         };
         let Some(slot) = client.slots.get_mut(usize::from(to.slot.0)) else { return };
-        if let Some(Asked { mut operation, .. }) = slot.asked.take_if(|_| slot.seq == seq) {
+        if let Some(Asked { request, mut operation, .. }) = slot.asked.take_if(|_| slot.seq == seq)
+        {
             operation.hint = hint;
             operation.window.to = self.fleet.wall();
-            operation.excuses = self.excuses(operation.invoked);
+            operation.excuses = self.excuses(&request, from, operation.invoked);
             operation.outcome = Some(Outcome { answer, payload: payload.into() });
             self.history.push(operation);
         }
@@ -509,7 +510,7 @@ impl World {
             returned,
             hint: whole.invoked.midpoint(returned),
             window: Window { from: whole.from, to: self.fleet.wall() },
-            excuses: self.excuses(whole.invoked) | self.excuses_of_copies(at),
+            excuses: self.excuses_of_copies(at),
             outcome: Some(outcome),
         };
         self.history.push(operation);
