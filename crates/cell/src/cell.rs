@@ -67,6 +67,8 @@ pub struct CellConfig {
     /// requests that are larger than a fourth of them get ENOMEM. The driver provides
     /// [`CellConfig::frames_total`].
     pub frames: u32,
+    /// Tree nodes that it keeps in memory at most, as far as they are not dirty.
+    pub nodes_max: usize,
     pub log: LogConfig,
     /// The last checkpoint that the superblock names.
     pub generation: u64,
@@ -93,6 +95,9 @@ impl CellConfig {
     /// Enough that the largest request can be served whatever else goes on: a half of the frames may
     /// be pinned, and another fourth must stay free of dirty pages.
     pub const FRAMES_MIN: u32 = (4 * PAYLOAD_MAX / BLOCK_SIZE) as u32;
+
+    /// What `nodes_max` is where memory is not short: of about 8 KiB each with their records, 64 MiB.
+    pub const NODES_MAX: usize = 8192;
 }
 
 #[derive(Debug)]
@@ -118,6 +123,7 @@ pub struct Cell {
     pub(crate) id: CellId,
     pub(crate) map: Vec<CellId>,
     pub(crate) secret: u64,
+    pub(crate) nodes_max: usize,
     pub(crate) now: Clock,
     pub(crate) shards: Shards,
     pub(crate) lost: BTreeSet<ShardId>,
@@ -172,6 +178,7 @@ impl Cell {
         let mut cell = Self {
             id: config.id,
             secret: config.secret,
+            nodes_max: config.nodes_max,
             lost: config.lost,
             now,
             cache: Cache::new(config.frames),

@@ -25,10 +25,6 @@ use crate::plant::Plant;
 use crate::step::runs_of;
 use crate::task::{Stop, Task, Wait, WaitKey, Work};
 
-/// Nodes a cell keeps in memory, of about 8 KiB each with their records: 64 MiB.
-const NODES_MAX: usize = 8192;
-/// Dirty nodes at which a checkpoint is asked for without waiting for the timer.
-const DIRTY_NODES_MAX: usize = NODES_MAX / 2;
 /// Turns after which nodes are counted: a turn adds few, and counting visits every shard.
 const TURNS_PER_COUNT: u64 = 64;
 /// Pages that write-back gives places to in one go.
@@ -295,15 +291,17 @@ impl Cell {
 
     fn evict_nodes<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         let resident: usize = self.shards.values().map(|shard| shard.tree.resident_nodes()).sum();
-        if resident <= NODES_MAX {
+        let most = self.nodes_max;
+        if resident <= most {
             return;
         }
-        let share = NODES_MAX / self.shards.ids().len().max(1);
+        let share = most / self.shards.ids().len().max(1);
         for shard in self.shards.values_mut() {
             shard.tree.evict(share);
         }
         let dirty: usize = self.shards.values().map(|shard| shard.tree.dirty_nodes()).sum();
-        if dirty > DIRTY_NODES_MAX {
+        // Without waiting for the timer.
+        if dirty > most / 2 {
             self.want_checkpoint(out);
         }
     }

@@ -318,6 +318,7 @@ fn config(
         reserved_chunks: superblock.layout.reserved_chunks(),
         total_blocks: superblock.layout.total_blocks(),
         frames: FRAMES + (area.bytes() / LOG_PER_PAGE) as u32,
+        nodes_max: CellConfig::NODES_MAX,
         log: LogConfig {
             area,
             incarnation: logs.incarnation,

@@ -46,7 +46,7 @@ const CUTS_OF_RECOVERY_MAX: u64 = 3;
 /// What to break, to show that it is found.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Options {
-    /// No write and no flush fails.
+    /// No read, no write and no flush fails.
     pub sound_device: bool,
     pub plant: Option<Plant>,
 }
@@ -164,6 +164,7 @@ impl World {
         let mut fleet = Fleet::new(rng, Disk::new(image), trace);
         fleet.plant = options.plant;
         fleet.frames = mix.frames;
+        fleet.nodes_max = mix.nodes_max;
         fleet.pace = Pace { message: mix.message_delay, io: mix.io_delay };
         Self {
             clients: (0..=mix.clients).map(|_| Client::default()).collect(),

@@ -33,7 +33,7 @@ use std::fmt;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng, Timestamp};
-use warren_cell::{Cell, Clock, FrameNo, IoId, Plant, SlotRef};
+use warren_cell::{Cell, CellConfig, Clock, FrameNo, IoId, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
@@ -140,6 +140,12 @@ pub enum Happening<H> {
     Start {
         cell: CellId,
     },
+    /// A report of a process that is gone, which should have been heard before.
+    LateReport {
+        from: CellId,
+        epoch: Epoch,
+        report: Report,
+    },
     /// An I/O of the supervisor of this number.
     SupervisorIo {
         by: u64,
@@ -179,6 +185,8 @@ pub struct Faults {
     pub supervisor_flush: u64,
     /// In 10,000: a message between cells is damaged; a cell, or the supervisor, is killed at an event.
     pub damage: u64,
+    /// In 10,000: a cell's process is stopped before an event, and goes on later.
+    pub pauses: u64,
     pub kills: u64,
     pub deaths: u64,
 }
@@ -195,6 +203,8 @@ pub struct CellHost {
     errors_seen: u64,
     /// Its process is gone.
     pub dead: bool,
+    /// It was stopped, and does nothing before then.
+    paused_until: Instant,
     /// A successor is to start.
     is_starting: bool,
     /// Processes that ended since the supervisor heard that one was ready.
@@ -231,6 +241,8 @@ pub struct Fleet<H> {
     pub plant: Option<Plant>,
     /// Frames of a cell's cache.
     pub frames: u32,
+    /// Tree nodes that a cell keeps.
+    pub nodes_max: usize,
     /// Free chunks for all cells together, if they do not get all that there are.
     pub chunks: Option<usize>,
     pub map: Vec<CellId>,
@@ -268,6 +280,7 @@ impl<H> Fleet<H> {
             faults: Faults::default(),
             plant: None,
             frames: 0,
+            nodes_max: CellConfig::NODES_MAX,
             chunks: None,
             map: Vec::new(),
             cells: Vec::new(),

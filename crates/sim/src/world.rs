@@ -170,6 +170,7 @@ impl World {
         let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
         fleet.plant = plan.plant;
         fleet.frames = swarm.frames;
+        fleet.nodes_max = swarm.nodes_max;
         fleet.chunks = swarm.chunks.map(|chunks| chunks as usize);
         fleet.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
         fleet.faults.stall = swarm.stall;

@@ -277,6 +277,7 @@ impl Bench {
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
             frames: FRAMES,
+            nodes_max: CellConfig::NODES_MAX,
             log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery },
             generation: 1,
             plant: None,
