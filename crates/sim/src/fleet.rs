@@ -17,7 +17,7 @@
 mod adopt;
 pub mod disk;
 mod drive;
-mod incident;
+pub mod incident;
 mod io;
 mod kill;
 pub mod lanes;

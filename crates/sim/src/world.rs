@@ -28,6 +28,7 @@ use warren_proto::{Credentials, Request, SetAttr};
 use warren_supervisor::Event as Heard;
 
 use crate::fleet::disk::Disk;
+use crate::fleet::incident::takes_space;
 use crate::fleet::trace::{Coverage, Trace};
 use crate::fleet::{
     EPOCH, Faults, Fleet, Happening, MAP_VERSION, Pace, happen_next, tell_supervisor,
@@ -372,7 +373,8 @@ impl World {
     /// What excuses an error that `from` answers now to a request that was made at place `invoked`.
     fn excuses(&self, request: &Request, from: CellId, invoked: u64) -> Excuses {
         let mut excuses = Excuses::default();
-        excuses.set(Excuses::NO_SPACE, self.swarm.chunks.is_some() && self.is_first_life());
+        let is_small = self.swarm.chunks.is_some() && self.is_first_life();
+        excuses.set(Excuses::NO_SPACE, is_small && takes_space(request));
         excuses.set(Excuses::IO, self.fleet.incidents.excuse_io(request, from, invoked));
         excuses
     }

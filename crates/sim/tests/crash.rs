@@ -21,10 +21,15 @@ fn seeds_pass_and_reach_the_rare_branches() {
         Err(failure) => panic!("{failure}"),
     };
     let rare = [
+        "a block read was rotten",
         "a cell killed",
         "a cell killed after a failed flush",
+        "a cell paused",
         "a checkpoint",
         "a flush failed",
+        "a full inbox",
+        "a read failed",
+        "a report of an earlier epoch",
         "a successor given up by another supervisor",
         "a supervisor killed",
         "a supervisor killed after a failed flush",

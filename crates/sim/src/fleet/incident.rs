@@ -94,6 +94,25 @@ const fn has_parts(request: &Request) -> bool {
     )
 }
 
+/// Whether the request may want blocks or room in the log: no other is refused where a pool is full.
+pub const fn takes_space(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Create { .. }
+            | Request::Link { .. }
+            | Request::Unlink { .. }
+            | Request::Rmdir { .. }
+            | Request::Rename { .. }
+            | Request::Open { .. }
+            | Request::Write { .. }
+            | Request::SetAttr { .. }
+            | Request::SetXattr { .. }
+            | Request::RemoveXattr { .. }
+            | Request::Fsync { .. }
+            | Request::Sync
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

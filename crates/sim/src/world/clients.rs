@@ -507,6 +507,9 @@ impl World {
             Errno::EDEADLK => self.fleet.count("a deadlock of record locks found"),
             Errno::EACCES | Errno::EPERM => self.fleet.count("permission denied"),
             Errno::ENOTEMPTY => self.fleet.count("a full directory kept"),
+            Errno::EINVAL if matches!(request, Request::Rename { .. }) => {
+                self.fleet.count("a rename into itself refused");
+            }
             _ => {}
         }
         // What is gone cannot be given back.
