@@ -61,8 +61,8 @@ impl Versions<Rc<Entries>> {
             entries.iter().filter(is_name).map(|(name, _)| name.clone()).collect::<Vec<_>>()
         };
         let pairs = self.0.windows(2).filter(|pair| pair[1].0 <= until);
-        let about = pairs.filter(|pair| names(&pair[0].1) != names(&pair[1].1));
-        about.last().map(|pair| pair[1].0)
+        let mut about = pairs.filter(|pair| names(&pair[0].1) != names(&pair[1].1));
+        about.next_back().map(|pair| pair[1].0)
     }
 
     /// What was done here up to that operation is durable.
