@@ -238,6 +238,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
         reserved_chunks: layout.reserved_chunks(),
         total_blocks: layout.total_blocks(),
         frames: FRAMES,
+        nodes_max: CellConfig::nodes_for(FRAMES),
         log: LogConfig {
             area: log_area(),
             incarnation: 1,

@@ -67,6 +67,8 @@ pub struct CellConfig {
     /// requests that are larger than a fourth of them get ENOMEM. The driver provides
     /// [`CellConfig::frames_total`].
     pub frames: u32,
+    /// Tree nodes that it keeps in memory at most, as far as they are not dirty.
+    pub nodes_max: usize,
     pub log: LogConfig,
     /// The last checkpoint that the superblock names.
     pub generation: u64,
@@ -91,10 +93,10 @@ impl CellConfig {
     /// Frames for each resident node. File data is most of what a cache is for, and a node leads to some 20 files.
     const FRAMES_PER_NODE: u32 = 4;
     /// Enough for all ways from the roots that the requests of a small cell need at once.
-    const NODES_MIN: usize = 1024;
+    pub const NODES_MIN: usize = 1024;
 
     /// Tree nodes that a cell with so many frames keeps in memory; beyond, clean ones are evicted.
-    pub const fn nodes_max(frames: u32) -> usize {
+    pub const fn nodes_for(frames: u32) -> usize {
         let nodes = (frames / Self::FRAMES_PER_NODE) as usize;
         if nodes < Self::NODES_MIN { Self::NODES_MIN } else { nodes }
     }
@@ -137,6 +139,7 @@ pub struct Cell {
     pub(crate) id: CellId,
     pub(crate) map: Vec<CellId>,
     pub(crate) secret: u64,
+    pub(crate) nodes_max: usize,
     pub(crate) now: Clock,
     pub(crate) shards: Shards,
     pub(crate) lost: BTreeSet<ShardId>,
@@ -195,6 +198,7 @@ impl Cell {
         let mut cell = Self {
             id: config.id,
             secret: config.secret,
+            nodes_max: config.nodes_max,
             lost: config.lost,
             now,
             cache: Cache::new(config.frames),

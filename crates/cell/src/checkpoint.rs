@@ -19,7 +19,7 @@ use warren_proto::control::{Report, ShardRoot, Written};
 use warren_proto::{Cause, Handle, Step};
 
 use crate::cache::PageNo;
-use crate::cell::{Cell, CellConfig, Out};
+use crate::cell::{Cell, Out};
 use crate::event::{Effect, FrameNo, Memory};
 use crate::plant::Plant;
 use crate::step::runs_of;
@@ -292,17 +292,17 @@ impl Cell {
 
     fn evict_nodes<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         let resident: usize = self.shards.values().map(|shard| shard.tree.resident_nodes()).sum();
-        let nodes_max = CellConfig::nodes_max(self.cache.frames());
-        if resident <= nodes_max {
+        let most = self.nodes_max;
+        if resident <= most {
             return;
         }
-        let share = nodes_max / self.shards.ids().len().max(1);
+        let share = most / self.shards.ids().len().max(1);
         for shard in self.shards.values_mut() {
             shard.tree.evict(share);
         }
         let dirty: usize = self.shards.values().map(|shard| shard.tree.dirty_nodes()).sum();
         // The timer's next checkpoint may be too late: dirty nodes cannot be evicted.
-        if dirty > nodes_max / 2 {
+        if dirty > most / 2 {
             self.want_checkpoint(out);
         }
     }

@@ -261,4 +261,29 @@ mod tests {
         assert!(!may_search(&attr(0o001), &who(9, 2, &[])), "the group is not the rest");
         assert!(may_search(&attr(0o001), &who(9, 9, &[])));
     }
+
+    /// A chain of so many symbolic links, from `0` on, that ends at a file.
+    fn chain(links: u64) -> Answers {
+        let name = |n: u64| FileName::new(n.to_string().as_bytes()).expect("a legal name");
+        let mut answers = Answers::default();
+        for n in 0..links {
+            answers.names.push((Ino::ROOT, name(n), Some((Ino(100 + n), FileKind::Symlink))));
+            answers.targets.push((Ino(100 + n), Arc::from((n + 1).to_string().as_bytes())));
+        }
+        answers.names.push((Ino::ROOT, name(links), Some((Ino(99), FileKind::Regular))));
+        answers
+    }
+
+    #[test]
+    fn as_many_links_are_followed_as_linux_follows() {
+        let credentials = Credentials::default();
+        let walk = |links: u64| {
+            let answers = chain(links);
+            let (cache, held) = (None, Vec::new());
+            let mut walker = Walker { cache, answers: &answers, credentials: &credentials, held };
+            walker.node(&Path::new(b"0"))
+        };
+        assert_eq!(walk(SYMLINKS_MAX.into()), Ok((Ino(99), FileKind::Regular)));
+        assert_eq!(walk(u64::from(SYMLINKS_MAX) + 1), Err(Stop::Fail(Errno::ELOOP)));
+    }
 }

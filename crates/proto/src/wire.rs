@@ -306,4 +306,26 @@ mod tests {
         assert_eq!(u8::from_bytes(&[1]), Ok(1));
         assert!(u8::from_bytes(&[1, 2]).is_err());
     }
+
+    #[test]
+    fn what_is_neither_true_nor_false_is_refused() {
+        assert_eq!(bool::from_bytes(&[1]), Ok(true));
+        assert_eq!(bool::from_bytes(&[2]), Err(Malformed::tag("bool", 2)));
+        assert!(Option::<u8>::from_bytes(&[3, 0]).is_err());
+    }
+
+    #[test]
+    fn unknown_bits_of_flags_are_refused() {
+        let known = crate::AccessMode::all();
+        assert_eq!(crate::AccessMode::from_bytes(&known.to_bytes()), Ok(known));
+        let unknown = !known.bits();
+        assert!(crate::AccessMode::from_bytes(&unknown.to_bytes()).is_err());
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is() {
+        let mut reader = Reader::new(&[1, 2, 3]);
+        assert!(reader.take(4).is_err());
+        assert_eq!((reader.take(2), reader.left()), (Ok(&[1, 2][..]), 1));
+    }
 }

@@ -648,6 +648,7 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
         reserved_chunks: start.reserved_chunks,
         total_blocks: start.total_blocks,
         frames: start.frames,
+        nodes_max: CellConfig::nodes_for(start.frames),
         log: LogConfig {
             area: LogArea { start: start.log_start, blocks: start.log_blocks },
             incarnation: start.incarnation,

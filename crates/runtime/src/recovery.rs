@@ -306,6 +306,7 @@ fn config(
     let mut owned_chunks = ledger.chunks_of_shards();
     owned_chunks.retain(|shard, _| !lost.contains(shard));
     let area = superblock.layout.log_area(usize::from(id.0), logs.starts.len());
+    let frames = FRAMES + (area.bytes() / LOG_PER_PAGE) as u32;
     CellConfig {
         id,
         epoch: EPOCH,
@@ -319,7 +320,8 @@ fn config(
         free_chunks,
         reserved_chunks: superblock.layout.reserved_chunks(),
         total_blocks: superblock.layout.total_blocks(),
-        frames: FRAMES + (area.bytes() / LOG_PER_PAGE) as u32,
+        frames,
+        nodes_max: CellConfig::nodes_for(frames),
         log: LogConfig {
             area,
             incarnation: logs.incarnation,

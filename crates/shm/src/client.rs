@@ -227,9 +227,15 @@ impl<R: Load> ClientReader<R> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
     use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use warren_base::Rng;
 
     use super::*;
+    use crate::memory::Waited;
     use crate::segment::{Segment, map_read_only};
 
     const SLOTS: usize = 3;
@@ -327,5 +333,69 @@ mod tests {
         ClientWriter::new(segment.map().clone(), 1).unwrap();
         assert!(matches!(ClientReader::new(map.clone(), 2), Err(SegmentError::TooShort { .. })));
         assert!(ClientReader::new(map, 1).is_ok());
+    }
+
+    /// Memory whose writer changes it all the time: what was loaded once is something else by now.
+    struct Restless {
+        seen: RefCell<BTreeSet<usize>>,
+        rng: RefCell<Rng>,
+    }
+
+    impl Restless {
+        fn look(&self, at: usize, len: usize) {
+            let mut seen = self.seen.borrow_mut();
+            assert!(
+                (at..at + len).all(|byte| seen.insert(byte)),
+                "bytes from {at} on are loaded twice"
+            );
+        }
+
+        fn below(&self, bound: usize) -> u32 {
+            self.rng.borrow_mut().below(bound as u64) as u32
+        }
+    }
+
+    impl Load for Restless {
+        fn size(&self) -> usize {
+            usize::MAX
+        }
+
+        fn load32(&self, at: usize, _: Ordering) -> u32 {
+            self.look(at, 4);
+            self.below(2 * PAYLOAD_MAX)
+        }
+
+        fn load64(&self, at: usize, _: Ordering) -> u64 {
+            self.look(at, 8);
+            let body_len = self.below(BODY_MAX + BODY_MAX / 8) as u16;
+            Posted { seq: 1 + self.below(9), cell: CELL.0, body_len }.pack()
+        }
+
+        fn copy_out(&self, at: usize, into: &mut [u8]) {
+            self.look(at, into.len());
+        }
+
+        fn wait32(&self, _: usize, _: u32, _: Option<Duration>) -> Waited {
+            unreachable!("the cell does not sleep here")
+        }
+
+        fn fence() {}
+
+        fn pause() {}
+    }
+
+    /// So a check and a use are always of the same value, whatever the client writes meanwhile.
+    #[test]
+    fn nothing_of_a_request_is_loaded_twice() {
+        let (mut taken, mut body) = (0, Vec::new());
+        for seed in 0..2000 {
+            let memory = Restless { seen: RefCell::default(), rng: RefCell::new(Rng::new(seed)) };
+            let reader = ClientReader { memory, slots: SLOTS };
+            if let Ok(Some(header)) = reader.take(CELL, SlotNo(1), 0, &mut body) {
+                assert!(header.payload_len as usize <= PAYLOAD_MAX && body.len() <= BODY_MAX);
+                taken += 1;
+            }
+        }
+        assert!((100..1900).contains(&taken), "{taken}");
     }
 }

@@ -46,7 +46,7 @@ const CUTS_OF_RECOVERY_MAX: u64 = 3;
 /// What to break, to show that it is found.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Options {
-    /// No write and no flush fails.
+    /// No read, no write and no flush fails.
     pub sound_device: bool,
     pub plant: Option<Plant>,
 }
@@ -164,6 +164,7 @@ impl World {
         let mut fleet = Fleet::new(rng, Disk::new(image), trace);
         fleet.plant = options.plant;
         fleet.frames = mix.frames;
+        fleet.nodes_max = mix.nodes_max;
         fleet.pace = Pace { message: mix.message_delay, io: mix.io_delay };
         Self {
             clients: (0..=mix.clients).map(|_| Client::default()).collect(),
@@ -286,6 +287,7 @@ impl World {
         (self.is_working, self.is_stopping) = (false, false);
         self.fleet.faults = Faults::default();
         (self.fleet.cell_faults, self.fleet.supervisor_faults) = (0, 0);
+        self.fleet.incidents = Default::default();
         self.stage = Stage::Starting;
         self.fleet.count("power cut");
         self.fleet.count_after_loss("power cut after a failed flush");
@@ -303,12 +305,7 @@ impl World {
     /// for them.
     const fn may_fail(&self) -> bool {
         let is_lost = self.fleet.flush_failed_at.is_some() || self.fleet.supervisor_faults > 0;
-        is_lost || (self.is_stopping && self.faults() > 0)
-    }
-
-    /// Faults of the device in this life.
-    const fn faults(&self) -> u64 {
-        self.fleet.cell_faults + self.fleet.supervisor_faults
+        is_lost || (self.is_stopping && self.fleet.cell_faults > 0)
     }
 
     /// Replays the logs, however often the power is cut meanwhile.

@@ -8,7 +8,8 @@
 //! * `start`: from what the device holds. `drive`: events in, effects carried out. `io`, `link`, `memory`:
 //!   what those reach.
 //! * `kill`: cells that die, and their successors. `adopt`: supervisors that die.
-//! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine.
+//! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine. `incident`: which errors of calls what
+//!   went wrong with it excuses.
 //!
 //! Without delays (`Pace::default()`) and without faults one thing happens after the other, in the order in
 //! which it was asked for.
@@ -16,6 +17,7 @@
 mod adopt;
 pub mod disk;
 mod drive;
+pub mod incident;
 mod io;
 mod kill;
 pub mod lanes;
@@ -31,13 +33,14 @@ use std::fmt;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng, Timestamp};
-use warren_cell::{Cell, Clock, FrameNo, IoId, Plant, SlotRef};
+use warren_cell::{Cell, CellConfig, Clock, FrameNo, IoId, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
 
 use disk::Disk;
 pub use drive::{happen_next, tell_supervisor};
+use incident::Incidents;
 use io::{InFlight, Supervised};
 use lanes::Lanes;
 use link::Link;
@@ -142,6 +145,12 @@ pub enum Happening<H> {
     Start {
         cell: CellId,
     },
+    /// A report of a process that is gone, which should have been heard before.
+    LateReport {
+        from: CellId,
+        epoch: Epoch,
+        report: Report,
+    },
     /// An I/O of the supervisor of this number.
     SupervisorIo {
         by: u64,
@@ -181,6 +190,8 @@ pub struct Faults {
     pub supervisor_flush: u64,
     /// In 10,000: a message between cells is damaged; a cell, or the supervisor, is killed at an event.
     pub damage: u64,
+    /// In 10,000: a cell's process is stopped before an event, and goes on later.
+    pub pauses: u64,
     pub kills: u64,
     pub deaths: u64,
 }
@@ -197,6 +208,8 @@ pub struct CellHost {
     errors_seen: u64,
     /// Its process is gone.
     pub dead: bool,
+    /// It was stopped, and does nothing before then.
+    paused_until: Instant,
     /// A successor is to start.
     is_starting: bool,
     /// Processes that ended since the supervisor heard that one was ready.
@@ -233,6 +246,8 @@ pub struct Fleet<H> {
     pub plant: Option<Plant>,
     /// Frames of a cell's cache.
     pub frames: u32,
+    /// Tree nodes that a cell keeps.
+    pub nodes_max: usize,
     /// Free chunks for all cells together, if they do not get all that there are.
     pub chunks: Option<usize>,
     pub map: Vec<CellId>,
@@ -254,6 +269,7 @@ pub struct Fleet<H> {
     /// Faults of the device that cells, and the supervisor, have met.
     pub cell_faults: u64,
     pub supervisor_faults: u64,
+    pub incidents: Incidents,
     /// The rule that was broken.
     pub failure: Option<String>,
 }
@@ -271,6 +287,7 @@ impl<H> Fleet<H> {
             faults: Faults::default(),
             plant: None,
             frames: 0,
+            nodes_max: CellConfig::NODES_MIN,
             chunks: None,
             map: Vec::new(),
             cells: Vec::new(),
@@ -285,6 +302,7 @@ impl<H> Fleet<H> {
             flush_failed_at: None,
             cell_faults: 0,
             supervisor_faults: 0,
+            incidents: Incidents::default(),
             failure: None,
         }
     }
@@ -343,10 +361,6 @@ impl<H> Fleet<H> {
         let first = self.places + 1;
         self.places += count;
         first
-    }
-
-    pub fn places(&self) -> u64 {
-        self.places
     }
 
     pub fn wall(&self) -> Timestamp {

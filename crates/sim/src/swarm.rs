@@ -2,6 +2,7 @@
 //! the fleet and faults. A mix that leaves much out reaches states that an even mix never does.
 
 use warren_base::Rng;
+use warren_cell::CellConfig;
 
 use crate::fleet::Faults;
 
@@ -134,6 +135,16 @@ pub struct Swarm {
     pub kills: u64,
     /// Chances in 10,000 that the supervisor is killed at an event of its.
     pub deaths: u64,
+    /// Chances in 10,000 that a cell is paused at an event of its.
+    pub pauses: u64,
+    /// Chances in 100 that a slot which begins a call cancels one of another slot.
+    pub cancels: u64,
+    /// Tree nodes that a cell keeps.
+    pub nodes_max: usize,
+    /// Directories are made in each other, and renamed across each other.
+    pub deep: bool,
+    /// Names so long, and so many in one directory, that a listing takes several pages.
+    pub long_names: bool,
     kinds: Vec<Kind>,
 }
 
@@ -182,8 +193,29 @@ impl Swarm {
             flush_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 50]),
             kills: *rng.pick(&[0, 0, 0, 0, 0, 0, 3, 15, 60]),
             deaths: *rng.pick(&[0, 0, 0, 0, 100, 1000]),
+            pauses: *rng.pick(&[0, 0, 0, 5, 50]),
+            cancels: *rng.pick(&[0, 0, 5, 30]),
+            nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
+            deep: rng.chance(1, 6),
+            long_names: false,
             kinds: draw_kinds(rng),
         }
+        .crowded(rng)
+    }
+
+    /// Sometimes one directory gets many files with long names.
+    fn crowded(mut self, rng: &mut Rng) -> Self {
+        if rng.chance(1, 12) {
+            (self.long_names, self.names) = (true, 200);
+            self.kinds.extend([Kind::CreateFile; 100]);
+            self.kinds.extend([Kind::List; 10]);
+        }
+        if self.deep {
+            self.kinds.extend([Kind::Mkdir; 15]);
+            self.kinds.extend([Kind::Rename; 40]);
+            self.kinds.extend([Kind::Exchange; 10]);
+        }
+        self
     }
 
     /// What goes wrong while clients work.
@@ -198,6 +230,7 @@ impl Swarm {
             supervisor_write: self.supervisor_error,
             supervisor_flush: self.flush_error,
             damage: self.damage,
+            pauses: self.pauses,
             kills: self.kills,
             deaths: self.deaths,
         }

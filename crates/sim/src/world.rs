@@ -28,6 +28,7 @@ use warren_proto::{Credentials, Request, SetAttr};
 use warren_supervisor::Event as Heard;
 
 use crate::fleet::disk::Disk;
+use crate::fleet::incident::takes_space;
 use crate::fleet::trace::{Coverage, Trace};
 use crate::fleet::{
     EPOCH, Faults, Fleet, Happening, MAP_VERSION, Pace, happen_next, tell_supervisor,
@@ -122,7 +123,6 @@ pub struct World {
     looked_at: u64,
     /// The pool is as of a checkpoint: the fleet could not end as it should.
     lost: bool,
-    healed_at: u64,
     /// Numbers of processes given out. The first is the restart's.
     processes: usize,
     calls_left: u64,
@@ -171,6 +171,7 @@ impl World {
         let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
         fleet.plant = plan.plant;
         fleet.frames = swarm.frames;
+        fleet.nodes_max = swarm.nodes_max;
         fleet.chunks = swarm.chunks.map(|chunks| chunks as usize);
         fleet.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
         fleet.faults.stall = swarm.stall;
@@ -184,7 +185,6 @@ impl World {
             admitted: false,
             looked_at: 0,
             lost: false,
-            healed_at: u64::MAX,
             processes: 1,
             calls_left: plan.calls,
             opening: Some(Op::Ino(open_up)),
@@ -322,7 +322,6 @@ impl World {
     fn heal(&mut self) {
         self.phase = Phase::Heal;
         self.fleet.heal();
-        self.healed_at = self.fleet.places();
         self.last_return = self.fleet.now;
     }
 
@@ -371,23 +370,17 @@ impl World {
         }
     }
 
-    fn excuses(&self, invoked: u64) -> Excuses {
+    /// What excuses an error that `from` answers now to a request that was made at place `invoked`.
+    fn excuses(&self, request: &Request, from: CellId, invoked: u64) -> Excuses {
         let mut excuses = Excuses::default();
-        excuses.set(Excuses::NO_SPACE, self.swarm.chunks.is_some() && self.is_first_life());
-        // A checkpoint that had failed already may be told of later.
-        let has_failed = self.fleet.cell_faults + self.fleet.supervisor_faults > 0;
-        let is_healed = self.healed_at < invoked.min(self.fleet.switched_at) && !self.is_broken();
-        excuses.set(Excuses::IO, has_failed && !is_healed);
+        let is_small = self.swarm.chunks.is_some() && self.is_first_life();
+        excuses.set(Excuses::NO_SPACE, is_small && takes_space(request));
+        excuses.set(Excuses::IO, self.fleet.incidents.excuse_io(request, from, invoked));
         excuses
     }
 
     /// Whether a write or flush of the supervisor failed.
     fn supervisor_failed(&self) -> bool {
         self.fleet.supervisor_faults > 0
-    }
-
-    /// Whether the supervisor records nothing any more: whoever syncs is told so to the end.
-    fn is_broken(&self) -> bool {
-        self.is_lost() || self.supervisor_failed()
     }
 }

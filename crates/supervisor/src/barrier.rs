@@ -142,3 +142,21 @@ impl Barrier {
         self.phase = Phase::Idle;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CELL: CellId = CellId(0);
+
+    #[test]
+    fn answers_of_an_earlier_attempt_do_not_count() {
+        let mut barrier = Barrier::new(5);
+        assert_eq!(barrier.start(CellSet::first(1)), 6);
+        assert!(!barrier.drained(CELL, 5));
+        assert!(barrier.drained(CELL, 6));
+        barrier.write(CellSet::first(1));
+        assert_eq!(barrier.written(CELL, 5, Err(Errno::EIO)), None);
+        assert_eq!(barrier.written(CELL, 6, Err(Errno::EIO)), Some(Err(Errno::EIO)));
+    }
+}

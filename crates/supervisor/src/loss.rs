@@ -208,3 +208,30 @@ impl Supervisor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CELL: CellId = CellId(0);
+
+    #[test]
+    fn a_successor_that_serves_ends_the_row_of_those_that_did_not() {
+        let mut losses = Losses::new(1);
+        for _ in 0..2 {
+            let mut ends = || losses.fails(CELL, Instant(1));
+            assert!((1..SUCCESSORS_MAX).all(|_| !ends()));
+            losses.recovered(CELL);
+        }
+        assert!((1..SUCCESSORS_MAX).all(|_| !losses.fails(CELL, Instant(1))));
+        assert!(losses.fails(CELL, Instant(1)));
+    }
+
+    #[test]
+    fn free_chunks_of_a_lost_cell_are_to_be_counted() {
+        let mut losses = Losses::new(2);
+        assert!(!losses.is_uncounted());
+        losses.lost(CELL, CellSet::first(2));
+        assert!(losses.is_uncounted());
+    }
+}

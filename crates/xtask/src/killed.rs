@@ -159,6 +159,7 @@ pub fn kill_many(dir: &Path, kills: u32, seed: u64) -> Result<u64> {
         }
         checked.advance(dir, expected.calls).with_context(|| format!("kill {kill}"))?;
     }
+    ensure!(expected.calls > 0, "{kills} programs were killed before they did anything");
     Ok(expected.calls)
 }
 

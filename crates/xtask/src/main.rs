@@ -6,8 +6,10 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a task that nobody watches may end")]
 
 mod e2e;
+mod fuzz;
 mod hostile;
 mod killed;
+mod mutants;
 mod packages;
 mod test;
 mod tidy;
@@ -25,6 +27,10 @@ usage: cargo xtask TASK [OPTION...]
   e2e [--full] [--cells N] [--only NAME] [--seed N] [--keep]
                                   real programs on a real mount (root and FUSE needed)
   sim [--full]                    the simulator with fresh seeds
+  fuzz [--only NAME] [--seconds N] [--seed N]
+                                  the fuzz targets, a minute each
+  mutants [--only NAME] [--part K/N] [--print]
+                                  faults planted in a copy of the source: do the tests find them?
 
   --full        the long version: more seeds, bigger trees, 1, 2, 3 and 8 cells
   --no-mounts   leave out what needs root and FUSE
@@ -50,6 +56,8 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         "test" => test::run(&root, &test::Options::parse(options)?),
         "tidy" => tidy::run(&root),
         "sim" => test::simulate(&root, test::Options::parse(options)?.full),
+        "fuzz" => fuzz::run(&root, &fuzz::Options::parse(options)?),
+        "mutants" => mutants::run(&root, &mutants::Options::parse(options)?),
         "e2e" => e2e::run(&root, &e2e::Options::parse(options)?),
         e2e::INSIDE => e2e::run_inside(&root, &e2e::Options::parse(options)?),
         killed::TASK => killed::run(options),

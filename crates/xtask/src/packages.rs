@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 /// A program the tests use and the Debian package that has it.
 const PROGRAMS: &[(&str, &str)] = &[
+    ("c++", "g++"),
     ("diff", "diffutils"),
     ("find", "findutils"),
     ("flock", "util-linux"),

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{e2e, packages, tidy};
+use crate::{e2e, fuzz, mutants, packages, tidy};
 
 /// Seeds of a run on every change, and of a long one.
 const SEEDS: u64 = 2_000;
@@ -16,6 +16,13 @@ const SEEDS_FULL: u64 = 20_000;
 /// Sequences of two operations of the systematic crash campaign, likewise.
 const PAIRS: u64 = 200;
 const PAIRS_FULL: u64 = 20_000;
+/// Sequences that a real fleet performs, likewise: a second or so each.
+const REAL: u64 = 20;
+const REAL_FULL: u64 = 400;
+/// Parts of the mutants of which a run tries one.
+const MUTANT_PARTS: u64 = 12;
+/// Cells of the fleets of a run that is not long, in turn.
+const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
 
 #[derive(Clone, Copy, Default)]
 pub struct Options {
@@ -40,6 +47,8 @@ impl Options {
 /// Runs everything; true if all of it passed.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     packages::install_missing(options.full);
+    let turn = fresh_seed()? / SEEDS_FULL;
+    println!("turn {turn}");
     let mut steps = Steps::default();
     steps.run("tidy", || tidy::run(root));
     steps.run("format", || cargo(root, ["fmt", "--all", "--check"]));
@@ -51,9 +60,17 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         if options.no_mounts {
             println!("== end to end: left out, as asked");
         } else {
-            let options = e2e::Options { full: options.full, ..e2e::Options::default() };
+            steps.run("real fleets without power", || ace_of_real_fleets(root, options.full));
+            let cells = CELLS_IN_TURN[(turn % CELLS_IN_TURN.len() as u64) as usize];
+            let cells = (!options.full).then_some(cells);
+            let options = e2e::Options { full: options.full, cells, ..e2e::Options::default() };
             steps.run("end to end", || e2e::run(root, &options));
         }
+        let target = (!options.full).then(|| fuzz::turn(turn));
+        steps.run("fuzzing", || fuzz::run(root, &fuzz::Options::new(target, turn)));
+        let part = if options.full { (0, 1) } else { (turn % MUTANT_PARTS, MUTANT_PARTS) };
+        let mutants = mutants::Options::part(part.0 as usize, part.1 as usize);
+        steps.run("planted faults", || mutants::run(root, &mutants));
         if options.full && !options.no_mounts {
             let kills = ["test", "-p", "warren-fuse", "--test", "front_kill", "--", "--full"];
             steps.run("killed fronts", || cargo(root, kills));
@@ -92,6 +109,14 @@ fn ace(root: &Path, warren: &Path, seed: &str, full: bool) -> Result<bool> {
         return Ok(false);
     }
     command(root, warren, ["ace", "--seed", seed, "--pairs", "20", "--no-flush"])
+}
+
+/// The same by the processes of real fleets, which record what they do to the device.
+fn ace_of_real_fleets(root: &Path, full: bool) -> Result<bool> {
+    let (seed, count) =
+        (fresh_seed()?.to_string(), if full { REAL_FULL } else { REAL }.to_string());
+    println!("warren ace --seed {seed} --real {count}");
+    command(root, &release_binary(root), ["ace", "--seed", &seed, "--real", &count])
 }
 
 pub fn build_release(root: &Path) -> Result<bool> {

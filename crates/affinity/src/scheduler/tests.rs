@@ -62,6 +62,19 @@ fn a_quantum_ends_when_others_wait() {
 }
 
 #[test]
+fn a_quantum_is_so_many_messages_while_others_wait() {
+    let mut scheduler = scheduler(Limits { quantum: 2, ..Limits::default() });
+    let (busy, other) = (Affinity::Names(A), Affinity::Names(B));
+    for message in 0..3 {
+        scheduler.post(busy, message).unwrap();
+    }
+    scheduler.post(other, 9).unwrap();
+    assert_eq!(scheduler.next(), Some((busy, 0)));
+    assert_eq!(scheduler.again(busy), Some(1));
+    assert_eq!(scheduler.again(busy), None);
+}
+
+#[test]
 fn the_fast_path_yields_to_whatever_is_in_its_way() {
     let mut scheduler = scheduler(Limits::default());
     let file = Affinity::File(A, 0);

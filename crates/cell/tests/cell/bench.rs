@@ -279,6 +279,7 @@ impl Bench {
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
             frames: FRAMES,
+            nodes_max: CellConfig::NODES_MIN,
             log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery },
             generation: 1,
             plant: None,

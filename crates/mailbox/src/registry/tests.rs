@@ -109,3 +109,15 @@ fn a_random_history_matches_the_plain_model() {
         }
     }
 }
+
+#[test]
+fn the_turn_stays_with_the_registrant_that_had_it() {
+    let (mut registry, key) = (Registry::new(), mint().draw());
+    let inbox = name("/inbox");
+    let ids = [0, 1, 2, 3].map(|address| registry.register(&inbox, address, &[key]).unwrap());
+    let next =
+        |registry: &mut Registry<i32>| registry.resolve(&inbox, key, None).unwrap().registration;
+    assert_eq!([next(&mut registry), next(&mut registry)], [ids[0], ids[1]]);
+    assert!(registry.deregister(ids[1]));
+    assert_eq!([next(&mut registry), next(&mut registry)], [ids[2], ids[3]]);
+}

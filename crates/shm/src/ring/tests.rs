@@ -132,6 +132,43 @@ fn a_corrupt_tail_is_an_error() {
     assert_eq!(e.b.receive(Lane::Request, &mut got), Ok(None));
 }
 
+/// What lies in the ring from the last time round is intact, and is not what the tail tells of.
+#[test]
+fn a_record_of_an_earlier_lap_is_an_error() {
+    let mut e = ends();
+    let (body, mut got) = (text(3, 32), Vec::new());
+    for _ in 0..RING_BYTES / record_len(32) {
+        e.a.send(Lane::Request, KEY, &body).unwrap();
+        e.b.receive(Lane::Request, &mut got).unwrap();
+    }
+    let tail = e.raw.load64(Lane::Request.tail(), Relaxed);
+    e.raw.store64(Lane::Request.tail(), tail + record_len(32) as u64, Relaxed);
+    assert!(e.b.receive(Lane::Request, &mut got).is_err());
+}
+
+#[test]
+fn a_record_of_another_sender_is_an_error() {
+    let mut e = ends();
+    let mut another = link(&e.segments[0], &e.segments[1], 3, 2);
+    another.send(Lane::Request, KEY, b"in another's place").unwrap();
+    assert!(e.b.receive(Lane::Request, &mut Vec::new()).is_err());
+}
+
+#[test]
+fn a_lane_takes_what_fits_to_the_byte_and_no_more() {
+    let mut e = ends();
+    let longest = text(0, PEER_MESSAGE_MAX);
+    let mut left = RING_BYTES;
+    while left >= record_len(PEER_MESSAGE_MAX) {
+        e.a.send(Lane::Request, KEY, &longest).unwrap();
+        left -= record_len(PEER_MESSAGE_MAX);
+    }
+    let one_word_more = text(0, left - RECORD_HEADER + 8);
+    assert_eq!(e.a.send(Lane::Request, KEY, &one_word_more), Err(SendError::Full));
+    e.a.send(Lane::Request, KEY, &one_word_more[8..]).unwrap();
+    assert_eq!(e.a.send(Lane::Request, KEY, b""), Err(SendError::Full));
+}
+
 #[test]
 fn random_bytes_never_panic() {
     let mut rng = Rng::new(2);

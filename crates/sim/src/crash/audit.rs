@@ -62,12 +62,13 @@ impl World {
         if attr.kind != expected.kind {
             return broken(format!("is a {:?}, was made as a {:?}", attr.kind, expected.kind));
         }
-        if !expected.mode.all().contains(&attr.mode) && attr.kind != FileKind::Symlink {
-            return broken(format!("mode {:o}, not of {:?}", attr.mode, expected.mode.all()));
+        let mode_fits = expected.mode.all().any(|mode| *mode == attr.mode);
+        if !mode_fits && attr.kind != FileKind::Symlink {
+            return broken(format!("mode {:o}, not of {:?}", attr.mode, expected.mode));
         }
         let xattrs = self.read_xattrs(ino)?;
-        if !expected.xattrs.all().iter().any(|known| **known == xattrs) {
-            return broken(format!("attributes {xattrs:?}, not of {:?}", expected.xattrs.all()));
+        if !expected.xattrs.all().any(|known| **known == xattrs) {
+            return broken(format!("attributes {xattrs:?}, not of {:?}", expected.xattrs));
         }
         let mut found = Object::new(attr.kind, Some(ino), attr.mode, &expected.target);
         found.xattrs = Versions::new(Rc::new(xattrs));
@@ -126,7 +127,7 @@ impl World {
                     })
                 })
         };
-        let Some(version) = expected.entries.all().iter().rev().find(matches).cloned() else {
+        let Some(version) = expected.entries.all().rev().find(matches).cloned() else {
             let mut text = format!("entries of {dir:?} are\n    {listed:?}\n  but may be");
             for version in expected.entries.all() {
                 text.push_str("\n   ");
@@ -198,10 +199,10 @@ impl World {
             content.extend_from_slice(&read);
         }
         self.call(Request::Close { handle })?;
-        let versions = expected.content.all();
+        let versions: Vec<_> = expected.content.all().cloned().collect();
         if !versions.iter().any(|version| **version == content) {
-            if !is_patchwork(&content, versions) {
-                return broken(describe(ino, &content, versions));
+            if !is_patchwork(&content, &versions) {
+                return broken(describe(ino, &content, &versions));
             }
             self.fleet.count("a file between two versions");
         }
@@ -248,14 +249,20 @@ impl World {
     }
 }
 
-/// Whether every page is one of some version, and the size one to which whole pages of a version lead:
-/// what write-back of some of a file's pages leaves (of a file that nobody synced).
+/// Whether write-back of some of a file's pages leaves this: every page is one of a version that may be there, and
+/// the file is as long as one. Or it grew to where the pages of a later version reach that are there: then it ends
+/// with a block, is no longer than that version, and no shorter than what it grew from. Where one version is
+/// promised nothing else is allowed.
 fn is_patchwork(content: &[u8], versions: &[Rc<Vec<u8>>]) -> bool {
     let len = content.len();
-    let sized = |version: &Rc<Vec<u8>>| {
-        len == version.len() || (len.is_multiple_of(BLOCK_SIZE) && len <= version.len())
-    };
-    if !versions.iter().any(sized) {
+    let mut shortest = usize::MAX;
+    let is_sized = versions.iter().any(|version| {
+        shortest = shortest.min(version.len());
+        let is_on_the_way =
+            len.is_multiple_of(BLOCK_SIZE) && shortest <= len && len < version.len();
+        len == version.len() || is_on_the_way
+    });
+    if !is_sized {
         return false;
     }
     let page_of = |bytes: &[u8], at: usize| {
@@ -267,7 +274,9 @@ fn is_patchwork(content: &[u8], versions: &[Rc<Vec<u8>>]) -> bool {
     (0..len).step_by(BLOCK_SIZE).all(|at| {
         let page = page_of(content, at);
         let end = (len - at).min(BLOCK_SIZE);
-        let is_of = |version: &Rc<Vec<u8>>| page_of(version, at)[..end] == page[..end];
+        let is_of = |version: &Rc<Vec<u8>>| {
+            at < version.len() && page_of(version, at)[..end] == page[..end]
+        };
         versions.iter().any(is_of)
     })
 }
@@ -288,4 +297,56 @@ fn describe(ino: Ino, content: &[u8], versions: &[Rc<Vec<u8>>]) -> String {
 
 fn broken<T>(rule: String) -> Result<T, Halt> {
     Err(Halt::Broken(rule))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = BLOCK_SIZE;
+
+    fn version(pages: &[u8], len: usize) -> Rc<Vec<u8>> {
+        let mut bytes: Vec<u8> = pages.iter().flat_map(|byte| [*byte; PAGE]).collect();
+        bytes.truncate(len);
+        Rc::new(bytes)
+    }
+
+    fn full(pages: &[u8]) -> Rc<Vec<u8>> {
+        version(pages, usize::MAX)
+    }
+
+    #[test]
+    fn one_promised_version_is_exact() {
+        let promised = [full(&[1, 2, 3])];
+        for wrong in [&[][..], &[1], &[1, 2], &[1, 2, 3, 4], &[1, 0, 3]] {
+            assert!(!is_patchwork(&full(wrong), &promised), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_no_shorter_than_promised_unless_it_was_cut() {
+        let grown = [full(&[1, 2]), full(&[1, 2, 3, 4])];
+        assert!(!is_patchwork(&full(&[1]), &grown));
+        assert!(!is_patchwork(&[], &grown));
+        assert!(is_patchwork(&full(&[1, 2, 3]), &grown));
+        let cut = [full(&[1, 2]), version(&[1], 100), full(&[1, 5, 6, 7])];
+        assert!(is_patchwork(&full(&[1]), &cut));
+        assert!(!is_patchwork(&[], &cut));
+    }
+
+    #[test]
+    fn a_cut_that_nothing_followed_leaves_one_of_two_lengths() {
+        let cut = [full(&[1, 2, 3, 4]), version(&[1, 2], PAGE + 1)];
+        assert!(!is_patchwork(&full(&[1, 2]), &cut));
+        assert!(!is_patchwork(&full(&[1, 2, 3]), &cut));
+    }
+
+    #[test]
+    fn pages_are_those_of_versions_that_had_them() {
+        let versions = [full(&[1, 1, 1]), full(&[2, 1, 1]), full(&[2, 1, 3])];
+        assert!(is_patchwork(&full(&[1, 1, 3]), &versions));
+        assert!(!is_patchwork(&full(&[1, 2, 3]), &versions));
+        let grown = [full(&[]), full(&[1]), full(&[1, 2]), full(&[1, 2, 3])];
+        assert!(!is_patchwork(&full(&[1, 0, 3]), &grown));
+    }
 }

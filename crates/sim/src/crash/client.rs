@@ -11,10 +11,9 @@ use warren_proto::{
 };
 use warren_supervisor::{Applicant, ConnectionNo, Event as Heard};
 
-use super::Own;
-use super::World;
 use super::mix::{Kind, Mix};
 use super::model::{Effect, Model, Name, ObjectNo, ROOT};
+use super::{Own, POOL_BYTES, World};
 use crate::fleet::{MAP_VERSION, tell_supervisor};
 
 /// Objects of a client, and files that it has open.
@@ -156,7 +155,7 @@ impl World {
         };
         match answer {
             Ok(reply) => self.succeeded(at, &effect, &reply),
-            Err(errno) => self.refused(at, &request, errno),
+            Err(errno) => self.refused(at, from, &request, errno),
         }
         self.plan_step(at);
     }
@@ -192,11 +191,12 @@ impl World {
         }
     }
 
-    /// Everything that clients ask for can be done, unless a device or space fails.
-    fn refused(&mut self, at: usize, request: &Request, errno: Errno) {
+    /// Everything that clients ask for can be done, unless the device fails for who needs it, or space is short.
+    fn refused(&mut self, at: usize, from: CellId, request: &Request, errno: Errno) {
+        let (asked_at, _) = self.clients[at].asked;
         let excused = match errno {
-            Errno::EIO => self.faults() > 0,
-            Errno::ENOSPC | Errno::ENOMEM => true,
+            Errno::EIO => self.fleet.incidents.excuse_io(request, from, asked_at),
+            Errno::ENOSPC => self.is_space_short(),
             _ => false,
         };
         if !excused {
@@ -204,9 +204,15 @@ impl World {
         }
         self.fleet.count(match errno {
             Errno::EIO => "an operation failed",
-            Errno::ENOSPC => "no space",
-            _ => "no memory",
+            _ => "no space",
         });
+    }
+
+    /// Whether what clients have in their files fills a good part of the pool.
+    fn is_space_short(&self) -> bool {
+        let models = self.clients.iter().filter_map(|client| client.model.as_ref());
+        let blocks: usize = models.map(Model::blocks).sum();
+        blocks as u64 * BLOCK_SIZE as u64 > POOL_BYTES / 4
     }
 }
 

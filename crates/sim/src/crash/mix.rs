@@ -1,6 +1,7 @@
 //! What one seed draws: shape of the fleet, sizes, operations and faults.
 
 use warren_base::Rng;
+use warren_cell::CellConfig;
 
 use crate::fleet::Faults;
 
@@ -76,6 +77,11 @@ pub struct Mix {
     pub deaths: u64,
     /// Chances in 10,000 that a message between cells is damaged.
     pub damage: u64,
+    /// Chances in 1,000 that a read fails, or brings a block wrong; in 10,000 that a cell is paused.
+    pub read_fails: u64,
+    pub rot: u64,
+    pub pauses: u64,
+    pub nodes_max: usize,
     kinds: Vec<Kind>,
 }
 
@@ -86,6 +92,7 @@ impl Mix {
         let mut chance = |chances: &[u64]| if faulty { *rng.pick(chances) } else { 0 };
         let [write_fails, supervisor_write_fails] = [(); 2].map(|()| chance(&[0, 0, 5, 50]));
         let [flush_fails, supervisor_flush_fails] = [(); 2].map(|()| chance(&[0, 0, 2, 20, 200]));
+        let [read_fails, rot] = [(); 2].map(|()| chance(&[0, 0, 5, 50]));
         Self {
             cells_max,
             log_blocks: *rng.pick(&[128, 128, 200, 1024]),
@@ -106,6 +113,10 @@ impl Mix {
             reach: *rng.pick(&[100, 10_000, 60_000, 400_000]),
             kills: *rng.pick(&[0, 0, 3, 15, 60]),
             deaths: *rng.pick(&[0, 0, 30, 200, 1000]),
+            read_fails,
+            rot,
+            pauses: *rng.pick(&[0, 0, 0, 5, 50]),
+            nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
             kinds: draw_kinds(rng),
             damage: *rng.pick(&[0, 0, 0, 5, 50]),
         }
@@ -118,6 +129,9 @@ impl Mix {
             cell_flush: self.flush_fails,
             supervisor_write: self.supervisor_write_fails,
             supervisor_flush: self.supervisor_flush_fails,
+            cell_read: self.read_fails,
+            rot: self.rot,
+            pauses: self.pauses,
             kills: self.kills,
             deaths: self.deaths,
             damage: self.damage,
@@ -125,8 +139,9 @@ impl Mix {
         }
     }
 
-    /// No write and no flush fails.
+    /// No read, no write and no flush fails.
     pub const fn mend_device(&mut self) {
+        (self.read_fails, self.rot) = (0, 0);
         (self.write_fails, self.flush_fails) = (0, 0);
         (self.supervisor_write_fails, self.supervisor_flush_fails) = (0, 0);
     }

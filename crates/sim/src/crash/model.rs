@@ -3,11 +3,15 @@
 //! An object's *entries*, *content*, *mode* and *attributes* each have versions: one for every operation
 //! that changed them since the last promise that they are durable. The first is what was promised, the
 //! last is what is there now.
+//!
+//! What makes an inode durable makes durable what it rests on: the operations that gave it its names, whatever
+//! came before them in these directories, and the names that these directories had by then.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use warren_base::Ino;
+use warren_base::limits::BLOCK_SIZE;
 use warren_proto::{FileKind, Handle};
 
 /// An object, whether its inode's number is known yet or not.
@@ -19,20 +23,23 @@ pub type Xattrs = BTreeMap<Name, Box<[u8]>>;
 /// The directory that everything of the client is in.
 pub const ROOT: ObjectNo = 0;
 
+/// Which operation of the client it was, in their order.
+type OperationNo = u64;
+
 #[derive(Clone, Debug)]
-pub struct Versions<T>(Vec<T>);
+pub struct Versions<T>(Vec<(OperationNo, T)>);
 
 impl<T> Versions<T> {
     pub fn new(first: T) -> Self {
-        Self(vec![first])
+        Self(vec![(0, first)])
     }
 
     pub fn now(&self) -> &T {
-        self.0.last().expect("there is always one")
+        &self.0.last().expect("there is always one").1
     }
 
-    pub fn push(&mut self, next: T) {
-        self.0.push(next);
+    fn push(&mut self, by: OperationNo, next: T) {
+        self.0.push((by, next));
     }
 
     /// What is there now is durable.
@@ -40,8 +47,28 @@ impl<T> Versions<T> {
         self.0.drain(..self.0.len() - 1);
     }
 
-    pub fn all(&self) -> &[T] {
-        &self.0
+    pub fn all(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
+        self.0.iter().map(|(_, version)| version)
+    }
+}
+
+impl Versions<Rc<Entries>> {
+    /// The last operation up to `until` that gave the object a name here or took one from it, if it is not
+    /// promised that all before it are durable.
+    fn last_about(&self, object: ObjectNo, until: OperationNo) -> Option<OperationNo> {
+        let is_name = |entry: &(&Name, &ObjectNo)| *entry.1 == object;
+        let names = |entries: &Rc<Entries>| {
+            entries.iter().filter(is_name).map(|(name, _)| name.clone()).collect::<Vec<_>>()
+        };
+        let pairs = self.0.windows(2).filter(|pair| pair[1].0 <= until);
+        let mut about = pairs.filter(|pair| names(&pair[0].1) != names(&pair[1].1));
+        about.next_back().map(|pair| pair[1].0)
+    }
+
+    /// What was done here up to that operation is durable.
+    fn promise_until(&mut self, until: OperationNo) {
+        let later = self.0.iter().filter(|(by, _)| *by > until).count();
+        self.0.drain(..self.0.len() - 1 - later);
     }
 }
 
@@ -141,20 +168,30 @@ pub enum Effect {
 pub struct Model {
     pub objects: BTreeMap<ObjectNo, Object>,
     next: ObjectNo,
+    /// Operations so far.
+    operations: OperationNo,
 }
 
 impl Model {
     pub fn new(root: Ino, mode: u16) -> Self {
         let root = Object::new(FileKind::Directory, Some(root), mode, &[]);
-        Self { objects: BTreeMap::from([(ROOT, root)]), next: 1 }
+        Self { objects: BTreeMap::from([(ROOT, root)]), next: 1, operations: 0 }
     }
 
     /// As a power cut left it, which is durable.
     pub fn recovered(objects: BTreeMap<ObjectNo, Object>) -> Self {
         let next = objects.keys().last().map_or(1, |last| last + 1);
-        let mut model = Self { objects, next };
+        let mut model = Self { objects, next, operations: 0 };
         model.promise_all();
         model
+    }
+
+    /// Blocks that all versions of all files have at most.
+    pub fn blocks(&self) -> usize {
+        let of_file = |object: &Object| {
+            object.content.all().map(|v| v.len().div_ceil(BLOCK_SIZE)).sum::<usize>()
+        };
+        self.objects.values().map(of_file).sum()
     }
 
     pub fn object(&self, object: ObjectNo) -> &Object {
@@ -194,6 +231,8 @@ impl Model {
 
     /// The operation happened, or may have: then it is not known what it has created.
     pub fn apply(&mut self, effect: &Effect, created: Option<Ino>) {
+        self.operations += 1;
+        let by = self.operations;
         match effect {
             Effect::Create { dir, name, kind, mode, target } => {
                 let object = self.next;
@@ -219,9 +258,9 @@ impl Model {
                 let object = self.object_mut(*object);
                 let mut content = object.content.now().to_vec();
                 content.resize(*size as usize, 0);
-                object.content.push(Rc::new(content));
+                object.content.push(by, Rc::new(content));
             }
-            Effect::Chmod { object, mode } => self.object_mut(*object).mode.push(*mode),
+            Effect::Chmod { object, mode } => self.object_mut(*object).mode.push(by, *mode),
             Effect::SetXattr { object, name, value } => {
                 let object = self.object_mut(*object);
                 let mut xattrs = (**object.xattrs.now()).clone();
@@ -229,10 +268,13 @@ impl Model {
                     Some(value) => drop(xattrs.insert(name.clone(), value.clone())),
                     None => drop(xattrs.remove(name)),
                 }
-                object.xattrs.push(Rc::new(xattrs));
+                object.xattrs.push(by, Rc::new(xattrs));
             }
             Effect::Close { object } => self.object_mut(*object).handle = None,
-            Effect::Fsync { object } => self.object_mut(*object).promise(),
+            Effect::Fsync { object } => {
+                self.object_mut(*object).promise();
+                self.promise_names(*object, by);
+            }
             Effect::Sync => self.promise_all(),
             Effect::Open { .. } => {}
         }
@@ -242,11 +284,25 @@ impl Model {
         self.objects.values_mut().for_each(Object::promise);
     }
 
+    /// The names that the object had after operation `until` are durable, and with each all that it rests on.
+    fn promise_names(&mut self, object: ObjectNo, until: OperationNo) {
+        let mut todo = vec![(object, until)];
+        while let Some((object, until)) = todo.pop() {
+            for (no, dir) in &mut self.objects {
+                if let Some(by) = dir.entries.last_about(object, until) {
+                    dir.entries.promise_until(by);
+                    todo.push((*no, by));
+                }
+            }
+        }
+    }
+
     fn change(&mut self, dir: ObjectNo, change: impl FnOnce(&mut Entries)) {
+        let by = self.operations;
         let versions = &mut self.object_mut(dir).entries;
         let mut entries = (**versions.now()).clone();
         change(&mut entries);
-        versions.push(Rc::new(entries));
+        versions.push(by, Rc::new(entries));
     }
 
     fn rename(&mut self, (from, from_name): (ObjectNo, &Name), (dir, name): (ObjectNo, &Name)) {
@@ -270,11 +326,62 @@ impl Model {
     }
 
     fn write(&mut self, object: ObjectNo, at: Option<u64>, bytes: &[u8]) {
+        let by = self.operations;
         let object = self.object_mut(object);
         let mut content = object.content.now().to_vec();
         let at = at.map_or(content.len(), |at| at as usize);
         content.resize(content.len().max(at + bytes.len()), 0);
         content[at..at + bytes.len()].copy_from_slice(bytes);
-        object.content.push(Rc::new(content));
+        object.content.push(by, Rc::new(content));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> Name {
+        name.as_bytes().into()
+    }
+
+    fn create(model: &mut Model, dir: ObjectNo, called: &str, kind: FileKind) -> ObjectNo {
+        let effect =
+            Effect::Create { dir, name: name(called), kind, mode: 0o644, target: [].into() };
+        model.apply(&effect, None);
+        model.object(dir).entries.now()[&name(called)]
+    }
+
+    fn may_be_absent(model: &Model, dir: ObjectNo, called: &str) -> bool {
+        model.object(dir).entries.all().any(|entries| !entries.contains_key(&name(called)))
+    }
+
+    #[test]
+    fn an_fsync_keeps_the_names_of_the_file_and_of_directories_above_it() {
+        let mut model = Model::new(Ino::ROOT, 0o755);
+        let dir = create(&mut model, ROOT, "dir", FileKind::Directory);
+        create(&mut model, dir, "before", FileKind::Regular);
+        let file = create(&mut model, dir, "file", FileKind::Regular);
+        create(&mut model, dir, "behind", FileKind::Regular);
+        create(&mut model, ROOT, "beside", FileKind::Regular);
+        assert!(may_be_absent(&model, ROOT, "dir") && may_be_absent(&model, dir, "file"));
+        model.apply(&Effect::Fsync { object: file }, None);
+        for (dir, called) in [(ROOT, "dir"), (dir, "before"), (dir, "file")] {
+            assert!(!may_be_absent(&model, dir, called), "{called}");
+        }
+        assert!(may_be_absent(&model, dir, "behind") && may_be_absent(&model, ROOT, "beside"));
+    }
+
+    #[test]
+    fn an_fsync_keeps_a_rename_and_not_what_came_behind() {
+        let mut model = Model::new(Ino::ROOT, 0o755);
+        let dir = create(&mut model, ROOT, "dir", FileKind::Directory);
+        let file = create(&mut model, ROOT, "old", FileKind::Regular);
+        let moved = Effect::Rename { from: ROOT, from_name: name("old"), dir, name: name("new") };
+        model.apply(&moved, None);
+        model.apply(&Effect::Fsync { object: file }, None);
+        assert!(!may_be_absent(&model, dir, "new"));
+        assert!(model.object(ROOT).entries.all().all(|e| !e.contains_key(&name("old"))));
+        model.apply(&Effect::Remove { dir, name: name("new") }, None);
+        assert!(may_be_absent(&model, dir, "new"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use warren_base::{CellId, Epoch};
+use warren_base::{CellId, Epoch, Instant};
 use warren_cell::{Effect, Event, IoId, PeerMessage, Plant, SlotRef};
 use warren_proto::Answer;
 use warren_proto::control::{Order, Report};
@@ -13,6 +13,9 @@ use super::kill::{kill_cell, look_at_slots, offer, start_successor};
 use super::memory::SharedMemory;
 use super::process::{Death, Killed};
 use super::{Fleet, Happening, Surroundings, adopt};
+
+/// The longest pauses of a cell, in nanoseconds: shorter than a message takes, as long as I/O, far longer.
+const PAUSES: [u64; 3] = [10_000, 1_000_000, 1_000_000_000];
 
 /// The next thing happens, if anything is left to happen.
 pub fn happen_next<W: Surroundings>(world: &mut W) -> bool {
@@ -45,12 +48,16 @@ fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
         Happening::Exited { cell: of, epoch } => [13, cell(*of), u64::from(epoch.0), 0],
         Happening::Start { cell: of } => [14, cell(*of), 0, 0],
         Happening::Kill { cell: of, epoch } => [15, cell(*of), u64::from(epoch.0), 0],
+        Happening::LateReport { from, epoch, .. } => [16, cell(*from), u64::from(epoch.0), 0],
         Happening::Own(own) => W::words(own),
     }
 }
 
 fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
     let fleet = world.fleet_mut();
+    if let Some(until) = addressee(&happening).and_then(|cell| fleet.pause(cell)) {
+        return fleet.queue.plan(until, happening);
+    }
     match happening {
         Happening::Request { cell, from, header, request } => {
             offer(world, cell, from, header, request);
@@ -86,6 +93,13 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
                 kill_cell(world, cell);
             }
         }
+        Happening::LateReport { from, epoch, report } => {
+            fleet.count(match fleet.epoch(from) == epoch {
+                true => "a report of a lost cell",
+                false => "a report of an earlier epoch",
+            });
+            tell_supervisor(world, Heard::Report { from, epoch, report });
+        }
         Happening::SupervisorIo { by, io } => {
             // What a dead one had under way was over before another took over.
             if fleet.supervisor.number == by {
@@ -105,6 +119,18 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
             }
         }
         Happening::Own(own) => world.happen(own),
+    }
+}
+
+/// The cell to whose process it happens.
+const fn addressee<H>(happening: &Happening<H>) -> Option<CellId> {
+    match happening {
+        Happening::Request { cell, .. }
+        | Happening::Peer { to: cell, .. }
+        | Happening::Order { to: cell, .. }
+        | Happening::CellIo { cell, .. }
+        | Happening::Tick { cell, .. } => Some(*cell),
+        _ => None,
     }
 }
 
@@ -167,6 +193,21 @@ pub fn carry_out<W: Surroundings>(world: &mut W, id: CellId, effects: Vec<Effect
 }
 
 impl<H> Fleet<H> {
+    /// Until when the cell's process does nothing, if it is stopped: perhaps just now.
+    fn pause(&mut self, id: CellId) -> Option<Instant> {
+        if self.host(id).dead {
+            return None;
+        }
+        let goes_on = self.cells[usize::from(id.0)].paused_until <= self.now;
+        if goes_on && self.is_drawn(self.faults.pauses, 10_000) {
+            self.count("a cell paused");
+            let longest = *self.rng.pick(&PAUSES);
+            let pause = self.rng.below(longest);
+            self.host(id).paused_until = Instant(self.now.0 + pause);
+        }
+        Some(self.host(id).paused_until).filter(|until| *until > self.now)
+    }
+
     /// The cell has executed a request, and answers it later.
     fn note_executed(&mut self, id: CellId, request: (SlotRef, u32), answer: &Answer) {
         if !self.host(id).slots.executed.contains_key(&request) {
@@ -216,6 +257,7 @@ fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: Io
         fleet.let_io_land(id, &done);
         return start_successor(world, id);
     }
+    fleet.note_incident(id, &done);
     let mut result = fleet.do_io(id, &done);
     match done.doing {
         Doing::WriteThrough if result.is_ok() => match fleet.draw_flush_behind() {
@@ -251,6 +293,7 @@ pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
             }
         }
         Order::Joined { cell, .. } => fleet.open_link(*cell, to),
+        Order::Failed { .. } => fleet.incidents.checkpoint_failed(to, fleet.places),
         Order::Admit { client, .. } => {
             let keep_words = fleet.plant == Some(Plant::KeepWords);
             fleet.lanes.reopen(to, *client, keep_words);

@@ -173,6 +173,15 @@ impl<H> Fleet<H> {
         }
     }
 
+    /// Something goes wrong for a cell that lives.
+    pub(super) fn note_incident(&mut self, id: CellId, done: &InFlight) {
+        match (done.fault, done.doing) {
+            (None, _) => {}
+            (Some(_), Doing::Read) => self.incidents.read_failed(id, self.places),
+            (Some(_), _) => self.incidents.write_failed(Some(id), self.places),
+        }
+    }
+
     /// What an I/O of a cell does to the device, or to its frames.
     pub(super) fn do_io(&mut self, id: CellId, done: &InFlight) -> Result<(), Errno> {
         let fails = matches!(done.fault, Some(Fault::Fails));
@@ -306,6 +315,9 @@ impl<H> Fleet<H> {
     fn do_supervised(&mut self, request: Supervised) -> Result<(), Errno> {
         let Supervised { doing, fails } = request;
         self.supervisor_faults += u64::from(fails);
+        if fails {
+            self.incidents.write_failed(None, self.places);
+        }
         match doing {
             SupervisorDoing::Write((block, bytes)) => {
                 let failure = fails.then_some("a write of the supervisor failed");

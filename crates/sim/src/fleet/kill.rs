@@ -3,7 +3,7 @@
 //! A process dies before an event, at any store while it is handled, or when it has carried out some of
 //! the effects. What it had submitted to the device is still done, or not, in any order and late. What it
 //! had said to other cells is in their inboxes, what it had answered in the clients' slots; of its reports
-//! some were heard. Its frames stay.
+//! some were heard, the others come late and mean nothing. Its frames stay.
 //!
 //! ```text
 //! kill -> exit notice -> Lost: the others read what is left in their inboxes -> Restart
@@ -11,7 +11,7 @@
 //!      -> Ready: it looks at all slots
 //! ```
 
-use warren_base::{CellId, ClientId, Epoch};
+use warren_base::{CellId, ClientId, Epoch, Instant};
 use warren_cell::{Cell, Event, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, RequestHeader};
@@ -23,6 +23,8 @@ use super::{Fleet, Happening, Surroundings};
 
 /// Places in the order of events that are kept for what a process had executed and not answered.
 const UNANSWERED_MAX: u64 = 1000;
+/// So many times as long as any message a late report takes at most: until a successor is there.
+const LATE_REPORT: u64 = 20;
 
 impl<H> Fleet<H> {
     /// Whether the cell dies with the event that comes.
@@ -47,7 +49,9 @@ impl<H> Fleet<H> {
     /// What the supervisor is about to hear, as it counts processes that end.
     pub(super) fn count_ended(&mut self, event: &Heard) {
         match event {
-            Heard::Report { from, report: Report::Ready { .. }, .. } => {
+            Heard::Report { from, epoch, report: Report::Ready { .. } }
+                if self.epoch(*from) == *epoch =>
+            {
                 self.host(*from).ended_in_a_row = 0;
             }
             Heard::CellExited { cell, .. } => self.host(*cell).ended_in_a_row += 1,
@@ -91,10 +95,15 @@ pub fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     }
     fleet.close_links_to(id);
     let heard = fleet.rng.below(reports.len() as u64 + 1) as usize;
-    for report in reports.into_iter().take(heard) {
+    let mut reports = reports.into_iter();
+    for report in reports.by_ref().take(heard) {
         tell_supervisor(world, Heard::Report { from: id, epoch, report });
     }
     let fleet = world.fleet_mut();
+    for report in reports {
+        let delay = fleet.rng.below(LATE_REPORT) * fleet.message_delay();
+        fleet.plan(delay, Happening::LateReport { from: id, epoch, report });
+    }
     let delay = fleet.message_delay();
     fleet.plan(delay, Happening::Exited { cell: id, epoch });
 }
@@ -112,6 +121,7 @@ pub fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
     let errors = fleet.disk.errors;
     let host = fleet.host(id);
     (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
+    host.paused_until = Instant(0);
     // It has written nothing yet that a flush could have lost.
     host.errors_seen = errors;
     host.slots.forget();

@@ -133,8 +133,9 @@ impl<H> Fleet<H> {
 
     pub(super) fn send_order(&mut self, to: CellId, order: Order) {
         match order {
-            Order::Switched { .. } => {
+            Order::Switched { number } => {
                 self.switched_at = self.place();
+                self.incidents.switched(number, self.switched_at);
                 self.count("a checkpoint");
             }
             Order::Failed { .. } => self.count("a checkpoint that failed"),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, Epoch, Lsn, ShardId};
+use warren_base::{BlockNo, CellId, Epoch, Instant, Lsn, ShardId};
 use warren_cell::{Cell, CellConfig, LogConfig, Recovery};
 use warren_disk::{CopiesState, Owner, Superblock};
 use warren_supervisor::{Config, Ledger, Supervisor};
@@ -135,6 +135,7 @@ impl<H> Fleet<H> {
                 Recovery::Power => RECOVERY_FRAMES,
                 _ => self.frames,
             },
+            nodes_max: self.nodes_max,
             log,
             generation: superblock.generation,
             plant: self.plant,
@@ -172,6 +173,7 @@ impl CellHost {
             in_flight: BTreeMap::new(),
             errors_seen,
             dead: false,
+            paused_until: Instant(0),
             is_starting: false,
             ended_in_a_row: 0,
             wake: None,

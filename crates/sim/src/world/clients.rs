@@ -19,6 +19,8 @@ use super::front::Front;
 use super::program::{Draw, Holdings};
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
 
+/// Entries with long names that one page of a listing has at most.
+const PAGE_MAX: usize = 30;
 /// Copies a client keeps: few enough that some are thrown out.
 const COPIES_MAX: usize = 40;
 
@@ -41,6 +43,8 @@ struct Asked {
     cell: CellId,
     request: Request,
     operation: Operation,
+    /// Another slot has asked that it be given up.
+    is_cancelled: bool,
 }
 
 /// The call as a whole.
@@ -51,6 +55,15 @@ struct Whole {
     asked: bool,
     /// A cell answered the very request the call is for.
     direct: bool,
+    /// Entries of the pages of a listing that were answered, and whether the last page was among them.
+    listed: usize,
+    ended: bool,
+}
+
+impl Whole {
+    fn new(op: Op, invoked: u64, from: Timestamp) -> Self {
+        Self { op, invoked, from, asked: false, direct: false, listed: 0, ended: false }
+    }
 }
 
 pub struct Slot {
@@ -175,11 +188,11 @@ impl World {
         }
         let (op_of_whole, invoked, from) = (op.clone(), self.fleet.place(), self.fleet.wall());
         if let Some((answer, payload)) = self.ask_kernel(at, &op) {
-            let whole = Whole { op, invoked, from, asked: false, direct: false };
+            let whole = Whole::new(op, invoked, from);
             self.record_whole(at, &whole, Outcome { answer, payload: payload.into() });
             return self.think(at);
         }
-        let whole = Whole { op: op_of_whole, invoked, from, asked: false, direct: false };
+        let whole = Whole::new(op_of_whole, invoked, from);
         let caller = self.clients[at.client].caller.clone();
         let slot = self.slot(at);
         slot.payload = Rc::from(bytes);
@@ -209,6 +222,9 @@ impl World {
             let delay = self.fleet.rng.below(50_000);
             self.plan(delay, Own::Hangup { client });
         }
+        if let Some(op) = self.cancel_another(at) {
+            return Some((op, Vec::new()));
+        }
         if let Some(op) = self.wanted_again(at.client) {
             return Some((op, Vec::new()));
         }
@@ -226,6 +242,25 @@ impl World {
             rng: &mut self.fleet.rng,
         };
         Some(draw.draw())
+    }
+
+    /// Sometimes another slot of the client is interrupted: what waits there for a lock.
+    fn cancel_another(&mut self, at: At) -> Option<Op> {
+        if !self.fleet.rng.chance(self.swarm.cancels, 100) {
+            return None;
+        }
+        let waits = |(_, slot): &(usize, &Slot)| {
+            slot.asked
+                .as_ref()
+                .is_some_and(|a| matches!(a.request, Request::Lock { wait: true, .. }))
+        };
+        let slots = &mut self.clients[at.client].slots;
+        let (other, _) = slots.iter().enumerate().find(waits)?;
+        let slot = &mut slots[other];
+        slot.asked.as_mut().expect("it waits").is_cancelled = true;
+        let op = Op::Ino(Request::Cancel { slot: SlotNo(other as u16), seq: slot.seq });
+        self.fleet.count("a wait for a lock cancelled");
+        Some(op)
     }
 
     fn step_call(&mut self, at: At, input: Option<Answer>) {
@@ -247,7 +282,12 @@ impl World {
         }
     }
 
-    fn send(&mut self, at: At, send: Send) {
+    fn send(&mut self, at: At, mut send: Send) {
+        if let Request::Cancel { slot, .. } = send.request {
+            // It goes where the other waits. If that is over, to any cell.
+            let other = At { client: at.client, slot: usize::from(slot.0) };
+            send.cell = self.slot(other).asked.as_ref().map_or(send.cell, |asked| asked.cell);
+        }
         let from = self.slot_ref(at);
         let process = self.process(at);
         let (invoked, wall) = (self.fleet.place(), self.fleet.wall());
@@ -276,7 +316,8 @@ impl World {
             excuses: Excuses::default(),
             outcome: None,
         };
-        slot.asked = Some(Asked { cell: send.cell, request: send.request.clone(), operation });
+        let request = send.request.clone();
+        slot.asked = Some(Asked { cell: send.cell, request, operation, is_cancelled: false });
         let mut header = send.header;
         header.seq = slot.seq;
         self.note_asked(at, &send.request);
@@ -310,7 +351,8 @@ impl World {
                 .fleet
                 .fail(format!("{from} answers a request that {at:?} does not wait for"));
         }
-        let Asked { request, mut operation, .. } = slot.asked.take().expect("it is asked");
+        let asked = slot.asked.take().expect("it is asked");
+        let Asked { request, mut operation, is_cancelled, .. } = asked;
         self.last_return = self.fleet.now;
         let payload = match &answer {
             Ok(Reply::Read { len }) => self.fleet.lanes.reply(from, to, *len as usize),
@@ -318,6 +360,7 @@ impl World {
         };
         self.note_answered(at, &answer, &payload);
         self.check_sync(&operation, &answer);
+        self.note_page(at, &request, &answer);
         if self.audit.is_some() && answer == Err(Errno::EIO) {
             self.fleet.fail(format!("after a restart {request:?} is answered with EIO"));
         }
@@ -325,13 +368,54 @@ impl World {
             operation.returned = self.fleet.place();
             operation.hint = hint;
             operation.window.to = self.fleet.wall();
-            operation.excuses = self.excuses(operation.invoked);
+            operation.excuses = self.excuses(&request, from, operation.invoked);
+            operation.excuses.set(Excuses::CANCELLED, is_cancelled);
+            if answer == Err(Errno::EINTR) {
+                self.fleet.count("a wait for a lock interrupted");
+            }
             self.see(at, &request, &answer);
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
             self.history.push(operation);
         }
         if !self.clients[at.client].is_gone {
             self.step_call(at, Some(answer));
+        }
+    }
+
+    /// A page of a listing came.
+    fn note_page(&mut self, at: At, request: &Request, answer: &Answer) {
+        let (Request::ReadDir { cookie, .. }, Ok(Reply::Listing { entries, end, .. })) =
+            (request, answer)
+        else {
+            return;
+        };
+        if let Some(whole) = &mut self.slot(at).whole
+            && matches!(whole.op, Op::List(_))
+        {
+            // One that had to ask again from the start begins anew.
+            whole.listed = if *cookie == 0 { entries.len() } else { whole.listed + entries.len() };
+            whole.ended = *end;
+        }
+    }
+
+    /// A listing is what its pages were, all of them, and names nothing twice.
+    fn check_listing(&mut self, whole: &Whole, answer: &Answer) {
+        let (Op::List(dir), Ok(Reply::Listing { entries, .. })) = (&whole.op, answer) else {
+            return;
+        };
+        let mut names: Vec<_> = entries.iter().map(|entry| entry.name.as_bytes()).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.len() != whole.listed || entries.len() != whole.listed || !whole.ended {
+            let (listed, named) = (entries.len(), names.len());
+            let rule = format!(
+                "a listing of {dir:?} has {listed} entries with {named} names; its pages had {}",
+                whole.listed
+            );
+            return self.fleet.fail(rule);
+        }
+        if entries.len() > PAGE_MAX {
+            self.fleet.count("a listing of several pages");
         }
     }
 
@@ -374,10 +458,12 @@ impl World {
             return;
         };
         let Some(slot) = client.slots.get_mut(usize::from(to.slot.0)) else { return };
-        if let Some(Asked { mut operation, .. }) = slot.asked.take_if(|_| slot.seq == seq) {
+        let asked = slot.asked.take_if(|_| slot.seq == seq);
+        if let Some(Asked { request, mut operation, is_cancelled, .. }) = asked {
             operation.hint = hint;
             operation.window.to = self.fleet.wall();
-            operation.excuses = self.excuses(operation.invoked);
+            operation.excuses = self.excuses(&request, from, operation.invoked);
+            operation.excuses.set(Excuses::CANCELLED, is_cancelled);
             operation.outcome = Some(Outcome { answer, payload: payload.into() });
             self.history.push(operation);
         }
@@ -406,6 +492,7 @@ impl World {
         match answer {
             Ok(reply) => {
                 self.slot(at).holdings.note(request, reply);
+                self.known.note(request);
                 if let Reply::Created { entry, .. } | Reply::Entry(entry) = reply {
                     self.known.learn(entry.ino, entry.kind);
                 }
@@ -423,6 +510,9 @@ impl World {
             Errno::EDEADLK => self.fleet.count("a deadlock of record locks found"),
             Errno::EACCES | Errno::EPERM => self.fleet.count("permission denied"),
             Errno::ENOTEMPTY => self.fleet.count("a full directory kept"),
+            Errno::EINVAL if matches!(request, Request::Rename { .. }) => {
+                self.fleet.count("a rename into itself refused");
+            }
             _ => {}
         }
         // What is gone cannot be given back.
@@ -472,6 +562,7 @@ impl World {
         if (copied && !whole.direct) || walked {
             self.record_whole(at, &whole, Outcome::of(answer.clone()));
         }
+        self.check_listing(&whole, &answer);
         if let Some(audit) = &mut self.audit {
             audit.see(&whole.op, &answer);
         }
@@ -512,7 +603,7 @@ impl World {
             returned,
             hint: whole.invoked.midpoint(returned),
             window: Window { from: whole.from, to: self.fleet.wall() },
-            excuses: self.excuses(whole.invoked) | self.excuses_of_copies(at),
+            excuses: self.excuses_of_copies(at),
             outcome: Some(outcome),
         };
         self.history.push(operation);

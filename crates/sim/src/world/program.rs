@@ -16,6 +16,9 @@ use crate::swarm::{Kind, Swarm};
 /// Inodes of a kind that are remembered: few, so that calls meet.
 const KNOWN_MAX: usize = 12;
 
+/// Digits of a long name: some thirty are more than a page of a listing.
+const LONG_NAME: usize = 240;
+
 /// Handles a slot keeps open.
 const HANDLES_MAX: usize = 4;
 
@@ -25,6 +28,8 @@ pub struct Known {
     pub dirs: Vec<Ino>,
     pub files: Vec<Ino>,
     pub links: Vec<Ino>,
+    /// Names of directories, the last made or moved last.
+    nests: Vec<(Ino, FileName)>,
 }
 
 impl Known {
@@ -39,6 +44,29 @@ impl Known {
         }
         if list.len() > KNOWN_MAX {
             list.remove(0);
+        }
+    }
+
+    /// What a request that succeeded did to names of directories.
+    pub fn note(&mut self, request: &Request) {
+        match request {
+            Request::Create { dir, name, new, .. } if new.kind == FileKind::Directory => {
+                self.nests.push((*dir, name.clone()));
+            }
+            Request::Rename { from, from_name, dir, name, flags } => {
+                let moved = (*from, from_name.clone());
+                if !flags.contains(RenameFlags::EXCHANGE) && self.nests.contains(&moved) {
+                    self.nests.retain(|nest| *nest != moved);
+                    self.nests.push((*dir, name.clone()));
+                }
+            }
+            Request::Rmdir { dir, name } => {
+                self.nests.retain(|nest| *nest != (*dir, name.clone()));
+            }
+            _ => {}
+        }
+        if self.nests.len() > KNOWN_MAX {
+            self.nests.remove(0);
         }
     }
 
@@ -161,7 +189,7 @@ impl Draw<'_> {
             return self.write(kind == Kind::Append);
         }
         let request = match kind {
-            Kind::List => return Some((Op::List(self.known.dir(self.rng)), Vec::new())),
+            Kind::List => return Some((Op::List(self.dir(kind)), Vec::new())),
             Kind::Lookup | Kind::GetAttr | Kind::ReadLink | Kind::StatFs => self.look(kind),
             Kind::CreateFile
             | Kind::OpenOrCreate
@@ -199,7 +227,8 @@ impl Draw<'_> {
 
     fn name(&mut self) -> FileName {
         let number = self.rng.below(self.swarm.names);
-        FileName::new(format!("n{number}").as_bytes()).expect("a legal name")
+        let width = if self.swarm.long_names { LONG_NAME } else { 0 };
+        FileName::new(format!("n{number:0width$}").as_bytes()).expect("a legal name")
     }
 
     fn look(&mut self, kind: Kind) -> Request {
@@ -211,20 +240,42 @@ impl Draw<'_> {
         }
     }
 
+    /// The directory that a call on names works in.
+    fn dir(&mut self, kind: Kind) -> Ino {
+        if self.swarm.long_names && self.rng.chance(4, 5) {
+            return Ino::ROOT;
+        }
+        match self.known.dirs.last() {
+            Some(deepest) if self.swarm.deep && kind == Kind::Mkdir && self.rng.chance(2, 3) => {
+                *deepest
+            }
+            _ => self.known.dir(self.rng),
+        }
+    }
+
+    /// Where a rename takes something from: where a directory is, if these are moved across each other.
+    fn source(&mut self, dir: Ino) -> (Ino, FileName) {
+        if self.swarm.deep && !self.known.nests.is_empty() && self.rng.chance(2, 3) {
+            return self.rng.pick(&self.known.nests).clone();
+        }
+        let from = if self.rng.chance(1, 3) { dir } else { self.known.dir(self.rng) };
+        (from, self.name())
+    }
+
     fn change_names(&mut self, kind: Kind) -> Request {
-        let (dir, name) = (self.known.dir(self.rng), self.name());
+        let (dir, name) = (self.dir(kind), self.name());
         match kind {
             Kind::Link => Request::Link { ino: self.any(), dir, name },
             Kind::Unlink => Request::Unlink { dir, name },
             Kind::Rmdir => Request::Rmdir { dir, name },
             Kind::Rename | Kind::RenameNoReplace | Kind::Exchange => {
-                let from = if self.rng.chance(1, 3) { dir } else { self.known.dir(self.rng) };
+                let (from, from_name) = self.source(dir);
                 let flags = match kind {
                     Kind::RenameNoReplace => RenameFlags::NOREPLACE,
                     Kind::Exchange => RenameFlags::EXCHANGE,
                     _ => RenameFlags::empty(),
                 };
-                Request::Rename { from, from_name: self.name(), dir, name, flags }
+                Request::Rename { from, from_name, dir, name, flags }
             }
             _ => self.create(kind, dir, name),
         }

@@ -955,3 +955,12 @@ fn a_flush_that_failed_while_nobody_was_there_is_not_forgotten() {
         .is_err()
     );
 }
+
+#[test]
+fn a_chunk_that_is_taken_or_claimed_twice_is_wrongly_claimed() {
+    let supervisor = World::new(2, 1).supervisor;
+    let free = (0..).find(|chunk| supervisor.ledger().is_free(*chunk)).expect("a free chunk");
+    assert_eq!(supervisor.wrongly_claimed(&[free]), None);
+    assert_eq!(supervisor.wrongly_claimed(&[free, free]), Some(free));
+    assert_eq!(supervisor.wrongly_claimed(&[0]), Some(0), "the superblock's");
+}

@@ -1,0 +1,150 @@
+//! What of the device went wrong for whom and when, and which calls that excuses.
+//!
+//! | incident | excuses |
+//! | --- | --- |
+//! | a read failed, or a block came wrong | calls that were under way then, at that cell or with a part of it |
+//! | a cell was told that a checkpoint has failed | the same: they may have waited for room in the log |
+//! | any of them, at any cell or at the supervisor | `fsync` and `sync`, until a checkpoint that began later is done |
+//!
+//! The last line has two reasons: what is made durable rests on other cells' logs, and a cell that could not write makes
+//! nothing durable before a checkpoint has written everything anew.
+
+use warren_base::CellId;
+use warren_proto::Request;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Read,
+    /// A write or a flush.
+    Write,
+    FailedCheckpoint,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Incident {
+    what: What,
+    /// `None`: the supervisor.
+    by: Option<CellId>,
+    /// Where in the order of events.
+    at: u64,
+}
+
+/// All that went wrong in a life of the fleet, in its order.
+#[derive(Default, Debug)]
+pub struct Incidents {
+    all: Vec<Incident>,
+    /// Checkpoints that were done, and where in the order of events.
+    switched: Vec<(u64, u64)>,
+}
+
+impl Incidents {
+    pub fn read_failed(&mut self, by: CellId, at: u64) {
+        self.all.push(Incident { what: What::Read, by: Some(by), at });
+    }
+
+    pub fn write_failed(&mut self, by: Option<CellId>, at: u64) {
+        self.all.push(Incident { what: What::Write, by, at });
+    }
+
+    pub fn checkpoint_failed(&mut self, by: CellId, at: u64) {
+        self.all.push(Incident { what: What::FailedCheckpoint, by: Some(by), at });
+    }
+
+    /// Cells are told, one after the other, that checkpoint `number` is done.
+    pub fn switched(&mut self, number: u64, at: u64) {
+        if self.switched.last().is_none_or(|(last, _)| *last != number) {
+            self.switched.push((number, at));
+        }
+    }
+
+    /// Whether the request, which was asked for at place `invoked` and now is answered by `from` with EIO, may have
+    /// met something that went wrong.
+    pub fn excuse_io(&self, request: &Request, from: CellId, invoked: u64) -> bool {
+        self.all.iter().any(|incident| {
+            let is_meanwhile = incident.at >= invoked;
+            match request {
+                Request::Sync | Request::Fsync { .. } => {
+                    is_meanwhile || !self.is_made_good(incident.at, invoked)
+                }
+                _ => {
+                    let concerns = has_parts(request) || incident.by == Some(from);
+                    is_meanwhile && incident.what != What::Write && concerns
+                }
+            }
+        })
+    }
+
+    /// Whether a checkpoint that began after `since` was done before `until`: of two that were done after it the second
+    /// began after it.
+    fn is_made_good(&self, since: u64, until: u64) -> bool {
+        self.switched.iter().filter(|(_, at)| (since..until).contains(at)).count() >= 2
+    }
+}
+
+/// Whether other cells than the one that answers may take part.
+const fn has_parts(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Create { .. }
+            | Request::Link { .. }
+            | Request::Unlink { .. }
+            | Request::Rmdir { .. }
+            | Request::Rename { .. }
+            | Request::StatFs
+    )
+}
+
+/// Whether the request may want blocks or room in the log: no other is refused where a pool is full.
+pub const fn takes_space(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Create { .. }
+            | Request::Link { .. }
+            | Request::Unlink { .. }
+            | Request::Rmdir { .. }
+            | Request::Rename { .. }
+            | Request::Open { .. }
+            | Request::Write { .. }
+            | Request::SetAttr { .. }
+            | Request::SetXattr { .. }
+            | Request::RemoveXattr { .. }
+            | Request::Fsync { .. }
+            | Request::Sync
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_base::Ino;
+
+    const HERE: CellId = CellId(0);
+    const THERE: CellId = CellId(1);
+    const LOOK: Request = Request::GetAttr { ino: Ino::ROOT };
+    const FSYNC: Request = Request::Fsync { ino: Ino::ROOT, data_only: false };
+
+    #[test]
+    fn a_failed_read_excuses_what_was_under_way_at_its_cell() {
+        let mut incidents = Incidents::default();
+        incidents.read_failed(HERE, 10);
+        assert!(incidents.excuse_io(&LOOK, HERE, 5));
+        assert!(!incidents.excuse_io(&LOOK, HERE, 11));
+        assert!(!incidents.excuse_io(&LOOK, THERE, 5));
+        assert!(incidents.excuse_io(&Request::StatFs, THERE, 5));
+    }
+
+    #[test]
+    fn a_failed_write_excuses_syncs_alone_until_a_later_checkpoint_is_done() {
+        let mut incidents = Incidents::default();
+        incidents.write_failed(Some(THERE), 10);
+        assert!(!incidents.excuse_io(&LOOK, THERE, 5));
+        assert!(incidents.excuse_io(&FSYNC, HERE, 5) && incidents.excuse_io(&FSYNC, HERE, 40));
+        // It may have begun before; all cells are told of it.
+        incidents.switched(7, 20);
+        incidents.switched(7, 21);
+        assert!(incidents.excuse_io(&FSYNC, HERE, 40));
+        incidents.switched(8, 30);
+        assert!(incidents.excuse_io(&FSYNC, HERE, 25));
+        assert!(!incidents.excuse_io(&FSYNC, HERE, 40));
+    }
+}

@@ -1,0 +1,110 @@
+//! The fuzz targets (`fuzz/`), built with the stable compiler and run for a while each.
+//!
+//! `cargo fuzz` wants a nightly compiler for the address sanitizer alone, and what is fuzzed has no unsafe code of its own.
+//! Coverage, by which libFuzzer finds its way, is LLVM's and every compiler's. What is found stays in the corpus under
+//! the target directory, and an input that fails beside it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::test::target_directory;
+
+const TARGETS: [&str; 3] = ["image", "structures", "messages"];
+/// Seconds of each.
+const SECONDS: u64 = 60;
+/// What `cargo fuzz` gives to the compiler, but for the sanitizer.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
+/// One input may take so many seconds, and the process so many MiB.
+const INPUT_SECONDS: u64 = 10;
+const MEMORY_MIB: u64 = 2048;
+/// Bytes of the longest input: of the `image` target, some 120 changes.
+const INPUT_MAX: u64 = 1024;
+
+pub struct Options {
+    only: Option<String>,
+    seconds: u64,
+    seed: u64,
+}
+
+impl Options {
+    /// All targets if `only` is none.
+    pub fn new(only: Option<&str>, seed: u64) -> Self {
+        Self { only: only.map(str::to_owned), seconds: SECONDS, seed }
+    }
+
+    pub fn parse(arguments: &[String]) -> Result<Self> {
+        let mut options = Self::new(None, 1);
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let mut value =
+                || arguments.next().with_context(|| format!("{argument} wants a value"));
+            match argument.as_str() {
+                "--only" => options.only = Some(value()?.clone()),
+                "--seconds" => options.seconds = value()?.parse().context("--seconds")?,
+                "--seed" => options.seed = value()?.parse().context("--seed")?,
+                other => bail!("unknown option {other:?} of fuzz"),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// The target whose turn it is.
+pub const fn turn(number: u64) -> &'static str {
+    TARGETS[(number % TARGETS.len() as u64) as usize]
+}
+
+/// Builds all targets and runs them; true if nothing was found.
+pub fn run(root: &Path, options: &Options) -> Result<bool> {
+    let place = target_directory(root).join("fuzz");
+    let host = host()?;
+    ensure!(build(root, &place, &host)?, "the fuzz targets do not compile");
+    let wanted = |target: &&&str| options.only.as_ref().is_none_or(|only| target.contains(only));
+    let mut sound = true;
+    for target in TARGETS.iter().filter(wanted) {
+        let corpus = place.join("corpus").join(target);
+        fs::create_dir_all(&corpus)?;
+        println!("{target}: {} s, seed {}", options.seconds, options.seed);
+        let status = Command::new(place.join(&host).join("release").join(target))
+            .arg(format!("-max_total_time={}", options.seconds))
+            .arg(format!("-seed={}", options.seed as u32))
+            .arg(format!("-max_len={INPUT_MAX}"))
+            .arg("-len_control=0")
+            .arg(format!("-timeout={INPUT_SECONDS}"))
+            .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
+            .arg(format!("-artifact_prefix={}/{target}-", place.display()))
+            .args(["-verbosity=0", "-print_final_stats=1"])
+            .arg(&corpus)
+            .status()
+            .with_context(|| format!("cannot run {target}"))?;
+        sound &= status.success();
+    }
+    Ok(sound)
+}
+
+fn build(root: &Path, place: &Path, host: &str) -> Result<bool> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--release", "--locked", "--manifest-path"])
+        .arg(root.join("fuzz/Cargo.toml"))
+        // With a target named, what runs while building is not instrumented.
+        .args(["--target", host, "--target-dir"])
+        .arg(place)
+        .env("RUSTFLAGS", FLAGS)
+        .status()
+        .context("cannot run cargo")?;
+    Ok(status.success())
+}
+
+/// The platform that the compiler builds for by itself.
+fn host() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?;
+    let text = String::from_utf8(output.stdout)?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("rustc does not name its host")
+}

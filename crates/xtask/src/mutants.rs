@@ -1,0 +1,244 @@
+//! Faults planted in the product's source, one at a time: how many of them do the tests find?
+//!
+//! Each mutant (`mutants/table.rs`) is one textual change, with the command that must fail because of it. A copy of the
+//! tree is changed, built and tested; the product itself has nothing of it. A mutant that does not apply any more, or
+//! does not compile, is an error: the table moves with the code.
+//!
+//! ```text
+//! copy of the tree -> change -> build (must pass) -> test (must fail, or not end in time) -> change back -> next
+//! ```
+
+mod table;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::test::target_directory;
+use table::{MUTANTS, Mutant};
+
+/// Of the mutants that were tried, so many in a hundred have to be found.
+const FOUND_PERCENT: usize = 90;
+/// A test that takes longer hangs. The slowest of the commands takes about a minute and a half on two cores.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// The first build is one of everything.
+const BUILD_MAX: Duration = Duration::from_secs(1800);
+
+/// What of the table to try.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Mutants whose file, or whose number, contains this.
+    only: Option<String>,
+    /// Of so many parts of the table, this one (from 0 on).
+    part: Option<(usize, usize)>,
+    /// Print the table as it stands in `docs/testing.md`.
+    print: bool,
+}
+
+impl Options {
+    /// Part `part` of `of`.
+    pub fn part(part: usize, of: usize) -> Self {
+        Self { part: Some((part, of)), ..Self::default() }
+    }
+
+    pub fn parse(arguments: &[String]) -> Result<Self> {
+        let mut options = Self::default();
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let mut value =
+                || arguments.next().with_context(|| format!("{argument} wants a value"));
+            match argument.as_str() {
+                "--only" => options.only = Some(value()?.clone()),
+                "--part" => {
+                    let value = value()?;
+                    let (part, of) = value.split_once('/').context("--part wants K/N")?;
+                    options.part = Some((part.parse()?, of.parse()?));
+                }
+                "--print" => options.print = true,
+                other => bail!("unknown option {other:?} of mutants"),
+            }
+        }
+        if let Some((part, of)) = options.part {
+            ensure!(part < of, "--part wants K/N with K less than N");
+        }
+        Ok(options)
+    }
+
+    fn takes(&self, number: usize, mutant: &Mutant) -> bool {
+        let is_named =
+            |only: &String| only.parse() == Ok(number) || mutant.file.contains(only.as_str());
+        self.only.as_ref().is_none_or(is_named)
+            && self.part.is_none_or(|(part, of)| number % of == part)
+    }
+}
+
+enum Verdict {
+    Found,
+    FoundHanging,
+    Survived,
+}
+
+/// Tries mutants; true if enough of them are found.
+pub fn run(root: &Path, options: &Options) -> Result<bool> {
+    if options.print {
+        print_table();
+        return Ok(true);
+    }
+    let chosen = (1..).zip(MUTANTS).filter(|(number, mutant)| options.takes(*number, mutant));
+    let chosen: Vec<(usize, &Mutant)> = chosen.collect();
+    ensure!(!chosen.is_empty(), "no mutant is meant");
+    let tree = Tree::copy(root)?;
+    let (mut found, mut survived, mut invalid) = (0, Vec::new(), 0);
+    for (number, mutant) in &chosen {
+        let start = Instant::now();
+        let verdict = match tree.try_mutant(mutant) {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                println!("{number:3} INVALID: {error:#}: {}", mutant.what);
+                invalid += 1;
+                continue;
+            }
+        };
+        let text = match verdict {
+            Verdict::Found => "found",
+            Verdict::FoundHanging => "found: it hangs",
+            Verdict::Survived => "SURVIVED",
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{number:3} {text}: {} ({seconds:.0} s)", mutant.what);
+        match verdict {
+            Verdict::Survived => survived.push(*number),
+            _ => found += 1,
+        }
+    }
+    println!("{found} of {} mutants were found; survivors: {survived:?}", chosen.len());
+    Ok(invalid == 0 && found * 100 >= chosen.len() * FOUND_PERCENT)
+}
+
+/// A copy of the tree. What does not depend on it is built once for both.
+struct Tree {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Tree {
+    fn copy(from: &Path) -> Result<Self> {
+        let target = target_directory(from);
+        let tree = Self { root: target.join("mutants"), target };
+        let listing = Command::new("git")
+            .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+            .current_dir(from)
+            .output()
+            .context("cannot list the tree's files")?;
+        ensure!(listing.status.success(), "git does not list the tree's files");
+        for file in String::from_utf8(listing.stdout)?.lines() {
+            let (old, new) = (from.join(file), tree.root.join(file));
+            // What is as it was keeps its time, so that cargo does not build it again.
+            let Ok(bytes) = fs::read(&old) else { continue };
+            if fs::read(&new).is_ok_and(|there| there == bytes) {
+                continue;
+            }
+            fs::create_dir_all(new.parent().context("a file without a directory")?)?;
+            fs::write(&new, bytes).with_context(|| format!("cannot write {}", new.display()))?;
+        }
+        Ok(tree)
+    }
+
+    fn try_mutant(&self, mutant: &Mutant) -> Result<Verdict> {
+        let path = self.root.join(mutant.file);
+        let sound = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let changed = mutant.apply(&sound)?;
+        fs::write(&path, changed)?;
+        let verdict = self.judge(mutant);
+        fs::write(&path, sound)?;
+        verdict
+    }
+
+    fn judge(&self, mutant: &Mutant) -> Result<Verdict> {
+        let (cargo, program) = mutant.found_by.split_once(" -- ").unwrap_or((mutant.found_by, ""));
+        let build = if cargo.starts_with("test") { "--no-run" } else { "" };
+        let builds = cargo.replacen("run ", "build ", 1);
+        let arguments = builds.split_whitespace().chain(build.split_whitespace());
+        ensure!(self.cargo(arguments, BUILD_MAX)? == Some(true), "it does not compile");
+        let arguments = cargo.split_whitespace().chain(["--"]).chain(program.split_whitespace());
+        Ok(match self.cargo(arguments, PATIENCE)? {
+            Some(true) => Verdict::Survived,
+            Some(false) => Verdict::Found,
+            None => Verdict::FoundHanging,
+        })
+    }
+
+    /// Whether it succeeded; `None` if it did not end in time.
+    fn cargo<'a>(
+        &self,
+        arguments: impl Iterator<Item = &'a str>,
+        longest: Duration,
+    ) -> Result<Option<bool>> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut child = Command::new(cargo)
+            .args(arguments)
+            .current_dir(&self.root)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("cannot run cargo")?;
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Some(status.success()));
+            }
+            if start.elapsed() > longest {
+                end_group(&child);
+                child.wait()?;
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Ends cargo and what it has started.
+fn end_group(child: &std::process::Child) {
+    let group = rustix::process::Pid::from_child(child);
+    // It may have ended meanwhile.
+    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+}
+
+impl Mutant {
+    fn apply(&self, sound: &str) -> Result<String> {
+        let places = sound.matches(self.find).count();
+        ensure!(places == 1, "{:?} is {places} times in {}", self.find, self.file);
+        Ok(sound.replacen(self.find, self.replace, 1))
+    }
+}
+
+fn print_table() {
+    println!("| | file | fault | found by |\n| --- | --- | --- | --- |");
+    for (number, mutant) in (1..).zip(MUTANTS) {
+        let file = mutant.file.trim_start_matches("crates/");
+        println!("| {number} | `{file}` | {} | `{}` |", mutant.what, mutant.found_by);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_applies_to_the_tree_as_it_is() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (number, mutant) in (1..).zip(MUTANTS) {
+            let sound = fs::read_to_string(root.join(mutant.file)).expect(mutant.file);
+            let changed = mutant.apply(&sound);
+            let changed = changed.unwrap_or_else(|error| panic!("mutant {number}: {error}"));
+            assert_ne!(changed, sound, "mutant {number}");
+        }
+    }
+}
