@@ -44,7 +44,7 @@ pub fn crowd(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     while Instant::now() < end && !readers.is_empty() {
         for (client, handle, seqs) in &mut readers {
             let (position, len) = (Position::At(0), PAYLOAD_MAX as u32);
-            let read = Request::Read { handle: *handle, position, len };
+            let read = Request::Read { handle: *handle, position, len, direct: false };
             read_again(client, &read, seqs);
         }
         thread::sleep(Duration::from_micros(100));
