@@ -221,7 +221,7 @@ mod tests {
         for _ in 0..2 {
             let mut ends = || losses.fails(CELL, Instant(1));
             assert!((1..SUCCESSORS_MAX).all(|_| !ends()));
-            losses.recovered(CELL);
+            losses.has_served(CELL);
         }
         assert!((1..SUCCESSORS_MAX).all(|_| !losses.fails(CELL, Instant(1))));
         assert!(losses.fails(CELL, Instant(1)));
