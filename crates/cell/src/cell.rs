@@ -23,6 +23,7 @@ use crate::chunk::Chunks;
 use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::filelock::FileLocks;
+use crate::host::Backing;
 use crate::io::Io;
 use crate::lease::{Lane, Leases};
 use crate::loss::Peers;
@@ -63,6 +64,7 @@ pub struct CellConfig {
     pub reserved_chunks: u64,
     /// Blocks of the whole pool device.
     pub total_blocks: u64,
+    pub backing: Backing,
     /// Frames of the buffer cache: its byte limit over 4096. At least [`CellConfig::FRAMES_MIN`], or
     /// requests that are larger than a fourth of them get ENOMEM. The driver provides
     /// [`CellConfig::frames_total`].
@@ -192,7 +194,7 @@ impl Cell {
                 (first, config.cells),
                 chunks,
                 config.free_chunks,
-                recovery,
+                (recovery, config.backing),
             ),
             checkpoint: Checkpoint::new(config.generation),
             log: OpLog::new(area, image, incarnation, start),
@@ -244,6 +246,7 @@ impl Cell {
             Event::Peer { from, message } => self.peer(from, message, out),
             Event::Order(order) => self.order(order, out),
             Event::IoDone { io, result } => self.io_done(io, result, out),
+            Event::HostMeasured { blocks } => self.host_measured(blocks, out),
             Event::Tick => {
                 self.poll_pool(out);
                 self.report_if_ready(out);
@@ -500,7 +503,7 @@ impl Cell {
             }
             Work::Replay => self.run_replay(out).map(|()| None),
             Work::Reap { ino } => self.reap(*ino, task, out).map(|()| None),
-            Work::Fix => self.fix(out).map(|()| None),
+            Work::Fix => self.fix(task, out).map(|()| None),
             Work::OpenShard { shard } => self.open_shard(*shard, out).map(|()| None),
         }
     }
@@ -582,6 +585,7 @@ impl Cell {
             Wait::Recall => self.tasks.wait_for(WaitKey::Recall, id),
             Wait::Frames => self.tasks.wait_for(WaitKey::Frames, id),
             Wait::Space(shard) => self.tasks.wait_for(WaitKey::Chunk(shard), id),
+            Wait::Allocated => self.tasks.wait_for(WaitKey::Allocated, id),
             Wait::Checkpoint => {
                 self.want_checkpoint(out);
                 self.tasks.wait_for(WaitKey::NextCheckpoint, id);

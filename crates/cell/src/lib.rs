@@ -15,6 +15,7 @@ mod count;
 mod event;
 mod file;
 mod filelock;
+mod host;
 mod io;
 mod lease;
 mod lock;
@@ -38,5 +39,6 @@ mod view;
 
 pub use cell::{Cell, CellConfig, LogConfig};
 pub use event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
+pub use host::Backing;
 pub use plant::Plant;
 pub use replay::Recovery;

@@ -8,6 +8,7 @@
 //! ```
 
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
+use warren_cell::Backing;
 use warren_mailbox::Capability;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
@@ -156,6 +157,7 @@ pub struct CellStart {
     pub free_chunks: Runs,
     pub reserved_chunks: u64,
     pub total_blocks: u64,
+    pub backing: Backing,
     /// Of the buffer cache; the op log's image and the cache's table are behind them.
     pub frames: u32,
     pub log_start: BlockNo,

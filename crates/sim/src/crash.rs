@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Instant, Rng};
-use warren_cell::Plant;
+use warren_cell::{Backing, Plant};
 use warren_disk::format::{FormatOptions, image};
 use warren_proto::control::Report;
 use warren_supervisor::{Event as Heard, Failure as Ended};
@@ -157,6 +157,7 @@ impl World {
             uid: 0,
             gid: 0,
             label: String::new(),
+            reserved: false,
         };
         let image = image(&format).expect("the options are sensible");
         let mut trace = Trace::new(verbose);
@@ -164,6 +165,10 @@ impl World {
         let mut fleet = Fleet::new(rng, Disk::new(image), trace);
         fleet.plant = options.plant;
         fleet.frames = mix.frames;
+        fleet.backing = mix.backing;
+        if mix.backing == Backing::OnDemand {
+            fleet.make_sparse(mix.host_room).expect("a new pool");
+        }
         fleet.pace = Pace { message: mix.message_delay, io: mix.io_delay };
         Self {
             clients: (0..=mix.clients).map(|_| Client::default()).collect(),

@@ -23,6 +23,7 @@ mod link;
 mod memory;
 mod process;
 mod queue;
+mod sparse;
 mod start;
 pub mod trace;
 
@@ -31,7 +32,7 @@ use std::fmt;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng, Timestamp};
-use warren_cell::{Cell, Clock, FrameNo, IoId, Plant, SlotRef};
+use warren_cell::{Backing, Cell, Clock, FrameNo, IoId, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
@@ -127,6 +128,12 @@ pub enum Happening<H> {
         cell: CellId,
         epoch: Epoch,
         io: IoId,
+    },
+    /// The host was looked at for a cell.
+    HostMeasured {
+        cell: CellId,
+        epoch: Epoch,
+        blocks: u64,
     },
     /// The supervisor gets the exit notice of a cell's process.
     Exited {
@@ -230,6 +237,7 @@ pub struct Fleet<H> {
     pub frames: u32,
     /// Free chunks for all cells together, if they do not get all that there are.
     pub chunks: Option<usize>,
+    pub backing: Backing,
     pub map: Vec<CellId>,
     pub cells: Vec<CellHost>,
     links: BTreeMap<(CellId, CellId), Link>,
@@ -265,6 +273,7 @@ impl<H> Fleet<H> {
             plant: None,
             frames: 0,
             chunks: None,
+            backing: Backing::Whole,
             map: Vec::new(),
             cells: Vec::new(),
             links: BTreeMap::new(),

@@ -9,8 +9,8 @@ use warren_base::{
     Timestamp,
 };
 use warren_cell::{
-    Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, PeerBody, PeerMessage,
-    Recovery, SlotRef,
+    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, PeerBody,
+    PeerMessage, Recovery, SlotRef,
 };
 use warren_disk::{
     BlockPtr, Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RECORD_HEADER, RootSlot,
@@ -218,6 +218,9 @@ pub struct Bench {
     under_way: Vec<Effect>,
     /// Whether the supervisor's flushes fail.
     pub broken_device: bool,
+    /// Chunks that the host of a sparse pool has room for, and those that it has allocated.
+    pub host_room: u64,
+    pub allocated: BTreeSet<u64>,
     seq: u32,
 }
 
@@ -276,6 +279,7 @@ impl Bench {
             free_chunks: (6..20).collect(),
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
+            backing: Backing::Whole,
             frames: FRAMES,
             log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery },
             generation: 1,
@@ -306,6 +310,8 @@ impl Bench {
             is_slow: false,
             under_way: Vec::new(),
             broken_device: false,
+            host_room: 0,
+            allocated: BTreeSet::new(),
             seq: 0,
         };
         bench.apply(Event::Tick);
@@ -365,6 +371,29 @@ impl Bench {
             }
             Effect::Report(report) => self.report(report),
             Effect::Flush { io } => Some(Event::IoDone { io, result: Ok(()) }),
+            Effect::Reserve { io, block, count } => {
+                let chunks = block.0 / CHUNK_BLOCKS..(block.0 + count) / CHUNK_BLOCKS;
+                let result = match self.host_room >= chunks.end - chunks.start {
+                    true => Ok(()),
+                    false => Err(Errno::ENOSPC),
+                };
+                if result.is_ok() {
+                    self.host_room -= chunks.end - chunks.start;
+                    self.allocated.extend(chunks);
+                }
+                Some(Event::IoDone { io, result })
+            }
+            Effect::Discard { io, block, count } => {
+                let chunks = block.0 / CHUNK_BLOCKS..(block.0 + count) / CHUNK_BLOCKS;
+                for chunk in chunks {
+                    assert!(self.allocated.remove(&chunk), "chunk {chunk} was not allocated");
+                    self.host_room += 1;
+                }
+                Some(Event::IoDone { io, result: Ok(()) })
+            }
+            Effect::MeasureHost => {
+                Some(Event::HostMeasured { blocks: self.host_room * CHUNK_BLOCKS })
+            }
             Effect::Wake(_) => None,
             Effect::Read { io, block, frames } => {
                 let mut result = Ok(());

@@ -1,6 +1,7 @@
 //! What one seed draws: shape of the fleet, sizes, operations and faults.
 
 use warren_base::Rng;
+use warren_cell::Backing;
 
 use crate::fleet::Faults;
 
@@ -74,6 +75,9 @@ pub struct Mix {
     /// Chances in 10,000 that a cell, or the supervisor, is killed at an event of its.
     pub kills: u64,
     pub deaths: u64,
+    /// What lies below the pool; of a sparse file, chunks that the host has room for.
+    pub backing: Backing,
+    pub host_room: u64,
     kinds: Vec<Kind>,
 }
 
@@ -104,6 +108,8 @@ impl Mix {
             reach: *rng.pick(&[100, 10_000, 60_000, 400_000]),
             kills: *rng.pick(&[0, 0, 3, 15, 60]),
             deaths: *rng.pick(&[0, 0, 30, 200, 1000]),
+            backing: *rng.pick(&[Backing::Whole, Backing::Device, Backing::OnDemand]),
+            host_room: *rng.pick(&[0, 5, 20, 100, 1000]),
             kinds: draw_kinds(rng),
         }
     }

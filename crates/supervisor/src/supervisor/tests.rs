@@ -53,6 +53,7 @@ impl Device {
             uid: 0,
             gid: 0,
             label: String::new(),
+            reserved: false,
         };
         let blocks = image(&options).expect("the options make a pool");
         Self { durable: blocks.into_iter().collect(), cached: Vec::new() }
