@@ -170,6 +170,10 @@ impl Cell {
             (0..config.cells).map(CellId).filter(|cell| *cell != config.id).collect();
         let LogConfig { area, incarnation, start, recovery } = config.log;
         let image = FrameNo(config.frames);
+        let backing = match config.plant {
+            Some(Plant::ClaimUnallocated) => Backing::Whole,
+            _ => config.backing,
+        };
         let table = FrameNo(config.frames + area.blocks as u32);
         let mut cell = Self {
             id: config.id,
@@ -194,7 +198,7 @@ impl Cell {
                 (first, config.cells),
                 chunks,
                 config.free_chunks,
-                (recovery, config.backing),
+                (recovery, backing),
             ),
             checkpoint: Checkpoint::new(config.generation),
             log: OpLog::new(area, image, incarnation, start),

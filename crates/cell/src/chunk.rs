@@ -19,6 +19,7 @@ use crate::cell::{Cell, Out};
 use crate::event::{Effect, Memory, PeerBody};
 use crate::host::{Backing, HostSpace};
 use crate::replay::Recovery;
+use crate::room::Growth;
 use crate::task::{Stop, Task, Wait, WaitKey};
 
 /// The cell's shard of the pool of free chunks.
@@ -180,12 +181,13 @@ impl Chunks {
 }
 
 impl Cell {
-    /// Whether `need` blocks of the shard's can be promised now. If not, a chunk is fetched; if there is
+    /// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If not, a chunk is fetched; if there is
     /// none, a checkpoint may free some; only then it is ENOSPC.
     pub(crate) fn ensure_room(
         &mut self,
         id: ShardId,
         need: u64,
+        growth: Growth,
         task: &mut Task,
     ) -> Result<(), Stop> {
         loop {
@@ -193,7 +195,8 @@ impl Cell {
             if !self.log_has_room() && !task.holds_locks() {
                 return Err(Stop::Wait(Wait::LogRoom));
             }
-            if self.shard_mut(id).room(dirty) >= need {
+            let shard = self.shard_mut(id);
+            if shard.room(dirty) >= need + shard.reserve(growth) {
                 return Ok(());
             }
             if std::mem::take(&mut task.no_chunk) {

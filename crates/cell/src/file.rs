@@ -11,7 +11,8 @@ use crate::cell::{Cell, Out};
 use crate::event::{FrameNo, Memory, SlotRef};
 use crate::oplog::After;
 use crate::permission;
-use crate::shard::{PER_PAGE, Placed};
+use crate::room::Growth;
+use crate::shard::Placed;
 use crate::task::{Stop, Task, Wait, WaitKey};
 
 const PAGE: u64 = BLOCK_SIZE as u64;
@@ -216,7 +217,8 @@ impl Cell {
             return Err(Errno::EBADF.into());
         }
         let ino = handle.ino;
-        self.ready_to_change(ino, task, out)?;
+        let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
+        self.ready_to_change(ino, (home.nodes_of_inode(), Growth::Grows), task, out)?;
         let size = self.living_inode_at(ino)?.size;
         if len == 0 {
             return Ok((0, size));
@@ -306,7 +308,8 @@ impl Cell {
             return Err(self.wait_for_these(ino, pages, is_partial));
         }
         let count = plan.len() as u64;
-        self.ensure_room(ino.shard(), PER_PAGE * count + 32, task)?;
+        let nodes = self.shards[&ino.shard()].nodes_of_write(count);
+        self.ensure_room(ino.shard(), nodes, Growth::Grows, task)?;
         if self.cache.dirty_pages() as u64 + count > u64::from(self.cache.frames()) * 3 / 4 {
             return self.wait_for_frames(count);
         }

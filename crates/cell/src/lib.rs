@@ -28,6 +28,7 @@ mod permission;
 mod plant;
 mod replay;
 mod request;
+mod room;
 mod shard;
 mod shards;
 mod space;

@@ -31,6 +31,8 @@ pub enum Plant {
     AnswerEarly,
     /// A freed block may be used again at once.
     ReuseBlocks,
+    /// Chunks go to shards before the host has allocated them.
+    ClaimUnallocated,
     /// What comes from another cell is not taken to rest on its log.
     ForgetDepends,
     /// A successor leaves its predecessor's lease words as they are (its driver does).

@@ -17,10 +17,8 @@ use crate::filelock::LockOutcome;
 use crate::lease::Lane;
 use crate::permission::{self, READ, STICKY, WRITE};
 use crate::plant::Plant;
+use crate::room::Growth;
 use crate::task::{Stop, Task, TaskId, Wait, Work};
-
-/// Nodes that a change of one inode may make dirty, with a reserve for what frees space.
-const ROOM: u64 = 32;
 
 /// The answer, and the bytes of its payload.
 type Finished = Option<(Answer, u32)>;
@@ -233,16 +231,17 @@ impl Cell {
         done(Reply::Attr { attr, lease })
     }
 
-    /// Waits until the attributes of the inode may change, with room for it.
+    /// Waits until the attributes of the inode may change, with room for so many nodes.
     pub(crate) fn ready_to_change<M: Memory>(
         &mut self,
         ino: Ino,
+        (nodes, growth): (u64, Growth),
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<(), Stop> {
         self.check_unlocked(ino, LockMode::Write)?;
         self.living_inode_at(ino)?;
-        self.ensure_room(ino.shard(), ROOM, task)?;
+        self.ensure_room(ino.shard(), nodes, growth, task)?;
         if !self.recall(&LeaseKey::Attr(ino), task.client(), out) {
             return Err(Stop::Wait(Wait::Recall));
         }
@@ -258,7 +257,9 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
-        self.ready_to_change(ino, task, out)?;
+        let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
+        let nodes = set.size.map_or(home.nodes_of_inode(), |_| home.truncation());
+        self.ready_to_change(ino, (nodes, Growth::Keeps), task, out)?;
         let value = self.living(ino)?;
         if set.size.is_some() && writable == Some(false) {
             return Err(Errno::EINVAL.into());
@@ -364,7 +365,8 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<(), Stop> {
         if access.contains(AccessMode::TRUNCATE) {
-            self.ready_to_change(ino, task, out)?;
+            let nodes = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?.truncation();
+            self.ready_to_change(ino, (nodes, Growth::Keeps), task, out)?;
             self.ready_to_truncate(ino, 0, task, out)?;
         }
         Ok(())
@@ -434,7 +436,9 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
-        self.ready_to_change(ino, task, out)?;
+        let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
+        let growth = if new.is_some() { Growth::Grows } else { Growth::Keeps };
+        self.ready_to_change(ino, (home.nodes_of_xattr(), growth), task, out)?;
         let value = self.living(ino)?;
         check_xattr_name(&name, &value.attr)?;
         if value.attr.kind == FileKind::Directory && value.attr.mode & STICKY != 0 {

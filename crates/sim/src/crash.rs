@@ -36,6 +36,8 @@ use mix::Mix;
 
 /// Bytes of the pool: a mix with many clients fills it at times.
 const POOL_BYTES: u64 = 96 << 20;
+/// Chunks that the host of a sparse pool has room for before clients work.
+const HOST_ROOM: u64 = 1000;
 /// Events without which a phase must be over: far more than the slowest needs.
 const EVENTS_MAX: u64 = 1_000_000;
 /// Virtual time in which every operation must end, whatever has failed.
@@ -167,7 +169,7 @@ impl World {
         fleet.frames = mix.frames;
         fleet.backing = mix.backing;
         if mix.backing == Backing::OnDemand {
-            fleet.make_sparse(mix.host_room).expect("a new pool");
+            fleet.make_sparse(HOST_ROOM).expect("a new pool");
         }
         fleet.pace = Pace { message: mix.message_delay, io: mix.io_delay };
         Self {
@@ -234,6 +236,9 @@ impl World {
     fn work(&mut self) -> Result<(), Halt> {
         self.is_working = true;
         self.fleet.faults = self.mix.faults();
+        if let Some(host) = &mut self.fleet.disk.host {
+            host.share(self.mix.host_room);
+        }
         self.plan_nudge();
         (0..self.auditor()).for_each(|client| self.plan_step(client));
         self.cut_at = self.fleet.trace.events + self.fleet.rng.below(self.mix.events);

@@ -137,9 +137,7 @@ impl Disk {
     /// The host allocates chunks, of which the last may not fit.
     pub fn reserve(&mut self, block: BlockNo, count: u64, rng: &mut Rng) -> Result<(), Errno> {
         let Some(host) = &mut self.host else { return Ok(()) };
-        if rng.chance(1, 20) {
-            host.change_room(rng);
-        }
+        host.change_room(rng);
         self.writes += 1;
         chunks(block, count).try_for_each(|chunk| host.reserve(chunk, self.writes - 1))
     }

@@ -12,11 +12,13 @@ pub struct Host {
     allocated: BTreeMap<u64, usize>,
     /// Chunks that it can still allocate.
     room: u64,
+    /// Others use it.
+    is_shared: bool,
 }
 
 impl Host {
     pub fn new(room: u64) -> Self {
-        Self { allocated: BTreeMap::new(), room }
+        Self { allocated: BTreeMap::new(), room, is_shared: false }
     }
 
     pub const fn room(&self) -> u64 {
@@ -27,9 +29,16 @@ impl Host {
         self.allocated.contains_key(&chunk)
     }
 
+    /// It has room for so many chunks from now on, and others use it too.
+    pub const fn share(&mut self, room: u64) {
+        (self.room, self.is_shared) = (room, true);
+    }
+
     /// Others free some of it, or take it.
     pub fn change_room(&mut self, rng: &mut Rng) {
-        self.room = *rng.pick(&[0, 0, 1, 5, 40, 400]);
+        if self.is_shared && rng.chance(1, 20) {
+            self.room = *rng.pick(&[0, 0, 1, 5, 40, 400]);
+        }
     }
 
     /// What does not fit is left out, and some of the rest may be.
