@@ -229,6 +229,18 @@ impl Bench {
         Self::recovering(image, peers, Recovery::None, (BTreeMap::new(), BTreeSet::new()))
     }
 
+    /// A cell whose pool is a sparse file, on a host with room for so many chunks more.
+    pub fn sparse(image: &Image, host_room: u64) -> Self {
+        let mut bench = Self::new(image, false);
+        bench.config.backing = Backing::OnDemand;
+        (bench.host_room, bench.allocated) =
+            (host_room, image.owned.values().flatten().copied().collect());
+        bench.cell = Cell::new(bench.config.clone(), WHEN, &mut bench.effects);
+        bench.apply(Event::Tick);
+        bench.admit(CLIENT);
+        bench
+    }
+
     /// A cell that finds these records in its log after a power failure.
     pub fn with_log(image: &Image, records: &[(Vec<Step>, Cause)]) -> Self {
         Self::with_unreadable(image, records, &[])
@@ -423,6 +435,9 @@ impl Bench {
                     let chunks = RESERVED..CHUNKS;
                     let is_known = is_log || chunks.contains(&(block.0 / CHUNK_BLOCKS));
                     assert!(is_known, "{block:?} is written");
+                    let is_allocated = self.config.backing != Backing::OnDemand
+                        || self.allocated.contains(&(block.0 / CHUNK_BLOCKS));
+                    assert!(is_log || is_allocated, "{block:?} is not allocated");
                     self.device.insert(block, self.memory.frame(frame).to_vec());
                 }
                 Some(Event::IoDone { io, result: Ok(()) })

@@ -3,5 +3,6 @@
 mod bench;
 mod hostile_images;
 mod hostile_logs;
+mod space;
 mod successor;
 mod two_cells;
