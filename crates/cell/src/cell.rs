@@ -240,6 +240,10 @@ impl Cell {
         effects: &mut Vec<Effect>,
     ) {
         self.now = now;
+        if self.log.is_last() {
+            let is_full = !self.log_has_room();
+            self.log.forget_session(is_full);
+        }
         let out = &mut Out { memory, effects };
         self.revoke_late(out);
         if self.replay.needs_frames() {
@@ -362,6 +366,7 @@ impl Cell {
             Order::Failed { number, errno, broken } => {
                 self.checkpoint_failed(number, errno, broken, out);
             }
+            Order::ReadOnly { errno } => self.become_read_only(errno, out),
             Order::Cut { ends } => self.cut_log(&ends, out),
             Order::Replay => self.start_replay(),
             Order::Claimed { chunks } => self.chunks_claimed(&chunks, out),
@@ -482,11 +487,22 @@ impl Cell {
         {
             return Ok(Some((answer, 0)));
         }
+        if self.log.is_last() {
+            match &task.work {
+                Work::Request { request, .. } if request::is_change(request) => {
+                    return Err(Errno::EROFS.into());
+                }
+                // It is of no use: the pool is as of its last checkpoint when it is opened again.
+                Work::Reap { .. } => return Ok(None),
+                _ => {}
+            }
+        }
         let may_wait = match &task.work {
             Work::Request { request, .. } => request::may_log(request) && !task.holds_locks(),
             Work::Reap { .. } => true,
             _ => false,
         };
+        let may_wait = may_wait && !self.log.is_last();
         if may_wait && !self.log_has_room() {
             return Err(Stop::Wait(Wait::LogRoom));
         }

@@ -346,6 +346,7 @@ impl Cell {
         self.undo_checkpoint(may_count);
         if broken {
             self.hold_log_for_good(errno);
+            self.tasks.wake_all(WaitKey::LogRoom);
         }
         self.still_held(errno, out);
         self.end_checkpoint();

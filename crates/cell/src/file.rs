@@ -190,7 +190,7 @@ impl Cell {
         let due = inode.atime <= inode.mtime
             || inode.atime <= inode.ctime
             || now.0.saturating_sub(inode.atime.0) >= DAY;
-        if !due || inode.atime == now {
+        if !due || inode.atime == now || self.log.is_last() {
             return;
         }
         let dirty = self.cache.dirty_pages_of(ino.shard());

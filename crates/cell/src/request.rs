@@ -6,9 +6,9 @@ use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    AccessMode, Answer, Attr, Attributes, Cause, Credentials, FileKind, Handle, InodeValue,
-    LeaseKey, LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr, SetTime, Step, Wire,
-    XattrMode, XattrName,
+    AccessMode, Answer, Attr, Attributes, Cause, CreateFlags, Credentials, FileKind, Handle,
+    InodeValue, LeaseKey, LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr, SetTime,
+    Step, Wire, XattrMode, XattrName,
 };
 
 use crate::cell::{Cell, Out};
@@ -57,6 +57,29 @@ pub(crate) const fn may_log(request: &Request) -> bool {
             | Request::Lookup { .. }
             | Request::ReadDir { .. }
     )
+}
+
+/// Whether the request asks for a change, whatever it finds. Of a `Create` that may open what is there that is
+/// not known before.
+pub(crate) fn is_change(request: &Request) -> bool {
+    match request {
+        Request::SetAttr { .. }
+        | Request::Write { .. }
+        | Request::SetXattr { .. }
+        | Request::RemoveXattr { .. }
+        | Request::Link { .. }
+        | Request::Unlink { .. }
+        | Request::Rmdir { .. }
+        | Request::Rename { .. } => true,
+        Request::Open { access, .. } => access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE),
+        Request::Create { flags, access, .. } => {
+            let may_only_open = flags.contains(CreateFlags::OPEN)
+                && !flags.contains(CreateFlags::EXCLUSIVE)
+                && !access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
+            !may_only_open
+        }
+        _ => false,
+    }
 }
 
 impl Cell {

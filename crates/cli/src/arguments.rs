@@ -78,6 +78,9 @@ pub struct Mkfs {
     /// A name for people, at most 64 bytes
     #[arg(long, default_value = "")]
     pub label: String,
+    /// Have the host allocate all of the file now, and keep it: else it does as the pool fills
+    #[arg(long)]
+    pub reserve: bool,
     /// Overwrite whatever is there
     #[arg(long, short)]
     pub force: bool,
@@ -157,6 +160,9 @@ pub struct Status {
 
 #[derive(Args)]
 pub struct Stop {
+    /// Stop even if the last checkpoint fails: what was not synced is lost
+    #[arg(long)]
+    pub discard: bool,
     pub pool: PathBuf,
 }
 

@@ -174,20 +174,25 @@ pub fn is_served(pool: &Path) -> bool {
     knock(pool).is_ok()
 }
 
-/// Stops the pool's fleet after a last checkpoint, and waits until it is gone.
-pub fn stop(pool: &Path) -> Result<(), FleetError> {
-    let (mut link, keeper) =
-        converse(pool, |link| match ask(link, &DoorRequest::Stop { version: DOOR_VERSION })?.0 {
+/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. If that checkpoint fails the fleet
+/// serves on ([`FleetError::StopRefused`]), unless what it lacks is to be discarded.
+pub fn stop(pool: &Path, discard: bool) -> Result<(), FleetError> {
+    let (mut link, keeper) = converse(pool, |link| {
+        match ask(link, &DoorRequest::Stop { version: DOOR_VERSION, discard })?.0 {
             DoorReply::Stopping { keeper } => {
                 Ok((link.share().map_err(system("talk to the fleet"))?, keeper))
             }
             _ => Err(FleetError::Refused(Errno::EPROTO)),
-        })?;
+        }
+    })?;
     // The keeper is still there: its supervisor has just answered. It may be invisible from another
     // process namespace; then the hang-up must do.
     let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
     let pidfd = keeper.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let outcome = last_word(&mut link);
+    if let Err(FleetError::StopRefused(_)) = outcome {
+        return outcome;
+    }
     if let Some(pidfd) = pidfd {
         is_readable(&pidfd, STOP_TIMEOUT)?;
     }
@@ -218,6 +223,9 @@ fn last_word(link: &mut Link) -> Result<(), FleetError> {
             // Another supervisor goes on with it.
             Ok(DoorReply::Stopping { .. }) => continue,
             Ok(DoorReply::Stopped) => Ok(()),
+            Ok(DoorReply::StopRefused { errno }) => {
+                Err(FleetError::StopRefused(Errno::from_raw(errno).unwrap_or(Errno::EIO)))
+            }
             Ok(DoorReply::Failed { kind, line }) => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
         };

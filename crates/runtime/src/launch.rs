@@ -124,7 +124,7 @@ impl Fleet {
 
     /// Stops the fleet after a last checkpoint and waits until it is gone.
     pub fn stop(mut self) -> Result<(), FleetError> {
-        let stopped = door::stop(&self.pool);
+        let stopped = door::stop(&self.pool, false);
         // Also reaps the keeper; if it could not be asked, it is told by the hang-up.
         match stopped {
             Ok(()) => match self.keeper.wait().map_err(system("wait for the keeper"))? {

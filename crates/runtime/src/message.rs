@@ -16,7 +16,7 @@ use warren_proto::control::{Order, Report};
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 4;
+pub const DOOR_VERSION: u32 = 5;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -247,9 +247,10 @@ pub enum DoorRequest {
     Status {
         version: u32,
     },
-    /// Checkpoint, end everything, then hang up.
+    /// Checkpoint, end everything, then hang up. If the checkpoint fails, only to `discard` what it lacks.
     Stop {
         version: u32,
+        discard: bool,
     },
 }
 
@@ -285,6 +286,10 @@ pub enum DoorReply {
     },
     /// After `Stopping`: all is on the device.
     Stopped,
+    /// After `Stopping`: the last checkpoint failed, and the fleet serves on.
+    StopRefused {
+        errno: i32,
+    },
 }
 
 /// Bytes of JSON in one [`DoorReply::Status`].

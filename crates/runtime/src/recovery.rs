@@ -289,6 +289,7 @@ impl<'a> LoneFleet<'a> {
                 | Said::AdmitClient { .. }
                 | Said::RefuseClient { .. }
                 | Said::ForgetClient { .. }
+                | Said::StopRefused { .. }
                 | Said::Restart { .. } => continue,
             };
             self.queue.push_back(Happening::Supervisor(Heard::IoDone { io, result }));

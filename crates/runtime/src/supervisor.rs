@@ -333,6 +333,7 @@ impl Shell<'_> {
                 self.visitors.forget(client);
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
+            Effect::StopRefused { errno } => self.refuse_stop(errno)?,
             Effect::Exit(result) => self.ended = Some(result),
         }
         Ok(())
@@ -411,7 +412,7 @@ impl Shell<'_> {
                 }
                 Ok(())
             }
-            Some(Asked::Stop) => {
+            Some(Asked::Stop { discard }) => {
                 let name = Kept::Stopping(connection.0);
                 let socket = self.visitors.socket(connection).into_iter().collect();
                 let keep = ToKeeper::Keep { name }.to_bytes();
@@ -419,11 +420,21 @@ impl Shell<'_> {
                 // Whoever takes over stops the fleet, too.
                 self.settle()?;
                 self.tell_stopping(connection);
-                self.apply(Event::Stop)
+                self.apply(if discard { Event::GiveUp } else { Event::TryStop })
             }
             Some(Asked::Hangup(client)) => self.apply(Event::Hangup { client }),
             None => Ok(()),
         }
+    }
+
+    /// Everyone who asked for the end hears that it does not come, and why.
+    fn refuse_stop(&mut self, errno: Errno) -> Result<(), FleetError> {
+        let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
+        for connection in connections {
+            self.tell_keeper(&ToKeeper::Forget { name: Kept::Stopping(connection.0) })?;
+            self.visitors.refuse_stop(connection, errno);
+        }
+        Ok(())
     }
 
     /// From now on its connection and its memory outlive this process.
@@ -492,6 +503,11 @@ impl Shell<'_> {
                 *heard += 1;
                 if matches!(report, Report::Ready { .. }) {
                     self.serves(from);
+                }
+                if report == (Report::WantCheckpoint { cell: from }) && self.memory.has_lost_flush()
+                {
+                    // A cell that cannot keep what it is given asks at once.
+                    self.apply(Event::FlushFailed { errno: Errno::EIO })?;
                 }
                 // The core ignores those of an earlier epoch.
                 self.apply(Event::Report { from, epoch, report })

@@ -3,6 +3,7 @@
 mod bench;
 mod hostile_images;
 mod hostile_logs;
+mod read_only;
 mod space;
 mod successor;
 mod two_cells;

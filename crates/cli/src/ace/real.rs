@@ -89,7 +89,7 @@ impl Serving {
 
     /// Ends in order.
     fn stop(mut self) -> Result<(), Failure> {
-        warren_runtime::door::stop(&self.pool)?;
+        warren_runtime::door::stop(&self.pool, false)?;
         self.keeper.wait().map_err(|error| Failure::io(&self.pool, "end its fleet", &error))?;
         Ok(())
     }

@@ -316,7 +316,7 @@ impl Shell<'_> {
             self.tell_stopping(connection);
         }
         if stop || !connections.is_empty() {
-            self.apply(Event::Stop)?;
+            self.apply(if stop { Event::Stop } else { Event::TryStop })?;
         }
         self.tell_keeper(&ToKeeper::Ready { cells: self.plan.cells })
     }

@@ -171,9 +171,13 @@ impl FleetMemory {
         if result.is_err() {
             self.published.lose_flush();
         }
+        result.and(if self.has_lost_flush() { Err(Errno::EIO) } else { Ok(()) })
+    }
+
+    /// Whether any flush of this fleet has failed.
+    pub fn has_lost_flush(&self) -> bool {
         let of_cells = self.cells.iter().map(|cell| cell.vitals.lost_flushes());
-        let lost: u64 = of_cells.sum::<u64>() + self.published.lost_flushes();
-        result.and(if lost > 0 { Err(Errno::EIO) } else { Ok(()) })
+        of_cells.sum::<u64>() + self.published.lost_flushes() > 0
     }
 
     fn cell(&self, cell: CellId) -> &CellMemory {

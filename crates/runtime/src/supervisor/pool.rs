@@ -46,6 +46,11 @@ impl OpenPool {
         Ok(vec![self.share()?, self.reopen()?])
     }
 
+    /// Blocks that the host could still allocate.
+    pub fn host_room(&self) -> u64 {
+        self.file.host_room()
+    }
+
     pub fn backing(&self, ledger: &Ledger) -> Backing {
         match (self.file.is_block_device(), ledger.superblock().reserved) {
             (true, _) => Backing::Device,

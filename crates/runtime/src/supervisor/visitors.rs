@@ -65,7 +65,9 @@ enum Standing {
 pub enum Asked {
     Enter(Applicant),
     Status,
-    Stop,
+    Stop {
+        discard: bool,
+    },
     /// The client's connection is closed.
     Hangup(ClientId),
 }
@@ -237,7 +239,7 @@ impl Visitors {
         let privileged = is_privileged(visitor.identity.uid);
         let (DoorRequest::Enter { version, .. }
         | DoorRequest::Status { version }
-        | DoorRequest::Stop { version }) = request;
+        | DoorRequest::Stop { version, .. }) = request;
         if version != DOOR_VERSION {
             return self.refuse(number, Errno::EPROTO);
         }
@@ -246,9 +248,9 @@ impl Visitors {
                 visitor.standing = Standing::Answered;
                 Some(Asked::Status)
             }
-            DoorRequest::Stop { .. } if privileged => {
+            DoorRequest::Stop { discard, .. } if privileged => {
                 visitor.standing = Standing::Stopping;
-                Some(Asked::Stop)
+                Some(Asked::Stop { discard })
             }
             DoorRequest::Enter { front, slots, .. } if privileged || !front => {
                 if !(1..=SLOTS_MAX).contains(&usize::from(slots)) {
@@ -271,6 +273,13 @@ impl Visitors {
             visitor.standing = Standing::Answered;
         }
         None
+    }
+
+    pub fn refuse_stop(&mut self, number: ConnectionNo, errno: Errno) {
+        self.tell(number, &DoorReply::StopRefused { errno: errno.raw() }, Vec::new());
+        if let Some(visitor) = self.visitors.get_mut(&number) {
+            visitor.standing = Standing::Answered;
+        }
     }
 
     /// Sends a reply; a visitor that does not take it is hung up on by the next poll.

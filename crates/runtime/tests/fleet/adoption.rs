@@ -219,7 +219,7 @@ pub fn a_fleet_that_nobody_hears_goes_on() {
         await_successor(&scratch.pool, cell, restarts);
     }
     assert_eq!(door::status(&scratch.pool).expect("status").supervisor_restarts, 0);
-    door::stop(&scratch.pool).expect("stop");
+    door::stop(&scratch.pool, false).expect("stop");
     assert!(server.wait().expect("wait").success());
 }
 

@@ -188,7 +188,7 @@ impl World {
     /// Everything that clients ask for can be done, unless a device or space fails.
     fn refused(&mut self, at: usize, request: &Request, errno: Errno) {
         let excused = match errno {
-            Errno::EIO => self.faults() > 0,
+            Errno::EIO | Errno::EROFS => self.faults() > 0,
             Errno::ENOSPC | Errno::ENOMEM => true,
             _ => false,
         };
@@ -197,6 +197,7 @@ impl World {
         }
         self.fleet.count(match errno {
             Errno::EIO => "an operation failed",
+            Errno::EROFS => "a change refused after a failed flush",
             Errno::ENOSPC => "no space",
             _ => "no memory",
         });

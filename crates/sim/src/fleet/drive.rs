@@ -324,6 +324,8 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: Said) {
         Said::AdmitClient { client } => world.admit(client),
         Said::RefuseClient { connection, errno } => world.refuse(connection, errno),
         Said::ForgetClient { client } => fleet.check_forgotten(client),
+        // Only who asks in a way that can be refused is told.
+        Said::StopRefused { .. } => {}
         Said::Restart { cell, epoch } => fleet.restart_cell(cell, epoch),
         Said::Exit(result) => world.fleet_ended(result),
     }

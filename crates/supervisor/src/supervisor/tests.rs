@@ -14,6 +14,7 @@ use crate::IoId;
 
 mod adoption;
 mod loss;
+mod stop;
 
 /// The first checkpoint of a new pool: `mkfs` made the one before the opening.
 const FIRST: u64 = 3;
@@ -292,7 +293,7 @@ impl World {
                 return;
             }
             Order::Lost { cell: lost, epoch } => Report::Heard { lost: *lost, epoch: *epoch },
-            Order::Joined { .. } | Order::Found { .. } => return,
+            Order::Joined { .. } | Order::Found { .. } | Order::ReadOnly { .. } => return,
             Order::Abandoned { .. } => {
                 self.staged = self.committed.clone();
                 return;
