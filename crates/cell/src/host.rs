@@ -178,6 +178,10 @@ impl Cell {
         let host = &mut self.chunks.host;
         if std::mem::take(&mut host.wants_batch) && !host.is_reserving() {
             self.chunks.fill_batch();
+            if self.chunks.host.batch.is_empty() {
+                // Others have taken what there was.
+                self.tasks.wake_all(WaitKey::Allocated);
+            }
         }
         let batch = std::mem::take(&mut self.chunks.host.batch);
         if batch.is_empty() {
@@ -205,9 +209,11 @@ impl Cell {
         }
         let waiting = std::mem::take(&mut chunks.host.waiting);
         if !chunks.host.any_allocated && chunks.host.batch_len > 1 && !waiting.is_empty() {
-            chunks.host.waiting = waiting;
             chunks.host.batch = chunks.pool.take_newest(1, |_| true);
-            return;
+            if !chunks.host.batch.is_empty() {
+                chunks.host.waiting = waiting;
+                return;
+            }
         }
         let any_allocated = chunks.host.any_allocated;
         for shard in waiting {
