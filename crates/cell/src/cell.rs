@@ -170,10 +170,7 @@ impl Cell {
             (0..config.cells).map(CellId).filter(|cell| *cell != config.id).collect();
         let LogConfig { area, incarnation, start, recovery } = config.log;
         let image = FrameNo(config.frames);
-        let backing = match config.plant {
-            Some(Plant::ClaimUnallocated) => Backing::Whole,
-            _ => config.backing,
-        };
+        let backing = config.plant.map_or(config.backing, |plant| plant.on_backing(config.backing));
         let table = FrameNo(config.frames + area.blocks as u32);
         let mut cell = Self {
             id: config.id,

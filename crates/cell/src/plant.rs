@@ -1,5 +1,7 @@
 //! Faults planted on purpose, to show that the simulator's checkers find them (design 16: controls).
 
+use crate::host::Backing;
+
 /// A rule that the cell breaks when it is told to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plant {
@@ -45,4 +47,11 @@ pub enum Plant {
     AdoptUnflushed,
     /// Of a failed flush hears only who asked for it (drivers see to that).
     HideLostFlush,
+}
+
+impl Plant {
+    /// What a cell takes its pool to lie on.
+    pub(crate) fn on_backing(self, backing: Backing) -> Backing {
+        if self == Self::ClaimUnallocated { Backing::Whole } else { backing }
+    }
 }

@@ -9,7 +9,7 @@ use warren_base::{
     Timestamp,
 };
 use warren_cell::{
-    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, PeerBody,
+    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerBody,
     PeerMessage, Recovery, SlotRef,
 };
 use warren_disk::{
@@ -383,26 +383,8 @@ impl Bench {
             }
             Effect::Report(report) => self.report(report),
             Effect::Flush { io } => Some(Event::IoDone { io, result: Ok(()) }),
-            Effect::Reserve { io, block, count } => {
-                let chunks = block.0 / CHUNK_BLOCKS..(block.0 + count) / CHUNK_BLOCKS;
-                let result = match self.host_room >= chunks.end - chunks.start {
-                    true => Ok(()),
-                    false => Err(Errno::ENOSPC),
-                };
-                if result.is_ok() {
-                    self.host_room -= chunks.end - chunks.start;
-                    self.allocated.extend(chunks);
-                }
-                Some(Event::IoDone { io, result })
-            }
-            Effect::Discard { io, block, count } => {
-                let chunks = block.0 / CHUNK_BLOCKS..(block.0 + count) / CHUNK_BLOCKS;
-                for chunk in chunks {
-                    assert!(self.allocated.remove(&chunk), "chunk {chunk} was not allocated");
-                    self.host_room += 1;
-                }
-                Some(Event::IoDone { io, result: Ok(()) })
-            }
+            Effect::Reserve { io, block, count } => Some(self.reserve(io, block, count)),
+            Effect::Discard { io, block, count } => Some(self.discard(io, block, count)),
             Effect::MeasureHost => {
                 Some(Event::HostMeasured { blocks: self.host_room * CHUNK_BLOCKS })
             }
@@ -443,6 +425,25 @@ impl Bench {
                 Some(Event::IoDone { io, result: Ok(()) })
             }
         }
+    }
+
+    fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) -> Event {
+        let chunks = block.0 / CHUNK_BLOCKS..(block.0 + count) / CHUNK_BLOCKS;
+        let wanted = chunks.end - chunks.start;
+        if self.host_room < wanted {
+            return Event::IoDone { io, result: Err(Errno::ENOSPC) };
+        }
+        self.host_room -= wanted;
+        self.allocated.extend(chunks);
+        Event::IoDone { io, result: Ok(()) }
+    }
+
+    fn discard(&mut self, io: IoId, block: BlockNo, count: u64) -> Event {
+        for chunk in block.0 / CHUNK_BLOCKS..(block.0 + count) / CHUNK_BLOCKS {
+            assert!(self.allocated.remove(&chunk), "chunk {chunk} was not allocated");
+            self.host_room += 1;
+        }
+        Event::IoDone { io, result: Ok(()) }
     }
 
     /// Blocks that are being written.

@@ -58,7 +58,41 @@ const HOSTS: &[Host] = &[
     },
 ];
 
+/// A pool on a loop device that runs out of room, as a thin one does: a stop is refused, then there is room.
+const FAILING_DEVICE: &str = r#"
+    mount -t tmpfs -o size=40m tmpfs "$HOST"; cd "$HOST"
+    truncate -s 200M image; loop=$(losetup -f --show image); trap 'losetup -d $loop' EXIT
+    "$WARREN" mkfs --log-size 8M $loop
+    "$WARREN" serve --cells $CELLS --pool $loop & serving=$!
+    for i in $(seq 200); do "$WARREN" status $loop > /dev/null 2>&1 && break; sleep 0.05; done
+    mkdir mounted; "$WARREN" mount $loop mounted
+    last=0
+    for i in $(seq 200); do
+      head -c 500000 /dev/urandom > mounted/f$i && sync mounted/f$i || break; last=$i
+    done
+    test $last -gt 5 -a $last -lt 200 || { echo "$last files fitted"; exit 40; }
+    rc=0; "$WARREN" stop $loop || rc=$?; test $rc = 9 || { echo "stop: $rc"; exit 41; }
+    cksum mounted/f2; ls mounted > /dev/null; "$WARREN" status $loop
+    mount -o remount,size=120m "$HOST"
+    for i in $(seq 30); do sync mounted/f$last && break; sleep 0.5; done
+    sync mounted/f$last
+    "$WARREN" stop $loop; wait $serving; "$WARREN" fsck -n $loop
+"#;
+
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    if ground.options.wants("refused_stop") {
+        tally.case(&format!("refused_stop ({cells} cells)"), || {
+            let place = ground.path(&format!("failing-{cells}"));
+            std::fs::create_dir_all(&place)?;
+            let mut command = Command::new("bash");
+            command.args(["-euo", "pipefail", "-c", FAILING_DEVICE]).env("LC_ALL", "C");
+            command.env("HOST", &place).env("CELLS", cells.to_string());
+            command.env("WARREN", &ground.warren).current_dir(ground.path("run"));
+            let outcome = process::run(command, &ground.path("run"), SCRIPT_LIMIT)?;
+            let _detached = process::quietly("umount", &["--lazy", &place.to_string_lossy()]);
+            outcome.expect_success("stopping").map(|_| Verdict::Passed)
+        });
+    }
     if ground.options.wants("full_host") {
         for host in HOSTS {
             tally.case(&format!("full_host on {} ({cells} cells)", host.name), || {
