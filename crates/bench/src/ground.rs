@@ -93,6 +93,7 @@ pub fn format_options() -> FormatOptions {
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
         label: "benchmark".to_owned(),
+        reserved: false,
     }
 }
 

@@ -9,7 +9,7 @@ use warren_base::{
     BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion, ShardId, SlotNo, Timestamp,
 };
 use warren_cell::{
-    Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
+    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
 };
 use warren_disk::{Layout, LogArea, ROOT_SLOT_SIZE, RootSlot};
 use warren_proto::control::{Order, Report};
@@ -184,7 +184,12 @@ impl LoneCell {
                 self.wants_checkpoint = true;
                 return;
             }
-            Effect::Send { .. } | Effect::Suspect { .. } | Effect::Report(_) | Effect::Wake(_) => {
+            Effect::Reserve { io, .. } | Effect::Discard { io, .. } => io,
+            Effect::Send { .. }
+            | Effect::Suspect { .. }
+            | Effect::Report(_)
+            | Effect::Wake(_)
+            | Effect::MeasureHost => {
                 return;
             }
         };
@@ -237,6 +242,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
         free_chunks: (layout.reserved_chunks() + 1..layout.chunks()).collect(),
         reserved_chunks: layout.reserved_chunks(),
         total_blocks: layout.total_blocks(),
+        backing: Backing::Whole,
         frames: FRAMES,
         nodes_max: CellConfig::nodes_for(FRAMES),
         log: LogConfig {

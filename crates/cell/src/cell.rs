@@ -23,6 +23,7 @@ use crate::chunk::Chunks;
 use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::filelock::FileLocks;
+use crate::host::Backing;
 use crate::io::Io;
 use crate::lease::{Lane, Leases};
 use crate::loss::Peers;
@@ -63,6 +64,7 @@ pub struct CellConfig {
     pub reserved_chunks: u64,
     /// Blocks of the whole pool device.
     pub total_blocks: u64,
+    pub backing: Backing,
     /// Frames of the buffer cache: its byte limit over 4096. At least [`CellConfig::FRAMES_MIN`], or
     /// requests that are larger than a fourth of them get ENOMEM. The driver provides
     /// [`CellConfig::frames_total`].
@@ -194,6 +196,7 @@ impl Cell {
             (0..config.cells).map(CellId).filter(|cell| *cell != config.id).collect();
         let LogConfig { area, incarnation, start, recovery } = config.log;
         let image = FrameNo(config.frames);
+        let backing = config.plant.map_or(config.backing, |plant| plant.on_backing(config.backing));
         let table = FrameNo(config.frames + area.blocks as u32);
         let mut cell = Self {
             id: config.id,
@@ -220,7 +223,7 @@ impl Cell {
                 (first, config.cells),
                 chunks,
                 config.free_chunks,
-                recovery,
+                (recovery, backing),
             ),
             checkpoint: Checkpoint::new(config.generation),
             log: OpLog::new(area, image, incarnation, start),
@@ -263,6 +266,10 @@ impl Cell {
         effects: &mut Vec<Effect>,
     ) {
         self.now = now;
+        if self.log.is_last() {
+            let is_full = !self.log_has_room();
+            self.log.forget_session(is_full);
+        }
         let out = &mut Out { memory, effects };
         self.revoke_late(out);
         self.tasks.wake_all(WaitKey::Turn);
@@ -275,6 +282,7 @@ impl Cell {
             Event::Peer { from, message } => self.peer(from, message, out),
             Event::Order(order) => self.order(order, out),
             Event::IoDone { io, result } => self.io_done(io, result, out),
+            Event::HostMeasured { blocks } => self.host_measured(blocks, out),
             Event::Tick => {
                 self.poll_pool(out);
                 self.report_if_ready(out);
@@ -413,6 +421,7 @@ impl Cell {
             Order::Failed { number, errno, broken } => {
                 self.checkpoint_failed(number, errno, broken, out);
             }
+            Order::ReadOnly { errno } => self.become_read_only(errno, out),
             Order::Cut { ends } => self.cut_log(&ends, out),
             Order::Replay => self.start_replay(),
             Order::Claimed { chunks } => self.chunks_claimed(&chunks, out),
@@ -540,11 +549,22 @@ impl Cell {
         {
             return Ok(Some((answer, 0)));
         }
+        if self.log.is_last() {
+            match &task.work {
+                Work::Request { request, .. } if request::is_change(request) => {
+                    return Err(Errno::EROFS.into());
+                }
+                // It is of no use: the pool is as of its last checkpoint when it is opened again.
+                Work::Reap { .. } => return Ok(None),
+                _ => {}
+            }
+        }
         let may_wait = match &task.work {
             Work::Request { request, .. } => request::may_log(request) && !task.holds_locks(),
             Work::Reap { .. } => true,
             _ => false,
         };
+        let may_wait = may_wait && !self.log.is_last();
         if may_wait && !self.log_has_room() {
             return Err(Stop::Wait(Wait::LogRoom));
         }
@@ -570,7 +590,7 @@ impl Cell {
             }
             Work::Replay => self.run_replay(out).map(|()| None),
             Work::Reap { ino } => self.reap(*ino, task, out).map(|()| None),
-            Work::Fix => self.fix(out).map(|()| None),
+            Work::Fix => self.fix(task, out).map(|()| None),
             Work::Save => self.save(out).map(|()| None),
             Work::OpenShard { shard } => self.open_shard(*shard, out).map(|()| None),
         }
@@ -653,6 +673,7 @@ impl Cell {
             Wait::Recall => self.tasks.wait_for(WaitKey::Recall, id),
             Wait::Frames => self.tasks.wait_for(WaitKey::Frames, id),
             Wait::Space(shard) => self.tasks.wait_for(WaitKey::Chunk(shard), id),
+            Wait::Allocated => self.tasks.wait_for(WaitKey::Allocated, id),
             Wait::Checkpoint => {
                 self.want_checkpoint(out);
                 self.tasks.wait_for(WaitKey::NextCheckpoint, id);

@@ -10,13 +10,10 @@ use warren_proto::{Change, FileKind, LeaseKey, Step};
 use crate::cell::{Cell, Out};
 use crate::event::Memory;
 use crate::plant::Plant;
+use crate::room::Growth;
 use crate::shard;
 use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
 
-/// Tree nodes that one change may make dirty: the way to two leaves, and their splits.
-const NODES_PER_CHANGE: u64 = 12;
-/// Blocks that only what frees space may use.
-const RESERVE: u64 = 24;
 /// Records of an inode that are freed in one go.
 const REAP_BATCH: usize = 128;
 
@@ -42,10 +39,6 @@ fn stamp(part: &mut Part, now: Timestamp) {
     if now >= part.ctime {
         (part.mtime, part.ctime) = (now, now);
     }
-}
-
-fn frees_space(changes: &[Change]) -> bool {
-    changes.iter().any(|change| matches!(change, Change::RemoveLink { .. }))
 }
 
 impl Cell {
@@ -74,13 +67,14 @@ impl Cell {
         if promised {
             return Ok(());
         }
-        let reserve = if frees_space(changes) { 0 } else { RESERVE };
         for (at, shard) in changes.iter().map(Change::shard).enumerate() {
             if changes[..at].iter().any(|before| before.shard() == shard) {
                 continue;
             }
-            let same = changes[at..].iter().filter(|change| change.shard() == shard).count();
-            self.ensure_room(shard, same as u64 * NODES_PER_CHANGE + reserve, task)?;
+            let same = || changes[at..].iter().filter(|change| change.shard() == shard);
+            let home = &self.shards[&shard];
+            let nodes = same().map(|change| home.nodes_of(change)).sum();
+            self.ensure_room(shard, nodes, Growth::of(same()), task)?;
         }
         Ok(())
     }
@@ -249,7 +243,8 @@ impl Cell {
         let belongings = shard.belongings(ino, REAP_BATCH);
         // While a log is replayed nobody knows yet what is open, and the end is a step of its own.
         let replaying = !self.replay.is_done();
-        let at_once = !is_open && shard.room(dirty) >= RESERVE && !replaying;
+        let has_room = shard.room(dirty) >= shard.reserve(Growth::Keeps);
+        let at_once = !is_open && has_room && !replaying;
         match belongings {
             Ok(all) if at_once && all.len() < REAP_BATCH => self.step(Step::Reaped { ino }, out),
             _ => {
@@ -274,7 +269,8 @@ impl Cell {
         // made what room there is.
         let dirty = self.cache.dirty_pages_of(ino.shard());
         let shard = self.shards.get_mut(&ino.shard()).expect("reaped where it lies");
-        if shard.room(dirty) < RESERVE && !std::mem::replace(&mut task.checkpointed, true) {
+        let has_room = shard.room(dirty) >= shard.reserve(Growth::Keeps);
+        if !has_room && !std::mem::replace(&mut task.checkpointed, true) {
             return Err(Stop::Wait(Wait::Checkpoint));
         }
         shard.fetch(&Key::orphan(ino))?;

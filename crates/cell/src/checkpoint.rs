@@ -124,11 +124,16 @@ impl Cell {
     }
 
     /// Fixes the state that the checkpoint holds. Waits for nodes as often as need be.
-    pub(crate) fn fix<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+    pub(crate) fn fix<M: Memory>(
+        &mut self,
+        task: &mut Task,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
         // It was given up meanwhile.
         if self.checkpoint.phase != Phase::Fixing {
             return Ok(());
         }
+        self.stock_up(task)?;
         // What a failed write left dirty is written again now: only failures from here on count.
         self.io.take_write_error();
         while self.cache.dirty_pages() > 0 {
@@ -313,8 +318,9 @@ impl Cell {
         }
         for (id, _) in std::mem::take(&mut self.checkpoint.roots) {
             let chunks = self.shards.get_mut(&id).expect("owned").space.switched();
-            self.give_chunks(chunks, out);
+            self.release_chunks(chunks, out);
         }
+        self.review_host(out);
         self.checkpoint.applied.clear();
         self.chunks.end_count();
         self.log.switched();
@@ -339,6 +345,7 @@ impl Cell {
         self.undo_checkpoint(may_count);
         if broken {
             self.hold_log_for_good(errno);
+            self.tasks.wake_all(WaitKey::LogRoom);
         }
         self.still_held(errno, out);
         self.end_checkpoint();

@@ -17,13 +17,16 @@ use warren_proto::control::{Exchanged, FreeChunks};
 
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, Memory, PeerBody};
+use crate::host::{Backing, HostSpace};
 use crate::replay::Recovery;
+use crate::room::Growth;
 use crate::task::{Stop, Task, Wait, WaitKey};
 
 /// The cell's shard of the pool of free chunks.
 #[derive(Debug)]
 pub(crate) struct Chunks {
-    pool: Pool<u64>,
+    pub(crate) pool: Pool<u64>,
+    pub(crate) host: HostSpace,
     /// How many cells there are, and which chunks a shard may own.
     cells: u16,
     legal: Range<u64>,
@@ -58,7 +61,7 @@ impl Chunks {
         (first, cells): (CellId, u16),
         legal: Range<u64>,
         free: Vec<u64>,
-        recovery: Recovery,
+        (recovery, backing): (Recovery, Backing),
     ) -> Self {
         let (algorithm, tuning) = (Algorithm::Bulk, Tuning::default());
         let others = (0..cells).map(CellId).filter(|cell| *cell != id);
@@ -76,8 +79,17 @@ impl Chunks {
             _ => Certainty::Certain,
         };
         let exchanged = BTreeMap::new();
-        let mut chunks =
-            Self { pool, cells, legal, early: free, held_back, waiting, exchanged, certainty };
+        let mut chunks = Self {
+            pool,
+            host: HostSpace::new(backing),
+            cells,
+            legal,
+            early: free,
+            held_back,
+            waiting,
+            exchanged,
+            certainty,
+        };
         chunks.add_early();
         chunks
     }
@@ -94,7 +106,8 @@ impl Chunks {
 
     /// Free chunks at this cell.
     pub(crate) fn local(&self) -> u64 {
-        self.pool.local_size() + self.early.len() as u64
+        let under_way = self.host.under_way().count();
+        self.pool.local_size() + (self.early.len() + under_way) as u64
     }
 
     /// Chunks that turned out to be taken. Asked before anything was given.
@@ -143,7 +156,7 @@ impl Chunks {
     /// What lies here now, and `more` that will.
     pub(crate) fn count(&self, more: impl Iterator<Item = u64>) -> FreeChunks {
         let mut all: Vec<u64> = self.pool.elements().chain(&self.early).copied().collect();
-        all.extend(more);
+        all.extend(self.host.under_way().chain(more));
         all.sort_unstable();
         let runs: Vec<(u64, u64)> =
             all.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run.len() as u64)).collect();
@@ -160,7 +173,7 @@ impl Chunks {
         }
     }
 
-    fn add(&mut self, chunk: u64) {
+    pub(crate) fn add(&mut self, chunk: u64) {
         if let Err(refused) = self.pool.add(chunk) {
             self.early.push(refused.0);
         }
@@ -168,12 +181,13 @@ impl Chunks {
 }
 
 impl Cell {
-    /// Whether `need` blocks of the shard's can be promised now. If not, a chunk is fetched; if there is
+    /// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If not, a chunk is fetched; if there is
     /// none, a checkpoint may free some; only then it is ENOSPC.
     pub(crate) fn ensure_room(
         &mut self,
         id: ShardId,
         need: u64,
+        growth: Growth,
         task: &mut Task,
     ) -> Result<(), Stop> {
         loop {
@@ -181,7 +195,8 @@ impl Cell {
             if !self.log_has_room() && !task.holds_locks() {
                 return Err(Stop::Wait(Wait::LogRoom));
             }
-            if self.shard_mut(id).room(dirty) >= need {
+            let shard = self.shard_mut(id);
+            if shard.room(dirty) >= need + shard.reserve(growth) {
                 return Ok(());
             }
             if std::mem::take(&mut task.no_chunk) {
@@ -192,9 +207,18 @@ impl Cell {
                 task.checkpointed |= is_certain;
                 return Err(Stop::Wait(Wait::Checkpoint));
             }
+            if let Some(chunk) = self.chunks.take_allocated() {
+                self.claim(id, chunk);
+                continue;
+            }
+            if self.chunks.host.is_reserving() {
+                self.chunks.await_batch(id);
+                return Err(Stop::Wait(Wait::Space(id)));
+            }
             match self.chunks.pool.get() {
                 Get::Got(chunk) => {
-                    self.claim(id, chunk);
+                    self.chunks.reserve_for(id, chunk);
+                    return Err(Stop::Wait(Wait::Space(id)));
                 }
                 Get::Pending(ticket) => {
                     self.chunks.waiting.insert(ticket, id);
@@ -206,10 +230,7 @@ impl Cell {
 
     /// A chunk that a checkpoint cannot do without, if one is at hand.
     pub(crate) fn claim_spare(&mut self, id: ShardId) -> bool {
-        if self.chunks.pool.local_size() == 0 {
-            return false;
-        }
-        let Get::Got(chunk) = self.chunks.pool.get() else { return false };
+        let Some(chunk) = self.chunks.take_allocated() else { return false };
         self.claim(id, chunk)
     }
 
@@ -271,8 +292,9 @@ impl Cell {
         while let Some(effect) = self.chunks.pool.poll() {
             match effect {
                 PoolEffect::Send { to, message } => {
-                    if let PoolMessage::Transfer { .. } = message {
+                    if let PoolMessage::Transfer { elements, .. } = &message {
                         self.chunks.exchanged_with(to).given += 1;
+                        elements.iter().for_each(|chunk| self.chunks.host.forget(*chunk));
                     }
                     out.effects
                         .push(Effect::Send { to, message: Self::message(PeerBody::Pool(message)) });
@@ -290,27 +312,34 @@ impl Cell {
                 PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
             }
         }
+        self.advance_host(out);
     }
 
     fn chunk_resolved(&mut self, ticket: Ticket, element: Option<u64>) {
         let shard = self.chunks.waiting.remove(&ticket);
         match (element, shard) {
+            (Some(chunk), Some(shard)) if !self.chunks.host.take(chunk) => {
+                self.chunks.reserve_for(shard, chunk);
+            }
             (Some(chunk), Some(shard)) => {
                 // Of a chunk that is there already nothing comes, and the tasks ask again.
                 self.claim(shard, chunk);
                 self.tasks.wake_all(WaitKey::Chunk(shard));
             }
             (Some(chunk), None) => self.chunks.add(chunk),
-            (None, Some(shard)) => {
-                for id in self.tasks.queue(WaitKey::Chunk(shard)) {
-                    if let Some(task) = self.tasks.get_mut(id) {
-                        task.no_chunk = true;
-                    }
-                }
-                self.tasks.wake_all(WaitKey::Chunk(shard));
-            }
+            (None, Some(shard)) => self.no_chunk_for(shard),
             (None, None) => {}
         }
+    }
+
+    /// There is none now for tasks that wait for one.
+    pub(crate) fn no_chunk_for(&mut self, shard: ShardId) {
+        for id in self.tasks.queue(WaitKey::Chunk(shard)) {
+            if let Some(task) = self.tasks.get_mut(id) {
+                task.no_chunk = true;
+            }
+        }
+        self.tasks.wake_all(WaitKey::Chunk(shard));
     }
 }
 
@@ -321,7 +350,8 @@ mod tests {
     #[test]
     fn chunks_are_handed_out_from_the_lowest_up() {
         let free = vec![6, 7, 8];
-        let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), 3..40, free, Recovery::None);
+        let kind = (Recovery::None, Backing::Whole);
+        let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), 3..40, free, kind);
         assert!(chunks.is_open());
         let got: Vec<_> = (0..3).map(|_| chunks.pool.get()).collect();
         assert_eq!(got, [6, 7, 8].map(Get::Got));

@@ -8,7 +8,7 @@ use warren_base::limits::CHUNK_BLOCKS;
 use warren_proto::{Count, PeerRequest, StatFs};
 
 use crate::cell::{Cell, Out};
-use crate::event::Memory;
+use crate::event::{Effect, Memory};
 use crate::task::{Stop, TaskId, Wait};
 
 /// A question to the other cells that is not answered by all yet.
@@ -16,6 +16,8 @@ use crate::task::{Stop, TaskId, Wait};
 struct Ask {
     open: BTreeSet<CellId>,
     sum: Count,
+    /// Blocks that the host could still allocate.
+    host: Option<u64>,
 }
 
 /// Questions by the task that asks.
@@ -28,6 +30,7 @@ fn add(a: Count, b: Count) -> Count {
     Count {
         blocks_used: a.blocks_used.saturating_add(b.blocks_used),
         blocks_free: a.blocks_free.saturating_add(b.blocks_free),
+        blocks_allocated: a.blocks_allocated.saturating_add(b.blocks_allocated),
         inodes: a.inodes.saturating_add(b.inodes),
     }
 }
@@ -35,11 +38,24 @@ fn add(a: Count, b: Count) -> Count {
 impl Cell {
     /// What this cell's shards hold.
     pub(crate) fn count(&self) -> Count {
-        let free = Count { blocks_free: self.chunks.local() * CHUNK_BLOCKS, ..Count::default() };
-        let shards = self.shards.values().map(|shard| Count {
-            blocks_used: shard.space.used_blocks(),
-            blocks_free: shard.space.free_blocks(),
-            inodes: shard.inodes,
+        let host = &self.chunks.host;
+        let local = self.chunks.local();
+        let allocated = if host.has_all() { local } else { host.allocated() };
+        let free = Count {
+            blocks_free: local * CHUNK_BLOCKS,
+            blocks_allocated: allocated * CHUNK_BLOCKS,
+            ..Count::default()
+        };
+        let shards = self.shards.values().map(|shard| {
+            // What was freed is free, though only the next checkpoint gives it away again.
+            let used = shard.space.used_blocks() + self.cache.dirty_pages_of(shard.id);
+            let free = shard.space.all_blocks().saturating_sub(used);
+            Count {
+                blocks_used: used,
+                blocks_free: free,
+                blocks_allocated: free,
+                inodes: shard.inodes,
+            }
         });
         shards.fold(free, add)
     }
@@ -55,14 +71,18 @@ impl Cell {
             for to in &open {
                 self.send_request(*to, PeerRequest::Count { ask: id.0 }, out);
             }
-            Ask { open, sum: Count::default() }
+            if !self.chunks.host.has_all() {
+                out.effects.push(Effect::MeasureHost);
+            }
+            let host = self.chunks.host.has_all().then_some(u64::MAX);
+            Ask { open, sum: Count::default(), host }
         });
-        if !ask.open.is_empty() {
+        let Some(host) = ask.host.filter(|_| ask.open.is_empty()) else {
             self.counting.asks.insert(id, ask);
             return Err(Stop::Wait(Wait::Registered));
-        }
+        };
         let total = add(self.count(), ask.sum);
-        let free = total.blocks_free;
+        let free = total.blocks_free.min(total.blocks_allocated.saturating_add(host));
         Ok(StatFs {
             blocks: total.blocks_used.saturating_add(free).min(self.total_blocks),
             blocks_free: free,
@@ -87,9 +107,22 @@ impl Cell {
         if ask.open.remove(&from) {
             ask.sum = add(ask.sum, count);
         }
-        if !ask.open.is_empty() {
-            return;
+        if ask.open.is_empty() && ask.host.is_some() {
+            self.count_over(id);
         }
+    }
+
+    /// The host has room for so many blocks.
+    pub(crate) fn host_counted(&mut self, blocks: u64) {
+        let mut over = Vec::new();
+        for (id, ask) in &mut self.counting.asks {
+            ask.host = Some(blocks);
+            over.extend(ask.open.is_empty().then_some(*id));
+        }
+        over.into_iter().for_each(|id| self.count_over(id));
+    }
+
+    fn count_over(&mut self, id: TaskId) {
         if self.tasks.get_mut(id).is_some() {
             self.tasks.wake(id);
         } else {

@@ -68,6 +68,10 @@ pub enum Event {
         io: IoId,
         result: Result<(), Errno>,
     },
+    /// The host could allocate so many blocks.
+    HostMeasured {
+        blocks: u64,
+    },
     /// The time asked for by [`Effect::Wake`] has come (early and needless ticks do no harm).
     Tick,
 }
@@ -118,6 +122,21 @@ pub enum Effect {
     Flush {
         io: IoId,
     },
+    /// Have the host allocate blocks `block..`, so that no write to them fails for lack of space: ENOSPC if there
+    /// is no room. They are of free chunks, and what they hold may be lost.
+    Reserve {
+        io: IoId,
+        block: BlockNo,
+        count: u64,
+    },
+    /// Give the blocks of free chunks back to the host. EOPNOTSUPP if it takes none.
+    Discard {
+        io: IoId,
+        block: BlockNo,
+        count: u64,
+    },
+    /// Find out how much room the host has: [`Event::HostMeasured`].
+    MeasureHost,
     /// Call [`Event::Tick`] at this time. A later `Wake` replaces an earlier one.
     Wake(Instant),
 }

@@ -12,7 +12,8 @@ use crate::event::{FrameNo, Memory, SlotRef};
 use crate::oplog::After;
 use crate::permission;
 use crate::plant::Plant;
-use crate::shard::{PER_PAGE, Placed};
+use crate::room::Growth;
+use crate::shard::Placed;
 use crate::task::{Stop, Task, Wait, WaitKey};
 
 const PAGE: u64 = BLOCK_SIZE as u64;
@@ -200,7 +201,7 @@ impl Cell {
         let due = inode.atime <= inode.mtime
             || inode.atime <= inode.ctime
             || now.0.saturating_sub(inode.atime.0) >= DAY;
-        if !due || inode.atime == now {
+        if !due || inode.atime == now || self.log.is_last() {
             return;
         }
         let dirty = self.cache.dirty_pages_of(ino.shard());
@@ -227,7 +228,8 @@ impl Cell {
             return Err(Errno::EBADF.into());
         }
         let ino = handle.ino;
-        self.ready_to_change(ino, task, out)?;
+        let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
+        self.ready_to_change(ino, (home.nodes_of_inode(), Growth::Grows), task, out)?;
         let size = self.living_inode_at(ino)?.size;
         if len == 0 {
             return Ok((0, size));
@@ -332,7 +334,8 @@ impl Cell {
             return Err(self.wait_for_these(ino, pages, is_partial));
         }
         let count = plan.len() as u64;
-        self.ensure_room(ino.shard(), PER_PAGE * count + 32, task)?;
+        let nodes = self.shards[&ino.shard()].nodes_of_write(count);
+        self.ensure_room(ino.shard(), nodes, Growth::Grows, task)?;
         if self.cache.dirty_pages() as u64 + count > u64::from(self.cache.frames()) * 3 / 4 {
             return self.wait_for_frames(count);
         }

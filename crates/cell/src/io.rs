@@ -43,6 +43,9 @@ enum Purpose {
     },
     WriteThrough,
     Flush,
+    /// Of blocks of free chunks.
+    Reserve,
+    Discard,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +77,14 @@ impl Io {
 
     pub(crate) fn start_log_read(&mut self, io: IoId, upto: Lsn) {
         self.live.insert(io, Purpose::ReadLog { upto });
+    }
+
+    pub(crate) fn start_reserve(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::Reserve);
+    }
+
+    pub(crate) fn start_discard(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::Discard);
     }
 
     pub(crate) fn start_flush(&mut self, io: IoId) {
@@ -295,6 +306,8 @@ impl Cell {
             Purpose::ReadLog { upto } => self.log_loaded(upto, result, out),
             Purpose::WriteThrough => self.written_through(result, out),
             Purpose::Flush => self.flush_done(io, result, out),
+            Purpose::Reserve => self.reserved(io, result),
+            Purpose::Discard => self.discarded(io, result, out),
             Purpose::WriteNodes { frames } => {
                 self.io.node_frames -= frames.len();
                 frames.into_iter().for_each(|frame| self.cache.give_frame(frame));

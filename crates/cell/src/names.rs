@@ -72,6 +72,7 @@ impl Cell {
                 // Everything touched is held, yet a value is missing: the peer did not send it.
                 Err(Stop::Fail(Errno::EPROTO))
             }
+            Ok(plan) if self.log.is_last() && !plan.changes.is_empty() => Err(Errno::EROFS.into()),
             Ok(plan) => {
                 let own = self.own_changes(&plan.changes);
                 self.ready(&own, Some(client), task, false, out)?;

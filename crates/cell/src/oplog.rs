@@ -196,6 +196,8 @@ pub(crate) struct OpLog {
     pub(crate) faulty: bool,
     /// None will come any more.
     is_last: bool,
+    /// Nor is there room for what sessions do.
+    forgets_session: bool,
     /// What a flush that is under way may not make good: data written before it is lost.
     doomed: Option<Errno>,
     /// The checkpoint that is being written fixed its state after that, and so ends it.
@@ -233,6 +235,7 @@ impl OpLog {
             held: false,
             faulty: false,
             is_last: false,
+            forgets_session: false,
             doomed: None,
             releasing: false,
             checkpoint_wanted: false,
@@ -276,6 +279,11 @@ impl OpLog {
     /// Whether no checkpoint comes any more.
     pub(crate) const fn is_last(&self) -> bool {
         self.is_last
+    }
+
+    /// Nobody takes over from a cell whose log is the last one, so that what is open and locked need not be in it.
+    pub(crate) const fn forget_session(&mut self, is_full: bool) {
+        self.forgets_session = is_full;
     }
 
     /// Where the last snapshot of the session begins, if nothing was logged since.
@@ -350,6 +358,9 @@ impl OpLog {
 
     /// Notes a step that is being made.
     pub(crate) fn note(&mut self, step: &Step) {
+        if self.forgets_session && step.is_of_session() {
+            return;
+        }
         step.encode(&mut self.record);
         self.steps += 1;
     }
@@ -829,6 +840,13 @@ impl Cell {
         if self.log.commit != Commit::Idle {
             self.log.doomed = Some(errno);
         }
+    }
+
+    /// The supervisor has heard of a failed flush. Whoever waits for room or durability waits in vain.
+    pub(crate) fn become_read_only<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
+        self.hold_log_for_good(errno);
+        self.still_held(errno, out);
+        self.tasks.wake_all(WaitKey::LogRoom);
     }
 
     /// There is no such checkpoint: whoever waits for the log hears of it.

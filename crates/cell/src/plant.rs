@@ -1,5 +1,7 @@
 //! Faults planted on purpose, to show that the simulator's checkers find them (design 16: controls).
 
+use crate::host::Backing;
+
 /// A rule that the cell breaks when it is told to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plant {
@@ -37,6 +39,8 @@ pub enum Plant {
     AnswerEarly,
     /// A freed block may be used again at once.
     ReuseBlocks,
+    /// Chunks go to shards before the host has allocated them.
+    ClaimUnallocated,
     /// What comes from another cell is not taken to rest on its log.
     ForgetDepends,
     /// A successor leaves its predecessor's lease words as they are (its driver does).
@@ -57,4 +61,11 @@ pub enum Plant {
 
 impl Plant {
     pub const POISON: &[u8] = b"poison";
+}
+
+impl Plant {
+    /// What a cell takes its pool to lie on.
+    pub(crate) fn on_backing(self, backing: Backing) -> Backing {
+        if self == Self::ClaimUnallocated { Backing::Whole } else { backing }
+    }
 }

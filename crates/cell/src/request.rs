@@ -8,9 +8,9 @@ use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, SYMLINK_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    AccessMode, Answer, Attr, Attributes, Cause, Credentials, FileKind, Handle, InodeValue,
-    LeaseKey, LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr, SetTime, Step, Wire,
-    XattrMode, XattrName,
+    AccessMode, Answer, Attr, Attributes, Cause, CreateFlags, Credentials, FileKind, Handle,
+    InodeValue, LeaseKey, LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr, SetTime,
+    Step, Wire, XattrMode, XattrName,
 };
 
 use crate::cell::{Cell, Out};
@@ -20,10 +20,8 @@ use crate::filelock::LockOutcome;
 use crate::lease::Lane;
 use crate::permission::{self, READ, STICKY, WRITE};
 use crate::plant::Plant;
+use crate::room::Growth;
 use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
-
-/// Nodes that a change of one inode may make dirty, with a reserve for what frees space.
-const ROOM: u64 = 32;
 
 /// The answer, and the bytes of its payload.
 type Finished = Option<(Answer, u32)>;
@@ -62,6 +60,29 @@ pub(crate) const fn may_log(request: &Request) -> bool {
             | Request::Lookup { .. }
             | Request::ReadDir { .. }
     )
+}
+
+/// Whether the request asks for a change, whatever it finds. Of a `Create` that may open what is there that is
+/// not known before.
+pub(crate) fn is_change(request: &Request) -> bool {
+    match request {
+        Request::SetAttr { .. }
+        | Request::Write { .. }
+        | Request::SetXattr { .. }
+        | Request::RemoveXattr { .. }
+        | Request::Link { .. }
+        | Request::Unlink { .. }
+        | Request::Rmdir { .. }
+        | Request::Rename { .. } => true,
+        Request::Open { access, .. } => access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE),
+        Request::Create { flags, access, .. } => {
+            let may_only_open = flags.contains(CreateFlags::OPEN)
+                && !flags.contains(CreateFlags::EXCLUSIVE)
+                && !access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
+            !may_only_open
+        }
+        _ => false,
+    }
 }
 
 impl Cell {
@@ -239,16 +260,17 @@ impl Cell {
         done(Reply::Attr { attr, lease })
     }
 
-    /// Waits until the attributes of the inode may change, with room for it.
+    /// Waits until the attributes of the inode may change, with room for so many nodes.
     pub(crate) fn ready_to_change<M: Memory>(
         &mut self,
         ino: Ino,
+        (nodes, growth): (u64, Growth),
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<(), Stop> {
         self.check_unlocked(ino, LockMode::Write)?;
         self.living_inode_at(ino)?;
-        self.ensure_room(ino.shard(), ROOM, task)?;
+        self.ensure_room(ino.shard(), nodes, growth, task)?;
         if !self.recall(&LeaseKey::Attr(ino), task.client(), out) {
             return Err(Stop::Wait(Wait::Recall));
         }
@@ -264,7 +286,9 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
-        self.ready_to_change(ino, task, out)?;
+        let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
+        let nodes = set.size.map_or(home.nodes_of_inode(), |_| home.truncation());
+        self.ready_to_change(ino, (nodes, Growth::Keeps), task, out)?;
         let value = self.living(ino)?;
         if set.size.is_some() && writable == Some(false) {
             return Err(Errno::EINVAL.into());
@@ -374,7 +398,8 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<(), Stop> {
         if access.contains(AccessMode::TRUNCATE) {
-            self.ready_to_change(ino, task, out)?;
+            let nodes = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?.truncation();
+            self.ready_to_change(ino, (nodes, Growth::Keeps), task, out)?;
             self.ready_to_truncate(ino, 0, false, task, out)?;
         }
         Ok(())
@@ -455,7 +480,9 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
-        self.ready_to_change(ino, task, out)?;
+        let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
+        let growth = if new.is_some() { Growth::Grows } else { Growth::Keeps };
+        self.ready_to_change(ino, (home.nodes_of_xattr(), growth), task, out)?;
         let value = self.living(ino)?;
         check_xattr_name(&name, &value.attr)?;
         if value.attr.kind == FileKind::Directory && value.attr.mode & STICKY != 0 {

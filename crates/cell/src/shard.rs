@@ -22,7 +22,7 @@ const DIRECTORY_SIZE: u64 = 4096;
 /// Blocks that writing one dirty page may take: its own, and a leaf of the tree.
 pub(crate) const PER_PAGE: u64 = 2;
 /// Nodes from a root to the leaves of one run of extents, with those that splits add.
-const NODES_PER_WAY: u64 = 8;
+pub(crate) const NODES_PER_WAY: u64 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Shard {

@@ -87,6 +87,11 @@ impl Space {
         self.free
     }
 
+    /// Blocks of the shard's chunks, and of those that are about to leave it.
+    pub(crate) fn all_blocks(&self) -> u64 {
+        (self.chunks.len() + self.departing.len()) as u64 * CHUNK_BLOCKS
+    }
+
     pub(crate) fn used_blocks(&self) -> u64 {
         self.used
     }

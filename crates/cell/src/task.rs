@@ -57,6 +57,8 @@ pub(crate) enum Wait {
     Frames,
     /// The shard needs another chunk of free blocks.
     Space(ShardId),
+    /// The host is allocating chunks.
+    Allocated,
     /// A checkpoint that starts from now on.
     Checkpoint,
     /// The op log up to [`Task::durable`].
@@ -78,6 +80,7 @@ pub(crate) enum WaitKey {
     Recall,
     Frames,
     Chunk(ShardId),
+    Allocated,
     /// A checkpoint that has not started yet, and one that has.
     NextCheckpoint,
     Checkpoint(u64),

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::{CellId, ClientId, Errno, Ino, Lsn, TxnId};
+use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
 use warren_proto::control::Suspicion;
 use warren_proto::{
     Answer, Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest, Step,
@@ -29,10 +29,8 @@ use crate::ascent::Ascent;
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::plant::Plant;
+use crate::room::Growth;
 use crate::task::{Decided, Stop, Task, TaskId, Wait, WaitKey, Work};
-
-/// Blocks a participant sets aside for what a transaction may change there.
-const PROMISE: u64 = 64;
 
 /// A transaction at its coordinator.
 #[derive(Clone, Debug)]
@@ -139,7 +137,7 @@ impl Committing {
 pub(crate) struct Participant {
     pub(crate) client: ClientId,
     keys: Vec<(LockKey, LockMode)>,
-    promised: Vec<warren_base::ShardId>,
+    promised: Vec<(ShardId, u64)>,
     /// The task that is still locking.
     task: Option<TaskId>,
 }
@@ -722,9 +720,7 @@ impl Cell {
                 values.push((key.clone(), self.value_of(key)?));
             }
         }
-        for (key, _) in keys.iter().filter(|(_, mode)| writes(*mode)) {
-            self.promise(txn, key, task)?;
-        }
+        self.promise(txn, keys, task)?;
         for (key, _) in keys {
             if let LockKey::New(shard) = key {
                 let shard = self.shards.get_mut(shard).expect("checked when it came");
@@ -741,14 +737,37 @@ impl Cell {
         Ok(values)
     }
 
-    fn promise(&mut self, txn: TxnId, key: &LockKey, task: &mut Task) -> Result<(), Stop> {
-        let home = key.shard();
-        if self.participants[&txn].promised.contains(&home) {
-            return Ok(());
+    /// Sets blocks aside for what the transaction may change under these keys.
+    fn promise(
+        &mut self,
+        txn: TxnId,
+        keys: &[(LockKey, LockMode)],
+        task: &mut Task,
+    ) -> Result<(), Stop> {
+        let homes: BTreeSet<ShardId> = keys.iter().map(|(key, _)| key.shard()).collect();
+        let mut promised = Vec::new();
+        for home in homes {
+            let own = || keys.iter().filter(|(key, _)| key.shard() == home);
+            let shard = &self.shards[&home];
+            let nodes = own().map(|(key, mode)| shard.nodes_under(key, *mode)).sum();
+            // An entry comes where there is no name yet.
+            let grows = own().any(|(key, mode)| match key {
+                LockKey::New(_) => true,
+                LockKey::Name(dir, name) if writes(*mode) => {
+                    !matches!(shard.dentry(self.secret, *dir, name), Ok(Some(_)))
+                }
+                _ => false,
+            });
+            if nodes > 0 {
+                let growth = if grows { Growth::Grows } else { Growth::Frees };
+                self.ensure_room(home, nodes, growth, task)?;
+                promised.push((home, nodes));
+            }
         }
-        self.ensure_room(home, PROMISE, task)?;
-        self.shards.get_mut(&home).expect("owned").promised += PROMISE;
-        self.participants.get_mut(&txn).expect("known").promised.push(home);
+        for (home, nodes) in &promised {
+            self.shards.get_mut(home).expect("owned").promised += nodes;
+        }
+        self.participants.get_mut(&txn).expect("known").promised.extend(promised);
         Ok(())
     }
 
@@ -840,8 +859,8 @@ impl Cell {
         if let Some(task) = participant.task {
             self.tasks.remove(task);
         }
-        for shard in &participant.promised {
-            self.shards.get_mut(shard).expect("owned").promised -= PROMISE;
+        for (shard, nodes) in &participant.promised {
+            self.shards.get_mut(shard).expect("owned").promised -= nodes;
         }
         for (key, _) in &participant.keys {
             self.unlock(key, txn);

@@ -79,6 +79,9 @@ pub struct Mkfs {
     /// A name for people, at most 64 bytes
     #[arg(long, default_value = "")]
     pub label: String,
+    /// Have the host allocate all of the file now, and keep it: else it does as the pool fills
+    #[arg(long)]
+    pub reserve: bool,
     /// Overwrite whatever is there
     #[arg(long, short)]
     pub force: bool,
@@ -179,6 +182,9 @@ pub struct Stop {
     /// Write back what programs have stored through mappings, then cut off those that use its mounts
     #[arg(long)]
     pub force: bool,
+    /// Stop even if the last checkpoint fails: what was not synced is lost
+    #[arg(long)]
+    pub discard: bool,
     pub pool: PathBuf,
 }
 

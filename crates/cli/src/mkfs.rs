@@ -11,10 +11,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, fstatvfs};
+use rustix::io::Errno;
 use serde::Serialize;
 use warren_base::Timestamp;
-use warren_base::limits::BLOCK_SIZE;
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_device::await_writers;
 use warren_disk::format::{self, FormatOptions, SIZE_MAX, SIZE_MIN};
 use warren_disk::{BlockWrite, Layout};
@@ -47,6 +48,8 @@ pub struct Wish<'a> {
     /// Bytes of the op logs.
     pub log: Option<u64>,
     pub label: &'a str,
+    /// Allocate all of a file.
+    pub reserve: bool,
     /// Overwrite what is there.
     pub force: bool,
 }
@@ -57,6 +60,7 @@ pub fn perform(arguments: &Mkfs) -> Result<ExitCode, Failure> {
         shards: arguments.shards,
         log: arguments.log_size,
         label: &arguments.label,
+        reserve: arguments.reserve,
         force: arguments.force,
     };
     let options = make(&arguments.pool, &wish)?;
@@ -116,13 +120,53 @@ fn write(pool: &Path, file: &File, wish: &Wish<'_>) -> Result<FormatOptions, Fai
         let line = format!("{}: holds something; overwrite it with --force", pool.display());
         return Err(Failure::new(CODE_FAILURE, line));
     }
+    let before = file.metadata().map_err(failed("look at it"))?;
     let size = settle_size(pool, file, wish)?;
     let options = format_options(wish, size)?;
     let writes = format::image(&options).map_err(|error| {
         Failure::new(CODE_USAGE, format!("{}: {error}; choose other options", pool.display()))
     })?;
+    if before.is_file()
+        && let Err(failure) = reserve(pool, file, &options)
+    {
+        // The failure that is reported is the first one.
+        let _as_it_was = file.set_len(before.len());
+        return Err(failure);
+    }
     write_image(file, &options, &writes).map_err(failed("write it"))?;
     Ok(options)
+}
+
+/// Has the host allocate what lies before the first chunk that may be free, or all of the file. It must not lack room for
+/// any of that later.
+fn reserve(pool: &Path, file: &File, options: &FormatOptions) -> Result<(), Failure> {
+    let blocks = |bytes: u64| bytes / BLOCK_SIZE as u64;
+    let log = blocks(options.log_bytes);
+    let layout = Layout::new(blocks(options.size_bytes), options.shards, log);
+    // The first chunk that is not reserved has the root directory.
+    let needed = layout
+        .map_or(0, |layout| (layout.reserved_chunks() + 1) * CHUNK_BLOCKS * BLOCK_SIZE as u64);
+    let bytes = if options.reserved { options.size_bytes } else { needed };
+    let allocated = file.metadata().map_or(0, |found| found.blocks() * 512);
+    let room = fstatvfs(file).map_or(u64::MAX, |host| host.f_bavail.saturating_mul(host.f_frsize));
+    let lacks = || {
+        let (bytes, room) = (size::display(bytes), size::display(room));
+        let line = format!(
+            "{}: needs {bytes} of its file system, which has {room} left; free some, or make the pool smaller",
+            pool.display()
+        );
+        Failure::new(CODE_FAILURE, line)
+    };
+    // Asked first, since what does not fit is allocated in part.
+    if bytes.saturating_sub(allocated) > room {
+        return Err(lacks());
+    }
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Ok(()) => Ok(()),
+        Err(Errno::OPNOTSUPP) if !options.reserved => Ok(()),
+        Err(Errno::NOSPC | Errno::DQUOT) => Err(lacks()),
+        Err(errno) => Err(Failure::io(pool, "reserve its blocks", &errno.into())),
+    }
 }
 
 /// Zeros where the op logs will be. In a sparse file the kernel journals where a block lies when it is first
@@ -254,6 +298,7 @@ fn format_options(wish: &Wish<'_>, size_bytes: u64) -> Result<FormatOptions, Fai
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         label: wish.label.to_owned(),
+        reserved: wish.reserve,
     })
 }
 
@@ -266,7 +311,9 @@ mod tests {
     use warren_disk::Superblock;
 
     const WISH: Wish<'_> =
-        Wish { size: Some(64 << 20), shards: None, log: None, label: "test", force: false };
+        Wish { size: Some(64 << 20), shards: None, log: None, label: "test", ..NOTHING };
+    const NOTHING: Wish<'_> =
+        Wish { size: None, shards: None, log: None, label: "", reserve: false, force: false };
 
     fn place(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("warren-mkfs-{}-{name}", std::process::id()))
@@ -301,6 +348,20 @@ mod tests {
         let made = make(&pool, &Wish { size: None, ..WISH });
         std::fs::remove_file(&pool).expect("cleanup");
         assert_eq!(made.expect("made").size_bytes, 64 << 20);
+    }
+
+    #[test]
+    fn a_pool_is_reserved_whole_or_not_made() {
+        let pool = place("reserved");
+        make(&pool, &Wish { reserve: true, ..WISH }).expect("there is room");
+        let found = std::fs::metadata(&pool).expect("made");
+        let superblock = std::fs::read(&pool).map(|bytes| Superblock::decode(&bytes[..4096]));
+        std::fs::remove_file(&pool).expect("cleanup");
+        assert!(found.blocks() * 512 >= 64 << 20, "{} are allocated", found.blocks() * 512);
+        assert!(superblock.expect("read").expect("a pool").reserved);
+        let huge = Wish { size: Some(60 << 40), log: Some(64 << 20), reserve: true, ..WISH };
+        assert_eq!(make(&pool, &huge).expect_err("no room").code(), CODE_FAILURE);
+        assert!(!pool.exists());
     }
 
     #[test]

@@ -357,7 +357,10 @@ fn default_pool() -> Result<PathBuf, Failure> {
 fn make_default_pool(pool: &Path) -> Result<(), Failure> {
     let making = pool.with_extension(format!("new-{}", std::process::id()));
     let size = Some(DEFAULT_POOL_BYTES);
-    mkfs::make(&making, &Wish { size, shards: None, log: None, label: "default", force: true })?;
+    mkfs::make(
+        &making,
+        &Wish { size, shards: None, log: None, label: "default", reserve: false, force: true },
+    )?;
     let linked = std::fs::hard_link(&making, pool);
     std::fs::remove_file(&making).map_err(|error| Failure::io(&making, "remove it", &error))?;
     match linked {

@@ -28,7 +28,7 @@ pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
 }
 
 pub fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
-    let options = StopOptions { force: arguments.force };
+    let options = StopOptions { force: arguments.force, discard: arguments.discard };
     warren_runtime::door::stop(&arguments.pool, options)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -54,7 +54,14 @@ fn describe(fleet: &FleetStatus) -> String {
     );
     // Writing to a string does not fail.
     if let Some(why) = &fleet.broken {
-        let _ = writeln!(text, "  no checkpoint happens any more: {}", printable(why));
+        let since =
+            fleet.read_only_since.map_or_else(String::new, |at| format!(" since {}", utc(at)));
+        let why = printable(why);
+        let _ = writeln!(
+            text,
+            "  READ-ONLY{since}: a write or flush of the pool's device failed ({why}); what was synced before is safe; \
+             copy what is not, look after the device, then `warren stop --discard` and start again"
+        );
     }
     for cell in &fleet.cells {
         let _ = writeln!(
@@ -111,6 +118,21 @@ fn whose(fleet: &FleetStatus) -> String {
         uid if uid == rustix::process::geteuid().as_raw() => String::new(),
         uid => format!(" (uid {uid})"),
     }
+}
+
+/// Seconds since 1970 as a date and a time, by the calendar of days (Howard Hinnant's `civil_from_days`).
+fn utc(at: i64) -> String {
+    let (days, second) = (at.div_euclid(86_400), at.rem_euclid(86_400));
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let part = (5 * day_of_year + 2) / 153;
+    let (day, month) = (day_of_year - (153 * part + 2) / 5 + 1, (part + 2) % 12 + 1);
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02} UTC", second % 60)
 }
 
 /// Nothing, for a cell that was never lost.
@@ -194,6 +216,18 @@ mod tests {
         let text = describe(&fleet);
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_fleet_that_keeps_nothing_more_says_so_and_what_helps() {
+        let fleet = FleetStatus {
+            broken: Some("EIO".into()),
+            read_only_since: Some(951_868_799),
+            ..FleetStatus::default()
+        };
+        let text = describe(&fleet);
+        assert!(text.contains("READ-ONLY since 2000-02-29 23:59:59 UTC"), "{text}");
+        assert!(text.contains("warren stop --discard"));
     }
 
     #[test]

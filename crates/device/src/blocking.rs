@@ -14,6 +14,9 @@ use crate::device::{Device, Done};
 use crate::transfer::{Action, Step, Transfer};
 use crate::{DeviceError, PoolFile};
 
+/// Takes blocks of a file back, and leaves its size alone. A block device may unmap them.
+pub(crate) const DISCARD: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
 /// A queue that is worked off one by one.
 pub struct Blocking {
     pool: PoolFile,
@@ -37,7 +40,7 @@ impl Blocking {
     fn carry_out(&self, transfer: &mut Transfer) -> Result<(), Errno> {
         loop {
             if let Step::Done(result) = transfer.advance(self.trip(transfer)) {
-                return result;
+                return self.pool.reserved_by_writing(transfer, result);
             }
         }
     }
@@ -54,6 +57,8 @@ impl Blocking {
                 Action::Write | Action::WriteThrough => libc::pwritev(fd, ptr, len, at),
                 Action::WriteDurable => libc::pwritev2(fd, ptr, len, at, libc::RWF_DSYNC),
                 Action::Flush => libc::fdatasync(fd) as isize,
+                Action::Reserve => libc::fallocate(fd, 0, at, transfer.span as i64) as isize,
+                Action::Discard => libc::fallocate(fd, DISCARD, at, transfer.span as i64) as isize,
             }
         };
         match i32::try_from(result) {
@@ -88,6 +93,16 @@ impl Device for Blocking {
 
     fn submit_flush(&mut self, token: u64) {
         self.submitted.push_back(Transfer::flush(token));
+    }
+
+    fn submit_reserve(&mut self, token: u64, block: BlockNo, count: u64) {
+        let end = self.len_blocks();
+        self.submit(token, Transfer::of_range(token, Action::Reserve, block, count, end));
+    }
+
+    fn submit_discard(&mut self, token: u64, block: BlockNo, count: u64) {
+        let end = self.len_blocks();
+        self.submit(token, Transfer::of_range(token, Action::Discard, block, count, end));
     }
 
     fn in_flight(&self) -> usize {

@@ -131,6 +131,27 @@ fn what_is_written_through_is_there(device: &mut dyn Device) {
     }
 }
 
+fn what_is_reserved_can_be_written_and_what_is_discarded_is_gone(device: &mut dyn Device) {
+    let mut out = frames(1, |_| 7);
+    write(device, 1, 9, &mut out);
+    assert_eq!(wait_all(device), [ok(1)]);
+    let end = device.len_blocks();
+    device.submit_reserve(1, BlockNo(8), 64);
+    device.submit_reserve(2, BlockNo(end - 1), 2);
+    let beyond = Done { result: Err(Errno::EIO), ..ok(2) };
+    assert_eq!(wait_all(device), [ok(1), beyond]);
+    // Not by writing, here.
+    let mut back = frames(1, |_| 0);
+    read(device, 3, 9, &mut back);
+    assert_eq!(wait_all(device), [ok(3)]);
+    assert_eq!(back[0].0, out[0].0);
+    device.submit_discard(4, BlockNo(8), 64);
+    assert_eq!(wait_all(device), [ok(4)]);
+    read(device, 5, 9, &mut back);
+    assert_eq!(wait_all(device), [ok(5)]);
+    assert!(back[0].0.iter().all(|byte| *byte == 0));
+}
+
 fn the_largest_request_and_many_at_once(device: &mut dyn Device) {
     let mut large = frames(FRAMES_MAX, |i| (i % 251) as u8);
     write(device, 0, 0, &mut large);
@@ -246,6 +267,7 @@ macro_rules! conformance {
 conformance!(
     scattered_frames_round_trip,
     what_is_written_through_is_there,
+    what_is_reserved_can_be_written_and_what_is_discarded_is_gone,
     the_largest_request_and_many_at_once,
     beyond_the_end_is_eio,
     park_ends_by_time_and_by_wake,

@@ -20,13 +20,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl,
-    fdatasync, flock, fstat, ftruncate, open, stat, statx,
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fallocate,
+    fcntl_getfl, fcntl_setfl, fdatasync, flock, fstat, fstatvfs, ftruncate, open, stat, statx,
 };
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use warren_base::BlockNo;
 use warren_base::limits::BLOCK_SIZE;
 
+use crate::transfer::{Action, Transfer};
 use crate::{DeviceError, Recorder};
 
 /// Blocks that one synchronous call moves at most.
@@ -139,7 +140,7 @@ impl PoolFile {
         Self { fd, path, recorder, ..*self }
     }
 
-    pub(crate) fn is_block_device(&self) -> bool {
+    pub fn is_block_device(&self) -> bool {
         self.is_block_device
     }
 
@@ -234,6 +235,66 @@ impl PoolFile {
         self.recorded(Recorder::flush, || {
             retry_on_intr(|| fdatasync(&self.fd)).map_err(|errno| self.failed("flush it", errno))
         })
+    }
+
+    /// Has the host allocate `count` blocks, so that no later write to them fails for lack of space. What they hold
+    /// stays. A block device has them already, and on a host that cannot allocate they are as they are.
+    pub fn reserve(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
+        match self.fallocate(FallocateFlags::empty(), block, count) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(self.failed("allocate its blocks", errno)),
+        }
+    }
+
+    /// Gives `count` blocks that nobody uses back to the host, if it takes them.
+    pub fn discard(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match self.fallocate(punch, block, count) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(self.failed("give its free blocks back", errno)),
+        }
+    }
+
+    fn fallocate(&self, how: FallocateFlags, block: BlockNo, count: u64) -> Result<(), Errno> {
+        if self.is_block_device || count == 0 {
+            return Ok(());
+        }
+        let (at, len) = (block.0 * BLOCK_SIZE as u64, count * BLOCK_SIZE as u64);
+        retry_on_intr(|| fallocate(&self.fd, how, at, len))
+    }
+
+    /// Blocks that the host can still allocate for the pool: without limit for a block device, which has all of
+    /// its own, and where the host does not say.
+    pub fn host_room(&self) -> u64 {
+        match fstatvfs(&self.fd) {
+            Ok(host) if !self.is_block_device => {
+                host.f_bavail.saturating_mul(host.f_frsize) / BLOCK_SIZE as u64
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    /// What comes of a request, if it is to reserve blocks on a host that cannot allocate: they are written.
+    pub(crate) fn reserved_by_writing(
+        &self,
+        transfer: &Transfer,
+        result: Result<(), warren_base::Errno>,
+    ) -> Result<(), warren_base::Errno> {
+        let is_told_to_write = transfer.action == Action::Reserve && !self.is_block_device;
+        if !is_told_to_write || result != Err(warren_base::Errno::EOPNOTSUPP) {
+            return result;
+        }
+        let zeros = vec![0; BOUNCE_BLOCKS * BLOCK_SIZE];
+        let (mut block, mut left) = (transfer.offset / BLOCK_SIZE as u64, transfer.span as usize);
+        while left > 0 {
+            let part = &zeros[..left.min(zeros.len())];
+            self.put(BlockNo(block), part).map_err(|error| match error {
+                DeviceError::NoSpace(_) => warren_base::Errno::ENOSPC,
+                _ => warren_base::Errno::EIO,
+            })?;
+            (block, left) = (block + (part.len() / BLOCK_SIZE) as u64, left - part.len());
+        }
+        Ok(())
     }
 
     /// A block device is claimed by opening it, so one has to know before. What was opened is looked at

@@ -181,6 +181,14 @@ impl Device for Recording {
         self.device.submit_flush(token);
     }
 
+    fn submit_reserve(&mut self, token: u64, block: BlockNo, count: u64) {
+        self.device.submit_reserve(token, block, count);
+    }
+
+    fn submit_discard(&mut self, token: u64, block: BlockNo, count: u64) {
+        self.device.submit_discard(token, block, count);
+    }
+
     fn in_flight(&self) -> usize {
         self.device.in_flight()
     }

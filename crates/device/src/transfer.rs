@@ -21,6 +21,9 @@ pub(crate) enum Action {
     /// A write that is durable when it is done.
     WriteDurable,
     Flush,
+    /// Has the host allocate blocks, and takes them back. Neither has frames.
+    Reserve,
+    Discard,
 }
 
 /// What comes after a trip through the kernel.
@@ -41,6 +44,8 @@ pub(crate) struct Transfer {
     /// Whole iovecs transferred.
     finished: usize,
     retries: u32,
+    /// Bytes to reserve or to discard.
+    pub span: u64,
 }
 
 // SAFETY: the pointers are only handed to the kernel, under the contract of `Device::submit_read`,
@@ -63,12 +68,27 @@ impl Transfer {
             return None;
         }
         let offset = block.0 * BLOCK_SIZE as u64;
-        Some(Self { token, action, offset, iovecs: merged(frames), finished: 0, retries: 0 })
+        let iovecs = merged(frames);
+        Some(Self { token, action, offset, iovecs, finished: 0, retries: 0, span: 0 })
+    }
+
+    /// A request about `count` blocks that moves no data, or `None` if they do not lie within `len_blocks`.
+    pub fn of_range(
+        token: u64,
+        action: Action,
+        block: BlockNo,
+        count: u64,
+        len_blocks: u64,
+    ) -> Option<Self> {
+        let end = block.0.checked_add(count)?;
+        let (offset, span) = (block.0 * BLOCK_SIZE as u64, count * BLOCK_SIZE as u64);
+        let range = Self { offset, span, action, ..Self::flush(token) };
+        (count > 0 && end <= len_blocks).then_some(range)
     }
 
     pub fn flush(token: u64) -> Self {
         let (action, iovecs) = (Action::Flush, Vec::new());
-        Self { token, action, offset: 0, iovecs, finished: 0, retries: 0 }
+        Self { token, action, offset: 0, iovecs, finished: 0, retries: 0, span: 0 }
     }
 
     /// What is left to transfer. The kernel may read it until the trip is over.
@@ -84,7 +104,7 @@ impl Transfer {
                 errno => Step::Done(Err(Errno::from_raw(errno).unwrap_or(Errno::EIO))),
             };
         };
-        if self.action == Action::Flush {
+        if matches!(self.action, Action::Flush | Action::Reserve | Action::Discard) {
             return Step::Done(Ok(()));
         }
         if bytes == 0 && self.action == Action::Read {
@@ -117,7 +137,11 @@ impl Transfer {
         let flush = match self.action {
             Action::Flush => true,
             Action::WriteDurable => result.is_err(),
-            Action::Read | Action::Write | Action::WriteThrough => false,
+            Action::Read
+            | Action::Write
+            | Action::WriteThrough
+            | Action::Reserve
+            | Action::Discard => false,
         };
         Done { token: self.token, result, flush }
     }

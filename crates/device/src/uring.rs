@@ -27,7 +27,7 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use warren_base::{BlockNo, Errno};
 
-use crate::blocking::drain;
+use crate::blocking::{DISCARD, drain};
 use crate::device::{Device, Done};
 use crate::transfer::{Action, Step, Transfer};
 use crate::{DeviceError, PoolFile};
@@ -182,6 +182,7 @@ impl Uring {
         match step {
             Step::Again => self.backlog.push_front(index),
             Step::Done(result) => {
+                let result = self.pool.reserved_by_writing(transfer, result);
                 self.finished.push(transfer.done(result));
                 self.transfers[index] = None;
                 self.free.push(index);
@@ -277,6 +278,10 @@ fn entry(pool: &PoolFile, transfer: &Transfer) -> squeue::Entry {
             opcode::Writev::new(fd, ptr, len).offset(at).rw_flags(libc::RWF_DSYNC).build()
         }
         Action::Flush => flush(pool),
+        Action::Reserve => opcode::Fallocate::new(fd, transfer.span).offset(at).build(),
+        Action::Discard => {
+            opcode::Fallocate::new(fd, transfer.span).offset(at).mode(DISCARD).build()
+        }
     }
 }
 
@@ -314,6 +319,16 @@ impl Device for Uring {
 
     fn submit_flush(&mut self, token: u64) {
         self.submit(token, Some(Transfer::flush(token)));
+    }
+
+    fn submit_reserve(&mut self, token: u64, block: BlockNo, count: u64) {
+        let end = self.len_blocks();
+        self.submit(token, Transfer::of_range(token, Action::Reserve, block, count, end));
+    }
+
+    fn submit_discard(&mut self, token: u64, block: BlockNo, count: u64) {
+        let end = self.len_blocks();
+        self.submit(token, Transfer::of_range(token, Action::Discard, block, count, end));
     }
 
     fn in_flight(&self) -> usize {

@@ -487,6 +487,7 @@ mod tests {
             uid: 1000,
             gid: 0,
             label: "dumped".to_owned(),
+            reserved: false,
         };
         image(&options).unwrap().into_iter().collect()
     }

@@ -45,6 +45,8 @@ pub struct FormatOptions {
     pub uid: u32,
     pub gid: u32,
     pub label: String,
+    /// All of its file is allocated, and stays so.
+    pub reserved: bool,
 }
 
 /// Why a pool cannot be made.
@@ -91,6 +93,7 @@ pub fn image(options: &FormatOptions) -> Result<Vec<BlockWrite>, FormatError> {
         layout,
         created: options.now,
         label: options.label.clone(),
+        reserved: options.reserved,
         clean: true,
     };
     let mut region = RegionMap::new(layout);
@@ -212,6 +215,7 @@ mod tests {
             uid: 1000,
             gid: 1001,
             label: "test".to_owned(),
+            reserved: false,
         }
     }
 

@@ -31,6 +31,7 @@ const MAGIC: [u8; 8] = *b"WARRENfs";
 const COVERED_FROM: usize = 12;
 const FIELDS_LEN: usize = 184;
 const FLAG_CLEAN: u16 = 1;
+const FLAG_RESERVED: u16 = 2;
 
 const _: () = {
     assert!(FIELDS_LEN == 8 + 4 + 4 + 16 + 10 * 8 + 2 + 2 + 4 + LABEL_MAX);
@@ -51,6 +52,8 @@ pub struct Superblock {
     pub label: String,
     /// Unmounted in order: nothing to replay. There may be orphans, left to the next start.
     pub clean: bool,
+    /// The host has allocated all of the file, and keeps it so: nothing of it is given back.
+    pub reserved: bool,
 }
 
 /// Why a block is not a superblock.
@@ -103,7 +106,8 @@ impl Superblock {
         out.u64(self.layout.log_blocks());
         out.i64(self.created.0);
         out.u16(self.layout.shards());
-        out.u16(if self.clean { FLAG_CLEAN } else { 0 });
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        out.u16(flag(self.clean, FLAG_CLEAN) | flag(self.reserved, FLAG_RESERVED));
         out.u32(self.label.len() as u32);
         out.extend_from_slice(self.label.as_bytes());
         debug_assert_eq!(out.len(), FIELDS_LEN - LABEL_MAX + self.label.len());
@@ -158,15 +162,15 @@ impl Superblock {
         let Some(layout) = Layout::new(total_blocks, shards, log_blocks) else {
             return nonsense("size of the device, number of shards or size of the logs");
         };
-        if flags & !FLAG_CLEAN != 0 {
+        if flags & !(FLAG_CLEAN | FLAG_RESERVED) != 0 {
             return nonsense("flags");
         } else if layout.logs_max() == 0 {
             return nonsense("size of the logs");
         } else if !(1..=GENERATION_MAX).contains(&generation) {
             return nonsense("generation");
         }
-        let clean = flags & FLAG_CLEAN != 0;
-        let superblock = Self { uuid, secret, generation, layout, created, label, clean };
+        let (clean, reserved) = (flags & FLAG_CLEAN != 0, flags & FLAG_RESERVED != 0);
+        let superblock = Self { uuid, secret, generation, layout, created, label, clean, reserved };
         for ((what, computed), stored) in superblock.layout_fields().into_iter().zip(stored) {
             if computed != stored {
                 return nonsense(what);
@@ -221,6 +225,7 @@ pub(crate) mod tests {
             created: Timestamp(1),
             label: "größe".to_owned(),
             clean: true,
+            reserved: true,
         }
     }
 

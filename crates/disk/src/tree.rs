@@ -181,6 +181,11 @@ impl Tree {
         Ok(ControlFlow::Continue(()))
     }
 
+    /// Levels; 0 of a tree without records.
+    pub const fn height(&self) -> u8 {
+        self.height
+    }
+
     /// Nodes in memory.
     pub fn resident_nodes(&self) -> usize {
         self.nodes.len()

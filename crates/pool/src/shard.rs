@@ -217,6 +217,18 @@ impl<T: Clone> Pool<T> {
         Get::Pending(ticket)
     }
 
+    /// Takes elements out that lie in this shard and are wanted, at most `count`, the newest first.
+    pub fn take_newest(&mut self, count: usize, wanted: impl Fn(&T) -> bool) -> Vec<T> {
+        let (mut taken, mut passed) = (Vec::new(), Vec::new());
+        while taken.len() < count
+            && let Some(element) = self.elements.pop_back()
+        {
+            if wanted(&element) { &mut taken } else { &mut passed }.push(element);
+        }
+        self.elements.extend(passed.into_iter().rev());
+        taken
+    }
+
     /// About how many elements the pool has. Never exact while others use it.
     pub fn size(&self) -> u64 {
         let estimates = self.peers.values().map(|peer| peer.estimate);

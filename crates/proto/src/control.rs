@@ -26,6 +26,8 @@ pub enum Order {
     /// Checkpoint `number` did not happen. Where the device is `broken` none will happen any more: it has
     /// lost what was written, or may have.
     Failed { number: u64, errno: Errno, broken: bool },
+    /// The device has lost what was written, or may have: nothing that changes is kept any more. Refuse changes.
+    ReadOnly { errno: Errno },
     /// Checkpoint `number` was given up, for a cell was lost meanwhile. Nothing failed: who waits for it
     /// waits for the next.
     Abandoned { number: u64 },

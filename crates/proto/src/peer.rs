@@ -143,6 +143,8 @@ pub struct Count {
     pub blocks_used: u64,
     /// Free in the shards' own chunks, and in the free chunks that lie at this cell.
     pub blocks_free: u64,
+    /// Those of them that the host of the pool has allocated.
+    pub blocks_allocated: u64,
     pub inodes: u64,
 }
 

@@ -177,6 +177,18 @@ pub enum Step {
 }
 
 impl Step {
+    /// Whether it is about what programs have open and locked, and nothing that lasts.
+    pub const fn is_of_session(&self) -> bool {
+        matches!(
+            self,
+            Self::Opened { .. }
+                | Self::Closed { .. }
+                | Self::Moved { .. }
+                | Self::Locked { .. }
+                | Self::Expelled { .. }
+        )
+    }
+
     /// The shard whose tree the step changes, if it is one of a tree.
     pub const fn shard(&self) -> Option<ShardId> {
         match self {

@@ -89,6 +89,8 @@ struct CellLoop {
     effects: Vec<Effect>,
     /// When the core wants a tick.
     wake: Option<Instant>,
+    /// Blocks that the host has room for, as the core has asked.
+    host_room: Option<u64>,
     next_look_at_orders: Instant,
     /// Bodies are copied here.
     body: Vec<u8>,
@@ -178,6 +180,7 @@ impl CellLoop {
             map,
             effects: Vec::new(),
             wake: None,
+            host_room: None,
             next_look_at_orders: Instant(0),
             body: Vec::new(),
             moved: 0,
@@ -288,6 +291,10 @@ impl CellLoop {
             }
             self.intake.push_completion(Completion::Io(done));
         }
+        if self.host_room.is_some() && self.intake.takes_completions() {
+            let measured = self.host_room.take().map(Completion::HostMeasured);
+            measured.into_iter().for_each(|measured| self.intake.push_completion(measured));
+        }
         if self.wake.is_some_and(|at| at <= now) && self.intake.takes_completions() {
             self.wake = None;
             self.intake.push_completion(Completion::Timer);
@@ -342,6 +349,7 @@ impl CellLoop {
                 Event::IoDone { io: done.io, result: self.outcome(done) }
             }
             Next::Reply(Completion::Timer) => Event::Tick,
+            Next::Reply(Completion::HostMeasured(blocks)) => Event::HostMeasured { blocks },
             Next::Idle(never) => match never {},
         };
         self.apply(now, event)
@@ -486,6 +494,9 @@ impl CellLoop {
                 self.vitals.add(Counter::Flushes, 1);
                 self.disk.flush(io);
             }
+            Effect::Reserve { io, block, count } => self.disk.reserve(io, block, count),
+            Effect::Discard { io, block, count } => self.disk.discard(io, block, count),
+            Effect::MeasureHost => self.host_room = Some(self.disk.host_room()),
             Effect::Wake(at) => self.wake = Some(at),
         }
         Ok(())
@@ -647,6 +658,7 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
         free_chunks: start.free_chunks.chunks().collect(),
         reserved_chunks: start.reserved_chunks,
         total_blocks: start.total_blocks,
+        backing: start.backing,
         frames: start.frames,
         nodes_max: CellConfig::nodes_for(start.frames),
         log: LogConfig {

@@ -279,12 +279,16 @@ pub fn is_served(pool: &Path) -> Result<bool, FleetError> {
 pub struct StopOptions {
     /// Cuts off programs that use its mounts, after what they have stored was written back.
     pub force: bool,
+    /// Gives up what the last checkpoint lacks if it fails.
+    pub discard: bool,
 }
 
 /// Stops the pool's fleet after a last checkpoint, and waits until it is gone. Its mounts are unmounted first;
-/// while one is in use that is refused, and all stay as they are.
+/// while one is in use that is refused, and all stay as they are. If the checkpoint fails the fleet serves on
+/// ([`FleetError::StopRefused`]), unless what it lacks is to be discarded.
 pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
-    let request = DoorRequest::Stop { version: DOOR_VERSION, force: options.force };
+    let StopOptions { force, discard } = options;
+    let request = DoorRequest::Stop { version: DOOR_VERSION, force, discard };
     let (mut link, keeper) =
         converse(pool, patience(), |call| match ask(&mut call.link, &request, call.until)?.0 {
             DoorReply::Stopping { keeper } => {
@@ -298,6 +302,9 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
     let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
     let pidfd = keeper.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let outcome = last_word(&mut link);
+    if let Err(FleetError::StopRefused(_)) = outcome {
+        return outcome;
+    }
     if let Some(pidfd) = pidfd {
         is_readable(&pidfd, STOP_TIMEOUT)?;
     }
@@ -332,6 +339,9 @@ fn last_word(link: &mut Link) -> Result<(), FleetError> {
                 continue;
             }
             Ok(DoorReply::Stopped) => Ok(()),
+            Ok(DoorReply::StopRefused { errno }) => {
+                Err(FleetError::StopRefused(Errno::from_raw(errno).unwrap_or(Errno::EIO)))
+            }
             Ok(DoorReply::Failed { kind, line }) => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
         };

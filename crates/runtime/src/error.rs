@@ -22,6 +22,8 @@ pub enum ErrorKind {
     NotFound,
     /// No fleet serves the pool.
     NoFleet,
+    /// The fleet goes on, since its end would lose something.
+    StopRefused,
 }
 
 /// Why a fleet did not start, a client was not admitted, or a command failed.
@@ -68,6 +70,11 @@ pub enum FleetError {
     Ended(warren_supervisor::Failure),
     #[error("a bug in Warren: {0}; the pool is as of its last checkpoint")]
     Bug(String),
+    #[error(
+        "the fleet serves on, because a last checkpoint failed: {0}; remove the cause and stop it again, \
+         or lose what was not synced with `warren stop --discard`"
+    )]
+    StopRefused(Errno),
     #[error("the fleet was not ready within {0} seconds; see its messages")]
     NotReady(u64),
     #[error("cannot {doing}: {source}")]
@@ -89,6 +96,7 @@ impl FleetError {
             }
             Self::BadPool { .. } | Self::NotAFile(_) => ErrorKind::BadPool,
             Self::NoFleet(_) => ErrorKind::NoFleet,
+            Self::StopRefused(_) => ErrorKind::StopRefused,
             Self::Refused(Errno::EPERM | Errno::EACCES) => ErrorKind::Permission,
             Self::Reported { kind, .. } => *kind,
             Self::Device(error) => kind_of_device(error),
@@ -113,6 +121,7 @@ impl FleetError {
             ErrorKind::Permission => 5,
             ErrorKind::NotFound => 7,
             ErrorKind::NoFleet => 8,
+            ErrorKind::StopRefused => 9,
         }
     }
 

@@ -8,6 +8,7 @@
 //! ```
 
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
+use warren_cell::Backing;
 use warren_mailbox::Capability;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
@@ -16,7 +17,7 @@ use crate::clients::Clients;
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 6;
+pub const DOOR_VERSION: u32 = 7;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -159,6 +160,7 @@ pub struct CellStart {
     pub free_chunks: Runs,
     pub reserved_chunks: u64,
     pub total_blocks: u64,
+    pub backing: Backing,
     /// Of the buffer cache; the op log's image and the cache's table are behind them.
     pub frames: u32,
     pub log_start: BlockNo,
@@ -249,10 +251,12 @@ pub enum DoorRequest {
     Status {
         version: u32,
     },
-    /// Unmount, checkpoint, end everything, then hang up. Refused while a mount is busy, unless by `force`.
+    /// Unmount, checkpoint, end everything, then hang up. Refused while a mount is busy, unless by `force`, and if the
+    /// checkpoint fails, unless what it lacks is to be given up (`discard`).
     Stop {
         version: u32,
         force: bool,
+        discard: bool,
     },
     /// The answer of a mount's process to the `Leave` of this number: what uses the mount, in words, or used it
     /// when it was cut off. Nothing, if it is idle. A process that has left hangs up instead.
@@ -321,6 +325,10 @@ pub enum DoorReply {
     },
     /// After `Stopping`: all is on the device.
     Stopped,
+    /// After `Stopping`: the last checkpoint failed, and the fleet serves on.
+    StopRefused {
+        errno: i32,
+    },
 }
 
 /// Bytes of JSON in one [`DoorReply::Status`].

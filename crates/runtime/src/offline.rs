@@ -150,6 +150,13 @@ impl Blocks for OfflinePool {
             None => self.file.flush().map_err(|error| errno_of_device(&error)),
         }
     }
+
+    fn reserve(&self, block: BlockNo, count: u64) -> Result<(), Errno> {
+        match self.over {
+            Some(_) => Ok(()),
+            None => self.file.reserve(block, count).map_err(|error| errno_of_device(&error)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,10 @@ pub trait Blocks {
     /// Writes a whole number of blocks.
     fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno>;
     fn flush(&self) -> Result<(), Errno>;
+    /// Has the host allocate blocks.
+    fn reserve(&self, _block: BlockNo, _count: u64) -> Result<(), Errno> {
+        Ok(())
+    }
 }
 
 /// Reads what the supervisor must know of the pool.

@@ -9,12 +9,13 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use warren_base::limits::BLOCK_SIZE;
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, MapVersion, ShardId};
 use warren_cell::{
-    Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
+    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
 };
 use warren_disk::{CopiesState, LogArea};
+use warren_proto::control::Report;
 use warren_supervisor::{Config, Effect as Said, Event as Heard, Ledger, Supervisor};
 
 use crate::clock;
@@ -181,6 +182,9 @@ impl<'a> LoneFleet<'a> {
                     continue;
                 }
                 Effect::Report(report) => {
+                    if let Report::Replayed { chunks, .. } = &report {
+                        self.reserve(chunks);
+                    }
                     let heard = Heard::Report { from: id, epoch: EPOCH, report };
                     self.queue.push_back(Happening::Supervisor(heard));
                     continue;
@@ -198,6 +202,14 @@ impl<'a> LoneFleet<'a> {
                     (io, written.and_then(|()| self.flush()))
                 }
                 Effect::Flush { io } => (io, self.flush()),
+                Effect::Reserve { io, block, count } => (io, self.pool.reserve(block, count)),
+                // The fleet that is started next does it.
+                Effect::Discard { io, .. } => (io, Err(Errno::EOPNOTSUPP)),
+                Effect::MeasureHost => {
+                    let measured = Event::HostMeasured { blocks: u64::MAX };
+                    self.queue.push_back(Happening::Cell(id, measured));
+                    continue;
+                }
             };
             self.queue.push_back(Happening::Cell(id, Event::IoDone { io, result }));
         }
@@ -216,6 +228,14 @@ impl<'a> LoneFleet<'a> {
             into.frame_mut(*frame).copy_from_slice(bytes);
         }
         Ok(())
+    }
+
+    /// Has the host allocate chunks that logs have claimed. It had, but a power failure may have undone that for those that
+    /// nothing durable names. If there is no room a write will show it.
+    fn reserve(&self, chunks: &[u64]) {
+        for chunk in chunks {
+            let _ = self.pool.reserve(BlockNo(chunk * CHUNK_BLOCKS), CHUNK_BLOCKS);
+        }
     }
 
     /// Whether the cell's log may be taken to end before this block, which cannot be read. A cell that cannot read several asks
@@ -271,6 +291,7 @@ impl<'a> LoneFleet<'a> {
                 | Said::RefuseClient { .. }
                 | Said::ForgetClient { .. }
                 | Said::Kill { .. }
+                | Said::StopRefused { .. }
                 | Said::Restart { .. } => continue,
             };
             self.queue.push_back(Happening::Supervisor(Heard::IoDone { io, result }));
@@ -320,6 +341,7 @@ fn config(
         free_chunks,
         reserved_chunks: superblock.layout.reserved_chunks(),
         total_blocks: superblock.layout.total_blocks(),
+        backing: if superblock.reserved { Backing::Whole } else { Backing::OnDemand },
         frames,
         nodes_max: CellConfig::nodes_for(frames),
         log: LogConfig {

@@ -28,9 +28,11 @@ pub struct FleetStatus {
     pub checkpoints_failed: u64,
     /// Why no checkpoint happens any more.
     pub broken: Option<String>,
+    /// Since when, in seconds since 1970: all changes are refused, as they could not be kept.
+    pub read_only_since: Option<i64>,
     pub block_size: u32,
     pub total_blocks: u64,
-    /// Blocks of chunks that no shard has taken.
+    /// Blocks of chunks that no shard has taken, or as many as the host of a sparse pool still has room for.
     pub free_blocks: u64,
     pub shards: u16,
     /// The names of all mailboxes.

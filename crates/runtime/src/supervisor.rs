@@ -348,6 +348,7 @@ impl Shell<'_> {
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
             Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
+            Effect::StopRefused { errno } => self.refuse_stop(errno)?,
             Effect::Exit(result) => self.ended = Some(result),
         }
         Ok(())
@@ -433,7 +434,7 @@ impl Shell<'_> {
                 }
                 Ok(())
             }
-            Some(Asked::Stop { force }) => self.depart(force, Some(connection)),
+            Some(Asked::Stop { force, discard }) => self.depart(force, discard, Some(connection)),
             Some(Asked::InUse { client, number, by }) => {
                 if self.in_use(client, number, &by) {
                     return Ok(());
@@ -445,6 +446,16 @@ impl Shell<'_> {
             Some(Asked::Hangup(client)) => self.client_hung_up(client),
             None => Ok(()),
         }
+    }
+
+    /// Everyone who asked for the end hears that it does not come, and why.
+    fn refuse_stop(&mut self, errno: Errno) -> Result<(), FleetError> {
+        let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
+        for connection in connections {
+            self.tell_keeper(&ToKeeper::Forget { name: Kept::Stopping(connection.0) })?;
+            self.visitors.disappoint(connection, &DoorReply::StopRefused { errno: errno.raw() });
+        }
+        Ok(())
     }
 
     /// From now on its connection and its memory outlive this process.
@@ -514,6 +525,11 @@ impl Shell<'_> {
                 if matches!(report, Report::Ready { .. }) {
                     self.serves(from);
                 }
+                if report == (Report::WantCheckpoint { cell: from }) && self.memory.has_lost_flush()
+                {
+                    // A cell that cannot keep what it is given asks at once.
+                    self.apply(Event::FlushFailed { errno: Errno::EIO })?;
+                }
                 // The core ignores those of an earlier epoch.
                 self.apply(Event::Report { from, epoch, report })
             }
@@ -554,7 +570,7 @@ impl Shell<'_> {
                 let status = ExitStatus::from_raw(status);
                 self.cell_exited(token, &status.to_string(), Ended::of(status))
             }
-            FromKeeper::Stop => self.depart(true, None),
+            FromKeeper::Stop => self.depart(true, false, None),
             FromKeeper::Released => {
                 self.is_released = true;
                 Ok(())

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Instant, Rng};
-use warren_cell::Plant;
+use warren_cell::{Backing, Plant};
 use warren_disk::format::{FormatOptions, image};
 use warren_proto::control::Report;
 use warren_supervisor::{Event as Heard, Failure as Ended};
@@ -36,6 +36,8 @@ use mix::Mix;
 
 /// Bytes of the pool: a mix with many clients fills it at times.
 const POOL_BYTES: u64 = 96 << 20;
+/// Chunks that the host of a sparse pool has room for before clients work.
+const HOST_ROOM: u64 = 1000;
 /// Events without which a phase must be over: far more than the slowest needs.
 const EVENTS_MAX: u64 = 1_000_000;
 /// Virtual time in which every operation must end, whatever has failed.
@@ -157,6 +159,7 @@ impl World {
             uid: 0,
             gid: 0,
             label: String::new(),
+            reserved: false,
         };
         let image = image(&format).expect("the options are sensible");
         let mut trace = Trace::new(verbose);
@@ -165,6 +168,10 @@ impl World {
         fleet.plant = options.plant;
         fleet.frames = mix.frames;
         fleet.nodes_max = mix.nodes_max;
+        fleet.backing = mix.backing;
+        if mix.backing == Backing::OnDemand {
+            fleet.make_sparse(HOST_ROOM).expect("a new pool");
+        }
         fleet.pace = Pace { message: mix.message_delay, io: mix.io_delay };
         Self {
             clients: (0..=mix.clients).map(|_| Client::default()).collect(),
@@ -230,6 +237,9 @@ impl World {
     fn work(&mut self) -> Result<(), Halt> {
         self.is_working = true;
         self.fleet.faults = self.mix.faults();
+        if let Some(host) = &mut self.fleet.disk.host {
+            host.share(self.mix.host_room);
+        }
         self.plan_nudge();
         (0..self.auditor()).for_each(|client| self.plan_step(client));
         self.cut_at = self.fleet.trace.events + self.fleet.rng.below(self.mix.events);

@@ -25,6 +25,7 @@ mod link;
 mod memory;
 mod process;
 mod queue;
+mod sparse;
 mod start;
 pub mod trace;
 
@@ -33,7 +34,7 @@ use std::fmt;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng, Timestamp};
-use warren_cell::{Cell, CellConfig, Clock, FrameNo, IoId, Plant, SlotRef};
+use warren_cell::{Backing, Cell, CellConfig, Clock, FrameNo, IoId, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
@@ -130,6 +131,12 @@ pub enum Happening<H> {
         cell: CellId,
         epoch: Epoch,
         io: IoId,
+    },
+    /// The host was looked at for a cell.
+    HostMeasured {
+        cell: CellId,
+        epoch: Epoch,
+        blocks: u64,
     },
     /// The supervisor gets the exit notice of a cell's process.
     Exited {
@@ -250,6 +257,7 @@ pub struct Fleet<H> {
     pub nodes_max: usize,
     /// Free chunks for all cells together, if they do not get all that there are.
     pub chunks: Option<usize>,
+    pub backing: Backing,
     pub map: Vec<CellId>,
     pub cells: Vec<CellHost>,
     links: BTreeMap<(CellId, CellId), Link>,
@@ -275,6 +283,11 @@ pub struct Fleet<H> {
 }
 
 impl<H> Fleet<H> {
+    /// Whether a write or a flush has failed, of a cell or of a supervisor.
+    pub const fn has_faults(&self) -> bool {
+        self.cell_faults + self.supervisor_faults > 0
+    }
+
     pub fn new(rng: Rng, disk: Disk, trace: Trace) -> Self {
         Self {
             rng,
@@ -289,6 +302,7 @@ impl<H> Fleet<H> {
             frames: 0,
             nodes_max: CellConfig::NODES_MIN,
             chunks: None,
+            backing: Backing::Whole,
             map: Vec::new(),
             cells: Vec::new(),
             links: BTreeMap::new(),

@@ -159,7 +159,7 @@ impl Swarm {
             1..=4 => cells,
             _ => cells * (1 + rng.below(6) as u16),
         };
-        let chunks = rng.chance(1, 5).then(|| u64::from(shards) + rng.below(4));
+        let chunks = rng.chance(1, 5).then(|| u64::from(shards).div_ceil(2) + rng.below(4));
         let clients = 1 + rng.below(6) as usize;
         let fronts =
             if rng.chance(1, 2) { rng.below(clients.min(3) as u64 + 1) as usize } else { 0 };

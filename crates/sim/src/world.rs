@@ -164,6 +164,7 @@ impl World {
             uid: 0,
             gid: 0,
             label: String::new(),
+            reserved: false,
         };
         let image = image(&options).expect("the options are sensible");
         let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };

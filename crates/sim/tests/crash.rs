@@ -46,6 +46,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "recovered",
         "stopped in peace",
         "sync promised",
+        "the host is full",
         "torn block",
         "write lost",
     ];
@@ -88,6 +89,11 @@ fn an_fsync_answered_early_is_found() {
 #[test]
 fn a_block_used_again_too_early_is_found() {
     is_found(Plant::ReuseBlocks);
+}
+
+#[test]
+fn a_chunk_that_the_host_has_not_allocated_is_found() {
+    is_found(Plant::ClaimUnallocated);
 }
 
 #[test]

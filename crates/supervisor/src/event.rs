@@ -56,8 +56,16 @@ pub enum Event {
     Hangup {
         client: ClientId,
     },
-    /// Take a last checkpoint and end the fleet.
+    /// Take a last checkpoint and end the fleet, unless that checkpoint fails: [`Effect::StopRefused`] then.
+    TryStop,
+    /// Take a last checkpoint and end the fleet, whatever comes of it.
     Stop,
+    /// The same; that the checkpoint fails is no failure.
+    GiveUp,
+    /// A flush of a cell has failed: what anybody has written may be lost.
+    FlushFailed {
+        errno: Errno,
+    },
     /// An I/O is done, all of it or not at all.
     IoDone {
         io: IoId,
@@ -117,6 +125,10 @@ pub enum Effect {
         cell: CellId,
         epoch: Epoch,
         verdict: Verdict,
+    },
+    /// The fleet serves on: the checkpoint that was to be its last has failed.
+    StopRefused {
+        errno: Errno,
     },
     /// Nothing is left to do. After this the supervisor does nothing any more.
     Exit(Result<(), Failure>),
@@ -188,7 +200,7 @@ impl fmt::Display for Failure {
             Self::Opening { errno } => write!(f, "the superblock cannot be written: {errno}"),
             Self::LastCheckpoint { errno } => write!(
                 f,
-                "the last checkpoint failed: {errno}; the pool is as of the checkpoint before"
+                "the last checkpoint failed: {errno}; what was written since the one before and not synced is lost"
             ),
             Self::LastFlush { errno } => {
                 write!(f, "the last flush failed: {errno}; run fsck before trusting the device")

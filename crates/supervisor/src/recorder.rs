@@ -79,6 +79,11 @@ impl Recorder {
         self.broken
     }
 
+    /// A flush of somebody else has failed: a cell may have written nodes that are gone.
+    pub fn lose_flush(&mut self, errno: Errno) {
+        self.broken = self.broken.or(Some(errno));
+    }
+
     /// Records what the cells wrote.
     pub fn begin(
         &mut self,

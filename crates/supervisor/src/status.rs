@@ -19,6 +19,7 @@ pub struct Status {
     pub checkpoints_failed: u64,
     /// Why no checkpoint happens any more.
     pub broken: Option<Errno>,
+    pub broken_since: Option<Timestamp>,
     pub chunks_free: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,

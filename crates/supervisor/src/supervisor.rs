@@ -32,6 +32,7 @@ use crate::loss::Losses;
 use crate::recorder::{Begun, Progress, Recorder};
 use crate::recovery::{Next, Recovery};
 use crate::status::{CellStatus, ClientStatus, Status};
+use stop::Stopping;
 
 pub use adoption::Estate;
 
@@ -106,8 +107,7 @@ pub struct Supervisor {
     /// When the cells must be done with all that a stop asks of them.
     stop_by: Option<Instant>,
     failure: Option<Failure>,
-    /// A stop was asked for before the pool was open.
-    stop_wanted: bool,
+    stopping: Stopping,
 }
 
 /// The time of an event, and where its effects go.
@@ -143,7 +143,7 @@ impl Supervisor {
             checkpoints_failed: 0,
             stop_by: None,
             failure: None,
-            stop_wanted: false,
+            stopping: Stopping::default(),
         }
     }
 
@@ -185,7 +185,8 @@ impl Supervisor {
                 self.connect(connection, applicant, &mut turn);
             }
             Event::Hangup { client } => self.hangup(client, &mut turn),
-            Event::Stop => self.stop(&mut turn),
+            Event::TryStop | Event::Stop | Event::GiveUp => self.asked_to_stop(&event, &mut turn),
+            Event::FlushFailed { errno } => self.recorder.lose_flush(errno),
             Event::IoDone { io, result } => {
                 let progress = self.recorder.io_done(io, result, turn.effects);
                 self.progress(progress, &mut turn);
@@ -338,7 +339,6 @@ impl Supervisor {
     fn stop(&mut self, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Starting => self.close(Order::Stop, turn),
-            Stage::Opening => self.stop_wanted = true,
             Stage::Serving => {
                 self.stage = Stage::Expelling;
                 self.stop_by = Some(turn.now + STOP_MAX);
@@ -380,14 +380,19 @@ impl Supervisor {
     /// Whatever has become possible or due.
     fn advance(&mut self, turn: &mut Turn<'_>) {
         self.restart_lost(turn);
-        match self.stage {
-            Stage::Serving if std::mem::take(&mut self.stop_wanted) => {
+        self.tell_broken(turn);
+        let stage = self.stage;
+        match stage {
+            Stage::Serving if self.is_stop_due() => {
                 self.stop(turn);
                 self.advance(turn);
             }
             Stage::Serving | Stage::Expelling if self.may_drain() => {
                 let is_due = self.stage == Stage::Serving && turn.now >= self.next_checkpoint;
-                if self.barrier.wanted || (is_due && self.recorder.broken().is_none()) {
+                if self.barrier.wanted
+                    || self.wants_trial()
+                    || (is_due && self.recorder.broken().is_none())
+                {
                     self.drain(turn);
                 } else if self.stage == Stage::Expelling && self.admission.is_empty() {
                     self.stage = Stage::LastCheckpoint { started: true };
@@ -440,11 +445,12 @@ impl Supervisor {
 
     fn end(&mut self, turn: &mut Turn<'_>) {
         self.stage = Stage::Ended;
-        turn.effects.push(Effect::Exit(self.failure.map_or(Ok(()), Err)));
+        turn.effects.push(Effect::Exit(self.outcome()));
     }
 
     fn drain(&mut self, turn: &mut Turn<'_>) {
         let number = self.barrier.start(self.fleet.all());
+        self.begin_trial(number);
         send(self.fleet.all(), &Order::Drain { number }, turn.effects);
     }
 
@@ -521,6 +527,7 @@ impl Supervisor {
         self.last_checkpoint = Some(turn.wall);
         send(self.fleet.living(), &Order::Switched { number }, turn.effects);
         self.checkpoint_ended(turn);
+        self.trial_ended(number, Ok(()), turn);
     }
 
     fn checkpoint_failed(&mut self, errno: Errno, turn: &mut Turn<'_>) {
@@ -529,9 +536,10 @@ impl Supervisor {
         let broken = self.recorder.broken().is_some();
         send(self.fleet.living(), &Order::Failed { number, errno, broken }, turn.effects);
         if self.stage == (Stage::LastCheckpoint { started: true }) {
-            self.failure = self.failure.or(Some(Failure::LastCheckpoint { errno }));
+            self.last_checkpoint_failed(errno, turn);
         }
         self.checkpoint_ended(turn);
+        self.trial_ended(number, Err(errno), turn);
     }
 
     fn checkpoint_ended(&mut self, turn: &mut Turn<'_>) {
@@ -595,6 +603,7 @@ impl Supervisor {
             checkpoints: self.checkpoints,
             checkpoints_failed: self.checkpoints_failed,
             broken: self.recorder.broken(),
+            broken_since: self.stopping.broken_since,
             chunks_free: ledger.regions().free_chunks(),
             cells,
             clients,
@@ -611,5 +620,6 @@ const fn behind(copies: CopiesState) -> Option<usize> {
 }
 
 mod adoption;
+mod stop;
 #[cfg(test)]
 mod tests;

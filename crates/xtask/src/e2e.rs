@@ -16,6 +16,7 @@ mod attacked;
 mod checks;
 mod doors;
 mod fleet;
+mod full_host;
 mod hardship;
 mod kills;
 mod large;
@@ -293,6 +294,7 @@ pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             lifecycle::run(&ground, cells, &mut tally);
             mounts::run(&ground, cells, &mut tally);
             doors::run(&ground, cells, &mut tally);
+            full_host::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);
             large::run(&ground, cells, &mut tally);

@@ -9,8 +9,8 @@ use warren_base::{
     Timestamp,
 };
 use warren_cell::{
-    Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, PeerBody, PeerMessage,
-    Recovery, SlotRef,
+    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerBody,
+    PeerMessage, Recovery, SlotRef,
 };
 use warren_disk::{
     BlockPtr, Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RECORD_HEADER, RootSlot,
@@ -220,12 +220,27 @@ pub struct Bench {
     under_way: Vec<Effect>,
     /// Whether the supervisor's flushes fail.
     pub broken_device: bool,
+    /// Chunks that the host of a sparse pool has room for, and those that it has allocated.
+    pub host_room: u64,
+    pub allocated: BTreeSet<u64>,
     seq: u32,
 }
 
 impl Bench {
     pub fn new(image: &Image, peers: bool) -> Self {
         Self::recovering(image, peers, Recovery::None, (BTreeMap::new(), BTreeSet::new()))
+    }
+
+    /// A cell whose pool is a sparse file, on a host with room for so many chunks more.
+    pub fn sparse(image: &Image, host_room: u64) -> Self {
+        let mut bench = Self::new(image, false);
+        bench.config.backing = Backing::OnDemand;
+        (bench.host_room, bench.allocated) =
+            (host_room, image.owned.values().flatten().copied().collect());
+        bench.cell = Cell::new(bench.config.clone(), WHEN, &mut bench.effects);
+        bench.apply(Event::Tick);
+        bench.admit(CLIENT);
+        bench
     }
 
     /// A cell that finds these records in its log after a power failure.
@@ -278,6 +293,7 @@ impl Bench {
             free_chunks: (6..20).collect(),
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
+            backing: Backing::Whole,
             frames: FRAMES,
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery },
@@ -310,6 +326,8 @@ impl Bench {
             is_slow: false,
             under_way: Vec::new(),
             broken_device: false,
+            host_room: 0,
+            allocated: BTreeSet::new(),
             seq: 0,
         };
         bench.apply(Event::Tick);
@@ -384,6 +402,11 @@ impl Bench {
             }
             Effect::Flush { io } => Some(Event::IoDone { io, result: Ok(()) }),
             Effect::Wake(at) => (at <= WHEN.monotonic).then_some(Event::Tick),
+            Effect::Reserve { io, block, count } => Some(self.reserve(io, block, count)),
+            Effect::Discard { io, block, count } => Some(self.discard(io, block, count)),
+            Effect::MeasureHost => {
+                Some(Event::HostMeasured { blocks: self.host_room * CHUNK_BLOCKS })
+            }
             Effect::Read { io, block, frames } => {
                 let mut result = Ok(());
                 for (at, frame) in (0..).zip(frames) {
@@ -412,11 +435,33 @@ impl Bench {
                     let chunks = RESERVED..CHUNKS;
                     let is_known = is_log || chunks.contains(&(block.0 / CHUNK_BLOCKS));
                     assert!(is_known, "{block:?} is written");
+                    let is_allocated = self.config.backing != Backing::OnDemand
+                        || self.allocated.contains(&(block.0 / CHUNK_BLOCKS));
+                    assert!(is_log || is_allocated, "{block:?} is not allocated");
                     self.device.insert(block, self.memory.frame(frame).to_vec());
                 }
                 Some(Event::IoDone { io, result: Ok(()) })
             }
         }
+    }
+
+    fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) -> Event {
+        let chunks = block.0 / CHUNK_BLOCKS..(block.0 + count) / CHUNK_BLOCKS;
+        let wanted = chunks.end - chunks.start;
+        if self.host_room < wanted {
+            return Event::IoDone { io, result: Err(Errno::ENOSPC) };
+        }
+        self.host_room -= wanted;
+        self.allocated.extend(chunks);
+        Event::IoDone { io, result: Ok(()) }
+    }
+
+    fn discard(&mut self, io: IoId, block: BlockNo, count: u64) -> Event {
+        for chunk in block.0 / CHUNK_BLOCKS..(block.0 + count) / CHUNK_BLOCKS {
+            assert!(self.allocated.remove(&chunk), "chunk {chunk} was not allocated");
+            self.host_room += 1;
+        }
+        Event::IoDone { io, result: Ok(()) }
     }
 
     /// Blocks that are being written.

@@ -4,5 +4,7 @@ mod ascents;
 mod bench;
 mod hostile_images;
 mod hostile_logs;
+mod read_only;
+mod space;
 mod successor;
 mod two_cells;

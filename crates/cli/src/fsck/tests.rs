@@ -17,7 +17,14 @@ struct Pool(PathBuf);
 impl Pool {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("warren-fsck-{name}-{}", std::process::id()));
-        let wish = Wish { size: Some(64 << 20), shards: None, log: None, label: "", force: true };
+        let wish = Wish {
+            size: Some(64 << 20),
+            shards: None,
+            log: None,
+            label: "",
+            reserve: false,
+            force: true,
+        };
         make(&path, &wish).expect("mkfs");
         Self(path)
     }

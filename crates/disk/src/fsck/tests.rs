@@ -153,6 +153,7 @@ impl Draft {
             uid: 0,
             gid: 0,
             label: String::new(),
+            reserved: false,
         };
         let blocks: BTreeMap<_, _> = image(&options).unwrap().into_iter().collect();
         let superblock = Superblock::decode(&blocks[&BlockNo(0)]).unwrap();

@@ -54,6 +54,7 @@ impl Scratch {
             uid: 0,
             gid: 0,
             label: String::new(),
+            reserved: false,
         };
         for (block, bytes) in image(&options).expect("format") {
             file.write_blocks(block, &bytes).expect("write");

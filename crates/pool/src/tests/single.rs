@@ -299,3 +299,13 @@ fn sent(pool: &mut Pool<u32>) -> Vec<PoolMessage<u32>> {
     };
     std::iter::from_fn(|| pool.poll()).filter_map(message).collect()
 }
+
+#[test]
+fn what_is_wanted_is_taken_from_the_newest_on_and_the_rest_stays_in_order() {
+    let mut pool = Pool::create(A, Algorithm::Bulk, Tuning::default());
+    (0..6).for_each(|element| pool.add(element).expect("a member"));
+    assert_eq!(pool.take_newest(2, |element| element % 2 == 0), [4, 2]);
+    assert_eq!(pool.take_newest(9, |element| *element > 4), [5]);
+    let left: Vec<_> = (0..3).map(|_| pool.get()).collect();
+    assert_eq!(left, [3, 1, 0].map(Get::Got));
+}

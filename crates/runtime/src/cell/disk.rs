@@ -22,6 +22,8 @@ struct InParts {
 /// The device's queue, and where the cell sleeps.
 pub struct Disk {
     device: Box<dyn Device>,
+    /// The same open file, to look at its host.
+    file: PoolFile,
     bell: OwnedFd,
     split: BTreeMap<u64, InParts>,
     done: Vec<Done>,
@@ -49,6 +51,7 @@ impl Disk {
     /// `device` is an open file of this process's own. The reading end of the cell's bell ends
     /// [`Self::sleep`].
     pub fn open(device: PoolFile, bell: OwnedFd) -> Result<Self, FleetError> {
+        let file = device.try_clone()?;
         let (mut device, without_ring) = open_queue(device)?;
         if let Some(why) = without_ring {
             note(format_args!("{why}; until then a cell waits for each of its reads and writes"));
@@ -57,6 +60,7 @@ impl Disk {
         device.set_wake(wake);
         Ok(Self {
             device,
+            file,
             bell,
             split: BTreeMap::new(),
             done: Vec::new(),
@@ -81,6 +85,21 @@ impl Disk {
     /// Makes durable what was written before.
     pub fn flush(&mut self, io: IoId) {
         self.device.submit_flush(io.0);
+    }
+
+    /// Has the host allocate blocks that nobody uses.
+    pub fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) {
+        self.device.submit_reserve(io.0, block, count);
+    }
+
+    /// Gives blocks that nobody uses back to the host.
+    pub fn discard(&mut self, io: IoId, block: BlockNo, count: u64) {
+        self.device.submit_discard(io.0, block, count);
+    }
+
+    /// Blocks that the host could still allocate.
+    pub fn host_room(&self) -> u64 {
+        self.file.host_room()
     }
 
     fn submit(

@@ -49,6 +49,8 @@ pub enum Completion {
         message: PeerMessage,
     },
     Io(Finished),
+    /// Blocks that the host has room for.
+    HostMeasured(u64),
     /// The core's timer.
     Timer,
 }

@@ -83,6 +83,7 @@ impl Device {
             uid: 0,
             gid: 0,
             label: String::new(),
+            reserved: false,
         };
         let device = Self { trail: RefCell::new(vec![Vec::new()]), ..Self::default() };
         device.put_all(image(&options).expect("a pool"));

@@ -321,9 +321,9 @@ impl Shell<'_> {
         }
         if !connections.is_empty() {
             // These are kept from when no mount stood in the way any more.
-            self.apply(Event::Stop)?;
+            self.apply(if stop { Event::Stop } else { Event::TryStop })?;
         } else if stop {
-            self.depart(true, None)?;
+            self.depart(true, false, None)?;
         }
         self.tell_keeper(&ToKeeper::Ready { cells: self.plan.cells })
     }

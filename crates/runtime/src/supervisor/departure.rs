@@ -40,6 +40,8 @@ pub(super) struct Departure {
     /// Visitors that asked for the stop, and whether the keeper did.
     visitors: Vec<ConnectionNo>,
     by_keeper: bool,
+    /// What the last checkpoint lacks, if it fails, is given up.
+    discard: bool,
     /// Fronts that have neither answered nor hung up.
     waiting: BTreeSet<ClientId>,
     /// Lines about mounts that are in use, or were.
@@ -58,29 +60,39 @@ impl Shell<'_> {
     pub(super) fn depart(
         &mut self,
         force: bool,
+        mut discard: bool,
         visitor: Option<ConnectionNo>,
     ) -> Result<(), FleetError> {
         let (mut visitors, mut by_keeper) = (Vec::from_iter(visitor), visitor.is_none());
-        if self.core.status().stage != Stage::Serving {
-            return self.stop_for(&visitors);
+        let status = self.core.status();
+        // A stop that is going to be refused leaves the mounts.
+        let is_in_vain = status.broken.is_some() && !discard && !by_keeper;
+        if status.stage != Stage::Serving || is_in_vain {
+            return self.stop_for(&visitors, asks_for(by_keeper, discard));
         }
         if let Some(mut earlier) = self.departure.take() {
             visitors.append(&mut earlier.visitors);
+            discard |= earlier.discard;
             if earlier.how == Leave::Force {
                 if by_keeper && earlier.by_keeper {
                     earlier.until = clock::monotonic();
                 }
                 by_keeper |= earlier.by_keeper;
-                self.departure = Some(Departure { visitors, by_keeper, ..earlier });
+                self.departure = Some(Departure { visitors, by_keeper, discard, ..earlier });
                 return Ok(());
             }
         }
         let how = if force || by_keeper { Leave::Force } else { Leave::Ask };
-        self.ask_fronts(how, visitors, by_keeper);
+        self.ask_fronts(how, visitors, (by_keeper, discard));
         Ok(())
     }
 
-    fn ask_fronts(&mut self, how: Leave, visitors: Vec<ConnectionNo>, by_keeper: bool) {
+    fn ask_fronts(
+        &mut self,
+        how: Leave,
+        visitors: Vec<ConnectionNo>,
+        (by_keeper, discard): (bool, bool),
+    ) {
         self.departures += 1;
         let number = self.departures;
         let patience = if how == Leave::Force { FORCE_PATIENCE } else { ANSWER_PATIENCE };
@@ -95,7 +107,7 @@ impl Shell<'_> {
         let until = clock::monotonic() + patience;
         let in_use = Vec::new();
         self.departure =
-            Some(Departure { number, how, visitors, by_keeper, waiting, in_use, until });
+            Some(Departure { number, how, visitors, by_keeper, discard, waiting, in_use, until });
     }
 
     fn fronts(&self) -> Vec<ClientStatus> {
@@ -150,26 +162,27 @@ impl Shell<'_> {
     }
 
     fn end_departure(&mut self, departure: Departure) -> Result<(), FleetError> {
+        let (by_keeper, discard) = (departure.by_keeper, departure.discard);
         match departure.how {
             Leave::Force => {
                 let cut_off: Vec<DoorReply> = departure.in_use.iter().map(cut_off).collect();
-                self.stop_for(&departure.visitors)?;
+                self.stop_for(&departure.visitors, asks_for(by_keeper, discard))?;
                 for &visitor in &departure.visitors {
                     cut_off.iter().for_each(|it| self.visitors.tell(visitor, it, Vec::new()));
                 }
             }
-            _ if !departure.in_use.is_empty() => self.refuse_stop(&departure),
-            Leave::Ask => self.ask_fronts(Leave::IfIdle, departure.visitors, false),
+            _ if !departure.in_use.is_empty() => self.refuse_departure(&departure),
+            Leave::Ask => self.ask_fronts(Leave::IfIdle, departure.visitors, (false, discard)),
             // A mount has come meanwhile.
             Leave::IfIdle if !self.fronts().is_empty() => {
-                self.ask_fronts(Leave::Ask, departure.visitors, false);
+                self.ask_fronts(Leave::Ask, departure.visitors, (false, discard));
             }
-            Leave::IfIdle => self.stop_for(&departure.visitors)?,
+            Leave::IfIdle => self.stop_for(&departure.visitors, asks_for(false, discard))?,
         }
         Ok(())
     }
 
-    fn refuse_stop(&mut self, departure: &Departure) {
+    fn refuse_departure(&mut self, departure: &Departure) {
         let pool = path_of(&self.plan.pool);
         let line = format!(
             "{}: in use: {}; end these, or stop with --force, which writes back and cuts them off",
@@ -184,7 +197,7 @@ impl Shell<'_> {
     }
 
     /// No mount stands in the way any more.
-    fn stop_for(&mut self, visitors: &[ConnectionNo]) -> Result<(), FleetError> {
+    fn stop_for(&mut self, visitors: &[ConnectionNo], event: Event) -> Result<(), FleetError> {
         for &connection in visitors {
             let name = Kept::Stopping(connection.0);
             let socket = self.visitors.socket(connection).into_iter().collect();
@@ -194,7 +207,16 @@ impl Shell<'_> {
         // The next supervisor, if this one dies, stops the fleet, too.
         self.settle()?;
         visitors.iter().for_each(|&connection| self.tell_stopping(connection));
-        self.apply(Event::Stop)
+        self.apply(event)
+    }
+}
+
+/// A signal's stop ends the fleet, whatever is lost; a visitor's only if it loses nothing, or that is given up.
+const fn asks_for(by_keeper: bool, discard: bool) -> Event {
+    match (by_keeper, discard) {
+        (_, true) => Event::GiveUp,
+        (true, false) => Event::Stop,
+        (false, false) => Event::TryStop,
     }
 }
 

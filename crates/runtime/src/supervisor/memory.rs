@@ -186,9 +186,13 @@ impl FleetMemory {
         if result.is_err() {
             self.published.lose_flush();
         }
+        result.and(if self.has_lost_flush() { Err(Errno::EIO) } else { Ok(()) })
+    }
+
+    /// Whether any flush of this fleet has failed.
+    pub fn has_lost_flush(&self) -> bool {
         let of_cells = self.cells.iter().filter_map(|cell| cell.vitals.lost_flushes());
-        let is_lost = self.published.lost_flushes() > 0 || of_cells.max() > Some(0);
-        result.and(if is_lost { Err(Errno::EIO) } else { Ok(()) })
+        self.published.lost_flushes() > 0 || of_cells.max() > Some(0)
     }
 
     /// Cells whose vitals cannot be: they say nothing of flushes.

@@ -4,7 +4,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, CellId, Errno, ShardId};
+use warren_cell::Backing;
 use warren_device::PoolFile;
 use warren_disk::{CopiesState, Owner};
 use warren_supervisor::Ledger;
@@ -44,6 +46,39 @@ impl OpenPool {
         Ok(vec![self.share()?, self.reopen()?])
     }
 
+    /// Blocks that the host could still allocate.
+    pub fn host_room(&self) -> u64 {
+        self.file.host_room()
+    }
+
+    pub fn backing(&self, ledger: &Ledger) -> Backing {
+        match (self.file.is_block_device(), ledger.superblock().reserved) {
+            (true, _) => Backing::Device,
+            (false, true) => Backing::Whole,
+            (false, false) => Backing::OnDemand,
+        }
+    }
+
+    /// Has the host allocate what the pool has in use, or all of it. It is so already, unless the file was copied as a
+    /// sparse one, or made sparse.
+    pub fn reserve_used(&self, ledger: &Ledger) -> Result<(), FleetError> {
+        let is_used = |owner| owner != Owner::Free || ledger.superblock().reserved;
+        for (block, count) in runs(ledger, is_used) {
+            self.file.reserve(block, count)?;
+        }
+        Ok(())
+    }
+
+    /// Gives free chunks back to the host that a fleet before this one kept allocated.
+    pub fn discard_free(&self, ledger: &Ledger) -> Result<(), FleetError> {
+        if self.backing(ledger) == Backing::OnDemand {
+            for (block, count) in runs(ledger, |owner| owner == Owner::Free) {
+                self.file.discard(block, count)?;
+            }
+        }
+        Ok(())
+    }
+
     /// For a cell's I/O: an open file of its own.
     pub fn reopen(&self) -> Result<OwnedFd, FleetError> {
         Ok(self.file.reopen()?.into())
@@ -71,6 +106,20 @@ impl Blocks for OpenPool {
     fn flush(&self) -> Result<(), Errno> {
         self.file.flush().map_err(|error| errno_of_device(&error))
     }
+
+    fn reserve(&self, block: BlockNo, count: u64) -> Result<(), Errno> {
+        self.file.reserve(block, count).map_err(|error| errno_of_device(&error))
+    }
+}
+
+/// The blocks of neighbouring chunks with such owners.
+fn runs(ledger: &Ledger, wanted: impl Fn(Owner) -> bool) -> Vec<(BlockNo, u64)> {
+    let regions = ledger.regions();
+    let chunks = regions.iter().filter(|&(_, owner)| wanted(owner)).map(|(chunk, _)| chunk);
+    let chunks: Vec<u64> = chunks.collect();
+    let runs = chunks.chunk_by(|a, b| a + 1 == *b);
+    let blocks = |chunks: u64| chunks * CHUNK_BLOCKS;
+    runs.map(|run| (BlockNo(blocks(run[0])), blocks(run.len() as u64))).collect()
 }
 
 /// Owner of every shard: round-robin, so that neighbours (and the siblings that a directory's

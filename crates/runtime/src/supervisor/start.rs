@@ -40,10 +40,12 @@ const FRAMES_MAX: u64 = 1 << 28;
 pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, FleetError> {
     let path = path_of(&plan.pool);
     let (pool, mut ledger, mut copies) = OpenPool::open(&path)?;
+    pool.reserve_used(&ledger)?;
     if recovery::is_needed(&ledger) {
         recovery::recover(&pool, ledger, copies)?;
         (ledger, copies) = pool_blocks::load(&pool, &path)?;
     }
+    pool.discard_free(&ledger)?;
     let layout = ledger.superblock().layout;
     if usize::from(plan.cells) > layout.logs_max() {
         let (pool, most) = (path, layout.logs_max());
@@ -216,6 +218,7 @@ impl Starter<'_> {
             free_chunks: Runs::of(&free_chunks),
             reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
+            backing: self.pool.backing(ledger),
             frames: frames_of_a_cell(self.plan),
             log_start: area.start,
             log_blocks: area.blocks,

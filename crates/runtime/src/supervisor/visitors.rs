@@ -67,6 +67,7 @@ pub enum Asked {
     Status,
     Stop {
         force: bool,
+        discard: bool,
     },
     /// A client's word of what uses its mount.
     InUse {
@@ -279,9 +280,9 @@ impl Visitors {
                 visitor.standing = Standing::Answered;
                 Some(Asked::Status)
             }
-            DoorRequest::Stop { force, .. } if privileged => {
+            DoorRequest::Stop { force, discard, .. } if privileged => {
                 visitor.standing = Standing::Stopping;
-                Some(Asked::Stop { force })
+                Some(Asked::Stop { force, discard })
             }
             DoorRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
                 let is_legal = (1..=SLOTS_MAX).contains(&usize::from(slots))

@@ -55,6 +55,7 @@ impl Scratch {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             label: String::new(),
+            reserved: false,
         };
         for (block, bytes) in image(&options).expect("format") {
             file.write_blocks(block, &bytes).expect("write");

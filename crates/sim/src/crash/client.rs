@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Errno, Ino, Instant, Rng, SlotNo};
-use warren_cell::SlotRef;
+use warren_cell::{Backing, SlotRef};
 use warren_proto::{
     AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, Handle, NewInode, Position,
     RenameFlags, Reply, Request, RequestHeader, SetAttr, XattrMode, XattrName,
@@ -14,6 +14,7 @@ use warren_supervisor::{Applicant, ConnectionNo, Event as Heard};
 use super::mix::{Kind, Mix};
 use super::model::{Effect, Model, Name, ObjectNo, ROOT};
 use super::{Own, POOL_BYTES, World};
+use crate::fleet::incident::takes_space;
 use crate::fleet::{MAP_VERSION, tell_supervisor};
 
 /// Objects of a client, and files that it has open.
@@ -196,7 +197,8 @@ impl World {
         let (asked_at, _) = self.clients[at].asked;
         let excused = match errno {
             Errno::EIO => self.fleet.incidents.excuse_io(request, from, asked_at),
-            Errno::ENOSPC => self.is_space_short(),
+            Errno::EROFS => takes_space(request) && self.fleet.has_faults(),
+            Errno::ENOSPC => self.is_space_short() || self.fleet.backing == Backing::OnDemand,
             _ => false,
         };
         if !excused {
@@ -204,6 +206,7 @@ impl World {
         }
         self.fleet.count(match errno {
             Errno::EIO => "an operation failed",
+            Errno::EROFS => "a change refused after a failed flush",
             _ => "no space",
         });
     }

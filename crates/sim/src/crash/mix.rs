@@ -1,7 +1,7 @@
 //! What one seed draws: shape of the fleet, sizes, operations and faults.
 
 use warren_base::Rng;
-use warren_cell::CellConfig;
+use warren_cell::{Backing, CellConfig};
 
 use crate::fleet::Faults;
 
@@ -82,6 +82,9 @@ pub struct Mix {
     pub rot: u64,
     pub pauses: u64,
     pub nodes_max: usize,
+    /// What lies below the pool; of a sparse file, chunks that the host has room for.
+    pub backing: Backing,
+    pub host_room: u64,
     kinds: Vec<Kind>,
 }
 
@@ -117,6 +120,8 @@ impl Mix {
             rot,
             pauses: *rng.pick(&[0, 0, 0, 5, 50]),
             nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
+            backing: *rng.pick(&[Backing::Whole, Backing::Device, Backing::OnDemand]),
+            host_room: *rng.pick(&[0, 5, 20, 100, 1000]),
             kinds: draw_kinds(rng),
             damage: *rng.pick(&[0, 0, 0, 5, 50]),
         }

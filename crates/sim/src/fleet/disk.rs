@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use hashbrown::HashMap;
-use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Rng};
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::{BlockNo, Errno, Rng};
 use warren_disk::fsck;
 
+use super::sparse::Host;
 use crate::fixed::Fixed;
 
 /// What a device writes atomically.
@@ -61,6 +62,8 @@ pub struct Disk {
     writes: usize,
     /// Flushes that failed.
     pub errors: u64,
+    /// Below a pool in a sparse file.
+    pub host: Option<Host>,
     /// `None`: nobody wants to know.
     pub record: Option<Vec<Recorded>>,
 }
@@ -77,7 +80,15 @@ impl Disk {
 
     /// Both are durable.
     pub fn over(image: Rc<Blocks>, durable: Blocks) -> Self {
-        Self { image, durable, cached: BTreeMap::new(), writes: 0, errors: 0, record: None }
+        Self {
+            image,
+            durable,
+            cached: BTreeMap::new(),
+            writes: 1,
+            errors: 0,
+            host: None,
+            record: None,
+        }
     }
 
     pub fn block(&self, block: BlockNo) -> &Block {
@@ -123,7 +134,41 @@ impl Disk {
         self.writes
     }
 
+    /// The host allocates chunks, of which the last may not fit.
+    pub fn reserve(&mut self, block: BlockNo, count: u64, rng: &mut Rng) -> Result<(), Errno> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.change_room(rng);
+        self.writes += 1;
+        chunks(block, count).try_for_each(|chunk| host.reserve(chunk, self.writes - 1))
+    }
+
+    /// What the blocks hold is gone.
+    pub fn discard(&mut self, block: BlockNo, count: u64) {
+        if let Some(host) = &mut self.host {
+            chunks(block, count).for_each(|chunk| host.discard(chunk));
+        }
+        for block in (0..count).map(|at| block.offset(at)) {
+            if *self.block(block) != UNWRITTEN {
+                self.write(block, &UNWRITTEN);
+            }
+        }
+    }
+
+    /// Chunks that the host has room for, in blocks.
+    pub fn host_room(&self) -> u64 {
+        self.host.as_ref().map_or(u64::MAX, |host| host.room() * CHUNK_BLOCKS)
+    }
+
+    /// Whether the host has allocated what is written; else the block that it has not.
+    pub fn check_backed(&self, block: BlockNo, bytes: usize) -> Result<(), BlockNo> {
+        let Some(host) = &self.host else { return Ok(()) };
+        let blocks = (0..(bytes / BLOCK_SIZE) as u64).map(|at| block.offset(at));
+        let open = blocks.filter(|block| !host.has(block.0 / CHUNK_BLOCKS)).next();
+        open.map_or(Ok(()), Err)
+    }
+
     pub fn flush(&mut self, mark: usize) {
+        self.host.iter_mut().for_each(|host| host.flush(mark));
         self.note(|| Recorded::Flush(Covered::Before(mark)));
         for (block, writes) in &mut self.cached {
             let done = writes.partition_point(|(number, _)| *number < mark);
@@ -136,6 +181,8 @@ impl Disk {
 
     /// So many blocks, from `block` on, are durable as they are now, whatever becomes of others.
     pub fn harden(&mut self, block: BlockNo, count: usize) {
+        // In a file it takes a flush.
+        self.host.iter_mut().for_each(|host| host.flush(self.writes));
         let mut hardened = BTreeSet::new();
         for block in (0..count as u64).map(|at| block.offset(at)) {
             let written = self.cached.remove(&block).and_then(|mut writes| writes.pop());
@@ -191,6 +238,7 @@ impl Disk {
             self.write(block, &bytes);
         }
         self.errors = 0;
+        self.host.iter_mut().for_each(|host| host.cut(rng));
         let (lost, torn) = (*rng.pick(&[0, 10, 50, 90, 100]), *rng.pick(&[0, 10, 60]));
         let mut cut = Cut::default();
         for (block, writes) in std::mem::take(&mut self.cached) {
@@ -214,6 +262,10 @@ impl Disk {
         }
         cut
     }
+}
+
+fn chunks(block: BlockNo, count: u64) -> impl Iterator<Item = u64> {
+    block.0 / CHUNK_BLOCKS..(block.0 + count).div_ceil(CHUNK_BLOCKS)
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
         Happening::Tick { cell: of, .. } => [9, cell(*of), 0, 0],
         Happening::SupervisorTick { .. } => [10, 0, 0, 0],
         Happening::Exited { cell: of, epoch } => [13, cell(*of), u64::from(epoch.0), 0],
+        Happening::HostMeasured { cell: of, blocks, .. } => [15, cell(*of), *blocks, 0],
         Happening::Start { cell: of } => [14, cell(*of), 0, 0],
         Happening::Kill { cell: of, epoch } => [15, cell(*of), u64::from(epoch.0), 0],
         Happening::LateReport { from, epoch, .. } => [16, cell(*from), u64::from(epoch.0), 0],
@@ -79,10 +80,16 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         Happening::Report { from, epoch } => {
             if fleet.is_running(from, epoch) {
                 let report = fleet.next_report(from);
+                fleet.reserve_replayed(&report);
                 tell_supervisor(world, Heard::Report { from, epoch, report });
             }
         }
         Happening::CellIo { cell, epoch, io } => cell_io_done(world, cell, epoch, io),
+        Happening::HostMeasured { cell, epoch, blocks } => {
+            if fleet.is_running(cell, epoch) {
+                happen_to(world, cell, Event::HostMeasured { blocks });
+            }
+        }
         Happening::Exited { cell, epoch } => {
             tell_supervisor(world, Heard::CellExited { cell, epoch, by_itself: false });
         }
@@ -238,6 +245,17 @@ impl<H> Fleet<H> {
                 self.submit(id, io, Doing::WriteThrough, block, frames);
             }
             Effect::Flush { io } => self.submit_flush(id, io),
+            Effect::Reserve { io, block, count } => {
+                self.submit(id, io, Doing::Reserve(count), block, Vec::new());
+            }
+            Effect::Discard { io, block, count } => {
+                self.submit(id, io, Doing::Discard(count), block, Vec::new());
+            }
+            Effect::MeasureHost => {
+                let (epoch, blocks) = (self.host(id).epoch, self.disk.host_room());
+                let delay = self.message_delay();
+                self.plan(delay, Happening::HostMeasured { cell: id, epoch, blocks });
+            }
             Effect::Wake(at) => {
                 let at = at.max(self.now);
                 let host = self.host(id);
@@ -349,6 +367,8 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: Said) {
         Said::AdmitClient { client } => world.admit(client),
         Said::RefuseClient { connection, errno } => world.refuse(connection, errno),
         Said::ForgetClient { client } => fleet.check_forgotten(client),
+        // Only who asks in a way that can be refused is told.
+        Said::StopRefused { .. } => {}
         Said::Restart { cell, epoch } => fleet.restart_cell(cell, epoch),
         Said::Kill { cell, epoch, verdict } => {
             fleet.count(match verdict {

@@ -21,6 +21,9 @@ pub enum Doing {
     WriteThrough,
     /// Of what was done up to a mark.
     Flush(usize),
+    /// The host allocates so many blocks, or takes them back.
+    Reserve(u64),
+    Discard(u64),
 }
 
 #[derive(Clone, Copy)]
@@ -97,6 +100,8 @@ impl<H> Fleet<H> {
             Doing::Read => "block read by a cell",
             Doing::Write | Doing::WriteThrough => "block written by a cell",
             Doing::Flush(_) => "a flush by a cell",
+            Doing::Reserve(_) => "blocks reserved by a cell",
+            Doing::Discard(_) => "blocks discarded by a cell",
         });
         let fault = self.draw_fault(id, doing);
         let early = matches!(doing, Doing::Write | Doing::WriteThrough) && self.rng.chance(1, 2);
@@ -124,6 +129,7 @@ impl<H> Fleet<H> {
             Doing::Read => self.faults.cell_read,
             Doing::Write | Doing::WriteThrough => self.faults.cell_write,
             Doing::Flush(_) => self.faults.cell_flush,
+            Doing::Reserve(_) | Doing::Discard(_) => return None,
         };
         if self.is_drawn(chance, 1000) {
             return Some(Fault::Fails);
@@ -199,10 +205,26 @@ impl<H> Fleet<H> {
             }
             Doing::Write | Doing::WriteThrough => {
                 let bytes = self.host(id).bytes_of(done);
+                if let Err(block) = self.disk.check_backed(done.block, bytes.len()) {
+                    let line =
+                        format!("cell {id} writes {block:?}, which the host has not allocated");
+                    self.failure.get_or_insert(line);
+                }
                 self.write(done.block, &bytes, fails.then_some("a write failed"))
             }
             Doing::Flush(mark) => {
                 self.flush(Some(id), mark, fails);
+                Ok(())
+            }
+            Doing::Reserve(count) => {
+                let reserved = self.disk.reserve(done.block, count, &mut self.rng);
+                if reserved.is_err() {
+                    self.count("the host is full");
+                }
+                reserved
+            }
+            Doing::Discard(count) => {
+                self.disk.discard(done.block, count);
                 Ok(())
             }
         }

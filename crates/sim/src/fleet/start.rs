@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Epoch, Instant, Lsn, ShardId};
-use warren_cell::{Cell, CellConfig, LogConfig, Recovery};
+use warren_cell::{Backing, Cell, CellConfig, LogConfig, Recovery};
 use warren_disk::{CopiesState, Owner, Superblock};
+use warren_proto::control::Report;
 use warren_supervisor::{Config, Ledger, Supervisor};
 
 use super::disk::Disk;
 use super::lanes::Lanes;
 use super::process::Slots;
+use super::sparse::Host;
 use super::{CellHost, Fleet, MAP_VERSION, SupervisorHost};
 
 /// Frames of a cell that recovers, as the runtime has them.
@@ -49,11 +51,16 @@ impl<H> Fleet<H> {
     /// Starts so many cells, or those that the logs are of, to replay them.
     pub fn start(&mut self, cells: Option<u16>) -> Result<(), String> {
         let (ledger, copies) = load_ledger(&self.disk)?;
+        self.check_used(&ledger)?;
         let recover = cells.is_none();
         let cells = cells.unwrap_or(ledger.logs().starts.len() as u16);
         self.lives += 1;
         self.alarms = 0;
         let epoch = Epoch(self.lives * EPOCHS_OF_A_LIFE);
+        if !recover && let Some(host) = &mut self.disk.host {
+            let free = ledger.regions().iter().filter(|(_, owner)| *owner == Owner::Free);
+            free.for_each(|(chunk, _)| host.discard(chunk));
+        }
         let shards = ledger.superblock().layout.shards();
         self.map = (0..shards).map(|shard| CellId(shard % cells)).collect();
         let mut started = Vec::new();
@@ -95,6 +102,33 @@ impl<H> Fleet<H> {
         Ok(())
     }
 
+    /// Every chunk of a shard is allocated, whatever was cut.
+    fn check_used(&self, ledger: &Ledger) -> Result<(), String> {
+        let Some(host) = &self.disk.host else { return Ok(()) };
+        let is_open = |(chunk, owner): &(u64, Owner)| *owner != Owner::Free && !host.has(*chunk);
+        match ledger.regions().iter().find(is_open) {
+            Some((chunk, owner)) => Err(format!("chunk {chunk} of {owner:?} is not allocated")),
+            None => Ok(()),
+        }
+    }
+
+    /// Logs that are replayed may claim chunks whose allocation was cut off. A recovery has them allocated again.
+    pub(super) fn reserve_replayed(&mut self, report: &Report) {
+        if let (Report::Replayed { chunks, .. }, Some(host)) = (report, &mut self.disk.host) {
+            chunks.iter().for_each(|chunk| host.force(*chunk));
+        }
+    }
+
+    /// Puts the pool into a sparse file, on a host with room for so many chunks more.
+    pub fn make_sparse(&mut self, room: u64) -> Result<(), String> {
+        let (ledger, _) = load_ledger(&self.disk)?;
+        let mut host = Host::new(room);
+        let used = ledger.regions().iter().filter(|(_, owner)| *owner != Owner::Free);
+        used.for_each(|(chunk, _)| host.force(chunk));
+        (self.disk.host, self.backing) = (Some(host), Backing::OnDemand);
+        Ok(())
+    }
+
     /// A cell that takes over from one that is dead.
     pub(super) fn successor_config(&self, id: CellId) -> CellConfig {
         let (ledger, cells) = (self.supervisor().ledger(), self.cells.len() as u16);
@@ -131,6 +165,7 @@ impl<H> Fleet<H> {
             },
             reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
+            backing: self.backing,
             frames: match log.recovery {
                 Recovery::Power => RECOVERY_FRAMES,
                 _ => self.frames,

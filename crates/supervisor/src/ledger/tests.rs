@@ -27,6 +27,7 @@ impl Pool {
             uid: 0,
             gid: 0,
             label: String::new(),
+            reserved: false,
         };
         let blocks: BTreeMap<_, _> = image(&options).expect("a pool").into_iter().collect();
         let superblock = Superblock::decode(&blocks[&BlockNo(0)]).expect("a superblock");

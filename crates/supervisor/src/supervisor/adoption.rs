@@ -60,7 +60,7 @@ impl Supervisor {
             checkpoints_failed,
             stop_by,
             failure,
-            stop_wanted,
+            stopping,
         } = self;
         assert!(recovery.is_none(), "a recovery is begun anew");
         let out = &mut Vec::new();
@@ -79,7 +79,7 @@ impl Supervisor {
         checkpoints_failed.encode(out);
         stop_by.encode(out);
         failure.encode(out);
-        stop_wanted.encode(out);
+        stopping.encode(out);
         std::mem::take(out)
     }
 
@@ -107,7 +107,7 @@ impl Supervisor {
             checkpoints_failed: Wire::decode(from)?,
             stop_by: Wire::decode(from)?,
             failure: Wire::decode(from)?,
-            stop_wanted: Wire::decode(from)?,
+            stopping: Wire::decode(from)?,
         };
         match from.left() {
             0 => Ok(supervisor),

@@ -15,6 +15,7 @@ use crate::IoId;
 mod adoption;
 mod alarm;
 mod loss;
+mod stop;
 
 /// The first checkpoint of a new pool: `mkfs` made the one before the opening.
 const FIRST: u64 = 3;
@@ -54,6 +55,7 @@ impl Device {
             uid: 0,
             gid: 0,
             label: String::new(),
+            reserved: false,
         };
         let blocks = image(&options).expect("the options make a pool");
         Self { durable: blocks.into_iter().collect(), cached: Vec::new() }
@@ -292,7 +294,7 @@ impl World {
                 return;
             }
             Order::Lost { cell: lost, epoch } => Report::Heard { lost: *lost, epoch: *epoch },
-            Order::Joined { .. } | Order::Found { .. } => return,
+            Order::Joined { .. } | Order::Found { .. } | Order::ReadOnly { .. } => return,
             Order::Abandoned { .. } => {
                 self.staged = self.committed.clone();
                 return;

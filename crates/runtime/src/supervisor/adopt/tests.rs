@@ -77,6 +77,7 @@ fn plan(name: &str) -> (PathBuf, FleetPlan) {
         uid: 0,
         gid: 0,
         label: String::new(),
+        reserved: false,
     };
     let file = PoolFile::create(&path, options.size_bytes / BLOCK_SIZE as u64).expect("pool");
     for (block, bytes) in image(&options).expect("format") {

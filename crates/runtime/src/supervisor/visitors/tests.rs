@@ -153,7 +153,7 @@ fn only_whom_the_rule_names_is_answered() {
     const STRANGER: u32 = 4_294_967_000;
     let requests = [
         DoorRequest::Status { version: DOOR_VERSION },
-        DoorRequest::Stop { version: DOOR_VERSION, force: false },
+        DoorRequest::Stop { version: DOOR_VERSION, force: false, discard: false },
         DoorRequest::Enter {
             version: DOOR_VERSION,
             front: true,

@@ -1,0 +1,98 @@
+//! After a failed flush nothing that changes could be kept: changes are refused, everything else goes on.
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{Errno, Ino};
+use warren_cell::Event;
+use warren_proto::control::Order;
+use warren_proto::{
+    AccessMode, CreateFlags, FileKind, Handle, NewInode, Position, Reply, Request, SetAttr,
+};
+
+use crate::bench::{Bench, FILE, Image, create, name};
+
+fn open(bench: &mut Bench, access: AccessMode) -> Result<Handle, Errno> {
+    match bench.call(Request::Open { ino: FILE, access })? {
+        Reply::Opened(opened) => Ok(opened.handle),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn write(handle: Handle, page: u64) -> Request {
+    let position = Position::At(page * BLOCK_SIZE as u64);
+    Request::Write { handle, position, kill_privileges: false, write_back: false, direct: false }
+}
+
+fn changes(handle: Handle) -> Vec<Request> {
+    let dir = Ino::ROOT;
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    vec![
+        write(handle, 0),
+        create(dir, "new", FileKind::Regular),
+        create(dir, "new", FileKind::Directory),
+        Request::Unlink { dir, name: name("file") },
+        Request::Rmdir { dir, name: name("dir") },
+        Request::SetAttr { ino: FILE, handle: None, set },
+        Request::Open { ino: FILE, access: AccessMode::WRITE },
+        Request::Link { ino: FILE, dir, name: name("new") },
+    ]
+}
+
+fn breaks(bench: &mut Bench) {
+    bench.broken_device = true;
+    bench.apply(Event::Order(Order::ReadOnly { errno: Errno::EIO }));
+}
+
+#[test]
+fn changes_are_refused_and_reads_go_on() {
+    let mut bench = Bench::new(&Image::new(), false);
+    let handle = open(&mut bench, AccessMode::READ | AccessMode::WRITE).expect("opened");
+    assert!(bench.call(write(handle, 3)).is_ok());
+    breaks(&mut bench);
+    for request in changes(handle) {
+        let asked = format!("{request:?}");
+        assert_eq!(bench.call(request), Err(Errno::EROFS), "{asked}");
+    }
+    let read = Request::Read {
+        handle,
+        position: Position::At(3 * BLOCK_SIZE as u64),
+        len: 100,
+        direct: false,
+    };
+    assert_eq!(bench.call(read), Ok(Reply::Read { len: 100 }));
+    assert!(bench.call(Request::GetAttr { ino: FILE }).is_ok());
+    let list = Request::ReadDir { dir: Ino::ROOT, cookie: 0, bytes_max: 4096 };
+    assert!(bench.call(list).is_ok());
+    let (flags, access) = (CreateFlags::OPEN, AccessMode::READ);
+    let (dir, new) = (Ino::ROOT, NewInode::regular(0o644));
+    let found = Request::Create { dir, name: name("file"), new, flags, access };
+    assert!(matches!(bench.call(found), Ok(Reply::Created { .. })));
+    assert_eq!(bench.call(Request::Fsync { ino: FILE, data_only: false }), Err(Errno::EIO));
+    assert_eq!(bench.call(Request::Sync), Err(Errno::EIO));
+}
+
+#[test]
+fn reads_and_opens_go_on_with_a_full_log() {
+    let mut bench = Bench::new(&Image::new(), false);
+    bench.grants = false;
+    let handle = open(&mut bench, AccessMode::READ | AccessMode::WRITE).expect("opened");
+    let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let chmod = |mode| Request::SetAttr { ino: FILE, handle: None, set: set(mode) };
+    while bench.ask(chmod(0o644)).is_some() {}
+    assert_eq!(
+        bench.ask(Request::Open { ino: FILE, access: AccessMode::READ }),
+        None,
+        "the log is full"
+    );
+    bench.grants = true;
+    breaks(&mut bench);
+    // Who had waited is answered: the change is refused, the open done.
+    let answers: Vec<_> = bench.answers.values().map(Result::is_ok).collect();
+    assert_eq!(answers, [false, true]);
+    bench.answers.clear();
+    for _ in 0..5000 {
+        let opened = open(&mut bench, AccessMode::READ).expect("opened");
+        assert_eq!(bench.call(Request::Close { handle: opened }), Ok(Reply::Done));
+        let read = Request::Read { handle, position: Position::Current, len: 1, direct: false };
+        assert!(bench.call(read).is_ok());
+    }
+}

@@ -1,0 +1,74 @@
+//! The host of a pool in a sparse file: it allocates chunks until it is full, and others use it too.
+//!
+//! What it has allocated is durable with the next flush, as data is. A power cut undoes some of what is not.
+
+use std::collections::BTreeMap;
+
+use warren_base::{Errno, Rng};
+
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Allocated chunks, each with the number of the write that it came before.
+    allocated: BTreeMap<u64, usize>,
+    /// Chunks that it can still allocate.
+    room: u64,
+    /// Others use it.
+    is_shared: bool,
+}
+
+impl Host {
+    pub fn new(room: u64) -> Self {
+        Self { allocated: BTreeMap::new(), room, is_shared: false }
+    }
+
+    pub const fn room(&self) -> u64 {
+        self.room
+    }
+
+    pub fn has(&self, chunk: u64) -> bool {
+        self.allocated.contains_key(&chunk)
+    }
+
+    /// It has room for so many chunks from now on, and others use it too.
+    pub const fn share(&mut self, room: u64) {
+        (self.room, self.is_shared) = (room, true);
+    }
+
+    /// Others free some of it, or take it.
+    pub fn change_room(&mut self, rng: &mut Rng) {
+        if self.is_shared && rng.chance(1, 20) {
+            self.room = *rng.pick(&[0, 0, 1, 5, 40, 400]);
+        }
+    }
+
+    /// What does not fit is left out, and some of the rest may be.
+    pub fn reserve(&mut self, chunk: u64, number: usize) -> Result<(), Errno> {
+        if self.has(chunk) {
+            return Ok(());
+        }
+        self.room = self.room.checked_sub(1).ok_or(Errno::ENOSPC)?;
+        self.allocated.insert(chunk, number);
+        Ok(())
+    }
+
+    /// Whatever room there is.
+    pub fn force(&mut self, chunk: u64) {
+        self.allocated.entry(chunk).or_default();
+    }
+
+    pub fn discard(&mut self, chunk: u64) {
+        self.room += u64::from(self.allocated.remove(&chunk).is_some());
+    }
+
+    /// What was allocated before the write of this number is durable.
+    pub fn flush(&mut self, mark: usize) {
+        self.allocated.values_mut().filter(|number| **number < mark).for_each(|number| *number = 0);
+    }
+
+    pub fn cut(&mut self, rng: &mut Rng) {
+        let before = self.allocated.len();
+        self.allocated.retain(|_, number| *number == 0 || rng.chance(1, 2));
+        self.room += (before - self.allocated.len()) as u64;
+        self.allocated.values_mut().for_each(|number| *number = 0);
+    }
+}

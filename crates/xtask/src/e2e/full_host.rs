@@ -1,0 +1,154 @@
+//! Sparse pools on a host file system that is full: a small tmpfs, and a small ext4 on a loop device.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::fleet::{Fleet, warren};
+use super::process::{self, Outcome};
+use super::{Ground, Tally, Verdict};
+
+const SCRIPT_LIMIT: Duration = Duration::from_secs(120);
+
+/// Fills the pool's host with files that are synced, and remembers them; then whatever makes room, or needs none.
+const FILL: &str = r#"
+    mkdir empty d; echo precious > kept; sync kept; last=0
+    for i in $(seq 300); do
+      head -c 500000 /dev/urandom > d/f$i 2>/dev/null && sync d/f$i 2>/dev/null || break
+      cksum d/f$i >> "$SUMS"; last=$i
+    done
+    test $last -gt 8 -a $last -lt 300 || { echo "$last files fitted"; exit 40; }
+    rm -f d/f$((last+1))
+    for i in $(seq 12); do mv d/f1 d/g; mv d/g d/f1; done
+    chmod 600 kept; rmdir empty; head -c 100 d/f2 | cmp - <(head -c 100 d/f2)
+    while read -r sum bytes name; do
+      test "$(cksum < $name)" = "$sum $bytes" || { echo "$name differs"; exit 41; }
+    done < "$SUMS"
+    free() { stat -f -c %a .; }
+    before=$(free); rm d/f3 d/f4 d/f5 d/f6 d/f7 d/f8; after=$(free)
+    test $((after - before)) -gt 600 || { echo "free $before, then $after blocks"; exit 42; }
+    sed -i '/f[345678]$/d' "$SUMS"
+    for i in $(seq 60); do
+      head -c 500000 /dev/urandom > again 2>/dev/null && sync again 2>/dev/null && break
+      test $i -lt 60 || { echo "no room again"; exit 43; }
+      rm -f again; sleep 0.5
+    done
+"#;
+
+/// How a small file system is made, and made larger.
+struct Host {
+    name: &'static str,
+    make: &'static str,
+    grow: &'static str,
+}
+
+const HOSTS: &[Host] = &[
+    Host {
+        name: "tmpfs",
+        make: "mount -t tmpfs -o size=60m tmpfs \"$HOST\"",
+        grow: "mount -o remount,size=100m \"$HOST\"",
+    },
+    Host {
+        name: "ext4",
+        make: "truncate -s 70M \"$HOST.image\"; mkfs.ext4 -q -m 0 \"$HOST.image\"
+               mount -o loop \"$HOST.image\" \"$HOST\"; head -c 5M /dev/zero > \"$HOST/ballast\"",
+        grow: "rm \"$HOST/ballast\"; sync -f \"$HOST\"",
+    },
+];
+
+/// A pool on a loop device that runs out of room, as a thin one does: a stop is refused, then there is room.
+const FAILING_DEVICE: &str = r#"
+    mount -t tmpfs -o size=40m tmpfs "$HOST"; cd "$HOST"
+    truncate -s 200M image; loop=$(losetup -f --show image); trap 'losetup -d $loop' EXIT
+    "$WARREN" mkfs --log-size 8M $loop
+    "$WARREN" serve --cells $CELLS --pool $loop & serving=$!
+    for i in $(seq 200); do "$WARREN" status $loop > /dev/null 2>&1 && break; sleep 0.05; done
+    mkdir mounted; "$WARREN" mount $loop mounted
+    last=0
+    for i in $(seq 200); do
+      head -c 500000 /dev/urandom > mounted/f$i && sync mounted/f$i || break; last=$i
+    done
+    test $last -gt 5 -a $last -lt 200 || { echo "$last files fitted"; exit 40; }
+    rc=0; "$WARREN" stop $loop || rc=$?; test $rc = 9 || { echo "stop: $rc"; exit 41; }
+    cksum mounted/f2; ls mounted > /dev/null; "$WARREN" status $loop
+    mount -o remount,size=120m "$HOST"
+    for i in $(seq 30); do sync mounted/f$last && break; sleep 0.5; done
+    sync mounted/f$last
+    "$WARREN" stop $loop; wait $serving; "$WARREN" fsck -n $loop
+"#;
+
+pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    if ground.options.wants("refused_stop") {
+        tally.case(&format!("refused_stop ({cells} cells)"), || {
+            let place = ground.path(&format!("failing-{cells}"));
+            std::fs::create_dir_all(&place)?;
+            let mut command = Command::new("bash");
+            command.args(["-euo", "pipefail", "-c", FAILING_DEVICE]).env("LC_ALL", "C");
+            command.env("HOST", &place).env("CELLS", cells.to_string());
+            command.env("WARREN", &ground.warren).current_dir(ground.path("run"));
+            let outcome = process::run(command, &ground.path("run"), SCRIPT_LIMIT)?;
+            let _detached = process::quietly("umount", &["--lazy", &place.to_string_lossy()]);
+            outcome.expect_success("stopping").map(|_| Verdict::Passed)
+        });
+    }
+    if ground.options.wants("full_host") {
+        for host in HOSTS {
+            tally.case(&format!("full_host on {} ({cells} cells)", host.name), || {
+                full_host(ground, host, cells).map(|()| Verdict::Passed)
+            });
+        }
+    }
+}
+
+fn bash(ground: &Ground, directory: &Path, host: &Path, script: &str) -> Result<Outcome> {
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", script]).current_dir(directory).env("LC_ALL", "C");
+    command.env("HOST", host).env("SUMS", host.with_extension("sums"));
+    process::run(command, &ground.path("run"), SCRIPT_LIMIT)
+}
+
+fn full_host(ground: &Ground, host: &Host, cells: u16) -> Result<()> {
+    let name = format!("host-{}-{cells}", host.name);
+    let place = ground.path(&name);
+    std::fs::create_dir_all(&place)?;
+    bash(ground, &ground.path("run"), &place, host.make)?.expect_success("making the host")?;
+    let result = on_full_host(ground, host, &name, cells);
+    let _detached = process::quietly("umount", &["--lazy", &place.to_string_lossy()]);
+    result
+}
+
+fn on_full_host(ground: &Ground, host: &Host, name: &str, cells: u16) -> Result<()> {
+    let place = ground.path(name);
+    // More than there is: nothing is left behind.
+    let whole = place.join("whole");
+    let refused =
+        warren(ground, &["mkfs", "--size", "256M", "--reserve", &whole.to_string_lossy()])?;
+    ensure!(refused.code() == 1 && !whole.exists(), "mkfs --reserve: exit {}", refused.code());
+    let pool = format!("{name}/pool");
+    let fleet = Fleet::start(ground, &pool, "256M", cells)?;
+    let filled = bash(ground, &fleet.mounted, &place, FILL)?.expect_success("filling").and_then(|_| {
+        let refill = "for i in $(seq 100); do
+            head -c 500000 /dev/zero > more$i 2>/dev/null || { rm -f more$i; exit 0; }; done; exit 45";
+        bash(ground, &fleet.mounted, &place, refill)?.expect_success("filling again")?;
+        bash(ground, &fleet.mounted, &place, host.grow)?.expect_success("growing")?;
+        // Those who wait for nothing go on at once.
+        let more = "head -c 2000000 /dev/zero > grown; sync grown";
+        bash(ground, &fleet.mounted, &place, more)?.expect_success("going on")
+    });
+    if let Err(error) = filled {
+        fleet.kill();
+        return Err(error);
+    }
+    fleet.stop_and_check()?;
+    let fleet = Fleet::resume(ground, &pool, cells % 3 + 1)?;
+    let look = r#"test "$(cat kept)" = precious; while read -r sum bytes name; do
+        test "$(cksum < $name)" = "$sum $bytes" || { echo "$name is lost"; exit 44; }; done < "$SUMS""#;
+    let looked = bash(ground, &fleet.mounted, &place, look)?.expect_success("looking");
+    if let Err(error) = looked {
+        fleet.kill();
+        return Err(error);
+    }
+    fleet.stop_and_check()
+}
