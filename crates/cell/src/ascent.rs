@@ -23,15 +23,26 @@ pub(crate) struct Ascent {
     steps: u32,
     /// Where it was after the last number of steps that is a power of two.
     mark: Ino,
+    /// There is nothing above.
+    has_ended: bool,
 }
 
 impl Ascent {
     pub(crate) const fn new(from: Ino) -> Self {
-        Self { at: from, steps: 0, mark: from }
+        Self { at: from, steps: 0, mark: from, has_ended: false }
     }
 
     pub(crate) const fn at(&self) -> Ino {
         self.at
+    }
+
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Nothing is above: that is not asked again.
+    pub(crate) const fn end(&mut self) {
+        self.has_ended = true;
     }
 
     /// EIO for a circle, ELOOP beyond the limit.

@@ -193,14 +193,14 @@ impl<'a> View<'a> {
         };
         let mut ascent = known.unwrap_or(Ascent::new(dir));
         let found = loop {
-            if ascent.at() == ancestor || ascent.at() == Ino::ROOT {
+            if ascent.at() == ancestor || ascent.at() == Ino::ROOT || ascent.has_ended() {
                 break Ok(ascent.at() == ancestor);
             }
             if self.steps == steps_max {
                 break Err(Stop::Wait(at_the_most));
             }
             match self.parent(ascent.at()) {
-                Ok(None) => break Ok(false),
+                Ok(None) => ascent.end(),
                 Ok(Some(parent)) => {
                     self.steps += 1;
                     if let Err(errno) = ascent.step_to(parent) {

@@ -130,7 +130,9 @@ fn honest_work(ground: &Ground, place: &Path, user: Option<u32>, time: Duration)
         command.uid(user).gid(user);
     }
     let name = user.map_or("root".into(), |user| user.to_string());
-    let outcome = process::run(command, &ground.path(&format!("run-{name}")), time + PATIENCE)?;
+    let run = ground.path(&format!("run-{name}"));
+    fs::create_dir_all(&run).context("cannot make a place to run in")?;
+    let outcome = process::run(command, &run, time + PATIENCE)?;
     let outcome = outcome.expect_success("the honest program")?;
     println!("beside the hostile client, {name}: {}", outcome.stdout.trim_end());
     Ok(())

@@ -55,8 +55,8 @@ pub(super) fn round(target: &Target) -> Instant {
 }
 
 fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
-    // One with fewer is of no use: other attackers have them.
-    let admission = door::be_admitted(&target.socket, slots)?.filter(|it| it.slots == slots);
+    // It may have fewer: other attackers, who are the same user, have them.
+    let admission = door::be_admitted(&target.socket, slots)?;
     if admission.is_none() {
         thread::sleep(TRY_AGAIN);
     }
@@ -132,6 +132,7 @@ fn any_cell_or(right: CellId, client: &Admission, rng: &mut Rng) -> CellId {
 fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     let slots = 1 + rng.below(SLOTS_MAX as u64) as u16;
     let Some(client) = admission(target, slots)? else { return Ok(Deeds::default()) };
+    let slots = client.slots;
     let mut known = forge::Known::new(&target.forbidden);
     let mut seq = 0_u32;
     let end = round(target);
@@ -180,14 +181,14 @@ fn keep_out(bytes: &[u8]) -> Result<()> {
 fn flip(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     let Some(client) = admission(target, 4)? else { return Ok(Deeds::default()) };
     let known = forge::Known::new(&target.forbidden);
-    let memory = client.memory.clone();
+    let (memory, slots) = (client.memory.clone(), u64::from(client.slots));
     let end = round(target);
     let mut flips = rng.fork();
     thread::scope(|scope| {
         scope.spawn(move || {
             while Instant::now() < end {
                 for _ in 0..1000 {
-                    let slot = SlotNo(flips.below(4) as u16);
+                    let slot = SlotNo(flips.below(slots) as u16);
                     let at = if flips.chance(1, 2) {
                         Admission::line(slot) + 4 * flips.below(16) as usize
                     } else {
@@ -202,7 +203,7 @@ fn flip(target: &Target, rng: &mut Rng) -> Result<Deeds> {
         });
         let mut seq = 0;
         while Instant::now() < end {
-            let slot = SlotNo(rng.below(4) as u16);
+            let slot = SlotNo(rng.below(slots) as u16);
             let request = forge::request(rng, &known);
             let cell = any_cell_or(client.owner(&request), &client, rng);
             seq += 1;
@@ -231,7 +232,7 @@ pub(super) fn open_directory(client: &Admission, slot: SlotNo, seq: &mut u32) ->
 fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     const HOARD: u64 = 20_000;
     let Some(client) = admission(target, 2)? else { return Ok(Deeds::default()) };
-    let (slot, mut seq, end) = (SlotNo(1), 0, round(target));
+    let (slot, mut seq, end) = (SlotNo(0), 0, round(target));
     let Some(dir) = open_directory(&client, slot, &mut seq) else { return Ok(deeds(&client)) };
     for n in 0..HOARD {
         if Instant::now() >= end {
