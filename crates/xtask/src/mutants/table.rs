@@ -10,6 +10,8 @@ pub struct Mutant {
     pub replace: &'static str,
     /// What is given to cargo: a test, or a program behind `--`.
     pub found_by: &'static str,
+    /// It was tried, and was found. Others may survive.
+    pub is_proven: bool,
 }
 
 const SHM: &str = "test -p warren-shm --lib";
@@ -35,6 +37,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if sum(&raw, message) != u32::from_le_bytes(word(&raw, SUM)) {",
         replace: "if false {",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/ring.rs",
@@ -42,6 +45,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if u64::from_le_bytes(word(raw, 0)) != head {",
         replace: "if false {",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/ring.rs",
@@ -49,6 +53,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if u16::from_le_bytes(word(raw, 24)) != peer.0 {",
         replace: "if false {",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/ring.rs",
@@ -56,6 +61,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if len > RING_BYTES - used as usize {",
         replace: "if len > RING_BYTES + 8 - used as usize {",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/ring.rs",
@@ -63,6 +69,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "            self.own.copy_in(lane.ring(), rest);",
         replace: "            self.own.copy_in(lane.ring() + 8, rest);",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/ring.rs",
@@ -70,6 +77,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        self.own.store64(lane.tail(), tail, Release);",
         replace: "        self.own.store64(lane.tail(), tail, Relaxed);",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/reply.rs",
@@ -77,6 +85,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        memory.store32(line + SEQ, seq, Release);",
         replace: "        memory.store32(line + SEQ, seq, Relaxed);",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/reply.rs",
@@ -84,6 +93,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        W::fence();\n        if client.parked(slot) {",
         replace: "        if client.parked(slot) {",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/reply.rs",
@@ -91,6 +101,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.memory.load64(word_at(word), Relaxed) != 0 {",
         replace: "if self.memory.load64(word_at(word), Relaxed) == 0 {",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/client.rs",
@@ -98,6 +109,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        let body_len = usize::from(body_len);\n",
         replace: "        let body_len = usize::from(body_len.max(posted(memory, line, Acquire).body_len));\n",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/client.rs",
@@ -105,6 +117,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "let rung = changed & (u64::MAX >> (u64::BITS as usize - self.slots));",
         replace: "let rung = changed;",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/shm/src/client.rs",
@@ -112,6 +125,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if seq == last_seq || addressee != cell.0 {",
         replace: "if seq == last_seq {",
         found_by: SHM,
+        is_proven: true,
     },
     Mutant {
         file: "crates/mailbox/src/registry.rs",
@@ -119,6 +133,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if entry.registrants.len() >= REGISTRANTS_MAX {",
         replace: "if false {",
         found_by: MAILBOX,
+        is_proven: true,
     },
     Mutant {
         file: "crates/mailbox/src/registry.rs",
@@ -126,6 +141,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "Some(found.id) == previous && admits(found);",
         replace: "Some(found.id) == previous;",
         found_by: MAILBOX,
+        is_proven: true,
     },
     Mutant {
         file: "crates/mailbox/src/registry.rs",
@@ -133,6 +149,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.turn > at {",
         replace: "if self.turn > at + 1 {",
         found_by: MAILBOX,
+        is_proven: true,
     },
     Mutant {
         file: "crates/mailbox/src/dispatch.rs",
@@ -140,6 +157,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "self.live < self.limit\n",
         replace: "self.live <= self.limit\n",
         found_by: MAILBOX,
+        is_proven: true,
     },
     Mutant {
         file: "crates/mailbox/src/dispatch.rs",
@@ -147,6 +165,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if let Some(reply) = self.replies.pop() {\n            return Some(Work::Reply(reply));\n        }\n        pop_within(&mut self.peers, &mut self.peer_tasks).map(Work::Peer)",
         replace: "        let peer = pop_within(&mut self.peers, &mut self.peer_tasks).map(Work::Peer);\n        peer.or_else(|| self.replies.pop().map(Work::Reply))",
         found_by: MAILBOX,
+        is_proven: true,
     },
     Mutant {
         file: "crates/proto/src/wire.rs",
@@ -154,6 +173,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if reader.left() == 0 { Ok(value) } else { Err(Malformed::new(\"trailing bytes\")) }",
         replace: "Ok(value)",
         found_by: PROTO,
+        is_proven: true,
     },
     Mutant {
         file: "crates/proto/src/wire.rs",
@@ -161,6 +181,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "            tag => Err(Malformed::tag(\"bool\", tag)),",
         replace: "            _ => Ok(true),",
         found_by: PROTO,
+        is_proven: true,
     },
     Mutant {
         file: "crates/proto/src/wire.rs",
@@ -168,6 +189,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "                Self::from_bits($crate::Wire::decode(from)?)\n                    .ok_or($crate::Malformed::new(concat!(\"unknown bits in \", stringify!($t))))",
         replace: "                Ok(Self::from_bits_truncate($crate::Wire::decode(from)?))",
         found_by: PROTO,
+        is_proven: true,
     },
     Mutant {
         file: "crates/client/src/cache.rs",
@@ -175,6 +197,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "            0 => None,\n            stamp",
         replace: "            u64::MAX => None,\n            stamp",
         found_by: CLIENT,
+        is_proven: true,
     },
     Mutant {
         file: "crates/client/src/cache.rs",
@@ -182,6 +205,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if slot.is_some_and(|slot| slot.copied.guard() == Some(held.guard)) {",
         replace: "if slot.is_some() {",
         found_by: CLIENT,
+        is_proven: true,
     },
     Mutant {
         file: "crates/client/src/call.rs",
@@ -189,6 +213,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if taken.held == plan.held {",
         replace: "if true {",
         found_by: MANY_SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/client/src/call.rs",
@@ -196,6 +221,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if next == plan.held.len() {\n            return self.conclude",
         replace: "        if next >= 1 {\n            return self.conclude",
         found_by: CLIENT,
+        is_proven: true,
     },
     Mutant {
         file: "crates/client/src/call.rs",
@@ -203,6 +229,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "self.send(page(dir, next), Purpose::Last, map)",
         replace: "self.send(page(dir, cookie), Purpose::Last, map)",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/client/src/call.rs",
@@ -210,6 +237,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if end {\n            let entries",
         replace: "        if end || !self.listed.is_empty() {\n            let entries",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/client/src/walk.rs",
@@ -217,6 +245,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if links > SYMLINKS_MAX {",
         replace: "if links > SYMLINKS_MAX + 1 {",
         found_by: CLIENT,
+        is_proven: true,
     },
     Mutant {
         file: "crates/pool/src/shard.rs",
@@ -224,6 +253,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        peer.unacked.push_back(elements.clone());\n",
         replace: "",
         found_by: POOL,
+        is_proven: true,
     },
     Mutant {
         file: "crates/pool/src/shard.rs",
@@ -231,6 +261,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "            peer.unacked.clear();\n",
         replace: "",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/pool/src/shard.rs",
@@ -238,6 +269,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "let takes = matches!(self.phase, Phase::Member | Phase::Leaving);",
         replace: "let takes = true;",
         found_by: POOL,
+        is_proven: true,
     },
     Mutant {
         file: "crates/affinity/src/scheduler.rs",
@@ -245,6 +277,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if node.running_below > 0 {\n            return true;\n        }\n",
         replace: "",
         found_by: AFFINITY,
+        is_proven: true,
     },
     Mutant {
         file: "crates/affinity/src/scheduler.rs",
@@ -252,6 +285,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "node.running_below + node.waiting_below > 0",
         replace: "node.running_below > 0",
         found_by: AFFINITY,
+        is_proven: true,
     },
     Mutant {
         file: "crates/affinity/src/scheduler.rs",
@@ -259,6 +293,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "ran >= self.limits.quantum;",
         replace: "ran > self.limits.quantum;",
         found_by: AFFINITY,
+        is_proven: true,
     },
     Mutant {
         file: "crates/supervisor/src/supervisor.rs",
@@ -266,6 +301,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.fleet.is_current(from, epoch) && listens {",
         replace: "if listens {",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/supervisor/src/supervisor.rs",
@@ -273,6 +309,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.fleet.is_current(from, epoch) && listens {",
         replace: "if self.fleet.is_current(from, epoch) {",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/supervisor/src/loss.rs",
@@ -280,6 +317,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        self.failed[usize::from(cell.0)] = 0;\n",
         replace: "        let _ = &self.failed[usize::from(cell.0)];\n",
         found_by: SUPERVISOR,
+        is_proven: true,
     },
     Mutant {
         file: "crates/supervisor/src/loss.rs",
@@ -287,6 +325,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        self.uncounted = true;\n",
         replace: "        self.uncounted = false;\n",
         found_by: SUPERVISOR,
+        is_proven: true,
     },
     Mutant {
         file: "crates/supervisor/src/barrier.rs",
@@ -294,6 +333,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "Phase::Draining { waiting } if number == self.number => {",
         replace: "Phase::Draining { waiting } if number <= self.number => {",
         found_by: SUPERVISOR,
+        is_proven: true,
     },
     Mutant {
         file: "crates/supervisor/src/barrier.rs",
@@ -301,6 +341,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if number != self.number || !waiting.remove(cell) {",
         replace: "if number > self.number || !waiting.remove(cell) {",
         found_by: SUPERVISOR,
+        is_proven: true,
     },
     Mutant {
         file: "crates/supervisor/src/recorder.rs",
@@ -308,6 +349,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "self.write_copy(usize::from(is_first), effects);",
         replace: "self.write_copy(usize::from(!is_first), effects);",
         found_by: SUPERVISOR,
+        is_proven: true,
     },
     Mutant {
         file: "crates/supervisor/src/supervisor.rs",
@@ -315,6 +357,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "self.recorder.ledger().is_free(chunk) && seen.insert(chunk);",
         replace: "self.recorder.ledger().is_free(chunk) | seen.insert(chunk);",
         found_by: SUPERVISOR,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/oplog.rs",
@@ -322,6 +365,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.log.placing.first_key_value().is_some_and(|(lsn, _)| *lsn < goal) {",
         replace: "if false {",
         found_by: CRASH,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/oplog.rs",
@@ -329,6 +373,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        (self.log.commit, self.log.doomed) = (Commit::Idle, None);\n        self.hold_log(out);\n",
         replace: "        (self.log.commit, self.log.doomed) = (Commit::Idle, None);\n",
         found_by: CRASH,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/step.rs",
@@ -336,6 +381,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "(false, Some(last)) => inode.size.max(cover.size.min(last * PAGE)),",
         replace: "(false, Some(_)) => inode.size.max(cover.size),",
         found_by: CRASH,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/step.rs",
@@ -343,6 +389,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if !self.behind.cut(*ino, *size) {",
         replace: "self.behind.cut(*ino, *size);\n                {",
         found_by: CRASH,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/step.rs",
@@ -350,6 +397,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "                self.inode_mut(ino).blocks += 1;\n",
         replace: "                self.inode_mut(ino).blocks += 2;\n",
         found_by: CRASH,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/change.rs",
@@ -357,6 +405,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "    if now >= part.ctime {\n",
         replace: "    if part.ctime >= Timestamp(0) {\n",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/change.rs",
@@ -364,6 +413,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "inode.nlink = if directory { 0 } else { inode.nlink.saturating_sub(1) };",
         replace: "inode.nlink = if directory { 0 } else { inode.nlink.saturating_sub(1).max(1) };",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/change.rs",
@@ -371,6 +421,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "inode.nlink = inode.nlink.saturating_add(1);",
         replace: "inode.nlink = inode.nlink.saturating_add(2);",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/op/rename.rs",
@@ -378,6 +429,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if source.is_directory() && is_above(view, source.ino, dir)? {",
         replace: "if source.is_directory() && source.ino == dir {",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/op/rename.rs",
@@ -385,6 +437,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "Some(target) if is_above(view, target.ino, source.dir)? => {",
         replace: "Some(target) if target.ino == source.dir => {",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/op/rename.rs",
@@ -392,6 +445,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "    view.tree()?;\n",
         replace: "",
         found_by: MANY_SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/filelock.rs",
@@ -399,6 +453,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "            waiting.retain(|(waiter, ..)| *waiter != task);\n",
         replace: "            waiting.retain(|(waiter, ..)| *waiter == task || *waiter != task);\n",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/filelock.rs",
@@ -406,6 +461,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "(self.spec.lock == LockType::Exclusive || spec.lock == LockType::Exclusive)",
         replace: "(self.spec.lock == LockType::Exclusive || spec.lock != LockType::Unlock)",
         found_by: CELL,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/permission.rs",
@@ -413,6 +469,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "|| dir.mode & STICKY == 0",
         replace: "|| dir.mode & STICKY != 0",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/file.rs",
@@ -420,6 +477,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "                out.memory.frame_mut(new)[cut..].fill(0);\n",
         replace: "",
         found_by: SEEDS,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/table.rs",
@@ -427,6 +485,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if word(0) == 0 || crc != crc32c::crc32c(&entry[..24]) {",
         replace: "if word(0) == 0 || crc == 0 {",
         found_by: CELL,
+        is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/space.rs",
@@ -434,6 +493,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "let bit = (chunk.used | chunk.held).trailing_ones();",
         replace: "let bit = chunk.used.trailing_ones();",
         found_by: CRASH,
+        is_proven: false,
     },
     Mutant {
         file: "crates/disk/src/log.rs",
@@ -441,6 +501,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if !fits || own != lsn.0 || of != incarnation {",
         replace: "if !fits || own != lsn.0 {",
         found_by: DISK,
+        is_proven: true,
     },
     Mutant {
         file: "crates/disk/src/log.rs",
@@ -448,6 +509,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if a.generation < b.generation => Ok((b, 0)),",
         replace: "if a.generation > b.generation => Ok((b, 0)),",
         found_by: DISK,
+        is_proven: true,
     },
     Mutant {
         file: "crates/disk/src/root_slot.rs",
@@ -455,6 +517,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "let newer = usize::from(b.generation > a.generation);",
         replace: "let newer = usize::from(b.generation < a.generation);",
         found_by: DISK,
+        is_proven: true,
     },
     Mutant {
         file: "crates/disk/src/region.rs",
@@ -462,6 +525,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "[PageState::Committed(a), PageState::Committed(b)] if b > a => (1, b),",
         replace: "[PageState::Committed(a), PageState::Committed(b)] if b < a => (1, b),",
         found_by: DISK,
+        is_proven: true,
     },
     Mutant {
         file: "crates/disk/src/tree/change.rs",
@@ -469,6 +533,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "            *first = (*first).min(*key);\n",
         replace: "            let _ = (first, key);\n",
         found_by: DISK,
+        is_proven: true,
     },
     Mutant {
         file: "crates/device/src/transfer.rs",
@@ -476,6 +541,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "let whole = bytes / BLOCK_SIZE * BLOCK_SIZE;",
         replace: "let whole = bytes;",
         found_by: DEVICE,
+        is_proven: true,
     },
     Mutant {
         file: "crates/device/src/transfer.rs",
@@ -483,6 +549,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if bytes == 0 && self.action == Action::Read {",
         replace: "if bytes == 0 && self.action == Action::Flush {",
         found_by: DEVICE,
+        is_proven: true,
     },
     Mutant {
         file: "crates/device/src/transfer.rs",
@@ -490,6 +557,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "Action::WriteDurable => result.is_err(),",
         replace: "Action::WriteDurable => false,",
         found_by: DEVICE,
+        is_proven: true,
     },
     Mutant {
         file: "crates/runtime/src/cell/peers.rs",
@@ -497,6 +565,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if epoch < peer.epoch {\n",
         replace: "        if false {\n",
         found_by: RUNTIME,
+        is_proven: false,
     },
     Mutant {
         file: "crates/runtime/src/cell/peers.rs",
@@ -504,6 +573,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.inbox.present(capability).is_err() {",
         replace: "if self.inbox.present(capability).is_err() && false {",
         found_by: RUNTIME,
+        is_proven: false,
     },
     Mutant {
         file: "crates/runtime/src/cell/peers.rs",
@@ -511,6 +581,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if waiting.is_empty() {\n            match",
         replace: "        {\n            match",
         found_by: RUNTIME,
+        is_proven: false,
     },
     Mutant {
         file: "crates/runtime/src/cell/intake.rs",
@@ -518,6 +589,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "let may_pass = |client| memory.in_work(client) < share;",
         replace: "let may_pass = |client| memory.in_work(client) < usize::MAX - share;",
         found_by: RUNTIME,
+        is_proven: false,
     },
     Mutant {
         file: "crates/runtime/src/cell/intake.rs",
@@ -525,6 +597,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "Request::Lock { spec, .. } => spec.lock == LockType::Unlock,",
         replace: "Request::Lock { spec, .. } => spec.lock != LockType::Unlock,",
         found_by: RUNTIME,
+        is_proven: false,
     },
     Mutant {
         file: "crates/fuse/src/ledger.rs",
@@ -532,6 +605,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.unique() != unique & !abi::UNIQUE_RESEND {",
         replace: "if self.unique() != unique {",
         found_by: FUSE,
+        is_proven: false,
     },
     Mutant {
         file: "crates/fuse/src/ledger.rs",
@@ -539,6 +613,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if !matches!(answer, Err(Errno::EAGAIN) | Ok(Reply::Moved(_))) {",
         replace: "if !matches!(answer, Ok(Reply::Moved(_))) {",
         found_by: FUSE,
+        is_proven: false,
     },
     Mutant {
         file: "crates/fuse/src/held.rs",
@@ -546,6 +621,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "self.take(ino, |held| held.owner == owner)",
         replace: "self.take(ino, |held| held.owner >= owner)",
         found_by: FUSE,
+        is_proven: false,
     },
     Mutant {
         file: "crates/fuse/src/recall.rs",
@@ -553,6 +629,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "LeaseKey::Name(..) => names = true,",
         replace: "LeaseKey::Name(..) => names = false,",
         found_by: FUSE,
+        is_proven: false,
     },
     Mutant {
         file: "crates/fuse/src/interrupt.rs",
@@ -560,5 +637,6 @@ pub const MUTANTS: &[Mutant] = &[
         find: "                table.early.push_back(unique);\n",
         replace: "                table.early.clear();\n",
         found_by: FUSE,
+        is_proven: false,
     },
 ];
