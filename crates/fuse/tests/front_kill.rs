@@ -93,14 +93,15 @@ impl Mount {
         Self { custodian, _watchdog: watchdog }
     }
 
-    /// The custodian's only child, once there is one other than `not`.
+    /// The custodian's youngest child, once there is one other than `not`: the kernel may hold older ones until it has
+    /// answered.
     fn front(&self, not: Option<Pid>) -> Pid {
         let id = self.custodian.id();
         let deadline = Instant::now() + BACK;
         loop {
             let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
             let children = children.expect("the custodian is there");
-            let child = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+            let child = children.split_whitespace().last().and_then(|pid| pid.parse().ok());
             if let Some(child) = child.and_then(Pid::from_raw).filter(|pid| Some(*pid) != not) {
                 return child;
             }
