@@ -104,6 +104,7 @@ impl Library {
             position,
             kill_privileges: false,
             write_back: false,
+            direct: false,
         };
         self.ask(&request, IO_BYTES).map(drop)
     }
