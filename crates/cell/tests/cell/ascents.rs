@@ -145,6 +145,39 @@ fn a_way_without_end_is_given_up() {
     assert_eq!(bench.call(create(Ino::ROOT, "other", FileKind::Fifo)).map(drop), Ok(()));
 }
 
+/// Of two ways the first ends where nothing is, which is not asked again for each step of the second.
+#[test]
+fn two_ways_cost_each_step_once() {
+    let mut image = Image::new();
+    image.change(DIR, |inode| inode.parent = Ino(THERE));
+    let (other, victim) = (Ino(1 << 48 | 5), Ino(1 << 48 | 6));
+    for ino in [other, victim] {
+        image.inode(ino, FileKind::Directory, 2);
+        image.part(ino, 0, 0);
+    }
+    image.change(other, |inode| inode.parent = Ino(THERE + 1));
+    image.change(victim, |inode| inode.parent = DIR);
+    image.entry(DIR, "victim", victim, FileKind::Directory);
+    image.part(DIR, 1, 1);
+    let moved = Ino(1 << 48 | 7);
+    image.inode(moved, FileKind::Directory, 2);
+    image.part(moved, 0, 0);
+    image.change(moved, |inode| inode.parent = other);
+    image.entry(other, "moved", moved, FileKind::Directory);
+    image.part(other, 1, 1);
+    let mut bench = bench_with_sub(&mut image, true);
+    let flags = RenameFlags::empty();
+    let (from, from_name, name) = (other, name("moved"), name("victim"));
+    let rename = Request::Rename { from, from_name, dir: DIR, name, flags };
+    let up = |ino: Ino| match ino.0 - THERE {
+        0 => None,
+        100 => Some(Ino::ROOT),
+        _ => Some(Ino(ino.0 + 1)),
+    };
+    let (answer, peeks) = with_peer(&mut bench, rename, up);
+    assert_eq!((answer, peeks), (Some(Ok(Reply::Done)), 101));
+}
+
 /// What was not asked for is no answer, and its sender is reported.
 #[test]
 fn a_peer_that_answers_for_another_inode_is_suspected() {
