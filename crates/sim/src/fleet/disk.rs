@@ -162,8 +162,8 @@ impl Disk {
     /// Whether the host has allocated what is written; else the block that it has not.
     pub fn check_backed(&self, block: BlockNo, bytes: usize) -> Result<(), BlockNo> {
         let Some(host) = &self.host else { return Ok(()) };
-        let blocks = (0..(bytes / BLOCK_SIZE) as u64).map(|at| block.offset(at));
-        let open = blocks.filter(|block| !host.has(block.0 / CHUNK_BLOCKS)).next();
+        let mut blocks = (0..(bytes / BLOCK_SIZE) as u64).map(|at| block.offset(at));
+        let open = blocks.find(|block| !host.has(block.0 / CHUNK_BLOCKS));
         open.map_or(Ok(()), Err)
     }
 
