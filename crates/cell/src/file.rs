@@ -4,7 +4,9 @@
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, PAYLOAD_MAX};
 use warren_base::{ClientId, Errno, Ino, Timestamp};
-use warren_proto::{AccessMode, FileKind, Handle, InlinePage, LeaseKey, Position, Step};
+use warren_proto::{
+    AccessMode, Credentials, FileKind, Handle, InlinePage, LeaseKey, Position, Step,
+};
 
 use crate::cache::{PageNo, PageState};
 use crate::cell::{Cell, Out};
@@ -55,8 +57,8 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<u32, Stop> {
         let file = self.opens.get(handle, to.client)?;
-        let readable = AccessMode::READ | AccessMode::EXECUTE;
-        if !file.access.intersects(readable) && !self.acknowledges(to.client) {
+        // A front's kernel has looked itself, and reads pages for writers, too.
+        if !file.access.contains(AccessMode::READ) && !self.acknowledges(to.client) {
             return Err(Errno::EBADF.into());
         }
         let ino = handle.ino;
@@ -201,13 +203,14 @@ impl Cell {
         self.step(Step::Accessed { ino, atime: now }, out);
     }
 
-    /// Writes the payload of `from`; returns its length and where the file ends now.
+    /// Writes the payload of `from`; returns its length and where the file ends now. `strips`: on whose behalf, if
+    /// that takes the set-id bits away.
     pub(crate) fn write<M: Memory>(
         &mut self,
         (from, len): (SlotRef, usize),
         handle: Handle,
         position: Position,
-        kill_privileges: bool,
+        strips: Option<&Credentials>,
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<(u32, u64), Stop> {
@@ -241,9 +244,10 @@ impl Cell {
         let now = self.now.wall;
         let inode = self.living_inode_at(ino)?;
         let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
-        let mode = match kill_privileges {
-            true => permission::without_privileges(FileKind::Regular, inode.mode),
-            false => inode.mode,
+        let (mode, gid) = (inode.mode, inode.gid);
+        let mode = match strips {
+            Some(who) => permission::without_privileges(who, FileKind::Regular, mode, gid),
+            None => mode,
         };
         self.step(Step::Wrote { ino, size, blocks, mode, now }, out);
         if position != Position::At(offset) {

@@ -27,6 +27,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a client hung up with a request under way",
         "a fleet started after a loss",
         "a flush failed",
+        "a forged capability",
         "a front hung up while it was recalled",
         "a front used copies while others were recalled",
         "a full directory kept",
@@ -135,6 +136,11 @@ fn a_write_that_waits_for_its_own_recall_is_found() {
 #[test]
 fn locks_of_the_dead_are_found() {
     is_found(Plant::KeepLocks);
+}
+
+#[test]
+fn numbers_that_are_authority_are_found() {
+    is_found(Plant::NumbersAreAuthority);
 }
 
 #[test]

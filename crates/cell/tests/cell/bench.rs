@@ -18,11 +18,12 @@ use warren_disk::{
 };
 use warren_proto::control::{Order, Report, ShardRoot, Written};
 use warren_proto::{
-    AccessMode, Answer, Cause, CreateFlags, Credentials, FileKind, FileName, NewInode, Request,
-    RequestHeader, Step, Wire,
+    AccessMode, Answer, Capabilities, Capability, CapabilityKey, Cause, CreateFlags, Credentials,
+    FileKind, FileName, NewInode, Request, RequestHeader, Step, Wire,
 };
 
 pub const SECRET: u64 = 99;
+pub const KEY: CapabilityKey = CapabilityKey([21, 22]);
 pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
 pub const LOG: LogArea = LogArea { start: BlockNo(CHUNKS * CHUNK_BLOCKS), blocks: LOG_BLOCKS_MIN };
 pub const RESERVED: u64 = 3;
@@ -219,6 +220,8 @@ pub struct Bench {
     /// Whether the supervisor's flushes fail.
     pub broken_device: bool,
     seq: u32,
+    /// What came with the last answer.
+    pub granted: Capability,
 }
 
 impl Bench {
@@ -270,6 +273,7 @@ impl Bench {
             map,
             map_version: MapVersion(1),
             secret: SECRET,
+            capabilities: KEY,
             roots: roots.into_iter().map(|(shard, root)| (shard, Some(root))).collect(),
             lost: BTreeSet::new(),
             owned_chunks: image.owned.clone(),
@@ -307,6 +311,7 @@ impl Bench {
             under_way: Vec::new(),
             broken_device: false,
             seq: 0,
+            granted: Capability::NONE,
         };
         bench.apply(Event::Tick);
         bench.admit(CLIENT);
@@ -319,7 +324,10 @@ impl Bench {
     }
 
     pub fn admit(&mut self, client: ClientId) {
-        let credentials = Credentials::default();
+        self.admit_as(client, Credentials::default());
+    }
+
+    pub fn admit_as(&mut self, client: ClientId, credentials: Credentials) {
         let slots = u16::MAX;
         let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
         self.apply(Event::Order(admit));
@@ -355,8 +363,9 @@ impl Bench {
 
     pub fn carry_out(&mut self, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::Reply { seq, answer, .. } => {
+            Effect::Reply { seq, answer, granted, .. } => {
                 self.answers.insert(seq, answer);
+                self.granted = granted;
                 None
             }
             Effect::Send { message, .. } => {
@@ -516,11 +525,23 @@ impl Bench {
         self.ask_as(CLIENT, request)
     }
 
+    /// As a client that has reached what the request names.
     pub fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
+        let capabilities = KEY.all_for(client, &request);
+        self.ask_with(client, capabilities, request)
+    }
+
+    pub fn ask_with(
+        &mut self,
+        client: ClientId,
+        capabilities: Capabilities,
+        request: Request,
+    ) -> Option<Answer> {
         self.seq += 1;
         // Every request has a slot of its own, as some may never be answered.
         let from = SlotRef { client, slot: SlotNo(self.seq as u16) };
-        let header = RequestHeader { seq: self.seq, payload_len: 100, ..Default::default() };
+        let header =
+            RequestHeader { seq: self.seq, payload_len: 100, capabilities, ..Default::default() };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
     }

@@ -1,5 +1,6 @@
 //! Tests of a cell from outside.
 
+mod authority;
 mod bench;
 mod hostile_images;
 mod hostile_logs;

@@ -17,14 +17,21 @@ fn spec(flavour: LockFlavour, owner: u64, lock: LockType, range: ByteRange) -> L
     LockSpec { flavour, owner: LockOwner(owner), lock, range, pid: 1 }
 }
 
+/// What [`open`] opens first.
+const FIRST: Handle = Handle { ino: FILE, open: (1 << 40) + 1 };
+
+fn fsync(handle: Handle) -> Request {
+    Request::Fsync { ino: FILE, handle: Some(handle), data_only: false }
+}
+
 fn flock(owner: u64, lock: LockType, wait: bool) -> Request {
     let spec = spec(LockFlavour::Flock, owner, lock, ByteRange::ALL);
-    Request::Lock { ino: FILE, spec, wait }
+    Request::Lock { handle: FIRST, spec, wait }
 }
 
 fn record_lock(lock: LockType, start: u64, end: u64) -> Request {
     let spec = spec(LockFlavour::Record, 1, lock, ByteRange { start, end });
-    Request::Lock { ino: FILE, spec, wait: false }
+    Request::Lock { handle: FIRST, spec, wait: false }
 }
 
 fn open(bench: &mut Bench) -> Handle {
@@ -39,6 +46,7 @@ fn open(bench: &mut Bench) -> Handle {
 fn a_flock_that_was_given_up_in_vain_is_nobodys_after_a_death() {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
+    open(&mut bench);
     for owner in [1, 2] {
         assert_eq!(bench.call(flock(owner, LockType::Shared, false)), Ok(Reply::Done));
     }
@@ -57,6 +65,7 @@ fn a_flock_that_was_given_up_in_vain_is_nobodys_after_a_death() {
 fn a_flock_that_was_given_up_to_wait_is_nobodys_after_a_death() {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
+    open(&mut bench);
     for owner in [1, 2] {
         assert_eq!(bench.call(flock(owner, LockType::Shared, false)), Ok(Reply::Done));
     }
@@ -91,6 +100,7 @@ fn what_changes_the_session_alone_waits_for_room_in_the_log() {
 #[test]
 fn locks_are_not_made_more_by_unlocking() {
     let mut bench = Bench::new(&Image::new(), false);
+    open(&mut bench);
     let whole = record_lock(LockType::Exclusive, 0, u64::MAX);
     assert_eq!(bench.call(whole.clone()), Ok(Reply::Done));
     let punch = |n: u64| record_lock(LockType::Unlock, 2 * n + 1, 2 * n + 1);
@@ -119,20 +129,20 @@ fn a_device_that_fails_takes_no_more_of_the_log_than_there_is() {
     assert!(refused.is_some_and(|page| page > FRAMES / 4), "written back at {refused:?}");
     for _ in 0..5 {
         assert_eq!(bench.call(Request::Sync), Err(Errno::ENOSPC));
-        assert_eq!(bench.call(Request::Fsync { ino: FILE, data_only: false }), Err(Errno::ENOSPC));
+        assert_eq!(bench.call(fsync(handle)), Err(Errno::ENOSPC));
     }
     assert!(bench.call(Request::GetAttr { ino: FILE }).is_ok());
     bench.fails = None;
     assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
     assert!(bench.call(write(handle, 1)).is_ok());
-    assert_eq!(bench.call(Request::Fsync { ino: FILE, data_only: false }), Ok(Reply::Done));
+    assert_eq!(bench.call(fsync(handle)), Ok(Reply::Done));
 }
 
 #[test]
 fn nothing_is_durable_any_more_when_the_supervisors_flush_has_failed() {
     let mut bench = Bench::new(&Image::new(), false);
     let handle = open(&mut bench);
-    let fsync = Request::Fsync { ino: FILE, data_only: false };
+    let fsync = fsync(handle);
     assert!(bench.call(write(handle, 0)).is_ok());
     assert_eq!(bench.call(fsync.clone()), Ok(Reply::Done));
     bench.broken_device = true;
@@ -200,10 +210,15 @@ fn one_client_leaves_others_room_for_opens_and_locks() {
     assert_eq!(bench.call(record_lock(LockType::Shared, 0, 9)), Err(Errno::ENOLCK));
     let other = ClientId(2);
     bench.admit(other);
+    let mut handle = FIRST;
     for _ in 0..hoarded / 2 - 1 {
-        assert!(matches!(bench.ask_as(other, open.clone()), Some(Ok(Reply::Opened(_)))));
+        match bench.ask_as(other, open.clone()) {
+            Some(Ok(Reply::Opened(opened))) => handle = opened.handle,
+            other => panic!("{other:?}"),
+        }
     }
-    let lock = record_lock(LockType::Shared, 0, 9);
+    let spec = spec(LockFlavour::Record, 1, LockType::Shared, ByteRange { start: 0, end: 9 });
+    let lock = Request::Lock { handle, spec, wait: false };
     assert_eq!(bench.ask_as(other, lock), Some(Ok(Reply::Done)));
     // What it had is room for others when it is gone.
     bench.apply(Event::Order(Order::Expel { client: CLIENT }));
@@ -303,7 +318,7 @@ fn what_could_not_be_written_before_a_death_is_written_after_it() {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
     let handle = open(&mut bench);
-    let fsync = Request::Fsync { ino: FILE, data_only: false };
+    let fsync = fsync(handle);
     bench.fails = Some(Errno::EIO);
     let pages = FRAMES / 4 + 9;
     for page in 0..pages {

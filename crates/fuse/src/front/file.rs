@@ -101,7 +101,8 @@ impl Call<'_> {
         if let Some(owner) = flock {
             let (flavour, lock) = (LockFlavour::Flock, LockType::Unlock);
             let spec = LockSpec { flavour, owner, lock, range: ByteRange::ALL, pid: 0 };
-            served = served.and(self.done(Request::Lock { ino, spec, wait: false }));
+            let handle = self.handle(open);
+            served = served.and(self.done(Request::Lock { handle, spec, wait: false }));
         }
         // Whatever failed before: nobody will close it again.
         served.and(self.done(Request::Close { handle: self.handle(open) }))

@@ -97,6 +97,7 @@ impl Shell<'_> {
             pool: &self.pool,
             memory: &self.memory,
             mailboxes: &mut self.mailboxes,
+            capabilities: &self.capabilities,
             next_token: &mut self.next_token,
         };
         let mut post = starter.start(cell, epoch, Beginning::Successor, devices, ledger)?;
@@ -119,6 +120,7 @@ impl Shell<'_> {
                 pool: &self.pool,
                 memory: &self.memory,
                 mailboxes: &mut self.mailboxes,
+                capabilities: &self.capabilities,
                 next_token: &mut self.next_token,
             };
             let [own, theirs] = starter.link(cell, other, &self.cells)?;

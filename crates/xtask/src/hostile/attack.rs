@@ -11,12 +11,12 @@ use warren_base::limits::{PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, Errno, Ino, Rng, SlotNo};
 use warren_proto::{
     AccessMode, ByteRange, CreateFlags, FileName, Handle, LockFlavour, LockOwner, LockSpec,
-    LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, Wire, XattrMode, XattrName,
+    LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
 };
 use warren_shm::{Load, Store};
 
 use super::door::{self, Admission, Door, INLINE_PACKET, Line, MEMFD_PACKET, STATUS, STOP, Said};
-use super::{Deeds, MARK, Target, forge};
+use super::{Deeds, MARK, Target, count, forge};
 
 pub type Attack = fn(&Target, &mut Rng) -> Result<Deeds>;
 
@@ -27,6 +27,7 @@ pub const ALL: &[(&str, Attack)] = &[
     ("hoard", hoard),
     ("mute", mute),
     ("steal", steal),
+    ("count", count::count),
 ];
 
 /// How long one round of an attack lasts at most.
@@ -46,11 +47,11 @@ pub fn again_and_again(attack: Attack, target: &Target, rng: &mut Rng) -> Result
     }
 }
 
-fn round(target: &Target) -> Instant {
+pub fn round(target: &Target) -> Instant {
     target.deadline.min(Instant::now() + ROUND)
 }
 
-fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
+pub fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
     let admission = door::be_admitted(&target.socket, slots)?;
     if admission.is_none() {
         thread::sleep(TRY_AGAIN);
@@ -58,7 +59,7 @@ fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
     Ok(admission)
 }
 
-fn deeds(admission: &Admission) -> Deeds {
+pub fn deeds(admission: &Admission) -> Deeds {
     let (requests, answers) = (admission.requests.get(), admission.answers.get());
     Deeds { connections: 2, admissions: 1, requests, answers }
 }
@@ -151,7 +152,7 @@ fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             body_len: rng.chance(1, 8).then(|| rng.next_u64() as u16),
             addressee: rng.chance(1, 8).then(|| rng.next_u64() as u16),
         };
-        client.post(cell, slot, &line, &forge::bend(rng, request.to_bytes()));
+        client.post(cell, slot, &line, &forge::bend(rng, client.body(&request)));
         if rng.chance(1, 20) {
             client.ring(cell, rng.next_u64());
         }
@@ -168,7 +169,7 @@ fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 }
 
 /// Fails if bytes are in it that are not nobody's to read.
-fn keep_out(bytes: &[u8]) -> Result<()> {
+pub fn keep_out(bytes: &[u8]) -> Result<()> {
     ensure!(!bytes.windows(MARK.len()).any(|part| part == MARK), "read what is forbidden");
     Ok(())
 }
@@ -204,19 +205,19 @@ fn flip(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             let cell = any_cell_or(client.owner(&request), &client, rng);
             seq += 1;
             let line = Line { seq, payload_len: 65_536, ..Line::default() };
-            client.post(cell, slot, &line, &request.to_bytes());
+            client.post(cell, slot, &line, &client.body(&request));
             client.hear(cell, slot, seq, Duration::from_micros(200));
         }
     });
     Ok(deeds(&client))
 }
 
-fn named(name: &str) -> FileName {
+pub fn named(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }
 
 /// The directory in which everybody may make files, if it is there.
-fn open_directory(client: &Admission, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
+pub fn open_directory(client: &Admission, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
     let lookup = Request::Lookup { dir: Ino::ROOT, name: named("open") };
     match client.ask(slot, seq, &lookup)? {
         Ok(Reply::Entry(entry)) => Some(entry.ino),
@@ -238,8 +239,8 @@ fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
         let (new, flags) = (NewInode::regular(0o666), CreateFlags::OPEN);
         let name = named(&format!("hoard{}", n % 64));
         let create = Request::Create { dir, name, new, flags, access };
-        let ino = match client.ask(slot, &mut seq, &create) {
-            Some(Ok(Reply::Created { entry, .. } | Reply::Entry(entry))) => entry.ino,
+        let (ino, handle) = match client.ask(slot, &mut seq, &create) {
+            Some(Ok(Reply::Created { entry, opened: Some(opened) })) => (entry.ino, opened.handle),
             _ => continue,
         };
         let range = ByteRange { start: 10 * n, end: 10 * n + rng.below(9) };
@@ -247,7 +248,7 @@ fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
         let spec = LockSpec { flavour: LockFlavour::Record, owner, lock, range, pid: 1 };
         for request in [
             Request::Open { ino, access },
-            Request::Lock { ino, spec, wait: false },
+            Request::Lock { handle, spec, wait: false },
             Request::GetAttr { ino },
             Request::Lookup { dir, name: named(&format!("absent{n}")) },
         ] {
@@ -282,13 +283,13 @@ fn fill_slots(client: &Admission, rng: &mut Rng) {
         let request = match rng.below(8) {
             0 => Request::Write { handle, position: Position::At(0), kill_privileges: false },
             1 => Request::Read { handle, position: Position::At(0), len: PAYLOAD_MAX as u32 },
-            2 => Request::Fsync { ino, data_only: false },
+            2 => Request::Fsync { ino, handle: Some(handle), data_only: false },
             3 => Request::ReadDir { dir, cookie: 0, bytes_max: u32::MAX },
-            _ => Request::Lock { ino, spec, wait: true },
+            _ => Request::Lock { handle, spec, wait: true },
         };
         let line = Line { seq: 1, payload_len: PAYLOAD_MAX as u32, ..Line::default() };
         for cell in (0..client.cells).map(CellId) {
-            client.post(cell, slot, &line, &request.to_bytes());
+            client.post(cell, slot, &line, &client.body(&request));
         }
     }
 }
@@ -314,7 +315,7 @@ fn steal(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 }
 
 /// A handle of our own.
-fn own_file(client: &Admission, slot: SlotNo, seq: &mut u32, dir: Ino) -> Option<Handle> {
+pub fn own_file(client: &Admission, slot: SlotNo, seq: &mut u32, dir: Ino) -> Option<Handle> {
     let access = AccessMode::READ | AccessMode::WRITE;
     let (new, flags) = (NewInode::regular(0o666), CreateFlags::OPEN);
     let create = Request::Create { dir, name: named("own"), new, flags, access };
