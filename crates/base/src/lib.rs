@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod budget;
 mod errno;
 mod hash;
 mod id;

@@ -29,6 +29,11 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Hard links of an inode, as ext4's.
 pub const LINK_MAX: u32 = 65_000;
 
+/// Directories above one another, as far as the move of a directory looks for itself among those above its new
+/// place: ELOOP beyond. The shape of the whole tree stands still meanwhile, and an image or a peer may pretend any
+/// depth. A path of `PATH_MAX` bytes reaches 2048.
+pub const DEPTH_MAX: u32 = 1 << 16;
+
 /// Cells of a fleet: one bit each in a 64-bit set, twice the cores of the largest machine we tune for.
 pub const CELLS_MAX: usize = 64;
 
@@ -54,6 +59,15 @@ pub const LEASE_WORDS: usize = 1 << 16;
 
 /// Live tasks of a cell before it stops taking new requests: every slot of a busy front, and some.
 pub const TASKS_MAX: usize = 1024;
+
+/// Locks that an inode has: more than any program was seen to hold on a file, and few enough for the snapshot of a
+/// session. A user has a share of them (`budget`).
+pub const LOCKS_OF_INODE_MAX: usize = 1 << 15;
+
+/// Requests that wait for a lock at a cell, and for one of an inode's: half of the tasks, because those that wait
+/// for locks end only when others go on. A user has a share of them, too.
+pub const LOCK_WAITERS_MAX: usize = TASKS_MAX / 2;
+pub const LOCK_WAITERS_OF_INODE_MAX: usize = LOCK_WAITERS_MAX / 2;
 
 /// Supplementary groups of a client, as Linux's `NGROUPS_MAX`.
 pub const GROUPS_MAX: usize = 65_536;

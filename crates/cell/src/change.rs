@@ -295,7 +295,7 @@ impl Cell {
             shard.take(&key);
         }
         self.forget_pages(ino, 0..=u64::MAX);
-        Err(Stop::Wait(Wait::Yield))
+        Err(Stop::Wait(Wait::Turn))
     }
 
     /// Whether nobody but `except` has to acknowledge before `key` may change. Sends the recall.

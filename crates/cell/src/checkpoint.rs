@@ -19,16 +19,12 @@ use warren_proto::control::{Report, ShardRoot, Written};
 use warren_proto::{Cause, Handle, Step};
 
 use crate::cache::PageNo;
-use crate::cell::{Cell, Out};
+use crate::cell::{Cell, CellConfig, Out};
 use crate::event::{Effect, FrameNo, Memory};
 use crate::plant::Plant;
 use crate::step::runs_of;
 use crate::task::{Stop, Task, Wait, WaitKey, Work};
 
-/// Nodes a cell keeps in memory, of about 8 KiB each with their records: 64 MiB.
-const NODES_MAX: usize = 8192;
-/// Dirty nodes at which a checkpoint is asked for without waiting for the timer.
-const DIRTY_NODES_MAX: usize = NODES_MAX / 2;
 /// Turns after which nodes are counted: a turn adds few, and counting visits every shard.
 const TURNS_PER_COUNT: u64 = 64;
 /// Pages that write-back gives places to in one go.
@@ -180,8 +176,9 @@ impl Cell {
             client: file.client,
             access: file.access,
             offset: file.offset,
+            uid: file.uid,
         };
-        let locked = |(ino, client, spec)| Step::Locked { ino, client, spec };
+        let locked = |(ino, client, spec, uid)| Step::Locked { ino, client, spec, uid };
         let opens = self.opens.all();
         let session = opens.iter().map(opened).chain(self.file_locks.all().map(locked));
         let session: Vec<Step> = session.collect();
@@ -295,15 +292,17 @@ impl Cell {
 
     fn evict_nodes<M: Memory>(&mut self, out: &mut Out<'_, M>) {
         let resident: usize = self.shards.values().map(|shard| shard.tree.resident_nodes()).sum();
-        if resident <= NODES_MAX {
+        let nodes_max = CellConfig::nodes_max(self.cache.frames());
+        if resident <= nodes_max {
             return;
         }
-        let share = NODES_MAX / self.shards.ids().len().max(1);
+        let share = nodes_max / self.shards.ids().len().max(1);
         for shard in self.shards.values_mut() {
             shard.tree.evict(share);
         }
         let dirty: usize = self.shards.values().map(|shard| shard.tree.dirty_nodes()).sum();
-        if dirty > DIRTY_NODES_MAX {
+        // The timer's next checkpoint may be too late: dirty nodes cannot be evicted.
+        if dirty > nodes_max / 2 {
             self.want_checkpoint(out);
         }
     }

@@ -3,41 +3,159 @@
 //! Waiting requests are served in the order in which they came, as far as they can be; a later one may
 //! pass an earlier one that is still blocked, as on Linux. Deadlock among record locks is found by
 //! following who waits for whom.
+//!
+//! Each lock is in the index of its owner, whose locks of one flavour on an inode never overlap, and in an
+//! [`Intervals`] with all others of its kind, which finds what stands in the way of somebody. Nothing looks at all
+//! locks, or all that wait.
+//!
+//! Invariant: no request waits that could be granted, once [`FileLocks::grant`] was called after a change.
+
+mod interval;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
+use warren_base::budget::may_take;
+use warren_base::limits::{LOCK_WAITERS_MAX, LOCK_WAITERS_OF_INODE_MAX, LOCKS_OF_INODE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
+
+use interval::Intervals;
 
 /// An owner, fleet-wide: owners are numbered by each client.
 type Owner = (ClientId, LockOwner);
 
-#[derive(Clone, Copy, Debug)]
+/// Where a request waits: on which inode, for which flavour, and which it was in the order of arrival.
+type Place = (Ino, LockFlavour, u64);
+
+/// Who waits for whom is followed over so many locks; a circle that is longer, or among so many, is not found, as
+/// Linux finds none of more than ten.
+const DEADLOCK_STEPS_MAX: usize = 4096;
+
+/// The rest of a lock, beside whose it is and where it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Held {
-    client: ClientId,
-    spec: LockSpec,
+    end: u64,
+    lock: LockType,
+    pid: u32,
+    /// The user whom it counts for.
+    uid: u32,
 }
 
-impl Held {
-    fn owner(&self) -> Owner {
+#[derive(Clone, Copy, Debug)]
+struct Waiter<T> {
+    task: T,
+    client: ClientId,
+    spec: LockSpec,
+    uid: u32,
+}
+
+impl<T> Waiter<T> {
+    const fn owner(&self) -> Owner {
         (self.client, self.spec.owner)
     }
+}
 
-    fn is_in_the_way_of(&self, client: ClientId, spec: &LockSpec) -> bool {
-        self.spec.flavour == spec.flavour
-            && self.owner() != (client, spec.owner)
-            && self.spec.range.overlaps(spec.range)
-            && (self.spec.lock == LockType::Exclusive || spec.lock == LockType::Exclusive)
+/// Locks of one flavour on one inode, which do not see those of the other.
+#[derive(Debug)]
+struct Side<T> {
+    own: BTreeMap<(Owner, u64), Held>,
+    shared: Intervals<Owner>,
+    exclusive: Intervals<Owner>,
+    /// By arrival.
+    waiters: BTreeMap<u64, Waiter<T>>,
+    waiting: Intervals<u64>,
+    /// Where locks were given up or made weaker since requests were granted.
+    eased: Option<ByteRange>,
+}
+
+impl<T> Default for Side<T> {
+    fn default() -> Self {
+        Self {
+            own: BTreeMap::new(),
+            shared: Intervals::default(),
+            exclusive: Intervals::default(),
+            waiters: BTreeMap::new(),
+            waiting: Intervals::default(),
+            eased: None,
+        }
+    }
+}
+
+/// What a user has, held and waited for.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Count {
+    held: usize,
+    waiting: usize,
+}
+
+impl Count {
+    const NONE: Self = Self { held: 0, waiting: 0 };
+}
+
+/// What is counted for one inode, and for all.
+#[derive(Debug, Default)]
+struct Counts {
+    all: Count,
+    by_user: BTreeMap<u32, Count>,
+}
+
+impl Counts {
+    fn change(&mut self, uid: u32, change: impl Fn(&mut Count)) {
+        change(&mut self.all);
+        let own = self.by_user.entry(uid).or_default();
+        change(own);
+        if *own == Count::NONE {
+            self.by_user.remove(&uid);
+        }
+    }
+
+    fn of(&self, uid: u32) -> Count {
+        self.by_user.get(&uid).copied().unwrap_or_default()
+    }
+}
+
+#[derive(Debug)]
+struct File<T> {
+    record: Side<T>,
+    flock: Side<T>,
+    counts: Counts,
+}
+
+impl<T> File<T> {
+    fn new() -> Self {
+        Self { record: Side::default(), flock: Side::default(), counts: Counts::default() }
+    }
+
+    const fn side(&self, flavour: LockFlavour) -> &Side<T> {
+        match flavour {
+            LockFlavour::Record => &self.record,
+            LockFlavour::Flock => &self.flock,
+        }
+    }
+
+    const fn side_mut(&mut self, flavour: LockFlavour) -> &mut Side<T> {
+        match flavour {
+            LockFlavour::Record => &mut self.record,
+            LockFlavour::Flock => &mut self.flock,
+        }
     }
 }
 
 /// Locks of all inodes of the cell. `T` names a waiting request.
 #[derive(Debug)]
 pub(crate) struct FileLocks<T> {
-    held: BTreeMap<Ino, Vec<Held>>,
-    waiting: BTreeMap<Ino, Vec<(T, ClientId, LockSpec)>>,
-    /// How many are held, by whom.
-    counts: BTreeMap<ClientId, usize>,
+    /// None is empty.
+    files: BTreeMap<Ino, File<T>>,
+    counts: Counts,
+    /// On which inodes a client has how many locks.
+    by_client: BTreeMap<ClientId, BTreeMap<Ino, usize>>,
+    /// Where an owner waits, and where a request does.
+    waiting: BTreeMap<Owner, BTreeSet<Place>>,
+    places: BTreeMap<T, Place>,
+    arrivals: u64,
+    /// Where something may be granted.
+    eased: BTreeSet<(Ino, LockFlavour)>,
 }
 
 /// What became of a wanted lock.
@@ -47,24 +165,122 @@ pub(crate) enum LockOutcome {
     Waits,
 }
 
-impl<T: Copy + Eq> FileLocks<T> {
+impl<T: Copy> Side<T> {
+    const fn kind(&mut self, lock: LockType) -> &mut Intervals<Owner> {
+        match lock {
+            LockType::Exclusive => &mut self.exclusive,
+            LockType::Shared | LockType::Unlock => &mut self.shared,
+        }
+    }
+
+    /// The first of others' locks that stands in the way of `spec`.
+    fn blocker(&self, client: ClientId, spec: &LockSpec) -> Option<(ByteRange, Owner)> {
+        let except = Some((client, spec.owner));
+        let exclusive = self.exclusive.first(spec.range, except);
+        if spec.lock != LockType::Exclusive {
+            return exclusive;
+        }
+        let both = exclusive.into_iter().chain(self.shared.first(spec.range, except));
+        both.min_by_key(|(range, owner)| (range.start, *owner))
+    }
+
+    fn put(&mut self, owner: Owner, start: u64, held: Held) {
+        self.own.insert((owner, start), held);
+        self.kind(held.lock).insert(ByteRange { start, end: held.end }, owner);
+    }
+
+    fn take(&mut self, owner: Owner, start: u64) -> Option<Held> {
+        let held = self.own.remove(&(owner, start))?;
+        self.kind(held.lock).remove(start, owner);
+        Some(held)
+    }
+
+    /// The owner's last lock that begins at `start` or before.
+    fn own_before(&self, owner: Owner, start: u64) -> Option<(u64, Held)> {
+        let ((_, start), held) = self.own.range((owner, 0)..=(owner, start)).next_back()?;
+        Some((*start, *held))
+    }
+
+    /// Takes out what the owner has in the range, and puts back what reaches beyond it: what was taken out, and how
+    /// many were put back.
+    fn cut(&mut self, owner: Owner, range: ByteRange) -> (Vec<(u64, Held)>, Vec<Held>) {
+        let (mut taken, mut left) = (Vec::new(), Vec::new());
+        while let Some((start, held)) = self.own_before(owner, range.end)
+            && held.end >= range.start
+        {
+            self.take(owner, start);
+            taken.push((start, held));
+            // What reaches behind first: what reaches before it begins where this did.
+            if held.end > range.end {
+                self.put(owner, range.end + 1, held);
+                left.push(held);
+            }
+            if start < range.start {
+                let before = Held { end: range.start - 1, ..held };
+                self.put(owner, start, before);
+                left.push(before);
+                break;
+            }
+        }
+        (taken, left)
+    }
+
+    /// Puts a lock in, joined with the owner's like ones that it touches: how many these were.
+    fn put_joined(&mut self, owner: Owner, mut start: u64, mut held: Held) -> usize {
+        let like = |other: &Held| Held { end: held.end, ..*other } == held;
+        let before = start.checked_sub(1).and_then(|end| {
+            self.own_before(owner, end).filter(|(_, other)| other.end == end && like(other))
+        });
+        let behind = held.end.checked_add(1).and_then(|next| {
+            self.own.get(&(owner, next)).filter(|other| like(other)).map(|other| (next, *other))
+        });
+        for (at, _) in before.into_iter().chain(behind) {
+            self.take(owner, at);
+        }
+        start = before.map_or(start, |(start, _)| start);
+        held.end = behind.map_or(held.end, |(_, other)| other.end);
+        self.put(owner, start, held);
+        usize::from(before.is_some()) + usize::from(behind.is_some())
+    }
+
+    fn ease(&mut self, range: ByteRange) {
+        let all = self.eased.get_or_insert(range);
+        *all = ByteRange { start: all.start.min(range.start), end: all.end.max(range.end) };
+    }
+}
+
+impl<T: Copy + Ord> FileLocks<T> {
     pub(crate) fn new() -> Self {
-        Self { held: BTreeMap::new(), waiting: BTreeMap::new(), counts: BTreeMap::new() }
+        Self {
+            files: BTreeMap::new(),
+            counts: Counts::default(),
+            by_client: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            places: BTreeMap::new(),
+            arrivals: 0,
+            eased: BTreeSet::new(),
+        }
+    }
+
+    fn side(&self, ino: Ino, flavour: LockFlavour) -> Option<&Side<T>> {
+        self.files.get(&ino).map(|file| file.side(flavour))
     }
 
     /// The first lock in the way of `spec`.
     pub(crate) fn test(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> Option<LockSpec> {
-        let held = self.held.get(&ino)?;
-        let in_the_way = held.iter().filter(|lock| lock.is_in_the_way_of(client, spec));
-        in_the_way.map(|lock| lock.spec).min_by_key(|spec| spec.range)
+        let side = self.side(ino, spec.flavour)?;
+        let (range, owner) = side.blocker(client, spec)?;
+        let held = side.own[&(owner, range.start)];
+        let (flavour, lock, pid) = (spec.flavour, held.lock, held.pid);
+        Some(LockSpec { flavour, owner: owner.1, lock, range, pid })
     }
 
-    /// Takes, changes or releases a lock. EAGAIN if it cannot be had and `wait` is `None`; EDEADLK if
-    /// waiting would never end.
+    /// Takes, changes or releases a lock on behalf of `uid`. EAGAIN if it cannot be had and `wait` is `None`;
+    /// EDEADLK if waiting would never end; ENOLCK if too many wait. [`Self::grant`] comes next.
     pub(crate) fn lock(
         &mut self,
         ino: Ino,
-        client: ClientId,
+        (client, uid): (ClientId, u32),
         spec: LockSpec,
         wait: Option<T>,
     ) -> Result<LockOutcome, Errno> {
@@ -74,230 +290,292 @@ impl<T: Copy + Eq> FileLocks<T> {
         if spec.flavour == LockFlavour::Flock {
             // Changing a flock gives the old one up first, as on Linux, so that two who share it and
             // both want it alone do not wait for each other.
-            self.set(ino, client, LockSpec { lock: LockType::Unlock, ..spec });
+            self.set(ino, (client, uid), LockSpec { lock: LockType::Unlock, ..spec });
         }
-        if spec.lock == LockType::Unlock || self.test(ino, client, &spec).is_none() {
-            self.set(ino, client, spec);
+        let is_blocked = || {
+            let side = self.side(ino, spec.flavour);
+            side.is_some_and(|side| side.blocker(client, &spec).is_some())
+        };
+        if spec.lock == LockType::Unlock || !is_blocked() {
+            self.set(ino, (client, uid), spec);
             return Ok(LockOutcome::Granted);
         }
         let task = wait.ok_or(Errno::EAGAIN)?;
         if spec.flavour == LockFlavour::Record && self.would_deadlock(ino, client, &spec) {
             return Err(Errno::EDEADLK);
         }
-        self.waiting.entry(ino).or_default().push((task, client, spec));
+        self.await_turn(ino, Waiter { task, client, spec, uid })?;
         Ok(LockOutcome::Waits)
+    }
+
+    fn await_turn(&mut self, ino: Ino, waiter: Waiter<T>) -> Result<(), Errno> {
+        let file = self.files.entry(ino).or_insert_with(File::new);
+        let (own, all) = (file.counts.of(waiter.uid).waiting, file.counts.all.waiting);
+        let of_cell = (self.counts.of(waiter.uid).waiting, self.counts.all.waiting);
+        if !may_take(waiter.uid, own, all, LOCK_WAITERS_OF_INODE_MAX)
+            || !may_take(waiter.uid, of_cell.0, of_cell.1, LOCK_WAITERS_MAX)
+        {
+            return Err(Errno::ENOLCK);
+        }
+        self.arrivals += 1;
+        let flavour = waiter.spec.flavour;
+        let place = (ino, flavour, self.arrivals);
+        file.counts.change(waiter.uid, |count| count.waiting += 1);
+        self.counts.change(waiter.uid, |count| count.waiting += 1);
+        let side = file.side_mut(flavour);
+        side.waiting.insert(waiter.spec.range, self.arrivals);
+        side.waiters.insert(self.arrivals, waiter);
+        self.waiting.entry(waiter.owner()).or_default().insert(place);
+        self.places.insert(waiter.task, place);
+        Ok(())
+    }
+
+    fn end_wait(&mut self, place: Place) -> Option<Waiter<T>> {
+        let (ino, flavour, arrival) = place;
+        let file = self.files.get_mut(&ino)?;
+        let side = file.side_mut(flavour);
+        let waiter = side.waiters.remove(&arrival)?;
+        side.waiting.remove(waiter.spec.range.start, arrival);
+        file.counts.change(waiter.uid, |count| count.waiting -= 1);
+        self.counts.change(waiter.uid, |count| count.waiting -= 1);
+        self.places.remove(&waiter.task);
+        if let Some(places) = self.waiting.get_mut(&waiter.owner()) {
+            places.remove(&place);
+            if places.is_empty() {
+                self.waiting.remove(&waiter.owner());
+            }
+        }
+        self.drop_if_empty(ino);
+        Some(waiter)
+    }
+
+    fn drop_if_empty(&mut self, ino: Ino) {
+        if self.files.get(&ino).is_some_and(|file| file.counts.all == Count::NONE) {
+            self.files.remove(&ino);
+        }
     }
 
     /// Whether somebody whom `spec` would wait for waits (directly or not) for its owner.
     fn would_deadlock(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> bool {
         let me = (client, spec.owner);
-        let mut seen = BTreeSet::new();
-        let mut open = self.blockers(ino, client, spec);
-        while let Some(owner) = open.pop() {
-            if owner == me {
-                return true;
-            }
-            if !seen.insert(owner) {
-                continue;
-            }
-            for (ino, waiting) in &self.waiting {
-                for (_, client, spec) in waiting {
-                    if (*client, spec.owner) == owner && spec.flavour == LockFlavour::Record {
-                        open.extend(self.blockers(*ino, *client, spec));
-                    }
+        let (mut seen, mut steps) = (BTreeSet::new(), 0);
+        let mut open = vec![(ino, client, *spec)];
+        while let Some((ino, client, spec)) = open.pop() {
+            let Some(side) = self.side(ino, LockFlavour::Record) else { continue };
+            let mut found = false;
+            let mut see = |_: ByteRange, owner: Owner| {
+                steps += 1;
+                found |= owner == me;
+                if found || steps > DEADLOCK_STEPS_MAX {
+                    return ControlFlow::Break(());
                 }
+                if let Some(places) = self.waiting.get(&owner).filter(|_| seen.insert(owner)) {
+                    open.extend(places.iter().filter_map(|place| self.record_waiter(*place)));
+                }
+                ControlFlow::Continue(())
+            };
+            let except = Some((client, spec.owner));
+            let _ = side.exclusive.visit(spec.range, except, &mut see);
+            if spec.lock == LockType::Exclusive {
+                let _ = side.shared.visit(spec.range, except, &mut see);
+            }
+            if found || steps > DEADLOCK_STEPS_MAX {
+                return found;
             }
         }
         false
     }
 
-    /// The locks that `spec`'s owner has there, of its flavour.
-    fn own(&self, ino: Ino, client: ClientId, spec: LockSpec) -> impl Iterator<Item = &Held> {
-        let held = self.held.get(&ino).map_or(&[][..], Vec::as_slice);
-        let owner = (client, spec.owner);
-        held.iter().filter(move |l| l.owner() == owner && l.spec.flavour == spec.flavour)
+    fn record_waiter(&self, place: Place) -> Option<(Ino, ClientId, LockSpec)> {
+        let (ino, flavour, arrival) = place;
+        let side = self.side(ino, flavour).filter(|_| flavour == LockFlavour::Record)?;
+        side.waiters.get(&arrival).map(|waiter| (ino, waiter.client, waiter.spec))
     }
 
     /// Whether the owner gives up a lock when it asks for `spec`, whatever becomes of that.
     pub(crate) fn gives_up(&self, ino: Ino, client: ClientId, spec: LockSpec) -> bool {
-        spec.flavour == LockFlavour::Flock && self.own(ino, client, spec).next().is_some()
+        let side = self.side(ino, spec.flavour).filter(|_| spec.flavour == LockFlavour::Flock);
+        side.is_some_and(|side| side.own_before((client, spec.owner), u64::MAX).is_some())
     }
 
     /// Whether `spec` makes two locks of one.
     pub(crate) fn splits(&self, ino: Ino, client: ClientId, spec: LockSpec) -> bool {
-        let ByteRange { start, end } = spec.range;
-        let mut ranges = self.own(ino, client, spec).map(|lock| lock.spec.range);
-        ranges.any(|range| range.start < start && end < range.end)
+        let Some(before) = spec.range.start.checked_sub(1) else { return false };
+        let side = self.side(ino, spec.flavour);
+        let around = side.and_then(|side| side.own_before((client, spec.owner), before));
+        around.is_some_and(|(_, held)| held.end > spec.range.end)
     }
 
-    fn blockers(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> Vec<Owner> {
-        let held = self.held.get(&ino).map_or(&[][..], Vec::as_slice);
-        held.iter().filter(|lock| lock.is_in_the_way_of(client, spec)).map(Held::owner).collect()
-    }
-
-    /// Replaces what the owner holds in the range by `spec`.
-    fn set(&mut self, ino: Ino, client: ClientId, spec: LockSpec) {
-        let held = self.held.entry(ino).or_default();
-        let before = held.len();
-        let mut rest = Vec::with_capacity(before + 2);
-        for lock in held.drain(..) {
-            let own = lock.owner() == (client, spec.owner) && lock.spec.flavour == spec.flavour;
-            if own && lock.spec.range.overlaps(spec.range) {
-                rest.extend(outside(lock, spec.range));
-            } else {
-                rest.push(lock);
+    /// Replaces what the owner holds in the range by `spec`. Whether there is any change.
+    fn set(&mut self, ino: Ino, (client, uid): (ClientId, u32), spec: LockSpec) -> bool {
+        let owner = (client, spec.owner);
+        let takes = spec.lock != LockType::Unlock;
+        if !takes && !self.files.contains_key(&ino) {
+            return false;
+        }
+        let file = self.files.entry(ino).or_insert_with(File::new);
+        let side = file.side_mut(spec.flavour);
+        let (taken, left) = side.cut(owner, spec.range);
+        let held = Held { end: spec.range.end, lock: spec.lock, pid: spec.pid, uid };
+        let joined = if takes { side.put_joined(owner, spec.range.start, held) } else { 0 };
+        if let (Some((_, last)), Some((first, _))) = (taken.first(), taken.last())
+            && !side.waiters.is_empty()
+        {
+            side.ease(ByteRange { start: *first, end: last.end });
+            self.eased.insert((ino, spec.flavour));
+        }
+        for counts in [&mut file.counts, &mut self.counts] {
+            taken.iter().for_each(|(_, held)| counts.change(held.uid, |count| count.held -= 1));
+            left.iter().for_each(|held| counts.change(held.uid, |count| count.held += 1));
+            if takes {
+                counts.change(uid, |count| count.held = count.held + 1 - joined);
             }
         }
-        if spec.lock != LockType::Unlock {
-            rest.push(Held { client, spec });
-        }
-        // Nobody else's were changed.
-        let count = self.counts.entry(client).or_default();
-        *count = *count + rest.len() - before;
+        let now = left.len() + usize::from(takes);
+        self.count_client(client, ino, now, taken.len() + joined);
+        self.drop_if_empty(ino);
+        takes || !taken.is_empty()
+    }
+
+    fn count_client(&mut self, client: ClientId, ino: Ino, more: usize, less: usize) {
+        let files = self.by_client.entry(client).or_default();
+        let count = files.entry(ino).or_default();
+        *count = *count + more - less;
         if *count == 0 {
-            self.counts.remove(&client);
+            files.remove(&ino);
         }
-        if rest.is_empty() {
-            self.held.remove(&ino);
-        } else {
-            *held = rest;
+        if files.is_empty() {
+            self.by_client.remove(&client);
         }
     }
 
-    /// Releases all of the owner's locks of one flavour on the inode.
+    /// Releases all of the owner's locks of one flavour on the inode. Whether there were any.
     pub(crate) fn release(
         &mut self,
         ino: Ino,
         client: ClientId,
         flavour: LockFlavour,
         owner: LockOwner,
-    ) {
+    ) -> bool {
         let spec =
             LockSpec { flavour, owner, lock: LockType::Unlock, range: ByteRange::ALL, pid: 0 };
-        self.set(ino, client, spec);
+        self.set(ino, (client, 0), spec)
     }
 
-    /// Grants what can be granted now on the inode and returns the requests that no longer wait.
-    pub(crate) fn grant_waiting(&mut self, ino: Ino) -> Vec<T> {
-        let Some(mut waiting) = self.waiting.remove(&ino) else { return Vec::new() };
+    /// Grants what can be granted now and returns the requests that no longer wait.
+    pub(crate) fn grant(&mut self) -> Vec<T> {
         let mut granted = Vec::new();
-        waiting.retain(|(task, client, spec)| {
-            let free = self.test(ino, *client, spec).is_none();
-            if free {
-                self.set(ino, *client, *spec);
-                granted.push(*task);
+        while let Some((ino, flavour)) = self.eased.pop_first() {
+            let side = self.files.get_mut(&ino).map(|file| file.side_mut(flavour));
+            let Some(side) = side else { continue };
+            let Some(range) = side.eased.take() else { continue };
+            let mut arrivals = Vec::new();
+            let _ = side.waiting.visit(range, None, &mut |_, arrival| {
+                arrivals.push(arrival);
+                ControlFlow::Continue(())
+            });
+            arrivals.sort_unstable();
+            for arrival in arrivals {
+                let Some(waiter) = self.grant_one((ino, flavour, arrival)) else { continue };
+                granted.push(waiter.task);
+                let ByteRange { start, end } = waiter.spec.range;
+                let covers = start <= range.start && range.end <= end;
+                // Whoever else waits for a part of it waits for this one now, but the owner itself.
+                if covers
+                    && waiter.spec.lock == LockType::Exclusive
+                    && !self.waiting.contains_key(&waiter.owner())
+                {
+                    break;
+                }
             }
-            !free
-        });
-        if !waiting.is_empty() {
-            self.waiting.insert(ino, waiting);
         }
         granted
     }
 
-    /// How many locks are held.
-    pub(crate) fn count(&self) -> usize {
-        self.counts.values().sum()
+    /// Grants a request if nothing is in its way.
+    fn grant_one(&mut self, place: Place) -> Option<Waiter<T>> {
+        let (ino, flavour, arrival) = place;
+        let side = self.side(ino, flavour)?;
+        let waiter = side.waiters.get(&arrival)?;
+        if side.blocker(waiter.client, &waiter.spec).is_some() {
+            return None;
+        }
+        let waiter = self.end_wait(place)?;
+        self.set(ino, (waiter.client, waiter.uid), waiter.spec);
+        Some(waiter)
     }
 
-    /// How many of them are the client's.
-    pub(crate) fn count_of(&self, client: ClientId) -> usize {
-        self.counts.get(&client).copied().unwrap_or(0)
+    /// Whether the inode may have another lock of the user's.
+    pub(crate) fn has_room(&self, ino: Ino, uid: u32) -> bool {
+        let Some(file) = self.files.get(&ino) else { return true };
+        let (own, all) = (file.counts.of(uid).held, file.counts.all.held);
+        may_take(uid, own, all, LOCKS_OF_INODE_MAX)
     }
 
-    /// Every lock that is held.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (Ino, ClientId, LockSpec)> + '_ {
-        let one = |ino: Ino| move |held: &Held| (ino, held.client, held.spec);
-        self.held.iter().flat_map(move |(ino, held)| held.iter().map(one(*ino)))
+    /// How many locks are held or waited for.
+    pub(crate) const fn count(&self) -> usize {
+        self.counts.all.held + self.counts.all.waiting
+    }
+
+    /// How many of them are the user's.
+    pub(crate) fn count_of_user(&self, uid: u32) -> usize {
+        let Count { held, waiting } = self.counts.of(uid);
+        held + waiting
+    }
+
+    /// Whether the client holds any.
+    pub(crate) fn has_any(&self, client: ClientId) -> bool {
+        self.by_client.contains_key(&client)
+    }
+
+    /// Every lock that is held, by which client and on behalf of which user.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Ino, ClientId, LockSpec, u32)> + '_ {
+        self.files.iter().flat_map(|(ino, file)| {
+            [LockFlavour::Record, LockFlavour::Flock].into_iter().flat_map(move |flavour| {
+                file.side(flavour).own.iter().map(move |(((client, owner), start), held)| {
+                    let Held { end, lock, pid, uid } = *held;
+                    let range = ByteRange { start: *start, end };
+                    (*ino, *client, LockSpec { flavour, owner: *owner, lock, range, pid }, uid)
+                })
+            })
+        })
     }
 
     /// A request gives up waiting.
     pub(crate) fn cancel(&mut self, task: T) {
-        self.waiting.retain(|_, waiting| {
-            waiting.retain(|(waiter, ..)| *waiter != task);
-            !waiting.is_empty()
-        });
+        if let Some(place) = self.places.get(&task).copied() {
+            self.end_wait(place);
+        }
     }
 
-    /// Drops everything of a client. Returns the inodes on which others may go on.
-    pub(crate) fn forget_client(&mut self, client: ClientId) -> Vec<Ino> {
-        let mut freed = Vec::new();
-        self.counts.remove(&client);
-        self.held.retain(|ino, held| {
-            let before = held.len();
-            held.retain(|lock| lock.client != client);
-            if held.len() != before {
-                freed.push(*ino);
+    /// Drops everything of a client. [`Self::grant`] comes next.
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
+        let owners = (client, LockOwner(0))..=(client, LockOwner(u64::MAX));
+        let places: Vec<Place> =
+            self.waiting.range(owners.clone()).flat_map(|(_, places)| places).copied().collect();
+        for place in places {
+            self.end_wait(place);
+        }
+        for ino in self
+            .by_client
+            .get(&client)
+            .into_iter()
+            .flatten()
+            .map(|(ino, _)| *ino)
+            .collect::<Vec<_>>()
+        {
+            for flavour in [LockFlavour::Record, LockFlavour::Flock] {
+                let held = |side: &Side<T>| {
+                    let places = (*owners.start(), 0)..=(*owners.end(), u64::MAX);
+                    side.own.range(places).map(|((owner, _), _)| owner.1).collect::<BTreeSet<_>>()
+                };
+                for owner in self.side(ino, flavour).map(held).into_iter().flatten() {
+                    self.release(ino, client, flavour, owner);
+                }
             }
-            !held.is_empty()
-        });
-        self.waiting.retain(|_, waiting| {
-            waiting.retain(|(_, waiter, _)| *waiter != client);
-            !waiting.is_empty()
-        });
-        freed
+        }
     }
-}
-
-/// What is left of a lock outside `cut`.
-fn outside(lock: Held, cut: ByteRange) -> impl Iterator<Item = Held> {
-    let ByteRange { start, end } = lock.spec.range;
-    let before = (start < cut.start).then(|| ByteRange { start, end: cut.start - 1 });
-    let after = (end > cut.end).then(|| ByteRange { start: cut.end + 1, end });
-    let piece = move |range| Held { spec: LockSpec { range, ..lock.spec }, ..lock };
-    before.into_iter().chain(after).map(piece)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: ClientId = ClientId(1);
-
-    fn spec(owner: u64, lock: LockType, start: u64, end: u64) -> LockSpec {
-        LockSpec {
-            flavour: LockFlavour::Record,
-            owner: LockOwner(owner),
-            lock,
-            range: ByteRange { start, end },
-            pid: owner as u32,
-        }
-    }
-
-    #[test]
-    fn unlocking_the_middle_leaves_both_ends() {
-        let mut locks = FileLocks::<u32>::new();
-        let ino = Ino::ROOT;
-        assert!(locks.lock(ino, A, spec(1, LockType::Exclusive, 0, 99), None).is_ok());
-        assert!(locks.lock(ino, A, spec(1, LockType::Unlock, 40, 59), None).is_ok());
-        assert!(locks.lock(ino, A, spec(2, LockType::Exclusive, 40, 59), None).is_ok());
-        let in_the_way = locks.test(ino, A, &spec(2, LockType::Shared, 0, 99)).unwrap();
-        assert_eq!(in_the_way.range, ByteRange { start: 0, end: 39 });
-        let refused = locks.lock(ino, A, spec(2, LockType::Shared, 60, 60), None);
-        assert_eq!(refused, Err(Errno::EAGAIN));
-    }
-
-    #[test]
-    fn a_circle_of_waiters_is_refused() {
-        let mut locks = FileLocks::<u32>::new();
-        let (x, y) = (Ino(2), Ino(3));
-        for (ino, owner) in [(x, 1), (y, 2)] {
-            assert!(locks.lock(ino, A, spec(owner, LockType::Exclusive, 0, 9), None).is_ok());
-        }
-        let waits = locks.lock(y, A, spec(1, LockType::Exclusive, 0, 9), Some(7));
-        assert_eq!(waits, Ok(LockOutcome::Waits));
-        let circle = locks.lock(x, A, spec(2, LockType::Shared, 0, 9), Some(8));
-        assert_eq!(circle, Err(Errno::EDEADLK));
-        locks.release(y, A, LockFlavour::Record, LockOwner(2));
-        assert_eq!(locks.grant_waiting(y), vec![7]);
-    }
-
-    #[test]
-    fn flock_and_record_locks_do_not_see_each_other() {
-        let mut locks = FileLocks::<u32>::new();
-        let flock =
-            LockSpec { flavour: LockFlavour::Flock, ..spec(1, LockType::Exclusive, 0, u64::MAX) };
-        assert!(locks.lock(Ino::ROOT, A, flock, None).is_ok());
-        assert!(locks.lock(Ino::ROOT, A, spec(2, LockType::Exclusive, 0, 9), None).is_ok());
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ascent;
 mod cache;
 mod cell;
 mod change;

@@ -46,19 +46,23 @@ impl Cell {
         let client = from.client;
         let mut view = View::new(self, who, task.txn.as_deref());
         let planned = op::plan(&mut view, request);
-        let touched = view.into_touched();
+        let seen = view.into_seen();
+        self.steps_up += u64::from(seen.steps);
+        if let Some(txn) = task.txn.as_mut().filter(|txn| txn.holds_tree()) {
+            txn.ascents.extend(seen.ascents);
+        }
         match planned {
             Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
                 // A transaction locks and changes any shard.
                 self.begin_txn(task);
                 return Err(Stop::Wait(Wait::Coarser));
             }
-            Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser)) => {
+            Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) => {
                 return planned.map(Some);
             }
             _ => {}
         }
-        if task.txn.is_some() && !self.hold_all(id, task, touched, out)? {
+        if task.txn.is_some() && !self.hold_all(id, task, seen.touched, out)? {
             return Ok(None);
         }
         match planned {
@@ -94,7 +98,10 @@ impl Cell {
     ) -> Result<Answer, Stop> {
         let client = task.client().expect("a request");
         if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
-            self.check_opens(client)?;
+            let Work::Request { who, .. } = &task.work else {
+                unreachable!("only requests are on names")
+            };
+            self.check_opens(who.uid)?;
         }
         if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
             self.ready_to_open(attr.ino, *access, task, out)?;
@@ -223,8 +230,9 @@ impl Cell {
                 self.step(Step::SetAttr { ino, attributes }, out);
             }
         }
-        let handle = self.opens.open(ino, client, access);
-        self.log.note(&Step::Opened { handle, client, access, offset: 0 });
+        let uid = who.uid;
+        let handle = self.opens.open(ino, (client, uid), access);
+        self.log.note(&Step::Opened { handle, client, access, offset: 0, uid });
         let shard = &self.shards[&ino.shard()];
         let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
         let keep_pages =

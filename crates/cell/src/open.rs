@@ -9,6 +9,8 @@ use warren_proto::{AccessMode, Handle};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFile {
     pub(crate) client: ClientId,
+    /// The user on whose behalf it was opened.
+    pub(crate) uid: u32,
     pub(crate) access: AccessMode,
     /// Where `Position::Current` reads and writes.
     pub(crate) offset: u64,
@@ -21,6 +23,7 @@ pub(crate) struct Opens {
     files: HashMap<Handle, OpenFile, FixedState>,
     counts: HashMap<Ino, u32, FixedState>,
     by_client: HashMap<ClientId, u32, FixedState>,
+    by_user: HashMap<u32, u32, FixedState>,
     next: u64,
 }
 
@@ -41,14 +44,20 @@ impl Opens {
             files: HashMap::default(),
             counts: HashMap::default(),
             by_client: HashMap::default(),
+            by_user: HashMap::default(),
             next: (u64::from(epoch.0) << 40) + 1,
         }
     }
 
-    pub(crate) fn open(&mut self, ino: Ino, client: ClientId, access: AccessMode) -> Handle {
+    pub(crate) fn open(
+        &mut self,
+        ino: Ino,
+        (client, uid): (ClientId, u32),
+        access: AccessMode,
+    ) -> Handle {
         let handle = Handle { ino, open: self.next };
         self.next += 1;
-        self.restore(handle, client, access, 0);
+        self.restore(handle, (client, uid), access, 0);
         handle
     }
 
@@ -69,9 +78,10 @@ impl Opens {
 
     /// Closes the handle. Returns whether it was the inode's last.
     pub(crate) fn close(&mut self, handle: Handle, client: ClientId) -> Result<bool, Errno> {
-        self.get(handle, client)?;
+        let OpenFile { uid, .. } = self.get(handle, client)?;
         self.files.remove(&handle);
         one_less(&mut self.by_client, client);
+        one_less(&mut self.by_user, uid);
         Ok(one_less(&mut self.counts, handle.ino))
     }
 
@@ -79,14 +89,15 @@ impl Opens {
     pub(crate) fn restore(
         &mut self,
         handle: Handle,
-        client: ClientId,
+        (client, uid): (ClientId, u32),
         access: AccessMode,
         offset: u64,
     ) {
-        let file = OpenFile { client, access, offset, read_end: 0 };
+        let file = OpenFile { client, uid, access, offset, read_end: 0 };
         if self.files.insert(handle, file).is_none() {
             *self.counts.entry(handle.ino).or_default() += 1;
             *self.by_client.entry(client).or_default() += 1;
+            *self.by_user.entry(uid).or_default() += 1;
         }
     }
 
@@ -102,9 +113,9 @@ impl Opens {
         self.files.len()
     }
 
-    /// How many of them are the client's.
-    pub(crate) fn count_of(&self, client: ClientId) -> usize {
-        self.by_client.get(&client).map_or(0, |count| *count as usize)
+    /// How many of them are the user's.
+    pub(crate) fn count_of_user(&self, uid: u32) -> usize {
+        self.by_user.get(&uid).map_or(0, |count| *count as usize)
     }
 
     /// All of them, in order.
@@ -114,8 +125,11 @@ impl Opens {
         all
     }
 
-    /// The handles of a client, in order.
+    /// The handles of a client, in order. Only for one that has some all are looked at.
     pub(crate) fn handles_of(&self, client: ClientId) -> Vec<Handle> {
+        if !self.by_client.contains_key(&client) {
+            return Vec::new();
+        }
         let mut handles: Vec<_> =
             self.files.iter().filter(|(_, f)| f.client == client).map(|(h, _)| *h).collect();
         handles.sort_unstable();

@@ -106,17 +106,17 @@ struct Crowd {
 const PATIENCE_MAX: Duration = Duration::from_millis(1);
 
 impl Crowd {
-    /// Whether the next commit should still wait; asks to be woken when it should not any more.
+    /// Whether the next commit should still wait; asks to be woken when it should not any more, each time, as
+    /// whatever else asks replaces that.
     fn is_awaited(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
         if here >= self.size {
             self.patience = None;
             return false;
         }
-        let until = *self.patience.get_or_insert_with(|| {
-            let until = now + (self.took / 2).min(PATIENCE_MAX);
+        let until = *self.patience.get_or_insert(now + (self.took / 2).min(PATIENCE_MAX));
+        if now < until {
             effects.push(Effect::Wake(until));
-            until
-        });
+        }
         now < until
     }
 

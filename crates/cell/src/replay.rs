@@ -636,8 +636,8 @@ impl Cell {
     /// Opens, offsets and locks, as the steps of the session tell of them.
     pub(crate) fn remake_session(&mut self, step: &Step) {
         match step {
-            Step::Opened { handle, client, access, offset } => {
-                self.opens.restore(*handle, *client, *access, *offset);
+            Step::Opened { handle, client, access, offset, uid } => {
+                self.opens.restore(*handle, (*client, *uid), *access, *offset);
             }
             Step::Closed { handle } => self.opens.forget(*handle),
             Step::Moved { handle, offset } => {
@@ -645,15 +645,15 @@ impl Cell {
                     file.offset = *offset;
                 }
             }
-            Step::Locked { ino, client, spec } => {
+            Step::Locked { ino, client, spec, uid } => {
                 // Whoever stands in the way was released by an earlier step.
-                let _ = self.file_locks.lock(*ino, *client, *spec, None);
+                let _ = self.file_locks.lock(*ino, (*client, *uid), *spec, None);
             }
             Step::Expelled { client } => {
                 for handle in self.opens.handles_of(*client) {
                     self.opens.forget(handle);
                 }
-                drop(self.file_locks.forget_client(*client));
+                self.file_locks.forget_client(*client);
             }
             Step::Unanswered { request } => drop(self.note_executed(request.clone())),
             _ => {}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use warren_base::budget::may_take;
 use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
@@ -139,10 +140,12 @@ impl Cell {
             }
             Request::RemoveXattr { ino, name } => self.set_xattr(ino, name, None, who, task, out),
             Request::ListXattr { ino } => self.list_xattrs(ino),
-            Request::Lock { handle, spec, wait } => self.lock_file(*id, task, handle, spec, wait),
+            Request::Lock { handle, spec, wait } => {
+                self.lock_file((*id, who.uid), task, handle, spec, wait)
+            }
             Request::TestLock { handle, spec } => self.test_lock(handle, client, &spec),
             Request::ReleaseLocks { ino, owner } => {
-                self.release_file_locks(ino, client, owner);
+                self.release_file_locks(ino, (client, who.uid), owner);
                 done(Reply::Done)
             }
             Request::Cancel { slot, seq } => {
@@ -380,18 +383,17 @@ impl Cell {
     ) -> Result<Finished, Stop> {
         permission::check_open(who, &self.living(ino)?.attr, access)?;
         let client = task.client().expect("a request");
-        self.check_opens(client)?;
+        self.check_opens(who.uid)?;
         self.ready_to_open(ino, access, task, out)?;
         done(Reply::Opened(self.open_now(ino, access, who, client, out)))
     }
 
-    /// Whether the client can have another file open, or lock held: those of all clients must fit a snapshot of
-    /// the session, and each leaves as much room to others as it takes itself.
-    pub(crate) fn check_opens(&self, client: ClientId) -> Result<(), Errno> {
+    /// Whether the user can have another file open, or lock held or waited for: those of all users must fit a snapshot
+    /// of the session, and each has a share of it, whatever the number of its clients.
+    pub(crate) fn check_opens(&self, uid: u32) -> Result<(), Errno> {
         let all = self.opens.count() + self.file_locks.count();
-        let own = self.opens.count_of(client) + self.file_locks.count_of(client);
-        let free = self.log.session_max().saturating_sub(all);
-        if own < free { Ok(()) } else { Err(Errno::ENFILE) }
+        let own = self.opens.count_of_user(uid) + self.file_locks.count_of_user(uid);
+        if may_take(uid, own, all, self.log.session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
     }
 
     /// What an open has to wait for: emptying the file.
@@ -526,7 +528,7 @@ impl Cell {
 
     fn lock_file(
         &mut self,
-        id: TaskId,
+        (id, uid): (TaskId, u32),
         task: &mut Task,
         handle: Handle,
         spec: LockSpec,
@@ -534,26 +536,26 @@ impl Cell {
     ) -> Result<Finished, Stop> {
         let (ino, client) = (handle.ino, task.client().expect("a request"));
         if task.granted {
-            self.log.note(&Step::Locked { ino, client, spec });
+            self.log.note(&Step::Locked { ino, client, spec, uid });
             return done(Reply::Done);
         }
         check_lock(self.descriptor(handle, client)?, &spec)?;
         let grows = spec.lock != LockType::Unlock || self.file_locks.splits(ino, client, spec);
-        if grows && self.check_opens(client).is_err() {
+        if grows && (self.check_opens(uid).is_err() || !self.file_locks.has_room(ino, uid)) {
             return Err(Errno::ENOLCK.into());
         }
         let gives_up = self.file_locks.gives_up(ino, client, spec);
-        let outcome = self.file_locks.lock(ino, client, spec, wait.then_some(id));
+        let outcome = self.file_locks.lock(ino, (client, uid), spec, wait.then_some(id));
         match outcome {
-            Ok(LockOutcome::Granted) => self.log.note(&Step::Locked { ino, client, spec }),
-            Ok(LockOutcome::Waits) | Err(Errno::EAGAIN) if gives_up => {
+            Ok(LockOutcome::Granted) => self.log.note(&Step::Locked { ino, client, spec, uid }),
+            Ok(LockOutcome::Waits) | Err(Errno::EAGAIN | Errno::ENOLCK) if gives_up => {
                 let spec = LockSpec { lock: LockType::Unlock, ..spec };
-                self.log.note(&Step::Locked { ino, client, spec });
+                self.log.note(&Step::Locked { ino, client, spec, uid });
             }
             _ => {}
         }
         // A lock that was given up or made weaker lets others go on, whatever became of this one.
-        self.grant_file_locks(ino);
+        self.grant_file_locks();
         match outcome {
             Ok(LockOutcome::Granted) => done(Reply::Done),
             Ok(LockOutcome::Waits) => Err(Stop::Wait(Wait::Registered)),

@@ -65,8 +65,10 @@ pub(crate) enum Wait {
     LogRoom,
     /// Already registered with whoever will wake it (a lock, a peer's answer).
     Registered,
-    /// Nothing: the task gives way to others and goes on.
+    /// Nothing: the task gives way to other tasks and goes on.
     Yield,
+    /// Nothing: it gives way to all that has come meanwhile, and goes on.
+    Turn,
 }
 
 /// What a task waits for, once that has a name.
@@ -87,6 +89,8 @@ pub(crate) enum WaitKey {
     Durable,
     /// There is room in the op log again.
     LogRoom,
+    /// The next event.
+    Turn,
 }
 
 #[derive(Clone, Debug)]
@@ -267,6 +271,9 @@ impl Tasks {
     }
 
     pub(crate) fn wake_all(&mut self, key: WaitKey) {
+        if self.queues.is_empty() {
+            return;
+        }
         self.ready.extend(self.queues.remove(&key).into_iter().flatten());
     }
 

@@ -24,6 +24,7 @@ use warren_proto::{
     Answer, Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest, Step,
 };
 
+use crate::ascent::Ascent;
 use crate::cell::{Cell, Out};
 use crate::event::{Effect, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::plant::Plant;
@@ -42,8 +43,11 @@ pub(crate) struct Txn {
     wanted: BTreeMap<LockKey, LockMode>,
     /// What other cells' keys (and numbers for new inodes) are worth.
     pub(crate) values: BTreeMap<LockKey, KeyValue>,
-    /// Inodes of other cells looked at without a lock.
-    pub(crate) peeked: BTreeMap<Ino, Option<InodeValue>>,
+    /// The inode of another cell that was looked at last without a lock, and what was said of it.
+    peeking: Option<Ino>,
+    pub(crate) peeked: Option<(Ino, Option<InodeValue>)>,
+    /// From each directory how far up it was looked for another one, while the shape of the tree is held.
+    pub(crate) ascents: BTreeMap<(Ino, Ino), Ascent>,
     /// Cells that hold something for it.
     participants: BTreeSet<CellId>,
     /// For this cell's answer, or for a lock of our own.
@@ -58,7 +62,9 @@ impl Txn {
             held: BTreeMap::new(),
             wanted: BTreeMap::new(),
             values: BTreeMap::new(),
-            peeked: BTreeMap::new(),
+            peeking: None,
+            peeked: None,
+            ascents: BTreeMap::new(),
             participants: BTreeSet::new(),
             waiting: None,
             waiting_lock: None,
@@ -77,6 +83,11 @@ impl Txn {
     /// Whether it keeps others from going on.
     pub(crate) fn holds_any(&self) -> bool {
         !self.held.is_empty()
+    }
+
+    /// Whether nobody else changes the shape of the tree now.
+    pub(crate) fn holds_tree(&self) -> bool {
+        self.held.contains_key(&LockKey::Tree)
     }
 
     fn holds(&self, touched: &BTreeMap<LockKey, LockMode>) -> bool {
@@ -264,7 +275,7 @@ impl Cell {
             return Stop::Wait(Wait::Joined(to));
         }
         let txn = task.txn.as_mut().expect("only a transaction peeks");
-        txn.waiting = Some(to);
+        (txn.waiting, txn.peeking) = (Some(to), Some(ino));
         self.tasks_of_txns.insert(txn.id, id);
         let message = PeerRequest::Peek { txn: txn.id, ino };
         self.send_request(to, message, out);
@@ -466,11 +477,15 @@ impl Cell {
         };
         txn.waiting = None;
         match outcome {
+            // Asked again it might answer so for ever.
+            Ok((_, Some((ino, _)))) if txn.peeking != Some(ino) => {
+                task.failed = Some(Errno::EPROTO);
+            }
             Ok((values, peeked)) => {
                 let map = &self.map;
                 let own = |key: &LockKey| map.get(usize::from(key.shard().0)) == Some(&from);
                 txn.values.extend(values.into_iter().filter(|(key, _)| own(key)));
-                txn.peeked.extend(peeked);
+                txn.peeked = peeked;
             }
             Err(errno) => task.failed = Some(errno),
         }

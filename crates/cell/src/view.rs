@@ -13,6 +13,7 @@ use warren_proto::{
     Attr, Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey, LockMode,
 };
 
+use crate::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
 use crate::cell::Cell;
 use crate::permission::{self, WRITE};
 use crate::shard::Shard;
@@ -28,6 +29,18 @@ pub(crate) struct View<'a> {
     pub(crate) cell: &'a Cell,
     pub(crate) who: &'a Credentials,
     mode: Mode<'a>,
+    /// Ways up that were gone, between which directories and how far; and steps of this run.
+    ascents: Vec<((Ino, Ino), Ascent)>,
+    steps: u32,
+}
+
+/// What an operation has touched and found out.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// The keys that a transaction's operation has touched.
+    pub(crate) touched: BTreeMap<LockKey, LockMode>,
+    pub(crate) ascents: Vec<((Ino, Ino), Ascent)>,
+    pub(crate) steps: u32,
 }
 
 impl<'a> View<'a> {
@@ -36,15 +49,15 @@ impl<'a> View<'a> {
             None => Mode::Local,
             Some(txn) => Mode::Txn { txn, touched: BTreeMap::new() },
         };
-        Self { cell, who, mode }
+        Self { cell, who, mode, ascents: Vec::new(), steps: 0 }
     }
 
-    /// The keys that a transaction's operation has touched.
-    pub(crate) fn into_touched(self) -> BTreeMap<LockKey, LockMode> {
-        match self.mode {
+    pub(crate) fn into_seen(self) -> Seen {
+        let touched = match self.mode {
             Mode::Local => BTreeMap::new(),
             Mode::Txn { touched, .. } => touched,
-        }
+        };
+        Seen { touched, ascents: self.ascents, steps: self.steps }
     }
 
     /// The shard, if it is this cell's.
@@ -168,16 +181,49 @@ impl<'a> View<'a> {
         self.touch(|| LockKey::Tree, LockKey::Tree.shard(), LockMode::Write)
     }
 
-    /// The parent of a directory, if that exists, looked at under the right to change the shape of the tree.
-    pub(crate) fn parent(&mut self, dir: Ino) -> Result<Option<Ino>, Stop> {
+    /// Whether `ancestor` is `dir` or above it, looked at under the right to change the shape of the tree. Above a
+    /// directory that was removed while it is open there may be nothing any more.
+    pub(crate) fn is_above(&mut self, ancestor: Ino, dir: Ino) -> Result<bool, Stop> {
+        let (way, steps_max) = ((ancestor, dir), STEPS_A_RUN);
+        let (known, steps_max, at_the_most) = match &self.mode {
+            Mode::Local => (None, STEPS_LOCAL, Wait::Remote),
+            // The run ends with what is to be locked.
+            Mode::Txn { txn, .. } if !txn.holds_tree() => (None, 0, Wait::Remote),
+            Mode::Txn { txn, .. } => (txn.ascents.get(&way).copied(), steps_max, Wait::Turn),
+        };
+        let mut ascent = known.unwrap_or(Ascent::new(dir));
+        let found = loop {
+            if ascent.at() == ancestor || ascent.at() == Ino::ROOT {
+                break Ok(ascent.at() == ancestor);
+            }
+            if self.steps == steps_max {
+                break Err(Stop::Wait(at_the_most));
+            }
+            match self.parent(ascent.at()) {
+                Ok(None) => break Ok(false),
+                Ok(Some(parent)) => {
+                    self.steps += 1;
+                    if let Err(errno) = ascent.step_to(parent) {
+                        break Err(errno.into());
+                    }
+                }
+                Err(stop) => break Err(stop),
+            }
+        };
+        self.ascents.push((way, ascent));
+        found
+    }
+
+    /// The parent of a directory, if that exists.
+    fn parent(&self, dir: Ino) -> Result<Option<Ino>, Stop> {
         if let Some(shard) = self.local(dir.shard())? {
             return Ok(shard.inode(dir)?.map(|inode| inode.parent));
         }
         match &self.mode {
             Mode::Local => Err(Stop::Wait(Wait::Remote)),
-            Mode::Txn { txn, .. } => match txn.peeked.get(&dir) {
-                Some(value) => Ok(value.map(|value| value.parent)),
-                None => Err(Stop::Wait(Wait::Peek(dir))),
+            Mode::Txn { txn, .. } => match txn.peeked {
+                Some((ino, value)) if ino == dir => Ok(value.map(|value| value.parent)),
+                _ => Err(Stop::Wait(Wait::Peek(dir))),
             },
         }
     }

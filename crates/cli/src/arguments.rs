@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
 use warren_bench::{LOG_BYTES_MAX, REPETITIONS_MAX};
+use warren_runtime::Clients;
 
-use crate::size;
+use crate::{clients, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,7 +89,7 @@ pub struct Mkfs {
     pub pool: PathBuf,
 }
 
-/// How large a fleet is.
+/// How a fleet is started.
 #[derive(Args, Clone)]
 pub struct FleetSize {
     /// Server processes, 1 to 64; may differ from start to start [default: 2, or 1 on one core]
@@ -97,9 +98,23 @@ pub struct FleetSize {
     /// Threads of each cell; for now 1
     #[arg(long, default_value_t = 1, value_parser = threads)]
     pub threads: u16,
-    /// Bytes of buffer cache of all cells together
+    /// Bytes of file data and tree nodes that all cells together keep in memory
     #[arg(long, default_value = "256MiB", value_parser = size::parse)]
     pub cache: u64,
+    /// Who may use the fleet besides root and the user who starts it: USER, :GROUP or all
+    #[arg(long, value_name = "WHO", value_parser = clients::parse)]
+    pub clients: Option<Clients>,
+}
+
+/// What root may allow on a mount of a fleet and a pool of root's own.
+#[derive(Args, Clone, Copy, Default)]
+pub struct Powers {
+    /// Let programs on the mount run as their owner (set-user-ID, set-group-ID, file capabilities)
+    #[arg(long)]
+    pub suid: bool,
+    /// Let device nodes on the mount be opened
+    #[arg(long)]
+    pub dev: bool,
 }
 
 #[derive(Args)]
@@ -118,6 +133,8 @@ pub struct Mount {
     /// Serve the mount in the foreground
     #[arg(long, short)]
     pub foreground: bool,
+    #[command(flatten)]
+    pub powers: Powers,
     pub pool: PathBuf,
     /// An existing directory
     pub directory: PathBuf,
@@ -141,6 +158,8 @@ pub struct Run {
     /// Where to mount [default: a new directory, removed afterwards]
     #[arg(long)]
     pub mount: Option<PathBuf>,
+    #[command(flatten)]
+    pub powers: Powers,
     /// The command and its arguments; its working directory is the mount's root
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,

@@ -5,10 +5,11 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde::Serialize;
 use warren_device::DeviceError;
 use warren_runtime::FleetError;
 
-use crate::output::say;
+use crate::output::{print_json_line, printable};
 
 /// Something failed that has no code of its own.
 pub const CODE_FAILURE: u8 = 1;
@@ -41,7 +42,7 @@ impl Failure {
     pub fn new(code: u8, line: impl Into<String>) -> Self {
         let line: String = line.into();
         // The promise is one line, whatever a message or a path contains.
-        Self { code, line: line.replace('\n', " ") }
+        Self { code, line: printable(&line).into_owned() }
     }
 
     /// A failed system call on `path`.
@@ -74,11 +75,32 @@ impl Failure {
         Self { code, ..self }
     }
 
-    pub fn report(self) -> ExitCode {
-        // With nobody to read it the code has to say it all.
-        let _unread = writeln!(io::stderr(), "warren: {self}");
+    /// One line on standard error; for who wants JSON, an object on standard output instead.
+    pub fn report(self, json: bool) -> ExitCode {
+        if json {
+            let error = Told { code: self.code, message: &self.line };
+            // Numbers and strings always have a JSON form.
+            let text = serde_json::to_string(&Envelope { error }).unwrap_or_default();
+            print_json_line(&text);
+        } else {
+            // With nobody to read it the code has to say it all.
+            let _unread = writeln!(io::stderr(), "warren: {self}");
+        }
         ExitCode::from(self.code)
     }
+}
+
+/// What `--json` has instead of a result.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Told<'a>,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    /// The exit code.
+    code: u8,
+    message: &'a str,
 }
 
 impl fmt::Display for Failure {
@@ -97,7 +119,7 @@ impl From<FleetError> for Failure {
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|error| Failure::new(CODE_FAILURE, format!("cannot write JSON: {error}")))?;
-    say!("{text}");
+    print_json_line(&text);
     Ok(())
 }
 
@@ -108,7 +130,7 @@ mod tests {
     #[test]
     fn a_line_stays_one_line() {
         let failure = Failure::io(Path::new("a\nb"), "open", &io::ErrorKind::NotFound.into());
-        assert_eq!(failure.to_string(), "a b: no such file or directory; make it first");
+        assert_eq!(failure.to_string(), "a\\nb: no such file or directory; make it first");
         assert_eq!(failure.code(), CODE_NOT_FOUND);
     }
 }

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal};
 use warren_fuse::{FrontOptions, MountError, MountOptions, ServeOptions};
 use warren_runtime::{Admission, ConnectOptions};
 
+use crate::arguments::Powers;
 use crate::failure::{CODE_FAILURE, CODE_NO_FUSE, CODE_NOT_FOUND, CODE_PERMISSION, Failure};
 
 const ROLE: &str = "__mount";
@@ -36,10 +37,11 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     if let Some(code) = warren_fuse::dispatch(arguments) {
         return Some(code);
     }
-    let [role, tie, pool, directory] = arguments else { return None };
+    let [role, tie, powers, pool, directory] = arguments else { return None };
     if role != ROLE {
         return None;
     }
+    let powers = powers_of(powers.to_str()?);
     let prepared = if tie == TIED {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
     } else {
@@ -49,7 +51,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let _named = rustix::thread::set_name(c"warren-mount");
     let ready = std::io::stdout().as_fd().try_clone_to_owned().ok();
     let served = match prepared {
-        Ok(()) => serve(Path::new(pool), Path::new(directory), ready),
+        Ok(()) => serve(Path::new(pool), Path::new(directory), powers, ready),
         Err(os) => Err(Failure::io(Path::new(directory), "start its process", &os.into())),
     };
     Some(match served {
@@ -64,15 +66,61 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
 
 /// Mounts, says so to `ready`, and serves until unmounted or signalled. It must be called before the
 /// process has threads.
-pub fn serve(pool: &Path, directory: &Path, ready: Option<OwnedFd>) -> Result<(), Failure> {
-    let options = ServeOptions {
-        mount: MountOptions::new(&pool.to_string_lossy()),
-        front: FrontOptions::default(),
-    };
+pub fn serve(
+    pool: &Path,
+    directory: &Path,
+    powers: Powers,
+    ready: Option<OwnedFd>,
+) -> Result<(), Failure> {
+    warren_runtime::raise_descriptor_limit();
     let admission = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &admission)?;
+    check_powers(powers, rustix::process::geteuid().is_root(), admission.is_roots(), pool)?;
+    let mount = MountOptions {
+        no_suid: !powers.suid,
+        no_dev: !powers.dev,
+        ..MountOptions::new(&pool.to_string_lossy())
+    };
+    let options = ServeOptions { mount, front: FrontOptions::default() };
     warren_fuse::keep_mount(admission, directory, &options, ready)
         .map_err(|error| mount_failure(&error))
+}
+
+/// Who serves a pool, or writes to it beside the fleet, can make any program root's and any device node: so these
+/// have power on a mount only if that can be root alone.
+fn check_powers(
+    powers: Powers,
+    by_root: bool,
+    of_root_alone: bool,
+    pool: &Path,
+) -> Result<(), Failure> {
+    let asked = match powers {
+        Powers { suid: false, dev: false } => return Ok(()),
+        Powers { suid: true, dev: false } => "--suid",
+        Powers { suid: false, dev: true } => "--dev",
+        Powers { suid: true, dev: true } => "--suid --dev",
+    };
+    let pool = pool.display();
+    let line = match (by_root, of_root_alone) {
+        (true, true) => return Ok(()),
+        (false, _) => format!("{pool}: {asked}: only root may; mount it without"),
+        (true, false) => format!(
+            "{pool}: {asked}: another user serves the pool, owns it or may write to it; mount it without"
+        ),
+    };
+    Err(Failure::new(CODE_PERMISSION, line))
+}
+
+/// As they are told to the mount's process.
+fn word_of(powers: Powers) -> String {
+    let words = [(powers.suid, "suid"), (powers.dev, "dev")];
+    let words = words.iter().filter(|(given, _)| *given).map(|&(_, word)| word);
+    format!("powers={}", words.collect::<Vec<_>>().join(","))
+}
+
+fn powers_of(word: &str) -> Powers {
+    let has = |wanted| word.trim_start_matches("powers=").split(',').any(|word| word == wanted);
+    Powers { suid: has("suid"), dev: has("dev") }
 }
 
 fn mount_failure(error: &MountError) -> Failure {
@@ -96,13 +144,14 @@ pub struct Front {
 }
 
 /// Starts the process of a mount and waits until the mount is there.
-pub fn start(pool: &Path, directory: &Path, tie: Tie) -> Result<Front, Failure> {
+pub fn start(pool: &Path, directory: &Path, powers: Powers, tie: Tie) -> Result<Front, Failure> {
     let lost = |error: std::io::Error| Failure::io(directory, "mount it", &error);
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("warren")
         .arg(ROLE)
         .arg(if tie == Tie::Tied { TIED } else { FREE })
+        .arg(word_of(powers))
         .args([pool, directory])
         .current_dir("/")
         .stdin(Stdio::null())
@@ -153,6 +202,25 @@ impl Front {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn powers_need_root_and_a_pool_of_roots_own() {
+        let pool = Path::new("/pool");
+        let none = Powers::default();
+        for powers in [none, Powers { suid: true, ..none }, Powers { suid: true, dev: true }] {
+            let asked = powers.suid || powers.dev;
+            assert!(check_powers(powers, true, true, pool).is_ok());
+            for (by_root, of_root_alone) in [(false, false), (false, true), (true, false)] {
+                let checked = check_powers(powers, by_root, of_root_alone, pool);
+                assert_eq!(
+                    checked.err().map(|failure| failure.code()),
+                    asked.then_some(CODE_PERMISSION)
+                );
+            }
+            let told = powers_of(&word_of(powers));
+            assert_eq!((told.suid, told.dev), (powers.suid, powers.dev));
+        }
+    }
 
     #[test]
     fn a_failure_comes_through_the_pipe_as_it_was() {

@@ -9,6 +9,7 @@
 mod ace;
 mod arguments;
 mod bench;
+mod clients;
 mod debug;
 mod failure;
 mod front;
@@ -37,14 +38,21 @@ fn main() -> ExitCode {
     if let Some(code) = warren_runtime::dispatch(roles).or_else(|| front::dispatch(roles)) {
         return code;
     }
+    let json = wants_json(roles);
     match Arguments::try_parse_from(&arguments) {
-        Ok(parsed) => perform(parsed.task).unwrap_or_else(Failure::report),
-        Err(error) if error.use_stderr() => usage_failure(&arguments, &error).report(),
+        Ok(parsed) => perform(parsed.task).unwrap_or_else(|failure| failure.report(json)),
+        Err(error) if error.use_stderr() => usage_failure(&arguments, &error).report(json),
         Err(help) => match help.print() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         },
     }
+}
+
+/// Whether a result would be JSON, and so an error is: also one of arguments that make no sense. What stands behind
+/// `--` is for another command.
+fn wants_json(arguments: &[OsString]) -> bool {
+    arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
 
 fn perform(task: Task) -> Result<ExitCode, Failure> {
@@ -87,6 +95,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_another_command_is_told_asks_us_for_nothing() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert!(wants_json(&words("status --json /pool")));
+        assert!(!wants_json(&words("run -- status --json /pool")));
+        assert!(!wants_json(&words("status /pool")));
     }
 
     #[test]

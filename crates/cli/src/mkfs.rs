@@ -4,9 +4,9 @@
 //! interrupted run leaves no pool rather than half of one: zero superblocks, flush; everything else,
 //! flush; the superblocks, flush. A file that this run made is removed again if it fails.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,6 +27,9 @@ use crate::size;
 
 /// Blocks 0 and 1: what is there decides whether a device holds something.
 const SUPERBLOCKS: usize = 2;
+
+/// Of a pool's file.
+const MODE: u32 = 0o600;
 
 #[derive(Serialize)]
 struct Made<'a> {
@@ -161,7 +164,7 @@ fn write_image(file: &File, options: &FormatOptions, writes: &[BlockWrite]) -> i
 /// still given the kernel. Says whether the file is new.
 fn open_locked(pool: &Path) -> Result<(File, bool), Failure> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true);
+    options.read(true).write(true).mode(MODE);
     // Whoever makes a file at the same moment may not have his taken for ours.
     let made = options.clone().create_new(true).open(pool);
     let is_new = made.is_ok();
@@ -183,7 +186,19 @@ fn open_locked(pool: &Path) -> Result<(File, bool), Failure> {
     flock(&file, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| Failure::pool_in_use(pool))?;
     await_writers(&file, pool).map_err(FleetError::from)?;
+    close_to_others(pool, &file)?;
     Ok((file, is_new))
+}
+
+/// Who can read a pool can read every file in it. The file of another user, and a device, have the modes that
+/// their owners have chosen.
+fn close_to_others(pool: &Path, file: &File) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::io(pool, "close it to others", &error);
+    let found = file.metadata().map_err(failed)?;
+    if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    file.set_permissions(Permissions::from_mode(MODE)).map_err(failed)
 }
 
 /// Whether the first blocks have anything but zeros.
@@ -261,12 +276,17 @@ mod tests {
     fn a_pool_is_made_once_and_only_with_force_again() {
         let pool = place("twice");
         make(&pool, &WISH).expect("first");
+        let mode = || std::fs::metadata(&pool).expect("metadata").mode() & 0o777;
+        let made = mode();
         let refused = make(&pool, &WISH).expect_err("second");
         assert_eq!(refused.code(), CODE_FAILURE);
+        std::fs::set_permissions(&pool, Permissions::from_mode(0o644)).expect("chmod");
         make(&pool, &Wish { force: true, ..WISH }).expect("forced");
+        let modes = [made, mode()];
         let bytes = std::fs::read(&pool).expect("read");
         std::fs::remove_file(&pool).expect("cleanup");
         assert_eq!(bytes.len(), 64 << 20);
+        assert_eq!(modes, [0o600; 2]);
         let superblock = Superblock::choose(&bytes[..4096], &bytes[4096..8192]).expect("pool").0;
         assert_eq!(superblock.label, "test");
     }

@@ -29,9 +29,9 @@ pub fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
     let pool = absolute(&arguments.pool)?;
     let started = ensure_fleet(&pool, &arguments.fleet)?;
     let mounted = if arguments.foreground {
-        front::serve(&pool, directory, None)
+        front::serve(&pool, directory, arguments.powers, None)
     } else {
-        front::start(&pool, directory, Tie::Free).map(drop)
+        front::start(&pool, directory, arguments.powers, Tie::Free).map(drop)
     };
     match (mounted, started) {
         (Ok(()), started) => {
@@ -67,17 +67,32 @@ pub fn ensure_fleet(pool: &Path, size: &FleetSize) -> Result<Option<Fleet>, Fail
     let options = serve::options(pool, size)?;
     let deadline = Instant::now() + OTHERS_PATIENCE;
     loop {
-        if warren_runtime::is_served(pool) {
-            return Ok(None);
-        }
-        match warren_runtime::start_fleet(&options, Lifetime::Stays) {
-            Ok(fleet) => return Ok(Some(fleet)),
-            Err(error) if error.kind() == ErrorKind::PoolInUse && Instant::now() < deadline => {
-                std::thread::sleep(OTHERS_POLL);
-            }
+        let refused = match warren_runtime::is_served(pool) {
+            Ok(true) if size.clients.is_some() => return Err(clients_are_settled(pool)),
+            Ok(true) => return Ok(None),
+            Ok(false) => None,
+            // Perhaps none serves it: who may not look cannot tell.
+            Err(error @ FleetError::NotAdmitted(_)) => Some(error),
             Err(error) => return Err(error.into()),
+        };
+        match (warren_runtime::start_fleet(&options, Lifetime::Stays), refused) {
+            (Ok(fleet), _) => return Ok(Some(fleet)),
+            (Err(error), refused) if error.kind() == ErrorKind::PoolInUse => match refused {
+                Some(refused) => return Err(refused.into()),
+                None if Instant::now() < deadline => std::thread::sleep(OTHERS_POLL),
+                None => return Err(error.into()),
+            },
+            (Err(error), _) => return Err(error.into()),
         }
     }
+}
+
+/// Who may use a fleet is said when it is started.
+fn clients_are_settled(pool: &Path) -> Failure {
+    let pool = pool.display();
+    let line =
+        format!("{pool}: --clients: a fleet serves it already; stop it first, or leave this out");
+    Failure::new(CODE_FAILURE, line)
 }
 
 pub fn perform_umount(arguments: &Umount) -> Result<ExitCode, Failure> {

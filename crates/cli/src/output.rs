@@ -1,5 +1,9 @@
 //! Standard output. Its reader may leave early (`warren debug dump ... | head`), its disk may be full.
+//!
+//! Names of files, pools and labels come from other users, and a terminal obeys control characters. So none of a
+//! name is ever printed as it is: see [`printable`].
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::exit;
@@ -15,14 +19,61 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Prints all of it or ends the process: there is no use in going on with what nobody will read.
+/// Whether a terminal might do something else with it than show it: control characters, and those that change the
+/// direction of what follows.
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The text with every character that is not to be shown as it is written as `\n`, `\u{1b}` and so on.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unsafe) {
+        return text.into();
+    }
+    let shown = |c: char| match is_unsafe(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(shown).collect::<String>().into()
+}
+
+/// Prints lines; what may hold a line's end and is not one has been made [`printable`]. All of it is printed, or the
+/// process ends: there is no use in going on with what nobody will read.
 pub fn print(text: fmt::Arguments<'_>) {
+    let text = text.to_string();
+    let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
+    print_raw(&lines.join("\n"));
+}
+
+/// Prints JSON on a line. Its strings may hold what JSON does not have to escape.
+pub fn print_json_line(json: &str) {
+    let escaped = |c: char| match is_unsafe(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    print_raw(&format!("{}\n", json.chars().map(escaped).collect::<String>()));
+}
+
+fn print_raw(text: &str) {
     let mut out = io::stdout();
-    let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else { return };
+    let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) else { return };
     if error.kind() != io::ErrorKind::BrokenPipe {
         let line = format!("cannot write to standard output: {error}; free space or redirect it");
-        Failure::new(CODE_FAILURE, line).report();
+        Failure::new(CODE_FAILURE, line).report(false);
         exit(CODE_FAILURE.into());
     }
     exit(CODE_NO_READER);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_printed() {
+        assert_eq!(printable("/data/pool \u{e4}\u{4e2d}"), "/data/pool \u{e4}\u{4e2d}");
+        let name = "a\n\u{1b}[2J\u{9b}x\u{7f}\u{202e}\u{2066}";
+        assert_eq!(printable(name), "a\\n\\u{1b}[2J\\u{9b}x\\u{7f}\\u{202e}\\u{2066}");
+    }
 }

@@ -51,7 +51,7 @@ fn run_mounted(
     own_front: &mut Option<u32>,
 ) -> Result<ExitCode, Failure> {
     let place = MountPlace::choose(arguments.mount.as_deref())?;
-    let front = front::start(pool, &place.path, Tie::Tied)?;
+    let front = front::start(pool, &place.path, arguments.powers, Tie::Tied)?;
     *own_front = Some(front.pid());
     let ran = run_command(arguments, &place.path, signals);
     let unmounted = Front::unmount(front);

@@ -34,5 +34,6 @@ pub fn options(pool: &Path, size: &FleetSize) -> Result<ServeOptions, Failure> {
         return Err(Failure::new(CODE_USAGE, line));
     }
     let usual = ServeOptions::new(pool, cells);
-    Ok(ServeOptions { threads: size.threads, cache_bytes: size.cache, ..usual })
+    let clients = size.clients.unwrap_or_default();
+    Ok(ServeOptions { threads: size.threads, cache_bytes: size.cache, clients, ..usual })
 }

@@ -3,22 +3,23 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use warren_runtime::{CellStatus, FleetStatus};
+use warren_runtime::door::STATUS_TIMEOUT;
+use warren_runtime::{CellStatus, FleetStatus, SILENT};
 
 use crate::arguments::{Status, Stop};
 use crate::failure::{Failure, print_json};
-use crate::output::{self, say};
+use crate::output::{self, printable, say};
 use crate::size;
 
 pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
     let fleets = match &arguments.pool {
-        Some(pool) => vec![warren_runtime::status(pool)?],
+        Some(pool) => vec![warren_runtime::door::status_soon(pool)?],
         None => warren_runtime::door::status_of_all(),
     };
     match (arguments.json, &arguments.pool, fleets.first()) {
         (true, Some(_), Some(fleet)) => print_json(fleet)?,
         (true, ..) => print_json(&fleets)?,
-        (false, _, None) => say!("no fleet is running here"),
+        (false, _, None) => say!("no fleet of yours is running here"),
         (false, ..) => {
             fleets.iter().for_each(|fleet| output::print(format_args!("{}", describe(fleet))))
         }
@@ -32,11 +33,16 @@ pub fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
 }
 
 fn describe(fleet: &FleetStatus) -> String {
-    let bytes = |blocks: u64| size::display(blocks * u64::from(fleet.block_size));
+    if fleet.state == SILENT {
+        return describe_silent(fleet);
+    }
+    // What another user's fleet says may be anything.
+    let bytes = |blocks: u64| size::display(blocks.saturating_mul(u64::from(fleet.block_size)));
     let mut text = format!(
-        "{}: {}, {} of {} free, {} shards, checkpoint {}, keeper {}, supervisor {}{}\n",
-        fleet.pool,
-        fleet.state,
+        "{}: {}{}, {} of {} free, {} shards, checkpoint {}, keeper {}, supervisor {}{}\n",
+        printable(&fleet.pool),
+        printable(&fleet.state),
+        whose(fleet),
         bytes(fleet.free_blocks),
         bytes(fleet.total_blocks),
         fleet.shards,
@@ -47,14 +53,14 @@ fn describe(fleet: &FleetStatus) -> String {
     );
     // Writing to a string does not fail.
     if let Some(why) = &fleet.broken {
-        let _ = writeln!(text, "  no checkpoint happens any more: {why}");
+        let _ = writeln!(text, "  no checkpoint happens any more: {}", printable(why));
     }
     for cell in &fleet.cells {
         let _ = writeln!(
             text,
             "  cell {}: {}, pid {}, {} shards, {} requests{}",
             cell.cell,
-            cell.state,
+            printable(&cell.state),
             cell.pid,
             cell.shards,
             cell.requests,
@@ -66,7 +72,42 @@ fn describe(fleet: &FleetStatus) -> String {
         let _ =
             writeln!(text, "  {kind} {}: pid {}, uid {}", client.client, client.pid, client.uid);
     }
+    if !fleet.stopped_pids.is_empty() {
+        let _ = writeln!(text, "  stopped by a signal: {}", numbers(&fleet.stopped_pids));
+    }
     text
+}
+
+/// Of a fleet that did not answer.
+fn describe_silent(fleet: &FleetStatus) -> String {
+    let seconds = STATUS_TIMEOUT.as_secs();
+    let mut text =
+        format!("{}: no answer within {seconds} s{}", printable(&fleet.pool), whose(fleet));
+    let cells: Vec<u32> = fleet.cells.iter().map(|cell| cell.pid).collect();
+    let processes = [
+        (" supervisor", vec![fleet.supervisor_pid]),
+        (" keeper", vec![fleet.keeper_pid]),
+        (" cells", cells),
+        (" stopped by a signal:", fleet.stopped_pids.clone()),
+    ];
+    for (what, pids) in
+        processes.iter().filter(|(_, pids)| pids.first().is_some_and(|&pid| pid > 0))
+    {
+        let _ = write!(text, ",{what} {}", numbers(pids));
+    }
+    text + "\n"
+}
+
+fn numbers(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Nothing, of a fleet of the user who asks.
+fn whose(fleet: &FleetStatus) -> String {
+    match fleet.uid {
+        uid if uid == rustix::process::geteuid().as_raw() => String::new(),
+        uid => format!(" (uid {uid})"),
+    }
 }
 
 /// Nothing, for a cell that was never lost.
@@ -95,6 +136,7 @@ mod tests {
             state: "serving".into(),
             block_size: 4096,
             total_blocks: 1 << 18,
+            uid: rustix::process::geteuid().as_raw(),
             cells: vec![cell(0), cell(1)],
             ..FleetStatus::default()
         };
@@ -102,6 +144,40 @@ mod tests {
         assert_eq!(text.lines().count(), 3);
         assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free"));
         assert!(!text.contains("restarted"));
+    }
+
+    #[test]
+    fn a_fleet_that_does_not_answer_has_a_line_with_what_is_known() {
+        let uid = rustix::process::geteuid().as_raw();
+        let silent = FleetStatus {
+            pool: "p".into(),
+            state: SILENT.into(),
+            uid,
+            supervisor_pid: 7,
+            stopped_pids: vec![7, 9],
+            ..FleetStatus::default()
+        };
+        let line = "p: no answer within 2 s, supervisor 7, stopped by a signal: 7 9\n";
+        assert_eq!(describe(&silent), line);
+        let nothing =
+            FleetStatus { supervisor_pid: 0, stopped_pids: vec![], uid: uid + 1, ..silent };
+        assert_eq!(describe(&nothing), format!("p: no answer within 2 s (uid {})\n", uid + 1));
+    }
+
+    #[test]
+    fn what_a_fleet_says_of_itself_stays_on_its_line() {
+        let evil = "/p\n\u{1b}[31mroot's pool: serving".to_owned();
+        let fleet = FleetStatus {
+            pool: evil.clone(),
+            state: evil.clone(),
+            broken: Some(evil),
+            block_size: u32::MAX,
+            total_blocks: u64::MAX,
+            ..FleetStatus::default()
+        };
+        let text = describe(&fleet);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(!text.contains('\u{1b}'));
     }
 
     #[test]

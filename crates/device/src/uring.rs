@@ -22,6 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use io_uring::register::Restriction;
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use warren_base::{BlockNo, Errno};
@@ -228,12 +229,39 @@ fn refused(error: io::Error) -> DeviceError {
 }
 
 fn build() -> io::Result<IoUring> {
-    let cooperative = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(ENTRIES);
-    match cooperative {
-        // Kernels before 5.19 do not know the flags.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(ENTRIES),
+    let mut builder = IoUring::builder();
+    builder.setup_r_disabled();
+    let cooperative = builder.setup_coop_taskrun().setup_taskrun_flag().build(ENTRIES);
+    let unknown = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    let ring = match cooperative {
+        // Kernels before 5.19 do not know all flags.
+        Err(error) if unknown(&error) => IoUring::builder().setup_r_disabled().build(ENTRIES),
         other => other,
+    };
+    match ring {
+        Ok(ring) => restrict(ring),
+        // Before 5.10 a ring can do anything.
+        Err(error) if unknown(&error) => IoUring::new(ENTRIES),
+        Err(error) => Err(error),
     }
+}
+
+/// From now on the ring can do what a queue to a device does, and nothing else. No filter of system calls sees what a
+/// ring is asked for: without this a process that may not open a file could have its ring open it.
+fn restrict(ring: IoUring) -> io::Result<IoUring> {
+    let calls = [
+        opcode::Readv::CODE,
+        opcode::Writev::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+        opcode::PollAdd::CODE,
+    ];
+    let flags = squeue::Flags::IO_LINK | squeue::Flags::SKIP_SUCCESS;
+    let mut allowed: Vec<Restriction> = calls.into_iter().map(Restriction::sqe_op).collect();
+    allowed.push(Restriction::sqe_flags_allowed(flags.bits()));
+    ring.submitter().register_restrictions(&mut allowed)?;
+    ring.submitter().register_enable_rings()?;
+    Ok(ring)
 }
 
 fn entry(pool: &PoolFile, transfer: &Transfer) -> squeue::Entry {
@@ -396,6 +424,28 @@ mod tests {
         }
         let bytes = std::fs::read(scratch.path()).unwrap();
         assert_eq!([bytes[0], bytes[BLOCK_SIZE], bytes[2 * BLOCK_SIZE - 1]], [0, 7, 7]);
+    }
+
+    #[test]
+    fn a_ring_opens_nothing_and_speaks_with_nobody() {
+        let mut ring = build().unwrap();
+        let here = Fd(libc::AT_FDCWD);
+        let entries = [
+            opcode::OpenAt::new(here, c"/dev/null".as_ptr()).build(),
+            opcode::Socket::new(libc::AF_UNIX, libc::SOCK_STREAM, 0).build(),
+            opcode::UnlinkAt::new(here, c"/no/such/file".as_ptr()).build(),
+            opcode::Nop::new().build(),
+            opcode::PollAdd::new(Fd(0), 0).build().flags(squeue::Flags::ASYNC),
+        ];
+        for entry in entries {
+            // SAFETY: the paths are constants, and nothing else in the entries is borrowed.
+            unsafe { ring.submission().push(&entry) }.unwrap();
+            ring.submit_and_wait(1).unwrap();
+            let result = ring.completion().next().unwrap().result();
+            assert_eq!(result, -libc::EACCES, "{entry:?}");
+        }
+        let again = ring.submitter().register_restrictions(&mut [Restriction::sqe_op(0)]);
+        assert!(again.is_err(), "what is restricted stays so");
     }
 
     #[test]

@@ -78,6 +78,8 @@ pub struct Report {
     pub paths: BTreeMap<Ino, Box<[u8]>>,
     /// Part of a tree, or what leads to all of them, could not be read, so not everything was checked.
     pub incomplete: bool,
+    /// File data was read too, and compared with its checksums.
+    pub contents: bool,
     pub inodes: u64,
     pub directories: u64,
     pub nodes: u64,
@@ -118,7 +120,7 @@ pub fn check(
     progress: &mut dyn FnMut(Progress),
 ) -> Report {
     let mut reader = Reader { read, blocks_read: 0 };
-    let mut report = Report::default();
+    let mut report = Report { contents: options.contents, ..Report::default() };
     if let Some(superblock) = read_superblock(&mut reader, &mut report)
         && is_whole(&superblock, device_blocks, &mut report)
         && let Some(region) = read_region(&superblock, &mut reader, &mut report)

@@ -32,6 +32,7 @@ pub struct MountOptions {
     /// in `/etc/fuse.conf`.
     pub allow_other: bool,
     pub read_only: bool,
+    /// Without root, `fusermount3` sets both in any case.
     pub no_suid: bool,
     pub no_dev: bool,
     pub no_exec: bool,
@@ -43,8 +44,8 @@ impl MountOptions {
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
-            no_suid: false,
-            no_dev: false,
+            no_suid: true,
+            no_dev: true,
             no_exec: false,
         }
     }
@@ -263,6 +264,14 @@ mod tests {
         assert!(missing.to_string().contains("/no/such/place"));
         let file = check_mount_point(Path::new("/proc/self/stat")).unwrap_err();
         assert!(matches!(file, MountError::NotADirectory(_)));
+    }
+
+    #[test]
+    fn neither_set_id_programs_nor_devices_work_on_a_mount_unasked() {
+        let options = MountOptions::new("pool");
+        assert!(options.flags().contains(MountFlags::NOSUID | MountFlags::NODEV));
+        let options = MountOptions { no_suid: false, no_dev: false, ..options };
+        assert!(!options.flags().intersects(MountFlags::NOSUID | MountFlags::NODEV));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The order in which a process takes its messages (fos thesis section 3.3).
 //!
 //! Replies first, because they finish work; then peers' requests, because somebody's work waits for
-//! them; then clients' requests; then idle work. New requests are not handed out while as many
+//! them; then clients' requests, users in turn ([`Turns`]); then idle work. New requests are not handed out while as many
 //! tasks as allowed are live, which puts back-pressure on the senders instead of growing: their
 //! queues fill, and `Full` is the answer.
 //!
@@ -13,6 +13,8 @@
 //!   driver says with `set_live`.
 
 use warren_base::{BoundedQueue, Full};
+
+use crate::turns::{Next, Sender, Turns};
 
 /// Whose request a task serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -63,7 +65,8 @@ impl Default for DispatchLimits {
 pub struct Dispatch<R, P, C, I> {
     replies: BoundedQueue<R>,
     peers: BoundedQueue<P>,
-    clients: BoundedQueue<C>,
+    clients: Turns<C>,
+    clients_queued_max: usize,
     idle: BoundedQueue<I>,
     peer_tasks: LiveTasks,
     client_tasks: LiveTasks,
@@ -95,7 +98,8 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
         Self {
             replies: BoundedQueue::new(limits.replies_queued),
             peers: BoundedQueue::new(limits.peers_queued),
-            clients: BoundedQueue::new(limits.clients_queued),
+            clients: Turns::default(),
+            clients_queued_max: limits.clients_queued,
             idle: BoundedQueue::new(limits.idle_queued),
             peer_tasks: LiveTasks::new(limits.peer_tasks),
             client_tasks: LiveTasks::new(limits.client_tasks),
@@ -110,8 +114,12 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
         self.peers.push(request)
     }
 
-    pub fn push_client(&mut self, request: C) -> Result<(), Full<C>> {
-        self.clients.push(request)
+    pub fn push_client(&mut self, sender: Sender, request: C) -> Result<(), Full<C>> {
+        if !self.takes_clients() {
+            return Err(Full(request));
+        }
+        self.clients.push(sender, request);
+        Ok(())
     }
 
     pub fn push_idle(&mut self, work: I) -> Result<(), Full<I>> {
@@ -124,7 +132,10 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
         if urgent.is_some() {
             return urgent;
         }
-        if let Some(request) = pop_within(&mut self.clients, &mut self.client_tasks) {
+        if self.client_tasks.has_room()
+            && let Some(Next { request, .. }) = self.clients.pop(|_| true, |_| false)
+        {
+            self.client_tasks.live += 1;
             return Some(Work::Client(request));
         }
         self.idle.pop().map(Work::Idle)
@@ -138,10 +149,15 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
         pop_within(&mut self.peers, &mut self.peer_tasks).map(Work::Peer)
     }
 
-    /// The next client's request, whatever is live: for a driver that looks at every request
-    /// because some must not wait (they end tasks). It makes nothing live.
-    pub fn take_client_aside(&mut self) -> Option<C> {
-        self.clients.pop()
+    /// The next request of a user that may go on, whatever is live, or one that goes first all the same (it ends
+    /// tasks): for a driver that counts what is live itself. See [`Turns::pop`].
+    #[inline]
+    pub fn take_client(
+        &mut self,
+        may_go_on: impl Fn(u32) -> bool,
+        goes_first: impl FnMut(&C) -> bool,
+    ) -> Option<Next<C>> {
+        self.clients.pop(may_go_on, goes_first)
     }
 
     /// So many tasks are live: for a driver whose core counts them itself, instead of
@@ -199,7 +215,7 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
 
     /// Whether more clients' requests can be queued: if not, the cell leaves them in their slots.
     pub fn takes_clients(&self) -> bool {
-        !self.clients.is_full()
+        self.clients.len() < self.clients_queued_max
     }
 
     /// Clients' requests that are queued.
@@ -227,9 +243,11 @@ fn pop_within<T>(queue: &mut BoundedQueue<T>, tasks: &mut LiveTasks) -> Option<T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_base::Rng;
+    use warren_base::{ClientId, Rng};
 
     type Numbers = Dispatch<u32, u32, u32, u32>;
+
+    const ANYONE: Sender = Sender { uid: 7, client: ClientId(1) };
 
     fn limits(peer_tasks: usize, client_tasks: usize) -> DispatchLimits {
         let (replies_queued, peers_queued, clients_queued, idle_queued) = (4, 4, 4, 4);
@@ -247,8 +265,8 @@ mod tests {
     fn replies_then_peers_then_clients_then_idle() {
         let mut dispatch = Numbers::new(limits(9, 9));
         dispatch.push_idle(7).unwrap();
-        dispatch.push_client(5).unwrap();
-        dispatch.push_client(6).unwrap();
+        dispatch.push_client(ANYONE, 5).unwrap();
+        dispatch.push_client(ANYONE, 6).unwrap();
         dispatch.push_peer(3).unwrap();
         dispatch.push_reply(1).unwrap();
         dispatch.push_reply(2).unwrap();
@@ -269,9 +287,9 @@ mod tests {
     fn live_tasks_press_back_but_not_on_replies_or_peers() {
         let mut dispatch = Numbers::new(limits(1, 2));
         for request in 0..4 {
-            dispatch.push_client(request).unwrap();
+            dispatch.push_client(ANYONE, request).unwrap();
         }
-        assert_eq!(dispatch.push_client(4), Err(Full(4)));
+        assert_eq!(dispatch.push_client(ANYONE, 4), Err(Full(4)));
         assert_eq!(dispatch.take_next(), Some(Work::Client(0)));
         assert_eq!(dispatch.take_next(), Some(Work::Client(1)));
         assert_eq!(dispatch.take_next(), None);
@@ -300,7 +318,7 @@ mod tests {
         for _ in 0..20_000 {
             let here = rng.below(2) as usize;
             let there = 1 - here;
-            while cells[here].push_client(offered).is_ok() {
+            while cells[here].push_client(ANYONE, offered).is_ok() {
                 offered += 1;
             }
             while let Some(&request) = unsent[here].last() {
@@ -333,18 +351,22 @@ mod tests {
     }
 
     #[test]
-    fn a_count_from_outside_presses_and_a_look_aside_makes_nothing_live() {
+    fn a_count_from_outside_presses_and_a_request_taken_by_user_makes_nothing_live() {
         let mut dispatch = Numbers::new(limits(1, 2));
-        dispatch.push_client(1).unwrap();
-        dispatch.push_client(2).unwrap();
+        let other = Sender { uid: 8, ..ANYONE };
+        for (sender, request) in [(ANYONE, 1), (ANYONE, 2), (other, 3)] {
+            dispatch.push_client(sender, request).unwrap();
+        }
         dispatch.set_live(Origin::Client, 5);
         assert_eq!((dispatch.take_next(), dispatch.room(Origin::Client)), (None, 0));
-        assert_eq!(dispatch.take_client_aside(), Some(1));
+        let taken = dispatch.take_client(|uid| uid == 8, |_| false);
+        assert_eq!(taken, Some(Next { request: 3, is_exempt: false }));
+        assert_eq!(dispatch.take_client(|uid| uid == 8, |_| false), None);
         assert_eq!(dispatch.live(Origin::Client), 5);
         dispatch.set_live(Origin::Client, 1);
         assert_eq!(dispatch.room(Origin::Client), 1);
         assert_eq!(dispatch.take_urgent(), None);
-        assert_eq!(dispatch.take_next(), Some(Work::Client(2)));
+        assert_eq!(dispatch.take_next(), Some(Work::Client(1)));
         assert_eq!(dispatch.live(Origin::Client), 2);
     }
 }

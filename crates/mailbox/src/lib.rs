@@ -16,6 +16,7 @@ mod dispatch;
 mod name;
 mod registry;
 mod resolver;
+mod turns;
 
 pub use capability::{Capability, CapabilityList, Mint, Refused, Uses};
 pub use dispatch::{Dispatch, DispatchLimits, Origin, Work};
@@ -24,6 +25,7 @@ pub use registry::{
     RegisterError, RegistrationId, Registry, RegistryVersion, Resolution, ResolveError,
 };
 pub use resolver::{Cached, CachedResolver};
+pub use turns::{Next, Sender, Turns};
 
 /// Bytes of a mailbox's name: `/cell/63/volume/65535/inbox` and its like fit twice.
 pub const NAME_BYTES_MAX: usize = 64;

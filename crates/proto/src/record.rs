@@ -142,12 +142,13 @@ pub enum Step {
     Finished {
         txn: TxnId,
     },
-    /// Session: a file is open.
+    /// Session: a file is open, on behalf of the user `uid`.
     Opened {
         handle: Handle,
         client: ClientId,
         access: AccessMode,
         offset: u64,
+        uid: u32,
     },
     /// Session: it is closed.
     Closed {
@@ -158,11 +159,12 @@ pub enum Step {
         handle: Handle,
         offset: u64,
     },
-    /// Session: a lock was taken, made weaker or released.
+    /// Session: a lock was taken, made weaker or released, on behalf of the user `uid`.
     Locked {
         ino: Ino,
         client: ClientId,
         spec: LockSpec,
+        uid: u32,
     },
     /// Session: everything that the client had is released.
     Expelled {

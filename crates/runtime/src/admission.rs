@@ -15,7 +15,9 @@ use warren_shm::Segment;
 use crate::connection::{ConnectOptions, Connection};
 use crate::door;
 use crate::error::{FleetError, system};
+use crate::identity;
 use crate::launch::path_of;
+use crate::limit;
 use crate::message::{
     DOOR_VERSION, DoorReply, DoorRequest, FLIGHTS_LEN, OsBytes, welcome_descriptors,
 };
@@ -43,21 +45,26 @@ pub struct Admission {
     pub(crate) flights: OwnedFd,
     /// As they came beside the `Welcome`.
     pub(crate) segments: Vec<OwnedFd>,
+    is_roots: bool,
 }
 
 impl Admission {
     /// Asks the fleet that serves the pool.
     pub fn ask(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
         use std::os::unix::ffi::OsStrExt;
+        if options.front {
+            limit::require(|| format!("{}: a mount", pool.display()), limit::of_front())?;
+        }
         let request = DoorRequest::Enter {
             version: DOOR_VERSION,
             front: options.front,
             slots: options.slots,
         };
-        let (socket, reply, segments) = door::converse(pool, |link| {
-            let (reply, segments) = door::ask(link, &request)?;
-            let socket = link.share().map_err(system("keep an admission"))?;
-            Ok((socket.into_fd(), reply, segments))
+        let (socket, is_roots, reply, segments) = door::converse(pool, door::patience(), |call| {
+            let (reply, segments) = door::ask(&mut call.link, &request, call.until)?;
+            let socket = call.link.share().map_err(system("keep an admission"))?.into_fd();
+            let host = identity::of_peer(&socket).map_err(system("identify the fleet"))?;
+            Ok((socket, host.uid == 0 && call.pool.is_roots(), reply, segments))
         })?;
         let DoorReply::Welcome { client, slots, cells, shards } = reply else {
             return Err(nonsense());
@@ -65,7 +72,7 @@ impl Admission {
         let (flights, _) = Segment::create("warren-flights", FLIGHTS_LEN)?.into_parts();
         let pool = pool.as_os_str().as_bytes().into();
         let terms = Terms { pool, client, slots, cells, shards };
-        Self { terms, socket, flights, segments }.checked()
+        Self { terms, socket, flights, segments, is_roots }.checked()
     }
 
     /// Makes use of it. Only one process at a time may.
@@ -75,6 +82,12 @@ impl Admission {
 
     pub fn pool(&self) -> PathBuf {
         path_of(&self.terms.pool)
+    }
+
+    /// Whether root alone decides what is in the pool: root runs the fleet, and no other user may write to the
+    /// pool beside it. Known to the process that was admitted.
+    pub fn is_roots(&self) -> bool {
+        self.is_roots
     }
 
     /// Hung up when the fleet is gone. What there is to read of it says nothing.
@@ -94,7 +107,7 @@ impl Admission {
         let mut fds = fds.into_iter();
         let socket = fds.next().ok_or_else(nonsense)?;
         let flights = fds.next().ok_or_else(nonsense)?;
-        Self { terms, socket, flights, segments: fds.collect() }.checked()
+        Self { terms, socket, flights, segments: fds.collect(), is_roots: false }.checked()
     }
 
     fn checked(self) -> Result<Self, FleetError> {

@@ -30,6 +30,7 @@ use warren_shm::{
 };
 
 use crate::clock::{self, Clocks};
+use crate::confine::confine;
 use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
@@ -50,8 +51,10 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Messages gathered from one peer's lane in a turn.
 const MESSAGES_A_TURN: usize = 64;
 
-/// What is done in a turn, before it is looked whether something came that goes first.
-const WORK_A_TURN: usize = 64;
+/// What is done in a turn, before it is looked whether something came that goes first, or somebody whose turn it is:
+/// so many requests, or so many bytes of their data moved, which takes about as long.
+const WORK_A_TURN: usize = 16;
+const BYTES_A_TURN: u64 = 256 << 10;
 
 struct CellLoop {
     /// Dropped first: it waits for the device, which writes to frames.
@@ -78,6 +81,8 @@ struct CellLoop {
     next_look_at_orders: Instant,
     /// Bodies are copied here.
     body: Vec<u8>,
+    /// Bytes of file data that went through clients' lanes.
+    moved: u64,
     /// It serves: until it has recovered, clients' requests wait in their slots.
     ready: bool,
     stopped: bool,
@@ -162,6 +167,7 @@ impl CellLoop {
             wake: None,
             next_look_at_orders: Instant(0),
             body: Vec::new(),
+            moved: 0,
             ready: false,
             stopped: false,
             clocks: Clocks::default(),
@@ -169,6 +175,8 @@ impl CellLoop {
             _pool: pool,
         };
         cell.vitals.set_spinners(1);
+        // Before it takes anything from clients or peers. All that it needs it has, or is sent.
+        confine()?;
         cell.hear_beginning()?;
         cell.carry_out(effects)?;
         Ok(cell)
@@ -234,7 +242,11 @@ impl CellLoop {
     fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
         self.vitals.beat();
         let mut worked = self.gather(now.monotonic)?;
+        let moved = self.moved;
         for _ in 0..WORK_A_TURN {
+            if self.moved - moved >= BYTES_A_TURN {
+                break;
+            }
             let live = self.core.live_tasks();
             let Some(work) = self.intake.next(live, &self.memory) else { break };
             self.perform(now, work)?;
@@ -269,7 +281,7 @@ impl CellLoop {
         dropped |= self.gather_messages(Lane::Request)?;
         if self.ready {
             let intake = &mut self.intake;
-            self.memory.offer(|slot| intake.push_client(slot));
+            self.memory.offer(|sender, slot| intake.push_client(sender, slot));
         }
         Ok(dropped)
     }
@@ -346,7 +358,10 @@ impl CellLoop {
         match Request::from_body(&self.body) {
             Ok((request, capabilities)) if !must_end_tasks || intake::ends_tasks(&request) => {
                 let header = RequestHeader { capabilities, ..header };
-                self.apply(now, Event::Request { from, header, request })
+                self.moved += u64::from(header.payload_len);
+                self.apply(now, Event::Request { from, header, request })?;
+                self.memory.end_turn(from, &header);
+                Ok(())
             }
             _ => {
                 self.memory.refuse(from, header.seq);
@@ -418,6 +433,7 @@ impl CellLoop {
             Effect::Reply { to, seq, answer, payload_len, granted } => {
                 let errno = encode(&answer, granted, &mut self.body).err();
                 let header = ReplyHeader { errno, payload_len };
+                self.moved += u64::from(payload_len);
                 self.memory.reply(to, seq, header, &self.body);
             }
             Effect::Send { to, message } => self.peers.send(to, &message)?,
@@ -490,10 +506,11 @@ impl CellLoop {
         };
         self.orders += 1;
         match order {
-            Order::Admit { client, slots, .. } => {
+            Order::Admit { client, slots, ref credentials, .. } => {
                 let fds: [OwnedFd; ADMIT_DESCRIPTORS] =
                     packet.fds.try_into().map_err(|_| nonsense())?;
-                self.memory.admit(client, slots, fds)?;
+                let user = (!credentials.checked_by_kernel).then_some(credentials.uid);
+                self.memory.admit(client, (slots, user), fds)?;
             }
             Order::Expel { client } => self.memory.silence(client),
             Order::Lost { cell, .. } => self.hear_last_of(now, cell)?,

@@ -161,7 +161,7 @@ impl fmt::Debug for Connection {
 
 impl Shared {
     fn open(admission: Admission) -> Result<Self, FleetError> {
-        let Admission { terms, socket, flights, segments } = admission;
+        let Admission { terms, socket, flights, segments, .. } = admission;
         let (slots, cells) = (usize::from(terms.slots), usize::from(terms.cells));
         let mut fds = segments.into_iter();
         let mut next = || fds.next().ok_or(FleetError::Refused(Errno::EPROTO));

@@ -1,8 +1,8 @@
 //! Asking at a fleet's door: find the socket, make sure who answers, exchange one request.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno as OsError;
@@ -18,11 +18,15 @@ use crate::identity;
 use crate::link::{Link, Packet, Received, Trust, Wait, retry};
 use crate::message::{DOOR_VERSION, DoorReply, DoorRequest};
 use crate::offline::{OfflinePool, Purpose};
-use crate::place::{self, PoolId};
-use crate::status::FleetStatus;
+use crate::place::{self, Door, PoolId};
+use crate::silence::Silence;
+use crate::status::{FleetStatus, SILENT};
 
 /// How long a fleet may take to answer at its door.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long fleets may take to say how they are, all together.
+pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a fleet may take for its last checkpoint: longer than it gives its cells.
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
@@ -33,36 +37,71 @@ const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as
 /// row there is none.
 const CONVERSATIONS_MAX: usize = 100;
 
-/// Bytes of a status at most: more than a fleet with all cells and clients it can have.
-const STATUS_MAX: usize = 4 << 20;
+/// Bytes of stack of a thread that asks one fleet: a packet, and JSON that nests a few levels.
+const ASKING_STACK: usize = 256 << 10;
 
-/// A connected socket to the fleet that serves the pool.
-pub(crate) fn knock(pool: &Path) -> Result<Link, FleetError> {
+/// Bytes of a status at most: more than a fleet with all cells and clients it can have.
+const STATUS_MAX: usize = 1 << 20;
+
+/// What a connection to one door came to.
+enum Knocked {
+    Connected(Link),
+    /// Nobody listens there, or somebody whose door it cannot be.
+    NoFleet,
+    /// This process may not connect.
+    Denied,
+}
+
+/// A connection to the fleet that serves a pool.
+pub(crate) struct Call {
+    pub link: Link,
+    /// The pool as it was when its door was looked for.
+    pub pool: PoolId,
+    /// When the fleet must have answered.
+    pub until: Instant,
+}
+
+pub(crate) fn knock(pool: &Path, until: Instant) -> Result<Call, FleetError> {
+    let mut is_denied = false;
     let id = PoolId::of(pool)?;
     for door in id.doors() {
-        if let Some(link) = open(&door, Some(id.owner()))? {
-            return Ok(link);
+        match open(&door, until)? {
+            Knocked::Connected(link) => return Ok(Call { link, pool: id, until }),
+            Knocked::NoFleet => {}
+            Knocked::Denied => is_denied = true,
         }
     }
-    Err(FleetError::NoFleet(pool.to_path_buf()))
+    Err(match is_denied {
+        true => FleetError::NotAdmitted(pool.to_path_buf()),
+        false => FleetError::NoFleet(pool.to_path_buf()),
+    })
 }
 
 /// Talks to the fleet that serves the pool; again if it hangs up: who had heard may have died, and the next
 /// supervisor knows nothing of whom it had not answered.
 pub(crate) fn converse<T>(
     pool: &Path,
-    mut talk: impl FnMut(&mut Link) -> Result<T, FleetError>,
+    until: Instant,
+    mut talk: impl FnMut(&mut Call) -> Result<T, FleetError>,
 ) -> Result<T, FleetError> {
-    let mut outcome = talk(&mut knock(pool)?);
+    let mut outcome = talk(&mut knock(pool, until)?);
     for _ in 1..CONVERSATIONS_MAX {
         if !outcome.as_ref().is_err_and(is_hangup) {
-            return outcome;
+            break;
         }
         // If nobody listens any more the fleet has died, and not only its supervisor.
-        let Ok(mut link) = knock(pool) else { return outcome };
-        outcome = talk(&mut link);
+        let Ok(mut call) = knock(pool, until) else { break };
+        outcome = talk(&mut call);
     }
-    outcome
+    match outcome {
+        Err(FleetError::Refused(Errno::EACCES)) => Err(FleetError::NotAdmitted(pool.to_path_buf())),
+        outcome => outcome,
+    }
+}
+
+/// When a fleet must have answered that is asked now.
+pub(crate) fn patience() -> Instant {
+    Instant::now() + ANSWER_TIMEOUT
 }
 
 fn is_hangup(error: &FleetError) -> bool {
@@ -76,35 +115,39 @@ fn is_hangup(error: &FleetError) -> bool {
     }
 }
 
-/// Connects to a door; `None` if there is none or nobody behind it. A socket in a place where anyone
-/// may make one is only believed if root, we, or the pool's owner listen there.
-fn open(door: &Path, owner: Option<u32>) -> Result<Option<Link>, FleetError> {
+/// Connects to a door. Whoever listens at another user's is not spoken to.
+fn open(door: &Door, until: Instant) -> Result<Knocked, FleetError> {
     let doing = "connect to the fleet";
-    let address = SocketAddrUnix::new(door).map_err(system(doing))?;
+    let address = SocketAddrUnix::new(&door.path).map_err(system(doing))?;
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system(doing))?;
-    // Whoever listens may not accept.
-    set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_TIMEOUT)).map_err(system(doing))?;
+    // Whoever listens may not accept, and who accepted may not read.
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    set_socket_timeout(&socket, Timeout::Send, Some(left)).map_err(system(doing))?;
     match retry(|| connect(&socket, &address)) {
         Ok(()) => {}
-        Err(OsError::AGAIN) => return Err(FleetError::NotReady(ANSWER_TIMEOUT.as_secs())),
-        Err(_) => return Ok(None),
+        Err(OsError::AGAIN) => return Err(FleetError::NotReady(left.as_secs())),
+        Err(OsError::ACCESS | OsError::PERM) => return Ok(Knocked::Denied),
+        Err(_) => return Ok(Knocked::NoFleet),
     }
     let listener = identity::of_peer(&socket).map_err(system(doing))?.uid;
-    let believed = listener == 0 || listener == place::uid() || Some(listener) == owner;
+    if listener != door.uid {
+        return Ok(Knocked::NoFleet);
+    }
     let trust = if listener == 0 || listener == place::uid() { Trust::Fleet } else { Trust::Host };
-    Ok(believed.then(|| Link::new(socket, trust)))
+    Ok(Knocked::Connected(Link::new(socket, trust)))
 }
 
 /// One request, one reply.
 pub(crate) fn ask(
     link: &mut Link,
     request: &DoorRequest,
+    until: Instant,
 ) -> Result<(DoorReply, Vec<OwnedFd>), FleetError> {
     let doing = "talk to the fleet";
     link.send(&request.to_bytes(), &[], Wait::Yes).map_err(system(doing))?;
-    let packet = await_packet(link, ANSWER_TIMEOUT)?;
+    let packet = await_packet(link, until)?;
     let reply =
         DoorReply::from_bytes(&packet.bytes).map_err(|_| FleetError::Refused(Errno::EPROTO))?;
     match reply {
@@ -118,8 +161,9 @@ pub(crate) fn ask(
     }
 }
 
-pub(crate) fn await_packet(link: &mut Link, timeout: Duration) -> Result<Packet, FleetError> {
+pub(crate) fn await_packet(link: &mut Link, until: Instant) -> Result<Packet, FleetError> {
     let doing = "hear from the fleet";
+    let timeout = until.saturating_duration_since(Instant::now());
     if !is_readable(link, timeout)? {
         return Err(FleetError::NotReady(timeout.as_secs()));
     }
@@ -139,50 +183,107 @@ pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Fle
 
 /// What the fleet of this pool says about itself.
 pub fn status(pool: &Path) -> Result<FleetStatus, FleetError> {
-    converse(pool, ask_status)
+    converse(pool, patience(), |call| ask_status(&mut call.link, call.until))
 }
 
-fn ask_status(link: &mut Link) -> Result<FleetStatus, FleetError> {
+/// The same within [`STATUS_TIMEOUT`], or an error that says which process does not answer.
+pub fn status_soon(pool: &Path) -> Result<FleetStatus, FleetError> {
+    let mut silence = None;
+    let told = converse(pool, Instant::now() + STATUS_TIMEOUT, |call| {
+        let told = ask_status(&mut call.link, call.until);
+        if matches!(told, Err(FleetError::NotReady(_))) {
+            silence = Some(Silence::of(&call.link));
+        }
+        told
+    });
+    match told {
+        Err(FleetError::NotReady(_)) => Err(FleetError::Silent {
+            pool: pool.to_path_buf(),
+            seconds: STATUS_TIMEOUT.as_secs(),
+            what: silence.unwrap_or_default().to_string(),
+        }),
+        told => told,
+    }
+}
+
+fn ask_status(link: &mut Link, until: Instant) -> Result<FleetStatus, FleetError> {
     let nonsense = || FleetError::Refused(Errno::EPROTO);
-    let mut reply = ask(link, &DoorRequest::Status { version: DOOR_VERSION })?.0;
+    let mut reply = ask(link, &DoorRequest::Status { version: DOOR_VERSION }, until)?.0;
     let mut whole = Vec::new();
     while let DoorReply::Status { json, more } = reply {
         whole.extend_from_slice(&json);
         if !more {
-            return serde_json::from_slice(&whole).map_err(|_| nonsense());
+            let told: FleetStatus = serde_json::from_slice(&whole).map_err(|_| nonsense())?;
+            // Not by what it says itself.
+            let uid = identity::of_peer(&link).map_err(system("talk to the fleet"))?.uid;
+            return Ok(FleetStatus { uid, ..told });
         }
         if whole.len() > STATUS_MAX {
             break;
         }
-        let packet = await_packet(link, ANSWER_TIMEOUT)?;
+        let packet = await_packet(link, until)?;
         reply = DoorReply::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
     }
     Err(nonsense())
 }
 
-/// What every fleet that this process can reach says about itself.
+/// What the fleets of this user say about themselves; for root, those of everyone. They are asked at the same time
+/// and answer within [`STATUS_TIMEOUT`], or are shown as [`SILENT`].
 pub fn status_of_all() -> Vec<FleetStatus> {
-    let ask_at = |door: PathBuf| {
-        let mut link = open(&door, None).ok().flatten()?;
-        ask_status(&mut link).ok()
-    };
-    place::all_doors().into_iter().filter_map(ask_at).collect()
+    let until = Instant::now() + STATUS_TIMEOUT;
+    let doors = place::all_doors();
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = doors
+            .iter()
+            .map(|door| {
+                let asking = std::thread::Builder::new().stack_size(ASKING_STACK);
+                asking.spawn_scoped(scope, || status_at(door, until))
+            })
+            .collect();
+        // A thread that could not be started is a fleet that is not asked.
+        let told = asking.into_iter().filter_map(|asking| asking.ok()?.join().ok()?);
+        told.collect()
+    })
 }
 
-/// Whether a fleet serves the pool.
-pub fn is_served(pool: &Path) -> bool {
-    knock(pool).is_ok()
+fn status_at(door: &Door, until: Instant) -> Option<FleetStatus> {
+    let mut link = match open(door, until) {
+        Ok(Knocked::Connected(link)) => link,
+        Ok(Knocked::NoFleet | Knocked::Denied) => return None,
+        Err(_) => return Some(FleetStatus { uid: door.uid, ..silent(door) }),
+    };
+    match ask_status(&mut link, until) {
+        Ok(status) => Some(status),
+        Err(FleetError::NotReady(_)) => Some(Silence::of(&link).status(silent(door))),
+        Err(_) => None,
+    }
+}
+
+fn silent(door: &Door) -> FleetStatus {
+    let pool = format!("(unknown, at {})", door.path.display());
+    FleetStatus { pool, state: SILENT.into(), uid: door.uid, ..FleetStatus::default() }
+}
+
+/// Whether a fleet serves the pool. An error if one may, which does not admit this process.
+pub fn is_served(pool: &Path) -> Result<bool, FleetError> {
+    match knock(pool, patience()) {
+        Ok(_) => Ok(true),
+        Err(FleetError::NoFleet(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Stops the pool's fleet after a last checkpoint, and waits until it is gone.
 pub fn stop(pool: &Path) -> Result<(), FleetError> {
-    let (mut link, keeper) =
-        converse(pool, |link| match ask(link, &DoorRequest::Stop { version: DOOR_VERSION })?.0 {
+    let (mut link, keeper) = converse(pool, patience(), |call| {
+        let request = DoorRequest::Stop { version: DOOR_VERSION };
+        match ask(&mut call.link, &request, call.until)?.0 {
             DoorReply::Stopping { keeper } => {
-                Ok((link.share().map_err(system("talk to the fleet"))?, keeper))
+                Ok((call.link.share().map_err(system("talk to the fleet"))?, keeper))
             }
             _ => Err(FleetError::Refused(Errno::EPROTO)),
-        })?;
+        }
+    })?;
     // The keeper is still there: its supervisor has just answered. It may be invisible from another
     // process namespace; then the hang-up must do.
     let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
@@ -262,6 +363,7 @@ mod tests {
             theirs.send(&reply.to_bytes(), &[], Wait::Yes).expect("send");
         }
         assert!(parts.len() > 2);
-        assert_eq!(ask_status(&mut ours).ok(), Some(status));
+        let uid = place::uid();
+        assert_eq!(ask_status(&mut ours, patience()).ok(), Some(FleetStatus { uid, ..status }));
     }
 }

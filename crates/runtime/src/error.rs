@@ -48,6 +48,14 @@ pub enum FleetError {
     TooManyCells { pool: PathBuf, cells: u16, most: usize },
     #[error("{0} cells: a fleet has 1 to 64; choose another --cells")]
     CellCount(u16),
+    #[error("{}: its fleet does not admit this user; its owner can, with --clients", .0.display())]
+    NotAdmitted(PathBuf),
+    #[error(
+        "{what} needs {needed} descriptors, and {limit} are allowed; raise the limit (ulimit -n {needed})"
+    )]
+    FewDescriptors { what: String, needed: u64, limit: u64 },
+    #[error("{}: its fleet does not answer within {seconds} s: {what}", .pool.display())]
+    Silent { pool: PathBuf, seconds: u64, what: String },
     #[error("the fleet refused: {0}; see `warren status`")]
     Refused(Errno),
     #[error(
@@ -78,7 +86,9 @@ impl FleetError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NoSuchPool(_) => ErrorKind::NotFound,
-            Self::NoPermission(_) | Self::ReadOnly(_) => ErrorKind::Permission,
+            Self::NoPermission(_) | Self::ReadOnly(_) | Self::NotAdmitted(_) => {
+                ErrorKind::Permission
+            }
             Self::BadPool { .. } | Self::NotAFile(_) => ErrorKind::BadPool,
             Self::NoFleet(_) => ErrorKind::NoFleet,
             Self::Refused(Errno::EPERM | Errno::EACCES) => ErrorKind::Permission,

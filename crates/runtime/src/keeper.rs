@@ -22,10 +22,10 @@ use warren_supervisor::{SUCCESSORS_MAX, pause_before};
 
 use crate::clock;
 use crate::error::{FleetError, errno_of, system};
+use crate::limit;
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, OsBytes, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, role_args, spawn};
-use crate::supervisor::descriptors;
 
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ pub(crate) fn keep(
     starter: Option<&Link>,
     on_ready: &mut dyn FnMut(u16),
 ) -> Result<(), FleetError> {
-    descriptors::raise_limit();
+    limit::raise();
     let stop = stop_signals()?;
     let mut keeper = Keeper::start(plan, on_ready)?;
     let ended = keeper.run(&stop, starter);

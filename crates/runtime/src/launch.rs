@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use warren_base::limits::CELLS_MAX;
 use warren_proto::Wire;
 
+use crate::clients::Clients;
 use crate::door;
 use crate::error::{FleetError, system};
 use crate::keeper::{keep, pool_name};
+use crate::limit;
 use crate::link::{Link, Packet, Received, Wait};
 use crate::message::{FleetPlan, Launch, OsBytes};
 use crate::process::{self, ROLE_CELL, ROLE_KEEPER, ROLE_SUPERVISOR, Tie, role_args};
@@ -21,7 +23,7 @@ use crate::{cell, notice, supervisor};
 /// How long a fleet may take to open its pool.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes of buffer cache if nobody says otherwise.
+/// Bytes of the cells' caches by default.
 pub const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
 /// What fleet to start.
@@ -32,25 +34,31 @@ pub struct ServeOptions {
     pub cells: u16,
     /// Threads of a cell.
     pub threads: u16,
-    /// Bytes of buffer cache, all cells together.
+    /// Bytes of the caches of file data and tree nodes, all cells together.
     pub cache_bytes: u64,
+    /// Whom it admits besides root and the user who starts it.
+    pub clients: Clients,
 }
 
 impl ServeOptions {
     pub fn new(pool: impl Into<PathBuf>, cells: u16) -> Self {
-        Self { pool: pool.into(), cells, threads: 1, cache_bytes: CACHE_BYTES_DEFAULT }
+        let (cache_bytes, clients) = (CACHE_BYTES_DEFAULT, Clients::default());
+        Self { pool: pool.into(), cells, threads: 1, cache_bytes, clients }
     }
 
     fn plan(&self) -> Result<FleetPlan, FleetError> {
         if self.cells == 0 || usize::from(self.cells) > CELLS_MAX {
             return Err(FleetError::CellCount(self.cells));
         }
+        let fleet = || format!("{}: a fleet of {} cells", self.pool.display(), self.cells);
+        limit::require(fleet, limit::of_fleet(usize::from(self.cells)))?;
         let pool = fs::canonicalize(&self.pool).map_err(|e| FleetError::opening(&self.pool, &e))?;
         Ok(FleetPlan {
             pool: pool.into_os_string().into_vec().into(),
             cells: self.cells,
             threads: self.threads,
             cache_bytes: self.cache_bytes,
+            clients: self.clients,
         })
     }
 }
@@ -106,7 +114,7 @@ pub fn start_fleet(options: &ServeOptions, lifetime: Lifetime) -> Result<Fleet, 
 
 impl Fleet {
     fn await_ready(&mut self) -> Result<(), FleetError> {
-        let packet = door::await_packet(&mut self.link, READY_TIMEOUT)?;
+        let packet = door::await_packet(&mut self.link, Instant::now() + READY_TIMEOUT)?;
         match launch_message(&packet)? {
             Launch::Ready { .. } => Ok(()),
             Launch::Failed { kind, line } => Err(FleetError::reported(kind, &line)),

@@ -7,6 +7,7 @@
 //! cell        drives `warren_cell`; one event loop a process
 //! admission   a place in a fleet           connection  its use      slot  one request on its way
 //! link        packets with descriptors    message  what is in them
+//! confine     what a cell gives up             limit  how many descriptors there must be
 //! place       where a pool's door is      door  asking there
 //! recovery    replays a pool's logs       offline  a pool that is checked or repaired
 //! ```
@@ -19,13 +20,16 @@
 mod admission;
 mod bell;
 mod cell;
+mod clients;
 mod clock;
+mod confine;
 mod connection;
 pub mod door;
 mod error;
 mod identity;
 mod keeper;
 mod launch;
+mod limit;
 pub mod link;
 mod message;
 mod note;
@@ -35,19 +39,22 @@ mod place;
 mod pool_blocks;
 pub mod process;
 mod recovery;
+mod silence;
 mod slot;
 mod status;
 mod supervisor;
 
 pub use admission::Admission;
+pub use clients::Clients;
 pub use connection::{ConnectOptions, Connection, InFlight};
 pub use door::{is_served, status};
 pub use error::{ErrorKind, FleetError};
 pub use launch::{
     CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet,
 };
+pub use limit::raise as raise_descriptor_limit;
 pub use note::note;
 pub use offline::{OfflinePool, Purpose};
 pub use pool_blocks::Blocks;
 pub use slot::{Authority, Slot};
-pub use status::{CellStatus, ClientStatus, FleetStatus};
+pub use status::{CellStatus, ClientStatus, FleetStatus, SILENT};

@@ -12,6 +12,7 @@ use warren_mailbox::Capability;
 use warren_proto::control::{Order, Report};
 use warren_proto::{CapabilityKey, Wire};
 
+use crate::clients::Clients;
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
@@ -27,8 +28,10 @@ pub struct FleetPlan {
     pub pool: OsBytes,
     pub cells: u16,
     pub threads: u16,
-    /// Bytes of buffer cache, all cells together.
+    /// Bytes of the caches of file data and tree nodes, all cells together.
     pub cache_bytes: u64,
+    /// Whom it admits besides root and its own user.
+    pub clients: Clients,
 }
 
 /// What the keeper holds for the next supervisor, each with all descriptors that belong to it. It makes

@@ -11,7 +11,10 @@ const LINE_MAX: usize = 4096;
 /// Writes a line to standard error, if it can be taken right now. Whoever read it may be gone, or may
 /// have stopped reading: nothing is served worse for that, so the line is lost then.
 pub fn note(line: fmt::Arguments<'_>) {
-    let mut line = format!("warren: {line}");
+    let line = line.to_string();
+    // Names of pools and what other users' processes say come in here, and a terminal may be listening.
+    let shown = line.chars().map(|c| if c.is_control() { '?' } else { c });
+    let mut line = format!("warren: {}", shown.collect::<String>());
     line.truncate(line.floor_char_boundary(LINE_MAX - 1));
     line.push('\n');
     let mut ready = [PollFd::from_borrowed_fd(stderr(), PollFlags::OUT)];

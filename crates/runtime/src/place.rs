@@ -7,16 +7,35 @@
 //! ```
 //!
 //! DEV-INO are the device and inode number of the pool file, or the number of the block device, so
-//! that every path to a pool leads to the same door. Directories are 0755, sockets 0666: who may do
-//! what is decided by whom the kernel says is there. A directory that belongs to another user than
-//! its place is for is not looked into: its owner could make whoever knocks there wait.
+//! that every path to a pool leads to the same door. A directory is 0700; a fleet with clients of other users
+//! makes it searchable, and uses no directory under `$XDG_RUNTIME_DIR`, which others cannot reach.
+//!
+//! Invariant: what lies in a directory is believed as much as the directory's owner and no more. A directory
+//! that belongs to another user than its place is for is not looked into, and a door leads to a fleet only if
+//! that same user listens there. Names and links in it come from that user and mean nothing.
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::clients::Clients;
 use crate::error::{FleetError, system};
+
+/// Doors that [`all_doors`] names at most, and those of one user: who makes thousands hides no one else's.
+const DOORS_MAX: usize = 256;
+const DOORS_OF_ONE_MAX: usize = 32;
+
+/// Entries of a directory that are looked at to find them.
+const ENTRIES_MAX: usize = 4096;
+
+/// Where a fleet may be found, and whose it can only be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Door {
+    pub path: PathBuf,
+    /// Who must be listening there.
+    pub uid: u32,
+}
 
 /// Names a pool whatever path leads to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,44 +44,62 @@ pub struct PoolId {
     inode: u64,
     /// Who owns the pool file: who may be serving it besides root and ourselves.
     owner: u32,
+    /// Others than the owner may write to it.
+    is_shared: bool,
 }
 
 impl PoolId {
     /// The pool at this path.
     pub fn of(pool: &Path) -> Result<Self, FleetError> {
         let found = fs::metadata(pool).map_err(|e| FleetError::opening(pool, &e))?;
-        let kind = found.file_type();
-        if kind.is_block_device() {
-            return Ok(Self { device: found.rdev(), inode: 0, owner: found.uid() });
-        }
-        if kind.is_file() {
-            return Ok(Self { device: found.dev(), inode: found.ino(), owner: found.uid() });
-        }
-        Err(FleetError::NotAFile(pool.to_path_buf()))
+        let (kind, owner) = (found.file_type(), found.uid());
+        // The group of a block device may write to every file system of the machine.
+        let (device, inode, others) = if kind.is_block_device() {
+            (found.rdev(), 0, 0o002)
+        } else if kind.is_file() {
+            (found.dev(), found.ino(), 0o022)
+        } else {
+            return Err(FleetError::NotAFile(pool.to_path_buf()));
+        };
+        Ok(Self { device, inode, owner, is_shared: found.mode() & others != 0 })
     }
 
-    pub fn owner(self) -> u32 {
-        self.owner
+    /// Whether root alone may write to it.
+    pub fn is_roots(self) -> bool {
+        self.owner == 0 && !self.is_shared
     }
 
     fn file_name(self) -> String {
         format!("{:x}-{:x}.sock", self.device, self.inode)
     }
 
-    /// Every place where a fleet of this pool may have its door, likeliest first.
-    pub fn doors(self) -> Vec<PathBuf> {
-        let mut uids = vec![uid(), self.owner, 0];
-        uids.dedup();
-        let mut doors: Vec<PathBuf> = uids.into_iter().flat_map(owned_directories).collect();
-        doors.iter_mut().for_each(|door| door.push(self.file_name()));
+    /// Every place where a fleet of this pool may have its door, likeliest first. A fleet of a user who is
+    /// neither root nor the pool's owner is found by that user alone.
+    pub fn doors(self) -> Vec<Door> {
+        let mut doors: Vec<Door> = Vec::new();
+        for uid in [uid(), self.owner, 0] {
+            for directory in
+                directories(uid).into_iter().filter(|it| is_owned(it, uid) != Some(false))
+            {
+                let door = Door { path: directory.join(self.file_name()), uid };
+                if !doors.contains(&door) {
+                    doors.push(door);
+                }
+            }
+        }
         doors
     }
 
     /// Where this process, as the fleet's, makes the door: the first directory that it can have.
-    pub fn make_place(self) -> Result<PathBuf, FleetError> {
+    pub fn make_place(self, clients: Clients) -> Result<PathBuf, FleetError> {
+        let mut candidates = directories(uid());
+        if clients.are_others() && uid() != 0 {
+            // The last one alone is not in a directory that is closed to others.
+            candidates.drain(..candidates.len() - 1);
+        }
         let mut last = None;
-        for directory in directories(uid()) {
-            match make_directory(&directory) {
+        for directory in candidates {
+            match make_directory(&directory, clients.are_others()) {
                 Ok(()) => return Ok(directory.join(self.file_name())),
                 Err(error) => last = Some(error),
             }
@@ -71,19 +108,60 @@ impl PoolId {
     }
 }
 
-/// The sockets of all fleets that this process may be able to reach.
-pub fn all_doors() -> Vec<PathBuf> {
-    let mut uids = vec![uid(), 0];
-    uids.dedup();
-    let mut doors = Vec::new();
-    for directory in uids.into_iter().flat_map(owned_directories) {
-        let Ok(entries) = fs::read_dir(&directory) else { continue };
-        let sockets = entries.filter_map(Result::ok).map(|entry| entry.path());
-        doors.extend(sockets.filter(|path| path.extension().is_some_and(|e| e == "sock")));
+/// The doors of all fleets that are this user's own; for root, those of everyone. Who makes too many is seen
+/// in part.
+pub fn all_doors() -> Vec<Door> {
+    let mut places: Vec<(u32, PathBuf)> =
+        directories(uid()).into_iter().map(|directory| (uid(), directory)).collect();
+    if uid() == 0 {
+        places.extend(others_directories());
     }
-    doors.sort();
-    doors.dedup();
+    let mut doors = Vec::new();
+    for (uid, directory) in places {
+        if is_owned(&directory, uid) == Some(true) {
+            doors.extend(doors_in(&directory).into_iter().map(|path| Door { path, uid }));
+        }
+    }
+    doors.truncate(DOORS_MAX);
     doors
+}
+
+/// Where other users' fleets may have their doors: users of low numbers first, as people and services are.
+fn others_directories() -> Vec<(u32, PathBuf)> {
+    let named = |parent: &str, prefix: &str, rest: &str| {
+        let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+        let of = |entry: fs::DirEntry| {
+            let name = entry.file_name();
+            let uid = name.to_str()?.strip_prefix(prefix)?.parse().ok().filter(|&uid| uid != 0)?;
+            Some((uid, entry.path().join(rest)))
+        };
+        entries.filter_map(of).collect::<Vec<_>>()
+    };
+    let mut places = named("/run/user", "", "warren");
+    places.extend(named("/tmp", "warren-", ""));
+    places.sort();
+    places
+}
+
+/// The sockets in a directory that have a door's name.
+fn doors_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_door = |entry: &fs::DirEntry| {
+        let named = entry.file_name().to_str().is_some_and(is_door_name);
+        // Not what a link leads to.
+        named && entry.file_type().is_ok_and(|kind| kind.is_socket())
+    };
+    let doors = entries.take(ENTRIES_MAX).filter(is_door).take(DOORS_OF_ONE_MAX);
+    let mut doors: Vec<PathBuf> = doors.map(|entry| entry.path()).collect();
+    doors.sort();
+    doors
+}
+
+/// Whether it is as [`PoolId::file_name`] makes it.
+fn is_door_name(name: &str) -> bool {
+    let is_number = |text: &str| u64::from_str_radix(text, 16).is_ok();
+    let parts = name.strip_suffix(".sock").and_then(|stem| stem.split_once('-'));
+    parts.is_some_and(|(device, inode)| is_number(device) && is_number(inode))
 }
 
 pub(crate) fn uid() -> u32 {
@@ -105,34 +183,33 @@ fn directories(of: u32) -> Vec<PathBuf> {
     places
 }
 
-/// Those that are there and the user's own.
-fn owned_directories(of: u32) -> impl Iterator<Item = PathBuf> {
-    directories(of).into_iter().filter(move |path| is_owned(path, of))
-}
-
-fn is_owned(path: &Path, by: u32) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == by)
+/// Whether it is a directory of this user's. `None` if that cannot be seen from here.
+fn is_owned(path: &Path, by: u32) -> Option<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => Some(found.is_dir() && found.uid() == by),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
+        Err(_) => Some(false),
+    }
 }
 
 fn is_absolute(path: &OsString) -> bool {
     Path::new(path).is_absolute()
 }
 
-/// Makes the directory, or accepts one that nobody else could have put there or write to.
-fn make_directory(path: &Path) -> Result<(), FleetError> {
+/// Makes the directory, or accepts one that nobody else could have put there or write to. `is_open`: others
+/// must be able to reach what is in it. It is not closed again: another fleet may need it open.
+fn make_directory(path: &Path, is_open: bool) -> Result<(), FleetError> {
     let doing = "make a directory for the fleet's socket";
-    match fs::DirBuilder::new().mode(0o755).create(path) {
-        // A umask may have taken bits away.
-        Ok(()) => {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(system(doing))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            let found = fs::symlink_metadata(path).map_err(system(doing))?;
-            let ours = found.is_dir() && found.uid() == uid() && found.mode() & 0o022 == 0;
-            if ours { Ok(()) } else { Err(FleetError::NoPermission(path.to_path_buf())) }
-        }
-        Err(error) => Err(system(doing)(error)),
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => made.map_err(system(doing))?,
     }
+    let found = fs::symlink_metadata(path).map_err(system(doing))?;
+    if !found.is_dir() || found.uid() != uid() || found.mode() & 0o022 != 0 {
+        return Err(FleetError::NoPermission(path.to_path_buf()));
+    }
+    let wanted = found.mode() & 0o777 | if is_open { 0o711 } else { 0o700 };
+    fs::set_permissions(path, fs::Permissions::from_mode(wanted)).map_err(system(doing))
 }
 
 #[cfg(test)]
@@ -146,6 +223,11 @@ mod tests {
         let (pool, link) = (directory.join("pool"), directory.join("link"));
         fs::write(&pool, b"x").expect("pool");
         std::os::unix::fs::symlink(&pool, &link).expect("link");
+        for (mode, is_shared) in [(0o600, false), (0o644, false), (0o620, true), (0o602, true)] {
+            fs::set_permissions(&pool, fs::Permissions::from_mode(mode)).expect("chmod");
+            let id = PoolId::of(&pool).expect("id");
+            assert_eq!(id.is_roots(), !is_shared && uid() == 0, "{mode:o}");
+        }
         assert_eq!(PoolId::of(&pool).expect("id"), PoolId::of(&link).expect("id"));
         assert!(matches!(PoolId::of(&directory), Err(FleetError::NotAFile(_))));
         assert!(matches!(PoolId::of(&directory.join("no")), Err(FleetError::NoSuchPool(_))));
@@ -156,10 +238,11 @@ mod tests {
     fn a_directory_of_another_user_is_not_looked_into() {
         let directory = std::env::temp_dir().join(format!("warren-own-{}", std::process::id()));
         fs::create_dir(&directory).expect("directory");
-        assert!(is_owned(&directory, uid()) && !is_owned(&directory, uid() + 1));
+        assert_eq!(is_owned(&directory, uid()), Some(true));
+        assert_eq!(is_owned(&directory, uid() + 1), Some(false));
         let link = directory.join("link");
         std::os::unix::fs::symlink(&directory, &link).expect("link");
-        assert!(!is_owned(&link, uid()), "a link may lead anywhere");
+        assert_eq!(is_owned(&link, uid()), Some(false), "a link may lead anywhere");
         fs::remove_dir_all(&directory).expect("cleanup");
     }
 
@@ -168,9 +251,46 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("warren-open-{}", std::process::id()));
         fs::create_dir(&directory).expect("directory");
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).expect("chmod");
-        assert!(matches!(make_directory(&directory), Err(FleetError::NoPermission(_))));
+        assert!(matches!(make_directory(&directory, true), Err(FleetError::NoPermission(_))));
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("chmod");
-        assert!(make_directory(&directory).is_ok());
+        assert!(make_directory(&directory, true).is_ok());
         fs::remove_dir(&directory).expect("cleanup");
+    }
+
+    #[test]
+    fn a_directory_is_closed_until_a_fleet_has_clients_of_other_users() {
+        let directory = std::env::temp_dir().join(format!("warren-shut-{}", std::process::id()));
+        let mode = || fs::metadata(&directory).expect("metadata").mode() & 0o777;
+        for (is_open, expected) in [(false, 0o700), (true, 0o711), (false, 0o711)] {
+            make_directory(&directory, is_open).expect("made");
+            assert_eq!(mode(), expected);
+        }
+        fs::remove_dir(&directory).expect("cleanup");
+    }
+
+    #[test]
+    fn only_sockets_with_a_doors_name_are_doors() {
+        for name in ["1f-20.sock", "0-0.sock"] {
+            assert!(is_door_name(name), "{name}");
+        }
+        for name in ["1f.sock", "x-1.sock", "1-1", "1-1.sock\u{1b}[31m", "-.sock", ".sock"] {
+            assert!(!is_door_name(name), "{name}");
+        }
+        let directory = std::env::temp_dir().join(format!("warren-names-{}", std::process::id()));
+        fs::create_dir(&directory).expect("directory");
+        let _sockets: Vec<_> = (0..DOORS_OF_ONE_MAX + 8)
+            .map(|n| {
+                let path = directory.join(format!("1-{n:x}.sock"));
+                std::os::unix::net::UnixListener::bind(path).expect("a socket")
+            })
+            .collect();
+        fs::write(directory.join("2-1.sock"), b"").expect("a file");
+        let link = directory.join("3-1.sock");
+        std::os::unix::fs::symlink(directory.join("1-0.sock"), link).expect("a link");
+        let doors = doors_in(&directory);
+        fs::remove_dir_all(&directory).expect("cleanup");
+        assert_eq!(doors.len(), DOORS_OF_ONE_MAX);
+        let names = doors.iter().filter_map(|door| door.file_name()?.to_str());
+        assert!(names.into_iter().all(|name| name.starts_with("1-")));
     }
 }

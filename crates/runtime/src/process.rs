@@ -54,8 +54,19 @@ pub fn role_args<const N: usize>(args: [&[u8]; N]) -> Vec<OsBytes> {
     args.iter().map(|&arg| arg.into()).collect()
 }
 
+/// Closes what whoever started the fleet had open and did not mean for it. All that a process of a fleet is to have
+/// comes over its link.
+#[allow(unsafe_code)]
+fn close_inherited() {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: the process has just been started and has opened nothing yet, so nothing in it owns one of these
+    // descriptors. A kernel that does not know the call (before 5.9) leaves them open.
+    let _ = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
+}
+
 /// What every process of a fleet does first: takes its link, its name, and dies with its parent.
 pub fn begin(name: &str, dies_with_parent: bool) -> Result<Link, FleetError> {
+    close_inherited();
     if dies_with_parent {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(system("tie the process to its parent"))?;

@@ -2,16 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The state of a fleet that did not answer: little is known of it.
+pub const SILENT: &str = "silent";
+
 /// A fleet at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FleetStatus {
     pub pool: String,
+    /// Who runs it, as the kernel of who asked knows it.
+    #[serde(default)]
+    pub uid: u32,
     pub keeper_pid: u32,
     pub supervisor_pid: u32,
     /// Supervisors that died, each with another to take over.
     pub supervisor_restarts: u32,
-    /// `starting`, `serving`, `stopping` or `ended`.
+    /// `starting`, `serving`, `stopping`, `ended` or `silent`.
     pub state: String,
+    /// Its processes, fronts included, that do not run because of a signal (SIGSTOP) or a debugger.
+    #[serde(default)]
+    pub stopped_pids: Vec<u32>,
     /// The last checkpoint that the superblock names.
     pub generation: u64,
     /// Checkpoints of this run that happened, and that did not.

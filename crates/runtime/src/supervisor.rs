@@ -35,6 +35,7 @@ use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
 use crate::clock;
 use crate::error::{FleetError, system};
+use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{
     DoorReply, FleetPlan, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
@@ -113,7 +114,7 @@ pub(crate) fn main() -> Result<(), FleetError> {
         }
         _ => return Err(keeper_died()),
     };
-    descriptors::raise_limit();
+    limit::raise();
     let mut keeper = Outbox::new(link);
     let ended = process::guarded(|| match first {
         FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(Shell::serve),
@@ -392,8 +393,15 @@ impl Shell<'_> {
 
     fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
         match self.visitors.hear(connection) {
-            Some(Asked::Enter(applicant)) => {
-                let slots = applicant.slots;
+            Some(Asked::Enter(mut applicant)) => {
+                let slots = match self.core.slots_for(&applicant) {
+                    Ok(slots) => slots,
+                    Err(errno) => {
+                        self.visitors.refuse(connection, errno);
+                        return Ok(());
+                    }
+                };
+                applicant.slots = slots;
                 let Some((socket, outfit)) = self.outfit(connection, slots) else {
                     self.visitors.refuse(connection, Errno::ENFILE);
                     return Ok(());

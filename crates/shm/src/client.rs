@@ -169,6 +169,11 @@ impl<R: Load> ClientReader<R> {
         posted.seq != last_seq && posted.cell == cell.0
     }
 
+    /// The user that the slot's request names: a front's word.
+    pub fn uid(&self, slot: SlotNo) -> u32 {
+        self.memory.load32(line(slot, self.slots) + UID, Relaxed)
+    }
+
     /// The slot's request, its body copied to `body`; `None` if it is still the one numbered
     /// `last_seq`, or is not for `cell`.
     pub fn take(

@@ -28,6 +28,16 @@ pub const ADMISSIONS_MAX: usize = 1024;
 /// Of these, what only fronts may take: a crowd of clients must not keep a mount out.
 pub(crate) const ADMISSIONS_OF_FRONTS: usize = 32;
 
+/// Of these, what only root and the fleet's own user may take.
+pub(crate) const ADMISSIONS_OF_PRIVILEGED: usize = 64;
+
+/// Clients at a time of one user who is neither.
+pub(crate) const CLIENTS_OF_USER_MAX: usize = 256;
+
+/// Slots of all clients of such a user together, beyond which each further client has one. The lanes of a slot are
+/// a MiB of memory each way, with every cell, once they were used: two clients may have all of their slots.
+pub(crate) const SLOTS_OF_USER_MAX: usize = 2 * SLOTS_MAX;
+
 /// How far a client is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum ClientState {
@@ -59,12 +69,7 @@ impl Admission {
         applicant: Applicant,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Errno> {
-        let slots = usize::from(applicant.slots);
-        if slots == 0 || slots > SLOTS_MAX || applicant.credentials.groups.len() > GROUPS_MAX {
-            return Err(Errno::EINVAL);
-        }
-        let reserved = if applicant.front { 0 } else { ADMISSIONS_OF_FRONTS };
-        if self.clients.len() + reserved >= ADMISSIONS_MAX {
+        if applicant.slots > self.slots_for(&applicant)? {
             return Err(Errno::ENFILE);
         }
         self.last = self.last.checked_add(1).ok_or(Errno::ENFILE)?;
@@ -74,6 +79,36 @@ impl Admission {
         let state = ClientState::Admitting;
         self.clients.insert(client, Client { applicant, state, waiting: cells });
         Ok(())
+    }
+
+    /// How many of the slots that it wants the applicant can have, at least one; or why it cannot be a client.
+    pub fn slots_for(&self, applicant: &Applicant) -> Result<u16, Errno> {
+        let wanted = usize::from(applicant.slots);
+        if wanted == 0 || wanted > SLOTS_MAX || applicant.credentials.groups.len() > GROUPS_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let reserved = match (applicant.front, applicant.privileged) {
+            (true, _) => 0,
+            (false, true) => ADMISSIONS_OF_FRONTS,
+            (false, false) => ADMISSIONS_OF_FRONTS + ADMISSIONS_OF_PRIVILEGED,
+        };
+        if self.clients.len() + reserved >= ADMISSIONS_MAX {
+            return Err(Errno::ENFILE);
+        }
+        if applicant.privileged {
+            return Ok(applicant.slots);
+        }
+        let is_same =
+            |known: &&Client| known.applicant.credentials.uid == applicant.credentials.uid;
+        let (mut clients, mut slots) = (0, 0);
+        for known in self.clients.values().filter(is_same) {
+            clients += 1;
+            slots += usize::from(known.applicant.slots);
+        }
+        if clients >= CLIENTS_OF_USER_MAX {
+            return Err(Errno::ENFILE);
+        }
+        Ok(wanted.min(SLOTS_OF_USER_MAX.saturating_sub(slots)).max(1) as u16)
     }
 
     pub fn admitted(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {

@@ -24,6 +24,8 @@ pub struct Applicant {
     pub pid: u32,
     /// Caches behind this client cannot read a lease word, so its leases are acknowledged ones.
     pub front: bool,
+    /// Root or the fleet's own user: what others have taken does not keep it out.
+    pub privileged: bool,
     /// Requests it wants to have in flight, `1..=SLOTS_MAX`.
     pub slots: u16,
 }

@@ -540,6 +540,11 @@ impl Supervisor {
         }
     }
 
+    /// How many of the slots that it wants the applicant can have now, or why it cannot be a client.
+    pub fn slots_for(&self, applicant: &Applicant) -> Result<u16, Errno> {
+        self.admission.slots_for(applicant)
+    }
+
     pub fn status(&self) -> Status {
         let ledger = self.recorder.ledger();
         let shards = |cell| self.owners.iter().filter(|owner| **owner == cell).count();

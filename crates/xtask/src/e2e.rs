@@ -14,6 +14,7 @@
 
 mod attacked;
 mod checks;
+mod doors;
 mod fleet;
 mod hardship;
 mod kills;
@@ -289,6 +290,7 @@ pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
         for cells in options.cells() {
             script::run_all(&ground, &scripts, cells, &mut tally);
             lifecycle::run(&ground, cells, &mut tally);
+            doors::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);
             large::run(&ground, cells, &mut tally);

@@ -9,6 +9,9 @@
 //! scribble  requests that are random, cut, bent, for the wrong cell, with numbers going back
 //! flip      requests that change while the cell reads them
 //! hoard     opens, locks and leases taken in bulk and never given back
+//! crowd     as many clients as a user gets, whose slots all read holes, again and again
+//! opens     files opened until it is refused, which it must be; locks the same
+//! waiters   slots that wait for locks which the same user keeps
 //! mute      every slot filled with requests that wait, and a hang-up in the middle
 //! steal     forged inodes and handles: the first INOs are what nobody may read or change
 //! count     every request, by numbers of inodes that no permitted walk leads to (the second INOs among
@@ -21,6 +24,7 @@ mod attack;
 mod count;
 mod door;
 mod forge;
+mod hoard;
 
 use std::path::PathBuf;
 use std::sync::Mutex;

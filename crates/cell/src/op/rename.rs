@@ -102,27 +102,15 @@ fn check_shape(
         return Ok(());
     }
     view.tree()?;
-    if source.is_directory() && is_above(view, source.ino, dir)? {
+    if source.is_directory() && view.is_above(source.ino, dir)? {
         return Err(Errno::EINVAL.into());
     }
     match target {
-        Some(target) if is_above(view, target.ino, source.dir)? => {
+        Some(target) if view.is_above(target.ino, source.dir)? => {
             Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into())
         }
         _ => Ok(()),
     }
-}
-
-/// Whether `ancestor` is `dir` or above it. Above a directory that was removed while it is open there
-/// may be nothing any more.
-fn is_above(view: &mut View<'_>, ancestor: Ino, mut dir: Ino) -> Result<bool, Stop> {
-    while dir != ancestor && dir != Ino::ROOT {
-        match view.parent(dir)? {
-            Some(parent) => dir = parent,
-            None => return Ok(false),
-        }
-    }
-    Ok(dir == ancestor)
 }
 
 /// Whether `who` may take the name out of its directory.

@@ -4,7 +4,7 @@ use warren_base::{ClientId, Errno, Ino, ShardId};
 use warren_proto::{
     AccessMode, Answer, ByteRange, Capabilities, Capability, CreateFlags, Credentials, FileKind,
     Handle, LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, RenameFlags, Reply,
-    Request, SetAttr, SetTime, XattrMode, XattrName,
+    Request, RequestHeader, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use crate::bench::*;
@@ -24,12 +24,16 @@ fn bench(file_mode: u16) -> Bench {
     image.change(LOST, |inode| inode.nlink = 2);
     let mut bench = Bench::new(&image, false);
     let groups = vec![];
-    bench.admit_as(USER, Credentials { uid: UID, gid: UID, groups, checked_by_kernel: false });
+    bench.admit_with(USER, Credentials { uid: UID, gid: UID, groups, checked_by_kernel: false });
     bench
 }
 
 fn ask(bench: &mut Bench, request: Request) -> Answer {
     bench.ask_as(USER, request).expect("answered at once")
+}
+
+fn header(capabilities: Capabilities) -> RequestHeader {
+    RequestHeader { capabilities, ..Default::default() }
 }
 
 fn open(bench: &mut Bench, ino: Ino, access: AccessMode) -> Result<Handle, Errno> {
@@ -101,7 +105,7 @@ fn a_number_alone_names_nothing() {
                 let (inode, _) = request.named();
                 let place = if inode == Some(ino) { &mut shown.inode } else { &mut shown.other };
                 *place = wrong;
-                let answer = bench.ask_with(USER, shown, request.clone());
+                let answer = bench.ask_with(USER, header(shown), request.clone());
                 assert_eq!(answer, Some(Err(Errno::ESTALE)), "{request:?} {wrong:?}");
                 assert!(bench.granted.is_none());
             }
@@ -144,9 +148,9 @@ fn a_fronts_kernel_has_walked() {
     let mut bench = bench(0o600);
     let front = ClientId(9);
     let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
-    bench.admit_as(front, credentials);
+    bench.admit_with(front, credentials);
     let none = Capabilities::default();
-    let mut ask = |request| bench.ask_with(front, none, request).expect("answered at once");
+    let mut ask = |request| bench.ask_with(front, header(none), request).expect("answered at once");
     assert!(ask(Request::GetAttr { ino: FILE }).is_ok());
     assert!(ask(Request::Lookup { dir: Ino::ROOT, name: name("file") }).is_ok());
     assert!(ask(Request::Fsync { ino: DIR, handle: None, data_only: false }).is_ok());

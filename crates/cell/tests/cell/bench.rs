@@ -18,8 +18,8 @@ use warren_disk::{
 };
 use warren_proto::control::{Order, Report, ShardRoot, Written};
 use warren_proto::{
-    AccessMode, Answer, Capabilities, Capability, CapabilityKey, Cause, CreateFlags, Credentials,
-    FileKind, FileName, NewInode, Request, RequestHeader, Step, Wire,
+    AccessMode, Answer, Capability, CapabilityKey, Cause, CreateFlags, Credentials, FileKind,
+    FileName, NewInode, Request, RequestHeader, Step, Wire,
 };
 
 pub const SECRET: u64 = 99;
@@ -323,11 +323,22 @@ impl Bench {
         self.cell.is_ready()
     }
 
-    pub fn admit(&mut self, client: ClientId) {
-        self.admit_as(client, Credentials::default());
+    /// Steps that renames made from a directory to the one above.
+    pub fn steps_up(&self) -> u64 {
+        self.cell.steps_up()
     }
 
-    pub fn admit_as(&mut self, client: ClientId, credentials: Credentials) {
+    pub fn admit(&mut self, client: ClientId) {
+        self.admit_as(client, 0, false);
+    }
+
+    /// A client of a user, or a front, which may act for any.
+    pub fn admit_as(&mut self, client: ClientId, uid: u32, front: bool) {
+        let credentials = Credentials { uid, checked_by_kernel: front, ..Credentials::default() };
+        self.admit_with(client, credentials);
+    }
+
+    pub fn admit_with(&mut self, client: ClientId, credentials: Credentials) {
         let slots = u16::MAX;
         let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
         self.apply(Event::Order(admit));
@@ -374,7 +385,7 @@ impl Bench {
             }
             Effect::Report(report) => self.report(report),
             Effect::Flush { io } => Some(Event::IoDone { io, result: Ok(()) }),
-            Effect::Wake(_) => None,
+            Effect::Wake(at) => (at <= WHEN.monotonic).then_some(Event::Tick),
             Effect::Read { io, block, frames } => {
                 let mut result = Ok(());
                 for (at, frame) in (0..).zip(frames) {
@@ -527,21 +538,25 @@ impl Bench {
 
     /// As a client that has reached what the request names.
     pub fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
+        self.ask_through(client, 0, request)
+    }
+
+    /// On behalf of a user, if it is a front that asks.
+    pub fn ask_through(&mut self, client: ClientId, uid: u32, request: Request) -> Option<Answer> {
         let capabilities = KEY.all_for(client, &request);
-        self.ask_with(client, capabilities, request)
+        self.ask_with(client, RequestHeader { uid, capabilities, ..Default::default() }, request)
     }
 
     pub fn ask_with(
         &mut self,
         client: ClientId,
-        capabilities: Capabilities,
+        header: RequestHeader,
         request: Request,
     ) -> Option<Answer> {
         self.seq += 1;
         // Every request has a slot of its own, as some may never be answered.
         let from = SlotRef { client, slot: SlotNo(self.seq as u16) };
-        let header =
-            RequestHeader { seq: self.seq, payload_len: 100, capabilities, ..Default::default() };
+        let header = RequestHeader { seq: self.seq, payload_len: 100, ..header };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
     }

@@ -1,5 +1,6 @@
 //! Tests of a cell from outside.
 
+mod ascents;
 mod authority;
 mod bench;
 mod hostile_images;

@@ -199,32 +199,71 @@ fn clients_that_come_and_go_do_not_fill_the_log() {
     }
 }
 
+/// Two clients of one user, one of another, one of root, and a front that acts for all of them.
 #[test]
-fn one_client_leaves_others_room_for_opens_and_locks() {
+fn one_user_leaves_others_room_for_opens_and_locks() {
+    let (hoarder, other) = (1000, 1001);
+    let (again, of_other, of_root, front) = (ClientId(2), ClientId(3), ClientId(4), ClientId(5));
     let mut bench = Bench::new(&Image::new(), false);
-    let open = Request::Open { ino: FILE, access: AccessMode::READ };
-    let mut opened = (0..).map(|_| bench.call(open.clone())).take_while(|answer| answer.is_ok());
-    let hoarded = opened.by_ref().count();
-    assert!(hoarded > 500, "{hoarded} files");
-    assert_eq!(bench.call(open.clone()), Err(Errno::ENFILE));
-    assert_eq!(bench.call(record_lock(LockType::Shared, 0, 9)), Err(Errno::ENOLCK));
-    let other = ClientId(2);
-    bench.admit(other);
-    let mut handle = FIRST;
-    for _ in 0..hoarded / 2 - 1 {
-        match bench.ask_as(other, open.clone()) {
-            Some(Ok(Reply::Opened(opened))) => handle = opened.handle,
-            other => panic!("{other:?}"),
-        }
-    }
-    let spec = spec(LockFlavour::Record, 1, LockType::Shared, ByteRange { start: 0, end: 9 });
-    let lock = Request::Lock { handle, spec, wait: false };
-    assert_eq!(bench.ask_as(other, lock), Some(Ok(Reply::Done)));
-    // What it had is room for others when it is gone.
     bench.apply(Event::Order(Order::Expel { client: CLIENT }));
-    for _ in 0..hoarded / 2 {
-        assert!(matches!(bench.ask_as(other, open.clone()), Some(Ok(Reply::Opened(_)))));
+    let first = ClientId(6);
+    for (client, uid) in [(first, hoarder), (again, hoarder), (of_other, other), (of_root, 0)] {
+        bench.admit_as(client, uid, false);
     }
+    bench.admit_as(front, 0, true);
+    let open = Request::Open { ino: FILE, access: AccessMode::READ };
+    let is_open = |answer: &Option<Answer>| matches!(answer, Some(Ok(Reply::Opened(_))));
+    let spec = spec(LockFlavour::Record, 1, LockType::Shared, ByteRange { start: 0, end: 9 });
+    let lock = |handle| Request::Lock { handle, spec, wait: false };
+    let handle_of = |answer| match answer {
+        Some(Ok(Reply::Opened(opened))) => opened.handle,
+        other => panic!("{other:?}"),
+    };
+    // The first that each of the hoarder's clients opens.
+    let second = Handle { open: FIRST.open + 1, ..FIRST };
+    let mut hoarded = 0;
+    while is_open(&bench.ask_as(if hoarded % 2 == 0 { first } else { again }, open.clone())) {
+        hoarded += 1;
+    }
+    assert!(hoarded > 500, "{hoarded} files");
+    let refused = (Some(Err(Errno::ENFILE)), Some(Err(Errno::ENOLCK)));
+    for (client, handle) in [(first, FIRST), (again, second)] {
+        let got = (bench.ask_as(client, open.clone()), bench.ask_as(client, lock(handle)));
+        assert_eq!(got, refused);
+    }
+    // Whoever asks for it.
+    assert_eq!(bench.ask_through(front, hoarder, open.clone()), refused.0);
+    let check_others = |bench: &mut Bench, count: usize| {
+        for _ in 0..count {
+            assert!(is_open(&bench.ask_as(of_other, open.clone())));
+            assert!(is_open(&bench.ask_through(front, other, open.clone())));
+        }
+    };
+    check_others(&mut bench, hoarded / 4 - 1);
+    // A death changes nothing of that, nor does a checkpoint.
+    bench.begin_checkpoint();
+    bench.take_over();
+    for (client, uid) in [(first, hoarder), (again, hoarder), (of_other, other), (of_root, 0)] {
+        bench.admit_as(client, uid, false);
+    }
+    bench.admit_as(front, 0, true);
+    assert_eq!((bench.ask_as(first, open.clone()), bench.ask_as(again, lock(second))), refused);
+    assert_eq!(bench.ask_through(front, hoarder, open.clone()), refused.0);
+    while is_open(&bench.ask_as(of_other, open.clone())) {}
+    while is_open(&bench.ask_through(front, 1002, open.clone())) {}
+    // What is left is root's.
+    let handle = handle_of(bench.ask_as(of_root, open.clone()));
+    assert_eq!(bench.ask_as(of_root, lock(handle)), Some(Ok(Reply::Done)));
+    for _ in 0..hoarded / 10 {
+        assert!(is_open(&bench.ask_as(of_root, open.clone())));
+        assert!(is_open(&bench.ask_through(front, 0, open.clone())) || hoarded == 0);
+    }
+    // What it had is room for others when it is gone.
+    bench.apply(Event::Order(Order::Expel { client: first }));
+    bench.apply(Event::Order(Order::Expel { client: again }));
+    check_others(&mut bench, 100);
+    let handle = handle_of(bench.ask_through(front, hoarder, open));
+    assert_eq!(bench.ask_through(front, hoarder, lock(handle)), Some(Ok(Reply::Done)));
 }
 
 #[test]

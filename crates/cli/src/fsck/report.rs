@@ -107,6 +107,8 @@ struct Summary<'a> {
     sound: bool,
     /// False if part of the pool could not be read.
     complete: bool,
+    /// False if file data was not read.
+    contents: bool,
     generation: u64,
     logs: &'a Logs,
     inodes: u64,
@@ -143,7 +145,8 @@ impl Outcome {
     }
 
     pub fn is_sound(&self) -> bool {
-        let logs_stand = matches!(self.logs, Logs::Failed(_)) && self.repair.is_none();
+        let logs_stand =
+            matches!(self.logs, Logs::Failed(_) | Logs::Unknown) && self.repair.is_none();
         self.report.is_sound() && !self.report.incomplete && !logs_stand
     }
 
@@ -198,6 +201,9 @@ impl Outcome {
             Logs::ReplayedInMemory => {
                 say!("note: the logs were replayed in memory only; the next start does it on disk");
             }
+            Logs::Unknown if self.repair.is_none() => {
+                say!("damage: too much is damaged to tell whether the logs count");
+            }
             Logs::None | Logs::OfTheFleet | Logs::Unknown => {}
         }
     }
@@ -208,7 +214,8 @@ impl Outcome {
         matches!(self.logs, Logs::Failed(_) | Logs::Unknown) && !is_clean
     }
 
-    fn verdict(&self, pool: &Path) -> String {
+    /// One line: how the pool is now, and what of it was not read.
+    pub fn verdict(&self, pool: &Path) -> String {
         let verdict = match (self.is_sound(), self.report.incomplete, self.repair.is_some()) {
             (true, _, false) => "sound",
             (true, _, true) => "repaired",
@@ -218,9 +225,11 @@ impl Outcome {
         };
         let Report { inodes, directories, used_blocks, .. } = &self.report;
         let used = size::display(used_blocks * BLOCK_SIZE as u64);
+        let unread =
+            if self.report.contents { "" } else { "; file data not read (see --contents)" };
         let pool = pool.display();
         format!(
-            "{pool}: {verdict}; {inodes} inodes, {directories} of them directories, {used} in use"
+            "{pool}: {verdict}{unread}; {inodes} inodes, {directories} of them directories, {used} in use"
         )
     }
 
@@ -240,6 +249,7 @@ impl Outcome {
             pool,
             sound: self.is_sound(),
             complete: !self.report.incomplete,
+            contents: self.report.contents,
             generation: self
                 .report
                 .superblock

@@ -62,6 +62,23 @@ fn a_pool_in_use_is_left_alone_and_a_truncated_one_is_not_sound() {
     assert!(matches!(outcome.report.findings[..], [Finding::TooShort { .. }]));
 }
 
+/// A check that did not read the file data does not vouch for it.
+#[test]
+fn the_verdict_names_what_was_not_read() {
+    let pool = Pool::new("unread");
+    for consent in [Consent::Never, Consent::Given] {
+        let verdict = |contents| {
+            let outcome = check_and_repair(&pool.0, contents, consent).expect("a report");
+            outcome.verdict(&pool.0)
+        };
+        assert!(verdict(false).contains("sound; file data not read (see --contents)"));
+        assert!(!verdict(true).contains("not read"));
+    }
+    pool.change(|bytes| bytes[4096..8192].fill(0));
+    let outcome = check_and_repair(&pool.0, false, Consent::Given).expect("a report");
+    assert!(outcome.verdict(&pool.0).contains("repaired; file data not read"));
+}
+
 #[test]
 fn whoever_runs_it_decides() {
     let pool = Pool::new("consent");

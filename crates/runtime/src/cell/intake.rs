@@ -3,39 +3,40 @@
 //! ```text
 //! first   what finishes work: replies of peers, finished I/O, the timer
 //! then    requests of peers
-//! then    requests of clients, in the order in which their slots were found rung
+//! then    requests of clients: users in turn, the clients of each in turn
 //! ```
 //!
-//! While [`TASKS_MAX`] tasks are live, clients' requests stay in their slots. Two kinds must not wait
-//! even then, or a few clients could stop a cell for good: requests that end tasks (they give a lock
-//! back, cancel, acknowledge a recall), and those of a client that has no more in work than its
-//! share of the tasks. So a client is held up by others only beyond its share. No request that a
-//! peer or a client has sent is ever dropped here. What waited goes on in turn by client.
+//! Of [`TASKS_MAX`] live tasks a user has a share (`base::budget`), through however many clients; beyond it its
+//! requests stay in their slots. Two kinds must not wait even then, or a few could stop a cell for good: requests that
+//! end tasks (they give a lock back, cancel, acknowledge a recall), and those of a user that has almost nothing in
+//! work. So a user is held up by others only beyond its share, and root never. No request that a peer or a client
+//! has sent is ever dropped here.
 //!
 //! A request is looked at where its client can still change it. So one that was let through by what
 //! it looked like is judged again when it has been taken, by its one copy.
 //!
-//! Invariant: a slot is in the queue or held aside, never both, at most once (its memory sees to
-//! that), so all slots of all clients bound both.
-
-mod held;
+//! Invariant: a slot is in the queue at most once (its memory sees to that), so all slots of all clients bound it.
 
 use std::convert::Infallible;
 
 use warren_base::CellId;
+use warren_base::budget::{ROOT, may_take, reserve_of};
 use warren_base::limits::{SLOTS_MAX, TASKS_MAX};
 use warren_cell::{PeerMessage, SlotRef};
-use warren_mailbox::{Dispatch, DispatchLimits, Origin, Work as Next};
+use warren_mailbox::{Dispatch, DispatchLimits, Next as Taken, Origin, Sender, Work as Next};
 use warren_proto::{LockType, Request};
 use warren_supervisor::ADMISSIONS_MAX;
 
 use super::disk::Finished;
 use super::memory::SharedMemory;
-use held::Held;
 
-/// Requests a client may have in work however many tasks are live: one that waits for recalls, as
-/// a front always has at every cell, and one more.
+/// Requests that a user may have in work however many tasks are live, and so many are live at a cell before anybody is
+/// asked how many it has.
 const SHARE_MIN: usize = 2;
+const NOBODY_ASKS: usize = TASKS_MAX / 4;
+
+/// The same for root.
+const SHARE_MIN_OF_ROOT: usize = reserve_of(TASKS_MAX);
 
 /// Every slot of every client fits.
 const CLIENTS_QUEUED: usize = ADMISSIONS_MAX * SLOTS_MAX;
@@ -65,11 +66,10 @@ pub type Work = Next<Completion, (CellId, PeerMessage), ClientWork, Infallible>;
 
 /// Everything that has come and waits to be done.
 pub struct Intake {
-    dispatch: Dispatch<Completion, (CellId, PeerMessage), ClientWork, Infallible>,
-    /// Looked at and left in their slots.
-    held: Held,
-    /// [`SharedMemory::eased`] when nothing held might pass; until it grows nothing does.
-    stuck_since: Option<u64>,
+    dispatch: Dispatch<Completion, (CellId, PeerMessage), SlotRef, Infallible>,
+    /// [`SharedMemory::eased`] and the live tasks when nobody that has requests might go on; until the one grows, the
+    /// other falls or another request comes, nobody may.
+    stuck_since: Option<(u64, usize)>,
     /// Where requests are looked at.
     body: Vec<u8>,
 }
@@ -77,8 +77,8 @@ pub struct Intake {
 impl Intake {
     pub fn new() -> Self {
         let limits = DispatchLimits { clients_queued: CLIENTS_QUEUED, ..DispatchLimits::default() };
-        let (held, stuck_since, body) = (Held::new(), None, Vec::new());
-        Self { dispatch: Dispatch::new(limits), held, stuck_since, body }
+        let (stuck_since, body) = (None, Vec::new());
+        Self { dispatch: Dispatch::new(limits), stuck_since, body }
     }
 
     pub fn takes_completions(&self) -> bool {
@@ -100,67 +100,62 @@ impl Intake {
     }
 
     /// False if no more slots can be queued.
-    pub fn push_client(&mut self, from: SlotRef) -> bool {
-        self.dispatch.push_client(ClientWork { from, must_end_tasks: false }).is_ok()
+    pub fn push_client(&mut self, sender: Sender, from: SlotRef) -> bool {
+        self.stuck_since = None;
+        self.dispatch.push_client(sender, from).is_ok()
     }
 
     /// Clients' requests that wait in their slots.
     pub fn clients_waiting(&self) -> usize {
-        self.dispatch.clients_queued() + self.held.len()
+        self.dispatch.clients_queued()
     }
 
-    /// The next that finishes work, or of a peer.
+    /// The next that finishes work, or of a peer. Peers' requests are bounded where they come from, by their own cells'
+    /// tasks.
+    #[inline]
     pub fn next_urgent(&mut self) -> Option<Work> {
         self.dispatch.set_live(Origin::Peer, 0);
-        self.dispatch.take_urgent()
+        Some(match self.dispatch.take_urgent()? {
+            Next::Reply(completion) => Next::Reply(completion),
+            Next::Peer(request) => Next::Peer(request),
+            Next::Idle(never) => match never {},
+            Next::Client(_) => unreachable!("clients' requests are taken by user"),
+        })
     }
 
     /// What to do next while `live` tasks are.
     #[inline]
     pub fn next(&mut self, live: usize, memory: &SharedMemory) -> Option<Work> {
-        self.dispatch.set_live(Origin::Client, live);
-        // Peers' requests are bounded where they come from, by their own cells' tasks.
-        self.dispatch.set_live(Origin::Peer, 0);
-        if self.dispatch.room(Origin::Client) == 0 {
-            return self.next_under_pressure(memory);
-        }
-        if self.held.len() > 0 {
-            self.release_held();
-        }
-        self.dispatch.take_next()
-    }
-
-    /// As many held requests as there is room for get behind what is queued.
-    fn release_held(&mut self) {
-        let places = CLIENTS_QUEUED - self.dispatch.clients_queued();
-        for _ in 0..self.dispatch.room(Origin::Client).min(places) {
-            let Some(from) = self.held.pop(|_| true) else { break };
-            assert!(self.push_client(from), "there was room");
-        }
-    }
-
-    #[cold]
-    fn next_under_pressure(&mut self, memory: &SharedMemory) -> Option<Work> {
-        let urgent = self.dispatch.take_urgent();
+        let urgent = self.next_urgent();
         if urgent.is_some() {
             return urgent;
         }
-        let share = (TASKS_MAX / memory.clients().max(1)).max(SHARE_MIN);
-        let may_pass = |client| memory.in_work(client) < share;
-        while let Some(ClientWork { from, .. }) = self.dispatch.take_client_aside() {
-            let may_pass = may_pass(from.client);
-            if may_pass || seems_to_end_tasks(from, memory, &mut self.body) {
-                return Some(Work::Client(ClientWork { from, must_end_tasks: !may_pass }));
-            }
-            self.held.push(from);
-        }
-        if self.stuck_since == Some(memory.eased()) {
+        if let Some((eased, then)) = self.stuck_since
+            && eased == memory.eased()
+            && live >= then
+        {
             return None;
         }
-        let passes = self.held.pop(may_pass);
-        self.stuck_since = passes.is_none().then(|| memory.eased());
-        passes.map(|from| Work::Client(ClientWork { from, must_end_tasks: false }))
+        let body = &mut self.body;
+        let taken = self.dispatch.take_client(
+            |uid| may_go_on(uid, live, memory),
+            |from| seems_to_end_tasks(*from, memory, body),
+        );
+        self.stuck_since = (taken.is_none() && live >= NOBODY_ASKS).then(|| (memory.eased(), live));
+        let Taken { request: from, is_exempt } = taken?;
+        Some(Next::Client(ClientWork { from, must_end_tasks: is_exempt }))
     }
+}
+
+/// Whether another request of the user's may become a task beside `live` ones.
+#[inline]
+fn may_go_on(uid: u32, live: usize, memory: &SharedMemory) -> bool {
+    if live < NOBODY_ASKS {
+        return true;
+    }
+    let own = memory.in_work(uid);
+    let least = if uid == ROOT { SHARE_MIN_OF_ROOT } else { SHARE_MIN };
+    own < least || may_take(uid, own, live, TASKS_MAX)
 }
 
 /// Whether the slot's request looks like one that others may be waiting for.

@@ -9,6 +9,9 @@
 //!
 //! A slot has at most one request queued or in work, whatever its client writes meanwhile, so a
 //! client's slots bound what it can ask for at once. A slot that rings early waits for its turn.
+//!
+//! A request that is still in work when its turn is over counts for its user until it is answered: the client's, or
+//! of a front's request the one whom it names.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,6 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Errno, SlotNo};
 use warren_cell::{FrameNo, Memory, SlotRef};
+use warren_mailbox::Sender;
 use warren_proto::RequestHeader;
 use warren_shm::{ClientReader, Frames, ReplyHeader, ReplyWriter, map_read_only, map_writable};
 
@@ -32,6 +36,11 @@ struct ClientMemory {
     rung: u64,
     queued: u64,
     in_work: u64,
+    /// Of these, requests that count for a user, and of each slot for whom.
+    counted: u64,
+    users: Vec<u32>,
+    /// The client's own user, unless it acts for others.
+    user: Option<u32>,
     /// The last request taken of each slot.
     taken: Vec<u32>,
     silent: bool,
@@ -39,9 +48,8 @@ struct ClientMemory {
 
 impl ClientMemory {
     fn open(
-        requests: OwnedFd,
-        replies: OwnedFd,
-        slots: u16,
+        [requests, replies]: [OwnedFd; ADMIT_DESCRIPTORS],
+        (slots, user): (u16, Option<u32>),
         cell: CellId,
         epoch: Epoch,
     ) -> Result<Self, FleetError> {
@@ -49,9 +57,19 @@ impl ClientMemory {
         let requests = ClientReader::new(map_read_only(requests.as_fd())?, slots)?;
         let replies = ReplyWriter::new(map_writable(replies.as_fd())?, slots, cell, epoch)?;
         let taken = (0..slots).map(|slot| replies.last_seq(SlotNo(slot as u16))).collect();
-        let (bells_seen, rung, queued, in_work) = (0, 0, 0, 0);
-        let mut memory =
-            Self { requests, replies, bells_seen, rung, queued, in_work, taken, silent: false };
+        let mut memory = Self {
+            requests,
+            replies,
+            bells_seen: 0,
+            rung: 0,
+            queued: 0,
+            in_work: 0,
+            counted: 0,
+            users: vec![0; slots],
+            user,
+            taken,
+            silent: false,
+        };
         if memory.replies.is_inherited() {
             memory.take_over(cell);
         }
@@ -77,26 +95,30 @@ pub struct SharedMemory {
     epoch: Epoch,
     frames: Frames,
     clients: BTreeMap<ClientId, ClientMemory>,
+    /// Requests in work of each user that has any.
+    in_work: BTreeMap<u32, usize>,
     eased: u64,
 }
 
 impl SharedMemory {
     pub fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
-        Self { cell, epoch, frames, clients: BTreeMap::new(), eased: 0 }
+        let (clients, in_work) = (BTreeMap::new(), BTreeMap::new());
+        Self { cell, epoch, frames, clients, in_work, eased: 0 }
     }
 
     pub fn frames(&self) -> &Frames {
         &self.frames
     }
 
-    /// Maps the segments of a new client: its own, and the cell's for it.
+    /// Maps the segments of a new client: its own, and the cell's for it. It has so many slots, and acts for this
+    /// user, or for whom its requests name.
     pub fn admit(
         &mut self,
         client: ClientId,
-        slots: u16,
-        [requests, replies]: [OwnedFd; ADMIT_DESCRIPTORS],
+        terms: (u16, Option<u32>),
+        fds: [OwnedFd; ADMIT_DESCRIPTORS],
     ) -> Result<(), FleetError> {
-        let memory = ClientMemory::open(requests, replies, slots, self.cell, self.epoch)?;
+        let memory = ClientMemory::open(fds, terms, self.cell, self.epoch)?;
         self.clients.insert(client, memory);
         Ok(())
     }
@@ -110,22 +132,35 @@ impl SharedMemory {
 
     /// Unmaps the client's segments.
     pub fn forget(&mut self, client: ClientId) {
-        self.clients.remove(&client);
+        if let Some(memory) = self.clients.remove(&client) {
+            let slots = (0..memory.users.len()).filter(|slot| memory.counted >> slot & 1 != 0);
+            slots.for_each(|slot| self.one_less_of(memory.users[slot]));
+        }
         self.eased += 1;
     }
 
-    /// Grows whenever a client may have less in work, or a larger share.
+    fn one_less_of(&mut self, uid: u32) {
+        let count = self.in_work.get_mut(&uid).expect("counted");
+        *count -= 1;
+        if *count == 0 {
+            self.in_work.remove(&uid);
+        }
+    }
+
+    /// Grows whenever a user may have less in work.
     pub fn eased(&self) -> u64 {
         self.eased
     }
 
     /// Offers each slot that has rung, once, until `queue` takes no more.
-    pub fn offer(&mut self, mut queue: impl FnMut(SlotRef) -> bool) {
+    pub fn offer(&mut self, mut queue: impl FnMut(Sender, SlotRef) -> bool) {
         for (&client, memory) in &mut self.clients {
             memory.rung |= memory.requests.rung(self.cell, &mut memory.bells_seen);
             let mut bits = memory.rung & !(memory.queued | memory.in_work);
             while bits != 0 && !memory.silent {
-                if !queue(SlotRef { client, slot: SlotNo(bits.trailing_zeros() as u16) }) {
+                let slot = SlotNo(bits.trailing_zeros() as u16);
+                let uid = memory.user.unwrap_or_else(|| memory.requests.uid(slot));
+                if !queue(Sender { uid, client }, SlotRef { client, slot }) {
                     return;
                 }
                 memory.queued |= bits & bits.wrapping_neg();
@@ -138,9 +173,22 @@ impl SharedMemory {
         self.clients.len()
     }
 
-    /// The client's requests that are not answered yet.
-    pub fn in_work(&self, client: ClientId) -> usize {
-        self.clients.get(&client).map_or(0, |memory| memory.in_work.count_ones() as usize)
+    /// The user's requests that are not answered yet.
+    pub fn in_work(&self, uid: u32) -> usize {
+        self.in_work.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// The request's turn is over. If it was not answered it counts for its user from now on, for whom `header` says.
+    #[inline]
+    pub fn end_turn(&mut self, from: SlotRef, header: &RequestHeader) {
+        let Some(memory) = self.clients.get_mut(&from.client) else { return };
+        let bit = 1 << from.slot.0;
+        if memory.in_work & !memory.counted & bit != 0 {
+            let uid = memory.user.unwrap_or(header.uid);
+            memory.counted |= bit;
+            memory.users[usize::from(from.slot.0)] = uid;
+            *self.in_work.entry(uid).or_default() += 1;
+        }
     }
 
     /// Copies the slot's new request to `body` and leaves it where it is. False if there is none
@@ -180,9 +228,15 @@ impl SharedMemory {
     pub fn reply(&mut self, to: SlotRef, seq: u32, header: ReplyHeader, body: &[u8]) {
         let memory = self.clients.get_mut(&to.client);
         let memory = memory.expect("the core names only clients that it has not forgotten");
-        memory.in_work &= !(1 << to.slot.0);
+        let bit = 1 << to.slot.0;
+        memory.in_work &= !bit;
         self.eased += 1;
         memory.replies.reply(&memory.requests, to.slot, seq, header, body);
+        if memory.counted & bit != 0 {
+            memory.counted &= !bit;
+            let uid = memory.users[usize::from(to.slot.0)];
+            self.one_less_of(uid);
+        }
     }
 
     /// Answers bytes that are no request.
@@ -252,6 +306,7 @@ mod tests {
     const CLIENT: ClientId = ClientId(7);
     const SLOT: SlotRef = SlotRef { client: CLIENT, slot: SlotNo(1) };
     const CELL: CellId = CellId(2);
+    const USER: u32 = 1000;
 
     /// One client of two slots, as it sees a cell.
     fn pair() -> (SharedMemory, ClientWriter, ReplyReader) {
@@ -261,14 +316,15 @@ mod tests {
         let fds =
             [requests.read_only_fd().expect("fd"), replies.fd().try_clone_to_owned().expect("fd")];
         let mut memory = SharedMemory::new(Frames::create(2).expect("frames"), CELL, Epoch(1));
-        memory.admit(CLIENT, 2, fds).expect("admit");
+        memory.admit(CLIENT, (2, Some(USER)), fds).expect("admit");
         let answers = map_read_only(replies.fd()).expect("map");
         (memory, client, ReplyReader::new(answers, 2).expect("reader"))
     }
 
     fn offered(memory: &mut SharedMemory) -> Vec<SlotRef> {
         let mut slots = Vec::new();
-        memory.offer(|slot| {
+        memory.offer(|sender, slot| {
+            assert_eq!(sender, Sender { uid: USER, client: CLIENT });
             slots.push(slot);
             true
         });
@@ -293,11 +349,13 @@ mod tests {
         assert_eq!(offered(&mut memory), [SLOT]);
         let header = memory.take(SLOT, &mut body).expect("new").expect("sound");
         assert_eq!((header.seq, body.as_slice()), (1, b"body".as_slice()));
-        assert_eq!(memory.in_work(CLIENT), 1);
+        assert_eq!(memory.in_work(USER), 0, "its turn is not over");
+        (0..2).for_each(|_| memory.end_turn(SLOT, &header));
+        assert_eq!(memory.in_work(USER), 1);
         client.ring(CELL, SLOT.slot);
         assert!(offered(&mut memory).is_empty(), "its request is in work");
         memory.reply(SLOT, 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
-        assert_eq!((memory.in_work(CLIENT), offered(&mut memory)), (0, vec![SLOT]));
+        assert_eq!((memory.in_work(USER), offered(&mut memory)), (0, vec![SLOT]));
         assert!(memory.take(SLOT, &mut body).is_none());
         assert!(offered(&mut memory).is_empty());
     }
@@ -306,13 +364,13 @@ mod tests {
     fn a_slot_is_offered_once_and_again_if_nobody_took_it() {
         let (mut memory, client, _) = pair();
         post(&client, 1, 0);
-        memory.offer(|_| false);
+        memory.offer(|_, _| false);
         assert_eq!(offered(&mut memory), [SLOT]);
         client.ring(CELL, SLOT.slot);
         assert!(offered(&mut memory).is_empty(), "it is queued");
         let mut body = Vec::new();
         assert!(memory.peek(SLOT, &mut body) && memory.peek(SLOT, &mut body));
-        assert_eq!((body.as_slice(), memory.in_work(CLIENT)), (b"body".as_slice(), 0));
+        assert_eq!((body.as_slice(), memory.in_work(USER)), (b"body".as_slice(), 0));
         assert!(memory.take(SLOT, &mut body).is_some());
         assert!(!memory.peek(SLOT, &mut body));
     }
@@ -344,7 +402,7 @@ mod tests {
             let mut memory = SharedMemory::new(frames, CELL, Epoch(epoch));
             let own = replies.fd().try_clone_to_owned().expect("fd");
             let fds = [requests.read_only_fd().expect("fd"), own];
-            memory.admit(CLIENT, slots as u16, fds).expect("admit");
+            memory.admit(CLIENT, (slots as u16, Some(USER)), fds).expect("admit");
             memory
         };
         let of = |slot| SlotRef { client: CLIENT, slot: SlotNo(slot) };

@@ -107,7 +107,9 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
     let mailboxes = Mailboxes::adopt(in_place, notes.given.clone(), notes.reports_refused)?;
     let listener = kept.take_one(Kept::Door)?;
     let (door, reserve) = (path_of(&notes.door), Reserve::of(posts.len()));
-    let visitors = Visitors::adopt(listener, door, notes.next_connection, reserve);
+    let clients = handover.plan.clients;
+    let visitors = Visitors::adopt(listener, door, clients, notes.next_connection, reserve);
+    visitors.listen()?;
     let tokens: BTreeSet<u32> = posts.iter().map(|post| post.token).collect();
     let wards = handover.wards.iter().map(|&(token, _)| token);
     let next_token = wards.clone().map(|token| token + 1).fold(notes.next_token, u32::max);

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 
 use crate::message::PEER_DESCRIPTORS;
 
@@ -18,12 +18,6 @@ const FOR_PRIVILEGED: u64 = 64;
 
 const _: () = assert!(FOR_PRIVILEGED < FOR_FLEET);
 
-/// Cells in pairs and clients take descriptors; a low limit stays where it is, with its errors.
-pub fn raise_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-}
-
 /// How many descriptors visitors leave to a fleet.
 #[derive(Clone, Copy, Debug)]
 pub struct Reserve(u64);
@@ -32,6 +26,10 @@ impl Reserve {
     /// A cell that is started gets a link to each other, whose end is held until that one is told.
     pub fn of(cells: usize) -> Self {
         Self(FOR_FLEET + (cells * PEER_DESCRIPTORS) as u64)
+    }
+
+    pub fn count(self) -> u64 {
+        self.0
     }
 
     /// Whether what was opened for a visitor is among the last.

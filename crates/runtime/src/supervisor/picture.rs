@@ -5,6 +5,7 @@ use warren_shm::Counter;
 use warren_supervisor::{CellState, Stage};
 
 use super::Shell;
+use crate::silence;
 use crate::status::{CellStatus, ClientStatus, FleetStatus};
 
 impl Shell<'_> {
@@ -19,12 +20,17 @@ impl Shell<'_> {
         let cells = core.cells.iter().map(|cell| self.cell_status(cell)).collect();
         let clients = core.clients.iter().map(client_status).collect();
         let keeper = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
+        let fronts = core.clients.iter().filter(|client| client.front).map(|client| client.pid);
+        let pids = [keeper].into_iter().chain(self.cells.iter().map(|cell| cell.pid)).chain(fronts);
         FleetStatus {
             pool: String::from_utf8_lossy(&self.plan.pool).into_owned(),
             keeper_pid: keeper,
             supervisor_pid: std::process::id(),
             supervisor_restarts: self.predecessors,
+            // Who asks knows better.
+            uid: 0,
             state: stage_name(core.stage).into(),
+            stopped_pids: pids.filter(|&pid| silence::is_stopped(pid)).collect(),
             generation: core.generation,
             checkpoints: core.checkpoints,
             checkpoints_failed: core.checkpoints_failed,

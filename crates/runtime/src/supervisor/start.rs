@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
-use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Epoch, Lsn, MapVersion};
 use warren_cell::CellConfig;
 use warren_disk::LogArea;
@@ -57,7 +56,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         |cell| CellConfig::frames_total(frames_of_a_cell(&plan), log_area(&ledger, cell, &plan));
     let memory = FleetMemory::create(map, frames)?;
     let reserve = Reserve::of(usize::from(plan.cells));
-    let visitors = Visitors::open(PoolId::of(&path)?, reserve)?;
+    let visitors = Visitors::open(PoolId::of(&path)?, plan.clients, reserve)?;
     let mut mailboxes = Mailboxes::open(plan.cells)?;
     let capabilities = CapabilityKey([entropy()?, entropy()?]);
     let (mut cells, mut next_token) = (Vec::new(), 0);
@@ -106,7 +105,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
 }
 
 fn frames_of_a_cell(plan: &FleetPlan) -> u32 {
-    let frames = plan.cache_bytes / BLOCK_SIZE as u64 / u64::from(plan.cells);
+    let frames = CellConfig::frames_for(plan.cache_bytes / u64::from(plan.cells));
     frames.clamp(FRAMES_MIN, FRAMES_MAX) as u32
 }
 

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno as OsError;
@@ -20,6 +19,7 @@ use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 
 use super::descriptors::Reserve;
+use crate::clients::Clients;
 use crate::error::{FleetError, system};
 use crate::identity::{self, Identity};
 use crate::link::{Link, Outbox, Received, Trust, Wait};
@@ -73,6 +73,8 @@ pub enum Asked {
 pub struct Visitors {
     listener: OwnedFd,
     path: PathBuf,
+    /// Who may ask for anything, beside root and us.
+    clients: Clients,
     next: u64,
     visitors: BTreeMap<ConnectionNo, Visitor>,
     /// Clients that have hung up and that some cell still knows, with their users, who have them still.
@@ -84,9 +86,9 @@ pub struct Visitors {
 
 impl Visitors {
     /// Opens the door. The pool is locked, so a socket that is there is a dead fleet's.
-    pub fn open(pool: PoolId, reserve: Reserve) -> Result<Self, FleetError> {
+    pub fn open(pool: PoolId, clients: Clients, reserve: Reserve) -> Result<Self, FleetError> {
         let doing = "open the fleet's socket";
-        let path = pool.make_place()?;
+        let path = pool.make_place(clients)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(system(doing)(error));
@@ -101,16 +103,20 @@ impl Visitors {
         // Descriptors in packets that nobody took are closed by us, and closing one may block. A kernel
         // that is too old closes them all the same, but does not flush them.
         let _ = identity::refuse_descriptors(&listener);
-        let door = Self::adopt(listener, path, 0, reserve);
-        let everyone = fs::Permissions::from_mode(0o666);
-        fs::set_permissions(&door.path, everyone).map_err(system(doing))?;
-        Ok(door)
+        clients.guard(&path).map_err(system(doing))?;
+        Ok(Self::adopt(listener, path, clients, 0, reserve))
     }
 
     /// The door that an earlier supervisor had opened. Who was not kept there has been hung up on.
-    pub fn adopt(listener: OwnedFd, path: PathBuf, next: u64, reserve: Reserve) -> Self {
+    pub fn adopt(
+        listener: OwnedFd,
+        path: PathBuf,
+        clients: Clients,
+        next: u64,
+        reserve: Reserve,
+    ) -> Self {
         let (visitors, leaving) = (BTreeMap::new(), BTreeMap::new());
-        Self { listener, path, next, visitors, leaving, reserve, is_deaf: false }
+        Self { listener, path, clients, next, visitors, leaving, reserve, is_deaf: false }
     }
 
     /// For the next supervisor.
@@ -154,7 +160,7 @@ impl Visitors {
         self.visitors.iter().filter(stopping).map(|(&number, _)| number)
     }
 
-    /// From now on visitors are heard.
+    /// From now on visitors are heard. The kernel names this process to them.
     pub fn listen(&self) -> Result<(), FleetError> {
         listen(&self.listener, BACKLOG).map_err(system("listen at the fleet's socket"))
     }
@@ -241,6 +247,9 @@ impl Visitors {
         if version != DOOR_VERSION {
             return self.refuse(number, Errno::EPROTO);
         }
+        if !privileged && !self.clients.admits(&visitor.identity) {
+            return self.refuse(number, Errno::EACCES);
+        }
         match request {
             DoorRequest::Status { .. } => {
                 visitor.standing = Standing::Answered;
@@ -321,7 +330,8 @@ fn applicant(identity: &Identity, front: bool, slots: u16) -> Applicant {
         groups: identity.groups.clone(),
         checked_by_kernel: front,
     };
-    Applicant { credentials, pid: identity.pid.unsigned_abs(), front, slots }
+    let (pid, privileged) = (identity.pid.unsigned_abs(), is_privileged(identity.uid));
+    Applicant { credentials, pid, front, privileged, slots }
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ impl Surroundings for Fleet {
         // Its program holds descriptors: as a front's kernel, it has walked to what it names.
         let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
         let connection = ConnectionNo(0);
-        let applicant = Applicant { credentials, pid: 1, front: false, slots: 1 };
+        let applicant = Applicant { credentials, pid: 1, front: false, privileged: true, slots: 1 };
         tell_supervisor(self, Heard::Connect { connection, applicant });
     }
 

@@ -127,7 +127,8 @@ impl World {
     pub(super) fn connect(&mut self, at: usize) {
         // Its program holds descriptors: as a front's kernel, it has walked to what it names.
         let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
-        let applicant = Applicant { credentials, pid: 1000 + at as u32, front: false, slots: 1 };
+        let (pid, front, privileged) = (1000 + at as u32, false, true);
+        let applicant = Applicant { credentials, pid, front, privileged, slots: 1 };
         let connection = ConnectionNo(at as u64);
         tell_supervisor(self, Heard::Connect { connection, applicant });
     }

@@ -58,6 +58,7 @@ impl World {
             credentials: (*client.credentials).clone(),
             pid: 1000 + at as u32,
             front: client.front.is_some(),
+            privileged: client.front.is_some() || client.credentials.uid == 0,
             slots: (client.slots.len() + listeners) as u16,
         };
         let connection = ConnectionNo(at as u64);

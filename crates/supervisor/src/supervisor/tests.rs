@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, SLOTS_MAX};
 use warren_base::{BlockNo, ClientId, Rng, ShardId};
 use warren_disk::format::{FormatOptions, image};
 use warren_disk::{Owner, Superblock};
@@ -467,7 +467,8 @@ impl World {
     }
 
     fn connect_as(&mut self, front: bool, number: u64) {
-        let applicant = Applicant { credentials: Credentials::default(), pid: 9, front, slots: 4 };
+        let (credentials, privileged) = (Credentials::default(), true);
+        let applicant = Applicant { credentials, pid: 9, front, privileged, slots: 4 };
         self.apply(Event::Connect { connection: ConnectionNo(number), applicant });
     }
 
@@ -843,6 +844,45 @@ fn a_flood_of_connections_finds_an_end() {
     assert!(world.log.contains(&Effect::RefuseClient { connection, errno: Errno::ENFILE }));
     let connection = ConnectionNo(5002);
     assert!(world.log.contains(&Effect::NewClient { connection, client }));
+}
+
+#[test]
+fn one_user_leaves_others_places_and_memory() {
+    use crate::admission::{
+        ADMISSIONS_OF_FRONTS, ADMISSIONS_OF_PRIVILEGED, CLIENTS_OF_USER_MAX, SLOTS_OF_USER_MAX,
+    };
+    let mut world = World::serving(1, 1);
+    let mut connections = 0..;
+    let mut connect = |world: &mut World, uid: u32, privileged: bool| {
+        let credentials = Credentials { uid, ..Credentials::default() };
+        let (pid, front, slots) = (9, false, SLOTS_MAX as u16);
+        let mut applicant = Applicant { credentials, pid, front, privileged, slots };
+        let granted = world.supervisor.slots_for(&applicant);
+        applicant.slots = granted.unwrap_or(slots);
+        let connection = ConnectionNo(connections.next().expect("many"));
+        world.apply(Event::Connect { connection, applicant });
+        let refused = Effect::RefuseClient { connection, errno: Errno::ENFILE };
+        assert_eq!(world.log.contains(&refused), granted.is_err());
+        granted.map(usize::from)
+    };
+    // Two clients with all of their slots, then with one each, then none.
+    let of_one: Vec<_> = (0..300).map_while(|_| connect(&mut world, 1000, false).ok()).collect();
+    assert_eq!(of_one[..3], [SLOTS_MAX, SLOTS_MAX, 1]);
+    assert_eq!(of_one.len(), CLIENTS_OF_USER_MAX);
+    assert_eq!(of_one.iter().sum::<usize>(), SLOTS_OF_USER_MAX + CLIENTS_OF_USER_MAX - 2);
+    assert_eq!(connect(&mut world, 1001, false), Ok(SLOTS_MAX));
+    // There is a place again when one of its clients is gone, with as many slots as are left: what the others have
+    // is more.
+    world.apply(Event::Hangup { client: ClientId(1) });
+    world.settle();
+    assert_eq!(connect(&mut world, 1000, false), Ok(1));
+    // Many users leave places to root.
+    let crowd = (1002..).map_while(|uid| connect(&mut world, uid, false).ok()).count();
+    let admitted = CLIENTS_OF_USER_MAX + 1 + crowd;
+    let reserved = ADMISSIONS_OF_FRONTS + ADMISSIONS_OF_PRIVILEGED;
+    assert_eq!(admitted, crate::ADMISSIONS_MAX - reserved);
+    let of_root = (0..).map_while(|_| connect(&mut world, 0, true).ok());
+    assert_eq!(of_root.collect::<Vec<_>>(), vec![SLOTS_MAX; ADMISSIONS_OF_PRIVILEGED]);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! An honest program's work while a hostile client does what it can (`crate::hostile`).
 //!
-//! The honest one must find everything right, no process may end or grow without bound, and when the
-//! hostile one is gone, everything it had must be gone with it.
+//! Two honest ones, root's and another user's, must find everything right, no process may end or grow without bound, and
+//! when the hostile one is gone, everything it had must be gone with it.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,6 +26,9 @@ const CLOSED_FILES: &[(&str, u32)] =
 const ATTACK: Duration = Duration::from_secs(8);
 const ATTACK_FULL: Duration = Duration::from_secs(60);
 
+/// Neither root nor the hostile client's.
+const ORDINARY_USER: u32 = 12_345;
+
 /// Memory of its own that a process of the fleet may have at any time. What clients and cells share
 /// is not counted: it is bounded by the segments of the clients that are admitted.
 const PRIVATE_MAX: u64 = 1 << 30;
@@ -37,7 +41,10 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
         tally.case(&format!("hostile_client ({cells} cells)"), || {
             // A mount's processes may outlive the command that has ended it for a moment.
             await_no_survivors()?;
-            let fleet = Fleet::start(ground, &format!("hostile-{cells}"), "4G", cells)?;
+            // It is let in: what it can do then is what is tested.
+            let options = ["--clients", "all"];
+            let fleet =
+                Fleet::start_with(ground, &format!("hostile-{cells}"), "4G", cells, &options)?;
             fleet.during(|fleet| attacked(ground, fleet))
         });
     }
@@ -50,11 +57,17 @@ fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let lock = Locked::take(&fleet.mounted)?;
     let before = Possessions::of_fleet()?;
     let mut hostile = set_loose(ground, fleet, attack, &forbidden, &closed)?;
-    let honest = honest_work(ground, fleet, attack - Duration::from_secs(2));
+    let time = attack - Duration::from_secs(2);
+    let (open, ordinary) = (fleet.mounted.join("open"), Some(ORDINARY_USER));
+    let (honest, ordinary) = std::thread::scope(|scope| {
+        let ordinary = scope.spawn(|| honest_work(ground, &open, ordinary, time));
+        (honest_work(ground, &fleet.mounted, None, time), ordinary.join())
+    });
     let during = Possessions::of_fleet();
     let (status, killed) = process::wait(&mut hostile, attack + PATIENCE)?;
     let said = fs::read_to_string(ground.path("hostile.log")).unwrap_or_default();
-    honest?;
+    honest.context("root's program")?;
+    ordinary.expect("it does not panic").context("another user's program")?;
     println!("{}", process::tail(&said));
     ensure!(!killed && status.success(), "the hostile client: {status}: {}", process::tail(&said));
     before.must_be_the_processes_of(&during?)?;
@@ -197,15 +210,19 @@ fn socket_of(pool: &Path) -> Result<PathBuf> {
     Ok(PathBuf::from(format!("/run/warren/{:x}-{:x}.sock", found.dev(), found.ino())))
 }
 
-fn honest_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<()> {
+fn honest_work(ground: &Ground, place: &Path, user: Option<u32>, time: Duration) -> Result<()> {
     let mut command = Command::new("python3");
     command
         .arg(ground.root.join("crates/xtask/cases/honest.py"))
         .args([time.as_secs().to_string(), ground.seed.to_string()])
-        .current_dir(&fleet.mounted);
-    let outcome = process::run(command, &ground.path("run"), time + PATIENCE)?;
+        .current_dir(place);
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    let name = user.map_or("root".into(), |user| user.to_string());
+    let outcome = process::run(command, &ground.path(&format!("run-{name}")), time + PATIENCE)?;
     let outcome = outcome.expect_success("the honest program")?;
-    println!("beside the hostile client: {}", outcome.stdout.trim_end());
+    println!("beside the hostile client, {name}: {}", outcome.stdout.trim_end());
     Ok(())
 }
 

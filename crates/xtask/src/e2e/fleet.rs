@@ -17,6 +17,9 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// How long a fleet may take until it serves.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
+/// As the reference is mounted.
+const MOUNT: &[&str] = &["mount", "--suid", "--dev"];
+
 pub struct Fleet {
     pub pool: PathBuf,
     pub mounted: PathBuf,
@@ -115,7 +118,7 @@ impl Fleet {
         }
         // Relative, as a person at a shell would say it.
         let mounted = self.mounted.strip_prefix(&self.place).unwrap_or(&self.mounted);
-        self.warren(&["mount"], &[&self.pool, mounted])?.expect_success("mount")?;
+        self.warren(MOUNT, &[&self.pool, mounted])?.expect_success("mount")?;
         Ok(())
     }
 
@@ -155,7 +158,7 @@ impl Fleet {
     pub fn with_second_front(&self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let second = self.mounted.with_extension("second");
         std::fs::create_dir_all(&second).context("cannot make a mount point")?;
-        self.warren(&["mount"], &[&self.pool, &second])?.expect_success("mount")?;
+        self.warren(MOUNT, &[&self.pool, &second])?.expect_success("mount")?;
         let worked = work(&second);
         if worked.is_ok() {
             self.warren(&["umount"], &[&second])?.expect_success("umount")?;

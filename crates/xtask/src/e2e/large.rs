@@ -23,6 +23,10 @@ const PART: usize = 1 << 20;
 const SPARSE: u64 = 1 << 40;
 const DEPTH: usize = 1_000;
 const NAME_MAX: usize = 255;
+/// Small files, in directories of this many, in CI and in long runs.
+const SMALL: usize = 10_000;
+const SMALL_FULL: usize = 300_000;
+const SMALL_IN_ONE: usize = 1_000;
 
 /// The cells' caches together, and what a fleet may have beside them.
 const CACHE: u64 = 128 << 20;
@@ -39,9 +43,12 @@ fn large(ground: &Ground, cells: u16) -> Result<Verdict> {
     let name = format!("large-{cells}");
     let cache = ["--cache", &format!("{}MiB", CACHE >> 20)];
     let fleet = Fleet::start_with(ground, &name, "16G", cells, &cache)?;
-    let size = if ground.options.full { LARGE_FULL } else { LARGE };
+    let (size, small) = if ground.options.full { (LARGE_FULL, SMALL_FULL) } else { (LARGE, SMALL) };
     fleet.during(|fleet| {
-        let peak = while_watched(|| make(&fleet.mounted, size, ground.seed))?;
+        let peak = while_watched(|| {
+            make(&fleet.mounted, size, ground.seed)?;
+            make_small(&fleet.mounted, small)
+        })?;
         println!("{} MiB written, at most {} MiB of memory", size >> 20, peak >> 20);
         ensure!(
             peak <= CACHE + BESIDE_CACHE,
@@ -54,6 +61,7 @@ fn large(ground: &Ground, cells: u16) -> Result<Verdict> {
     let fleet = Fleet::resume(ground, &name, cells % 3 + 1)?;
     let verdict = fleet.during(|fleet| {
         check(&fleet.mounted, size, ground.seed)?;
+        check_small(&fleet.mounted, small)?;
         Ok(Verdict::Passed)
     })?;
     fs::remove_file(ground.path(&name)).context("cannot remove the pool")?;
@@ -84,6 +92,30 @@ fn make(mounted: &Path, size: u64, seed: u64) -> Result<()> {
         file.write_all(&part(seed, number)).with_context(|| format!("part {number}"))?;
     }
     file.sync_all().context("syncing the large file")
+}
+
+fn small(mounted: &Path, number: usize) -> PathBuf {
+    mounted.join(format!("small-{}", number / SMALL_IN_ONE)).join(number.to_string())
+}
+
+fn make_small(mounted: &Path, count: usize) -> Result<()> {
+    for number in 0..count {
+        let path = small(mounted, number);
+        if number % SMALL_IN_ONE == 0 {
+            fs::create_dir(path.parent().context("a directory")?).context("a directory")?;
+        }
+        fs::write(&path, number.to_string()).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn check_small(mounted: &Path, count: usize) -> Result<()> {
+    for number in 0..count {
+        let path = small(mounted, number);
+        let found = fs::read(&path).with_context(|| path.display().to_string())?;
+        ensure!(found == number.to_string().as_bytes(), "{} is wrong", path.display());
+    }
+    Ok(())
 }
 
 fn check(mounted: &Path, size: u64, seed: u64) -> Result<()> {

@@ -283,7 +283,7 @@ pub fn await_no_survivors() -> Result<()> {
 }
 
 /// After a failed case: ends what it left, so that the next starts clean.
-fn end_survivors() {
+pub fn end_survivors() {
     for pid in survivors().keys() {
         let _gone = process::quietly("kill", &["-KILL", &pid.to_string()]);
     }

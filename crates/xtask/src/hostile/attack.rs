@@ -25,6 +25,10 @@ pub const ALL: &[(&str, Attack)] = &[
     ("scribble", scribble),
     ("flip", flip),
     ("hoard", hoard),
+    ("crowd", super::hoard::crowd),
+    ("opens", super::hoard::opens),
+    ("locks", super::hoard::locks),
+    ("waiters", super::hoard::waiters),
     ("mute", mute),
     ("steal", steal),
     ("count", count::count),
@@ -47,19 +51,20 @@ pub fn again_and_again(attack: Attack, target: &Target, rng: &mut Rng) -> Result
     }
 }
 
-pub fn round(target: &Target) -> Instant {
+pub(super) fn round(target: &Target) -> Instant {
     target.deadline.min(Instant::now() + ROUND)
 }
 
-pub fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
-    let admission = door::be_admitted(&target.socket, slots)?;
+pub(super) fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
+    // One with fewer is of no use: other attackers have them.
+    let admission = door::be_admitted(&target.socket, slots)?.filter(|it| it.slots == slots);
     if admission.is_none() {
         thread::sleep(TRY_AGAIN);
     }
     Ok(admission)
 }
 
-pub fn deeds(admission: &Admission) -> Deeds {
+pub(super) fn deeds(admission: &Admission) -> Deeds {
     let (requests, answers) = (admission.requests.get(), admission.answers.get());
     Deeds { connections: 2, admissions: 1, requests, answers }
 }
@@ -169,7 +174,7 @@ fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 }
 
 /// Fails if bytes are in it that are not nobody's to read.
-pub fn keep_out(bytes: &[u8]) -> Result<()> {
+pub(super) fn keep_out(bytes: &[u8]) -> Result<()> {
     ensure!(!bytes.windows(MARK.len()).any(|part| part == MARK), "read what is forbidden");
     Ok(())
 }
@@ -212,12 +217,12 @@ fn flip(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     Ok(deeds(&client))
 }
 
-pub fn named(name: &str) -> FileName {
+pub(super) fn named(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }
 
 /// The directory in which everybody may make files, if it is there.
-pub fn open_directory(client: &Admission, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
+pub(super) fn open_directory(client: &Admission, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
     let lookup = Request::Lookup { dir: Ino::ROOT, name: named("open") };
     match client.ask(slot, seq, &lookup)? {
         Ok(Reply::Entry(entry)) => Some(entry.ino),
@@ -263,7 +268,7 @@ fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 fn mute(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     let (mut crowd, mut all) = (Vec::new(), Deeds::default());
     for _ in 0..*rng.pick(&[1, 5, 40]) {
-        let Some(client) = admission(target, SLOTS_MAX as u16)? else { break };
+        let Some(client) = door::be_admitted(&target.socket, SLOTS_MAX as u16)? else { break };
         fill_slots(&client, rng);
         all.add(deeds(&client));
         crowd.push(client);
@@ -277,7 +282,7 @@ fn fill_slots(client: &Admission, rng: &mut Rng) {
     let Some(dir) = open_directory(client, slot, &mut seq) else { return };
     let Some(handle) = own_file(client, slot, &mut seq, dir) else { return };
     let ino = handle.ino;
-    for slot in (1..SLOTS_MAX as u16).map(SlotNo) {
+    for slot in (1..client.slots).map(SlotNo) {
         let (flavour, lock, range) = (LockFlavour::Flock, LockType::Exclusive, ByteRange::ALL);
         let spec = LockSpec { flavour, owner: LockOwner(slot.0.into()), lock, range, pid: 1 };
         let request = match rng.below(8) {
@@ -321,7 +326,12 @@ fn steal(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 }
 
 /// A handle of our own.
-pub fn own_file(client: &Admission, slot: SlotNo, seq: &mut u32, dir: Ino) -> Option<Handle> {
+pub(super) fn own_file(
+    client: &Admission,
+    slot: SlotNo,
+    seq: &mut u32,
+    dir: Ino,
+) -> Option<Handle> {
     let access = AccessMode::READ | AccessMode::WRITE;
     let (new, flags) = (NewInode::regular(0o666), CreateFlags::OPEN);
     let create = Request::Create { dir, name: named("own"), new, flags, access };

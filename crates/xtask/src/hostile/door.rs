@@ -141,6 +141,8 @@ pub struct Admission {
     socket: OwnedFd,
     pub cells: u16,
     map: ShardMap,
+    /// As many as were granted.
+    pub slots: u16,
     pub memory: WriteMap,
     replies: Vec<ReplyReader>,
     bells: Vec<OwnedFd>,
@@ -190,7 +192,7 @@ impl Admission {
         }
         let (requests, answers) = (Cell::new(0), Cell::new(0));
         let reached = RefCell::default();
-        Ok(Self { socket, cells, map, memory, replies, bells, reached, requests, answers })
+        Ok(Self { socket, cells, slots, map, memory, replies, bells, reached, requests, answers })
     }
 
     pub fn line(slot: SlotNo) -> usize {
@@ -340,7 +342,7 @@ pub fn version(socket: &Path) -> Result<Option<u32>> {
     }
 }
 
-/// Is admitted with so many slots; `None` if there is no room.
+/// Is admitted with so many slots, or fewer; `None` if there is no room.
 pub fn be_admitted(socket: &Path, slots: u16) -> Result<Option<Admission>> {
     assert!((1..=SLOTS_MAX).contains(&usize::from(slots)));
     let Some(version) = version(socket)? else { return Ok(None) };

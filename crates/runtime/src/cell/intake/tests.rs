@@ -12,6 +12,10 @@ const LIVE: usize = TASKS_MAX;
 /// Slots of each client: one more than the least share.
 const SLOTS: usize = SHARE_MIN + 1;
 
+/// A user that is not root, and the front's.
+const USER: u32 = 1000;
+const FRONT: Option<u32> = None;
+
 /// A cell's memory with clients of [`SLOTS`] slots each.
 struct Cell {
     memory: SharedMemory,
@@ -20,9 +24,10 @@ struct Cell {
 }
 
 impl Cell {
-    fn new(clients: u32) -> Self {
+    /// A client of each user.
+    fn new(users: &[Option<u32>]) -> Self {
         let mut memory = SharedMemory::new(Frames::create(1).expect("frames"), CELL, Epoch(1));
-        let admit = |client| {
+        let admit = |(client, user): (u32, &Option<u32>)| {
             let requests =
                 Segment::create("warren-test", client_segment_len(SLOTS)).expect("segment");
             let replies = Segment::create("warren-test", cell_segment_len(SLOTS)).expect("segment");
@@ -31,30 +36,36 @@ impl Cell {
                 requests.read_only_fd().expect("fd"),
                 replies.fd().try_clone_to_owned().expect("fd"),
             ];
-            memory.admit(ClientId(client), SLOTS as u16, fds).expect("admit");
+            memory.admit(ClientId(client), (SLOTS as u16, *user), fds).expect("admit");
             writer
         };
-        let clients = (0..clients).map(admit).collect();
+        let clients = (0..).zip(users).map(admit).collect();
         Self { memory, clients, intake: Intake::new() }
     }
 
     fn post(&mut self, client: u32, slot: u16, request: &Request) {
+        self.post_as(0, client, slot, request);
+    }
+
+    /// On behalf of a user, if it is a front's.
+    fn post_as(&mut self, uid: u32, client: u32, slot: u16, request: &Request) {
         let writer = &self.clients[client as usize];
-        let header = RequestHeader { seq: 1, ..Default::default() };
+        let header = RequestHeader { seq: 1, uid, ..Default::default() };
         writer.post(CELL, SlotNo(slot), &header, &request.to_bytes());
         writer.ring(CELL, SlotNo(slot));
     }
 
     fn gather(&mut self) {
         let intake = &mut self.intake;
-        self.memory.offer(|slot| intake.push_client(slot));
+        self.memory.offer(|sender, slot| intake.push_client(sender, slot));
     }
 
     /// The next client's slot; it is taken, and stays in work.
     fn next(&mut self, live: usize) -> Option<(u32, u16)> {
         match self.intake.next(live, &self.memory)? {
             Next::Client(ClientWork { from, .. }) => {
-                self.memory.take(from, &mut Vec::new());
+                let taken = self.memory.take(from, &mut Vec::new()).expect("new").expect("sound");
+                self.memory.end_turn(from, &taken);
                 Some((from.client.0, from.slot.0))
             }
             other => panic!("{other:?}"),
@@ -72,7 +83,7 @@ fn slot_of(client: u32, slot: u16) -> SlotRef {
 
 #[test]
 fn what_finishes_work_comes_first_and_clients_last() {
-    let mut cell = Cell::new(1);
+    let mut cell = Cell::new(&[Some(USER)]);
     cell.post(0, 0, &Request::Null);
     cell.gather();
     cell.intake.push_peer(CellId(1), estimate(1));
@@ -90,61 +101,91 @@ fn what_finishes_work_comes_first_and_clients_last() {
 }
 
 #[test]
-fn many_live_tasks_hold_clients_beyond_their_share_and_nobody_else() {
-    // So many that the share of each is the least.
-    let clients = (TASKS_MAX / SHARE_MIN) as u32;
-    let mut cell = Cell::new(clients);
-    for slot in [0, 1, 2] {
-        cell.post(0, slot, &Request::Null);
+fn many_live_tasks_hold_users_beyond_their_share_and_nobody_else() {
+    // Two clients of one user, one of another, one of root, and a front.
+    let mut cell = Cell::new(&[Some(USER), Some(USER), Some(USER + 1), Some(ROOT), FRONT]);
+    for (client, slot) in [(0, 0), (0, 1), (0, 2), (1, 0)] {
+        cell.post(client, slot, &Request::Null);
     }
+    cell.post_as(USER, 4, 0, &Request::Null);
     cell.gather();
-    assert_eq!(
-        (cell.next(LIVE), cell.next(LIVE), cell.next(LIVE)),
-        (Some((0, 0)), Some((0, 1)), None)
-    );
-    // Two are in work; nothing more of it is taken, but of others.
-    assert_eq!(cell.memory.in_work(ClientId(0)), SHARE_MIN);
-    assert_eq!(cell.intake.clients_waiting(), 1);
-    cell.post(1, 0, &Request::Null);
+    // Two of the user's, of clients in turn. Nothing more of it is taken, but of others.
+    assert_eq!([(); 3].map(|()| cell.next(LIVE)), [Some((0, 0)), Some((1, 0)), None]);
+    assert_eq!((cell.memory.in_work(USER), cell.intake.clients_waiting()), (SHARE_MIN, 3));
+    cell.post(2, 0, &Request::Null);
+    (0..3).for_each(|slot| cell.post(3, slot, &Request::Null));
+    cell.post_as(ROOT, 4, 1, &Request::Null);
+    cell.post_as(USER + 2, 4, 2, &Request::Null);
     cell.gather();
-    assert_eq!(cell.next(LIVE), Some((1, 0)));
+    let mut others: Vec<_> = std::iter::from_fn(|| cell.next(LIVE)).collect();
+    others.sort_unstable();
+    assert_eq!(others, [(2, 0), (3, 0), (3, 1), (3, 2), (4, 1), (4, 2)]);
     cell.intake.push_peer(CellId(1), estimate(1));
     assert!(matches!(cell.intake.next(LIVE, &cell.memory), Some(Next::Peer(_))));
-    // One of its own is answered: the third is taken.
-    cell.memory.refuse(slot_of(0, 1), 1);
-    assert_eq!((cell.next(LIVE), cell.intake.clients_waiting()), (Some((0, 2)), 0));
+    // One of its own is answered: another one is taken.
+    cell.memory.refuse(slot_of(0, 0), 1);
+    assert!(cell.next(LIVE).is_some());
+    assert_eq!((cell.next(LIVE), cell.memory.in_work(USER)), (None, SHARE_MIN));
+    // Its clients end, and so does what it has in work.
+    [0, 1, 4].into_iter().for_each(|client| cell.memory.forget(ClientId(client)));
+    assert_eq!((cell.memory.in_work(USER), cell.memory.in_work(ROOT)), (0, 3));
 }
 
 #[test]
-fn clients_that_waited_take_turns() {
-    let mut held = Held::new();
-    for (client, slot) in [(1, 0), (1, 1), (2, 0), (3, 0), (3, 1)] {
-        held.push(slot_of(client, slot));
+fn a_user_has_a_share_of_the_tasks_however_many_its_clients() {
+    let crowd: Vec<_> = (0..400).map(|_| Some(USER)).chain([Some(USER + 1), Some(ROOT)]).collect();
+    let mut cell = Cell::new(&crowd);
+    for client in 0..400 {
+        (0..SLOTS as u16).for_each(|slot| cell.post(client, slot, &Request::Null));
     }
-    assert_eq!(held.pop(|client| client == ClientId(3)), Some(slot_of(3, 0)));
-    assert_eq!((held.pop(|client| client == ClientId(4)), held.len()), (None, 4));
-    let rest: Vec<_> = std::iter::from_fn(|| held.pop(|_| true)).collect();
-    assert_eq!(rest, [slot_of(1, 0), slot_of(2, 0), slot_of(3, 1), slot_of(1, 1)]);
-    assert_eq!(held.len(), 0);
+    cell.gather();
+    let mut live = 0;
+    while cell.next(live).is_some() {
+        live += 1;
+    }
+    assert!((TASKS_MAX * 7 / 16..TASKS_MAX / 2).contains(&live), "{live}");
+    // However often it is looked at, nothing of it is looked up again.
+    assert_eq!(
+        (cell.next(live), cell.intake.stuck_since),
+        (None, Some((cell.memory.eased(), live)))
+    );
+    for client in [400, 401] {
+        cell.post(client, 0, &Request::Null);
+        cell.gather();
+        assert_eq!(cell.next(live), Some((client, 0)));
+    }
+    assert_eq!(cell.next(live), None);
+    assert_eq!(cell.next(live - 100).map(|(client, _)| client < 400), Some(true));
 }
 
 #[test]
-fn held_requests_go_on_when_tasks_end() {
-    let mut cell = Cell::new(1);
-    [0, 1].into_iter().for_each(|slot| cell.intake.held.push(slot_of(0, slot)));
-    for slot in [0, 1] {
-        cell.post(0, slot, &Request::Null);
+fn a_flood_through_many_clients_is_one_turn_before_another_user() {
+    let crowd: Vec<_> = (0..40).map(|_| Some(USER)).chain([Some(ROOT)]).collect();
+    let mut cell = Cell::new(&crowd);
+    for client in 0..40 {
+        (0..SLOTS as u16).for_each(|slot| cell.post(client, slot, &Request::Null));
     }
-    assert_eq!(cell.intake.clients_waiting(), 2);
-    // One has ended: one more is taken. Then another one has.
-    assert_eq!(cell.next(LIVE - 1), Some((0, 0)));
-    assert_eq!(cell.next(LIVE - 1), Some((0, 1)));
-    assert_eq!((cell.next(LIVE - 1), cell.intake.clients_waiting()), (None, 0));
+    cell.gather();
+    cell.post(40, 0, &Request::Null);
+    cell.gather();
+    assert_eq!((cell.next(0), cell.next(0)), (Some((0, 0)), Some((40, 0))));
+}
+
+#[test]
+fn requests_that_waited_go_on_when_tasks_end() {
+    let mut cell = Cell::new(&[Some(USER)]);
+    (0..SLOTS as u16).for_each(|slot| cell.post(0, slot, &Request::Null));
+    cell.gather();
+    assert_eq!((cell.next(LIVE), cell.next(LIVE)), (Some((0, 0)), Some((0, 1))));
+    assert_eq!((cell.next(LIVE), cell.intake.clients_waiting()), (None, 1));
+    // Another's task has ended, and an answer was given.
+    cell.memory.forget(ClientId(9));
+    assert_eq!((cell.next(LIVE / 2), cell.intake.clients_waiting()), (Some((0, 2)), 0));
 }
 
 #[test]
 fn requests_that_end_tasks_are_known_by_a_look() {
-    let mut cell = Cell::new(1);
+    let mut cell = Cell::new(&[Some(USER)]);
     let unlock = Request::ReleaseLocks { ino: Ino::ROOT, owner: LockOwner(1) };
     cell.post(0, 0, &unlock);
     cell.post(0, 1, &Request::Sync);
@@ -155,7 +196,7 @@ fn requests_that_end_tasks_are_known_by_a_look() {
     writer.post(CELL, SlotNo(1), &RequestHeader { seq: 2, ..Default::default() }, b"\xff");
     assert!(seems_to_end_tasks(slot_of(0, 1), &cell.memory, &mut body), "it will be refused");
     // Let through beyond the share, it must still be what it was when it is taken.
-    let mut crowd = Cell::new((TASKS_MAX / SHARE_MIN) as u32);
+    let mut crowd = Cell::new(&[Some(USER)]);
     [0, 1].into_iter().for_each(|slot| crowd.post(0, slot, &Request::Null));
     crowd.post(0, 2, &unlock);
     crowd.gather();

@@ -12,6 +12,7 @@ use warren_supervisor::{CellState, Stage};
 
 use super::super::start;
 use super::*;
+use crate::clients::Clients;
 use crate::message::{CellStart, FleetPlan, FromCell};
 
 const CELL: CellId = CellId(0);
@@ -82,7 +83,7 @@ fn plan(name: &str) -> (PathBuf, FleetPlan) {
         file.write_blocks(block, &bytes).expect("write");
     }
     let pool = path.as_os_str().as_bytes().into();
-    (path, FleetPlan { pool, cells: 1, threads: 1, cache_bytes: 4 << 20 })
+    (path, FleetPlan { pool, cells: 1, threads: 1, cache_bytes: 4 << 20, clients: Clients::Own })
 }
 
 /// The cell hears how it shall start, and says that it serves. Its reports go under this capability.

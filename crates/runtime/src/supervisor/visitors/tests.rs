@@ -10,9 +10,14 @@ struct Place {
 
 impl Place {
     fn new(name: &str) -> Self {
+        Self::with_clients(name, Clients::Own)
+    }
+
+    fn with_clients(name: &str, clients: Clients) -> Self {
         let file = std::env::temp_dir().join(format!("warren-{name}-{}", std::process::id()));
         fs::write(&file, b"no pool").expect("a file");
-        let door = Visitors::open(PoolId::of(&file).expect("id"), Reserve::of(1)).expect("door");
+        let pool = PoolId::of(&file).expect("id");
+        let door = Visitors::open(pool, clients, Reserve::of(1)).expect("door");
         door.listen().expect("listen");
         Self { file, door }
     }
@@ -106,4 +111,47 @@ fn who_hangs_up_makes_no_room_before_its_client_is_forgotten() {
     place.door.forget(clients[0]);
     assert!(place.door.has_room_for(STRANGER));
     place.close();
+}
+
+/// Who could connect, by a socket's mode or its owner's doing, is still judged by who it is.
+#[test]
+fn only_whom_the_rule_names_is_answered() {
+    const STRANGER: u32 = 4_294_967_000;
+    let requests = [
+        DoorRequest::Status { version: DOOR_VERSION },
+        DoorRequest::Stop { version: DOOR_VERSION },
+        DoorRequest::Enter { version: DOOR_VERSION, front: true, slots: 1 },
+        DoorRequest::Enter { version: DOOR_VERSION, front: false, slots: 1 },
+    ];
+    let cases = [
+        (Clients::Own, STRANGER, [EACCES; 4]),
+        (Clients::User(STRANGER - 1), STRANGER, [EACCES; 4]),
+        (Clients::User(STRANGER), STRANGER, [None, EPERM, EPERM, None]),
+        (Clients::Group(STRANGER), STRANGER, [None, EPERM, EPERM, None]),
+        (Clients::Group(STRANGER - 1), STRANGER, [EACCES; 4]),
+        (Clients::All, STRANGER, [None, EPERM, EPERM, None]),
+        (Clients::Own, 0, [None; 4]),
+        (Clients::User(STRANGER), place::uid(), [None; 4]),
+    ];
+    const EACCES: Option<Errno> = Some(Errno::EACCES);
+    const EPERM: Option<Errno> = Some(Errno::EPERM);
+    for (rule, uid, expected) in cases {
+        let mut place = Place::with_clients("rule", rule);
+        for (request, expected) in requests.iter().zip(expected) {
+            let (mut link, number) = place.knock();
+            let identity = &mut place.door.visitors.get_mut(&number).expect("it is there").identity;
+            (identity.uid, identity.gid) = (uid, uid);
+            ask(&link, request);
+            let asked = place.door.hear(number);
+            assert_eq!(asked.is_some(), expected.is_none(), "{rule:?}, {uid}: {request:?}");
+            if let Some(errno) = expected {
+                let Ok(Received::Packet(packet)) = link.receive(Wait::Yes) else {
+                    panic!("no answer")
+                };
+                let refused = DoorReply::Refused { version: DOOR_VERSION, errno: errno.raw() };
+                assert_eq!(DoorReply::from_bytes(&packet.bytes).ok(), Some(refused));
+            }
+        }
+        place.close();
+    }
 }

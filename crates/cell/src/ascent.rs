@@ -1,0 +1,77 @@
+//! The way from a directory up to the root, one parent after the other.
+//!
+//! The disk and peers say what the parent of a directory is. So the way may be a circle, which Brent's method finds
+//! (the place reached at a power of two is kept and compared), or longer than a limit: both are errors of the
+//! call that asked.
+//!
+//! A step is taken once. A transaction that holds the shape of the tree keeps how far it came, as nothing that it
+//! has seen can change; an operation that holds nothing takes few steps, or becomes such a transaction.
+
+use warren_base::limits::DEPTH_MAX;
+use warren_base::{Errno, Ino};
+
+/// Steps that an operation which holds nothing takes: each time that it runs it begins anew.
+pub(crate) const STEPS_LOCAL: u32 = 64;
+
+/// Steps of one run of a transaction, before others have their turn.
+pub(crate) const STEPS_A_RUN: u32 = 1024;
+
+/// How far up somebody came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ascent {
+    at: Ino,
+    steps: u32,
+    /// Where it was after the last number of steps that is a power of two.
+    mark: Ino,
+}
+
+impl Ascent {
+    pub(crate) const fn new(from: Ino) -> Self {
+        Self { at: from, steps: 0, mark: from }
+    }
+
+    pub(crate) const fn at(&self) -> Ino {
+        self.at
+    }
+
+    /// EIO for a circle, ELOOP beyond the limit.
+    pub(crate) fn step_to(&mut self, parent: Ino) -> Result<(), Errno> {
+        if parent == self.mark {
+            return Err(Errno::EIO);
+        }
+        if self.steps == DEPTH_MAX {
+            return Err(Errno::ELOOP);
+        }
+        self.steps += 1;
+        self.at = parent;
+        if self.steps.is_power_of_two() {
+            self.mark = parent;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn climb(up: impl Fn(u64) -> u64) -> (u32, Errno) {
+        let mut ascent = Ascent::new(Ino(0));
+        loop {
+            if let Err(errno) = ascent.step_to(Ino(up(ascent.at().0))) {
+                return (ascent.steps, errno);
+            }
+        }
+    }
+
+    #[test]
+    fn circles_are_found_soon_and_long_ways_in_the_end() {
+        for (tail, circle) in [(0, 1), (0, 2), (0, 1000), (500, 1), (500, 3), (3, 700)] {
+            let up = |at| if at + 1 == tail + circle { tail } else { at + 1 };
+            let (steps, errno) = climb(up);
+            assert_eq!(errno, Errno::EIO);
+            assert!(u64::from(steps) <= 3 * (tail + circle), "{steps} for {tail} and {circle}");
+        }
+        assert_eq!(climb(|at| at + 1), (DEPTH_MAX, Errno::ELOOP));
+    }
+}

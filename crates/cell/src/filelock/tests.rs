@@ -1,0 +1,409 @@
+use super::*;
+use warren_base::Rng;
+use warren_base::budget::ROOT;
+
+const A: ClientId = ClientId(1);
+const B: ClientId = ClientId(2);
+const USER: u32 = 1000;
+
+fn spec(owner: u64, lock: LockType, start: u64, end: u64) -> LockSpec {
+    LockSpec {
+        flavour: LockFlavour::Record,
+        owner: LockOwner(owner),
+        lock,
+        range: ByteRange { start, end },
+        pid: owner as u32,
+    }
+}
+
+fn flock(owner: u64, lock: LockType) -> LockSpec {
+    LockSpec { flavour: LockFlavour::Flock, ..spec(owner, lock, 0, u64::MAX) }
+}
+
+fn lock(locks: &mut FileLocks<u32>, ino: Ino, spec: LockSpec, wait: Option<u32>) -> Outcome {
+    locks.lock(ino, (A, USER), spec, wait)
+}
+
+type Outcome = Result<LockOutcome, Errno>;
+
+#[test]
+fn unlocking_the_middle_leaves_both_ends() {
+    let mut locks = FileLocks::<u32>::new();
+    let ino = Ino::ROOT;
+    assert!(lock(&mut locks, ino, spec(1, LockType::Exclusive, 0, 99), None).is_ok());
+    assert!(locks.splits(ino, A, spec(1, LockType::Unlock, 40, 59)));
+    assert!(!locks.splits(ino, A, spec(1, LockType::Unlock, 0, 59)));
+    assert!(!locks.splits(ino, A, spec(1, LockType::Unlock, 40, 99)));
+    assert!(lock(&mut locks, ino, spec(1, LockType::Unlock, 40, 59), None).is_ok());
+    assert_eq!((locks.count(), locks.count_of_user(USER)), (2, 2));
+    assert!(lock(&mut locks, ino, spec(2, LockType::Exclusive, 40, 59), None).is_ok());
+    let in_the_way = locks.test(ino, A, &spec(2, LockType::Shared, 0, 99)).unwrap();
+    assert_eq!(in_the_way.range, ByteRange { start: 0, end: 39 });
+    let refused = lock(&mut locks, ino, spec(2, LockType::Shared, 60, 60), None);
+    assert_eq!(refused, Err(Errno::EAGAIN));
+}
+
+#[test]
+fn what_touches_is_one_lock() {
+    let mut locks = FileLocks::<u32>::new();
+    let ino = Ino::ROOT;
+    for n in [5, 3, 4, 0, 1, 2] {
+        let one = spec(1, LockType::Shared, 10 * n, 10 * n + 9);
+        assert_eq!(lock(&mut locks, ino, one, None), Ok(LockOutcome::Granted));
+    }
+    let all = ByteRange { start: 0, end: 59 };
+    let held: Vec<_> = locks.all().map(|(.., spec, uid)| (spec.range, uid)).collect();
+    assert_eq!(held, [(all, USER)]);
+    // Another kind, another user's, another process's: each is its own.
+    assert!(lock(&mut locks, ino, spec(1, LockType::Exclusive, 60, 69), None).is_ok());
+    assert!(locks.lock(ino, (A, ROOT), spec(1, LockType::Exclusive, 70, 79), None).is_ok());
+    let other = LockSpec { pid: 7, ..spec(1, LockType::Exclusive, 80, u64::MAX) };
+    assert!(lock(&mut locks, ino, other, None).is_ok());
+    assert_eq!((locks.count(), locks.count_of_user(ROOT)), (4, 1));
+    locks.forget_client(A);
+    assert_eq!((locks.count(), locks.has_any(A)), (0, false));
+}
+
+#[test]
+fn a_circle_of_waiters_is_refused() {
+    let mut locks = FileLocks::<u32>::new();
+    let (x, y) = (Ino(2), Ino(3));
+    for (ino, owner) in [(x, 1), (y, 2)] {
+        assert!(lock(&mut locks, ino, spec(owner, LockType::Exclusive, 0, 9), None).is_ok());
+    }
+    let waits = lock(&mut locks, y, spec(1, LockType::Exclusive, 0, 9), Some(7));
+    assert_eq!(waits, Ok(LockOutcome::Waits));
+    let circle = lock(&mut locks, x, spec(2, LockType::Shared, 0, 9), Some(8));
+    assert_eq!(circle, Err(Errno::EDEADLK));
+    assert!(locks.release(y, A, LockFlavour::Record, LockOwner(2)));
+    assert!(!locks.release(y, A, LockFlavour::Record, LockOwner(2)));
+    assert_eq!(locks.grant(), vec![7]);
+}
+
+#[test]
+fn flock_and_record_locks_do_not_see_each_other() {
+    let mut locks = FileLocks::<u32>::new();
+    assert!(lock(&mut locks, Ino::ROOT, flock(1, LockType::Exclusive), None).is_ok());
+    let record = spec(2, LockType::Exclusive, 0, 9);
+    assert!(lock(&mut locks, Ino::ROOT, record, None).is_ok());
+    assert!(locks.gives_up(Ino::ROOT, A, flock(1, LockType::Shared)));
+    assert!(!locks.gives_up(Ino::ROOT, A, flock(2, LockType::Shared)));
+}
+
+#[test]
+fn waiters_are_served_as_they_came() {
+    let mut locks = FileLocks::<u32>::new();
+    let ino = Ino::ROOT;
+    assert!(lock(&mut locks, ino, flock(1, LockType::Exclusive), None).is_ok());
+    for (task, owner, kind) in
+        [(2, 2, LockType::Shared), (3, 3, LockType::Exclusive), (4, 4, LockType::Shared)]
+    {
+        let waits = lock(&mut locks, ino, flock(owner, kind), Some(task));
+        assert_eq!(waits, Ok(LockOutcome::Waits));
+    }
+    assert_eq!(locks.grant(), vec![]);
+    locks.release(ino, A, LockFlavour::Flock, LockOwner(1));
+    assert_eq!(locks.grant(), vec![2, 4]);
+    locks.cancel(3);
+    assert_eq!((locks.count(), locks.waiting.len(), locks.places.len()), (2, 0, 0));
+}
+
+/// The rules as they are written down, with no index at all.
+#[derive(Default)]
+struct Naive {
+    held: Vec<(Owner, u32, LockSpec)>,
+    waiting: Vec<(u32, Owner, u32, LockSpec)>,
+}
+
+impl Naive {
+    fn blockers(&self, owner: Owner, spec: &LockSpec) -> Vec<(Owner, LockSpec)> {
+        let in_the_way = |(other, _, held): &&(Owner, u32, LockSpec)| {
+            held.flavour == spec.flavour
+                && *other != owner
+                && held.range.overlaps(spec.range)
+                && (held.lock == LockType::Exclusive || spec.lock == LockType::Exclusive)
+        };
+        self.held.iter().filter(in_the_way).map(|(owner, _, held)| (*owner, *held)).collect()
+    }
+
+    fn would_deadlock(&self, owner: Owner, spec: &LockSpec) -> bool {
+        let (mut seen, mut open) = (BTreeSet::new(), self.blockers(owner, spec));
+        while let Some((next, _)) = open.pop() {
+            if next == owner {
+                return true;
+            }
+            if seen.insert(next) {
+                let waits = self.waiting.iter().filter(|(_, who, _, wanted)| {
+                    *who == next && wanted.flavour == LockFlavour::Record
+                });
+                open.extend(waits.flat_map(|(_, who, _, wanted)| self.blockers(*who, wanted)));
+            }
+        }
+        false
+    }
+
+    /// Sets each byte's lock, in a world of few bytes; `u64::MAX` is the last one.
+    fn set(&mut self, owner: Owner, uid: u32, spec: LockSpec) {
+        let is_own = |(other, _, held): &(Owner, u32, LockSpec)| {
+            *other == owner && held.flavour == spec.flavour
+        };
+        let (own, mut rest): (Vec<_>, Vec<_>) = self.held.drain(..).partition(is_own);
+        let at = |byte: u64| {
+            let range = ByteRange { start: byte, end: byte };
+            if spec.range.overlaps(range) {
+                return (spec.lock != LockType::Unlock).then_some((uid, spec.lock, spec.pid));
+            }
+            let held = own.iter().find(|(.., held)| held.range.overlaps(range));
+            held.map(|(_, uid, held)| (*uid, held.lock, held.pid))
+        };
+        let mut begun: Option<(u64, (u32, LockType, u32))> = None;
+        for byte in 0..=BYTES {
+            let now = if byte < BYTES { at(byte) } else { at(u64::MAX) };
+            if let Some((start, (uid, lock, pid))) = begun.filter(|(_, was)| Some(*was) != now) {
+                let range = ByteRange { start, end: byte - 1 };
+                rest.push((owner, uid, LockSpec { lock, range, pid, ..spec }));
+                begun = None;
+            }
+            begun = begun.or(now.map(|now| (byte, now)));
+        }
+        if let Some((start, (uid, lock, pid))) = begun {
+            let range = ByteRange { start, end: u64::MAX };
+            rest.push((owner, uid, LockSpec { lock, range, pid, ..spec }));
+        }
+        self.held = rest;
+    }
+
+    fn lock(&mut self, owner: Owner, uid: u32, spec: LockSpec, wait: Option<u32>) -> Outcome {
+        if spec.flavour == LockFlavour::Flock {
+            self.set(owner, uid, LockSpec { lock: LockType::Unlock, ..spec });
+        }
+        if spec.lock == LockType::Unlock || self.blockers(owner, &spec).is_empty() {
+            self.set(owner, uid, spec);
+            return Ok(LockOutcome::Granted);
+        }
+        let task = wait.ok_or(Errno::EAGAIN)?;
+        if spec.flavour == LockFlavour::Record && self.would_deadlock(owner, &spec) {
+            return Err(Errno::EDEADLK);
+        }
+        self.waiting.push((task, owner, uid, spec));
+        Ok(LockOutcome::Waits)
+    }
+
+    /// Takes over what was granted, which must be possible, and leaves nothing that could be.
+    fn follow(&mut self, granted: &[u32]) {
+        for task in granted {
+            let at = self.waiting.iter().position(|(waiter, ..)| waiter == task).expect("waits");
+            let (_, owner, uid, spec) = self.waiting.remove(at);
+            assert!(self.blockers(owner, &spec).is_empty(), "{spec:?} is blocked");
+            self.set(owner, uid, spec);
+        }
+        for (task, owner, _, spec) in &self.waiting {
+            assert!(!self.blockers(*owner, spec).is_empty(), "{task} waits for nothing");
+        }
+    }
+}
+
+/// Bytes of the world of [`Naive`].
+const BYTES: u64 = 24;
+
+fn any_range(rng: &mut Rng) -> ByteRange {
+    let start = rng.below(BYTES);
+    let end = start + rng.below(BYTES - start);
+    ByteRange { start, end: if rng.chance(1, 4) { u64::MAX } else { end } }
+}
+
+fn compare(locks: &FileLocks<u32>, naive: &Naive, ino: Ino, rng: &mut Rng) {
+    let order = |(owner, uid, spec): &(Owner, u32, LockSpec)| {
+        (spec.flavour, *owner, spec.range, spec.lock == LockType::Exclusive, spec.pid, *uid)
+    };
+    let all = locks.all().map(|(_, client, spec, uid)| ((client, spec.owner), uid, spec));
+    let (mut all, mut expected): (Vec<_>, Vec<_>) = (all.collect(), naive.held.clone());
+    all.sort_by_key(order);
+    expected.sort_by_key(order);
+    assert_eq!(all, expected);
+    let waiting = naive.waiting.len();
+    assert_eq!(locks.count(), expected.len() + waiting);
+    for uid in 0..3 {
+        let held = expected.iter().filter(|(_, of, _)| *of == uid).count();
+        let waiting = naive.waiting.iter().filter(|(_, _, of, _)| *of == uid).count();
+        assert_eq!(locks.count_of_user(uid), held + waiting);
+    }
+    for client in [A, B] {
+        assert_eq!(locks.has_any(client), expected.iter().any(|((of, _), ..)| *of == client));
+    }
+    let range = any_range(rng);
+    for lock in [LockType::Shared, LockType::Exclusive] {
+        let wanted = LockSpec { range, ..spec(rng.below(4), lock, 0, 0) };
+        let blockers = naive.blockers((A, wanted.owner), &wanted);
+        let found = locks.test(ino, A, &wanted);
+        let first = blockers.iter().map(|(_, held)| held.range.start).min();
+        assert_eq!(found.map(|found| found.range.start), first);
+        assert!(found.is_none_or(|found| blockers.iter().any(|(_, held)| *held == found)));
+    }
+}
+
+fn random_history(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let (mut locks, mut naive, ino) = (FileLocks::<u32>::new(), Naive::default(), Ino::ROOT);
+    for task in 0..200 {
+        let client = *rng.pick(&[A, B]);
+        let (owner, uid) = (LockOwner(rng.below(4)), rng.below(3) as u32);
+        let is_waiting = |(_, who, ..): &(u32, Owner, u32, LockSpec)| *who == (client, owner);
+        match rng.below(20) {
+            0 => {
+                locks.forget_client(client);
+                naive.held.retain(|((of, _), ..)| *of != client);
+                naive.waiting.retain(|(_, (of, _), ..)| *of != client);
+            }
+            1 => {
+                let released = locks.release(ino, client, LockFlavour::Record, owner);
+                let before = naive.held.len();
+                naive.held.retain(|(of, _, held)| {
+                    *of != (client, owner) || held.flavour != LockFlavour::Record
+                });
+                assert_eq!(released, naive.held.len() < before);
+            }
+            2 | 3 if !naive.waiting.is_empty() => {
+                let (task, ..) = *rng.pick(&naive.waiting);
+                locks.cancel(task);
+                naive.waiting.retain(|(waiter, ..)| *waiter != task);
+            }
+            // A process that waits asks nothing else, but by another thread.
+            _ if naive.waiting.iter().any(is_waiting) && rng.chance(9, 10) => continue,
+            deed => {
+                let kinds = [LockType::Shared, LockType::Exclusive, LockType::Unlock];
+                let lock = *rng.pick(&kinds);
+                let spec = match deed < 7 {
+                    true => flock(owner.0, lock),
+                    false => LockSpec { range: any_range(&mut rng), ..spec(owner.0, lock, 0, 0) },
+                };
+                let wait = rng.chance(1, 2).then_some(task);
+                let outcome = locks.lock(ino, (client, uid), spec, wait);
+                assert_eq!(outcome, naive.lock((client, owner), uid, spec, wait), "{spec:?}");
+            }
+        }
+        naive.follow(&locks.grant());
+        compare(&locks, &naive, ino, &mut rng);
+    }
+    locks.forget_client(A);
+    locks.forget_client(B);
+    locks.grant();
+    assert!(
+        locks.files.is_empty() && locks.by_client.is_empty() && locks.counts.by_user.is_empty()
+    );
+    assert!(locks.waiting.is_empty() && locks.places.is_empty() && locks.eased.is_empty());
+}
+
+#[test]
+fn every_history_is_as_the_rules_say() {
+    (0..400).for_each(random_history);
+}
+
+fn visits(locks: &FileLocks<u32>, ino: Ino) -> u64 {
+    let Some(file) = locks.files.get(&ino) else { return 0 };
+    let of = |side: &Side<u32>| {
+        side.shared.visits.get() + side.exclusive.visits.get() + side.waiting.visits.get()
+    };
+    of(&file.record) + of(&file.flock)
+}
+
+const MANY: u64 = 16_000;
+
+/// What one request may cost: the depth of such a tree, for splits and merges and looks.
+const PER_REQUEST: u64 = 400;
+
+/// All of one owner; each of another; shared ones that all meet.
+#[test]
+fn sixteen_thousand_locks_cost_each_request_little() {
+    let ino = Ino::ROOT;
+    let one = |n: u64| spec(1, LockType::Exclusive, 2 * n, 2 * n);
+    let each = |n: u64| spec(n, LockType::Exclusive, 2 * n, 2 * n);
+    let shared = |n: u64| spec(n, LockType::Shared, n, u64::MAX - n);
+    let ways: [&dyn Fn(u64) -> LockSpec; 3] = [&one, &each, &shared];
+    for way in ways {
+        let mut locks = FileLocks::<u32>::new();
+        let mut before = 0;
+        let mut step = |locks: &FileLocks<u32>, request: u64| {
+            let now = visits(locks, ino);
+            let cost = now.saturating_sub(before);
+            assert!(cost < PER_REQUEST, "{cost} at {request}");
+            before = now;
+        };
+        for n in 0..MANY {
+            assert_eq!(lock(&mut locks, ino, way(n), None), Ok(LockOutcome::Granted));
+            step(&locks, n);
+            // Somebody who is in nobody's way, and somebody who is.
+            let free = spec(1 << 40, LockType::Shared, 2 * n + 1, 2 * n + 1);
+            locks.test(ino, B, &free);
+            locks.test(ino, B, &spec(1 << 40, LockType::Exclusive, 0, u64::MAX));
+            step(&locks, n);
+        }
+        for n in 0..MANY / 2 {
+            lock(&mut locks, ino, LockSpec { lock: LockType::Unlock, ..way(n) }, None).unwrap();
+            step(&locks, n);
+        }
+        locks.forget_client(A);
+        assert_eq!(locks.count(), 0);
+    }
+}
+
+/// Each waits for one lock of its own, and all for one lock.
+#[test]
+fn requests_that_wait_cost_only_when_it_is_their_turn() {
+    let ino = Ino::ROOT;
+    let waiters = LOCK_WAITERS_OF_INODE_MAX as u64 / 3;
+    for all_for_one in [false, true] {
+        let mut locks = FileLocks::<u32>::new();
+        let range = |n| if all_for_one { (0, u64::MAX) } else { (2 * n, 2 * n) };
+        for n in 0..waiters {
+            let (start, end) = range(n);
+            let held = spec(0, LockType::Exclusive, start, end);
+            assert_eq!(lock(&mut locks, ino, held, None), Ok(LockOutcome::Granted));
+        }
+        for n in 0..waiters {
+            let (start, end) = range(n);
+            let wanted = spec(n + 1, LockType::Exclusive, start, end);
+            let outcome = lock(&mut locks, ino, wanted, Some(n as u32));
+            assert_eq!(outcome, Ok(LockOutcome::Waits));
+        }
+        let before = visits(&locks, ino);
+        for n in 0..waiters - 1 {
+            let (start, end) = range(n);
+            let owner = if all_for_one { n } else { 0 };
+            let unlock = spec(owner, LockType::Unlock, start, end);
+            assert_eq!(lock(&mut locks, ino, unlock, None), Ok(LockOutcome::Granted));
+            assert_eq!(locks.grant(), vec![n as u32]);
+        }
+        // All that wait for one are counted each time, but of none is it asked what is in its way.
+        let allowed = if all_for_one { PER_REQUEST + 4 * waiters } else { PER_REQUEST };
+        let cost = (visits(&locks, ino) - before) / waiters;
+        assert!(cost < allowed, "{cost} for each");
+    }
+}
+
+#[test]
+fn an_inode_has_room_for_every_user_and_root() {
+    let mut locks = FileLocks::<u32>::new();
+    let ino = Ino::ROOT;
+    let mut taken = 0;
+    while locks.has_room(ino, USER) {
+        let one = spec(1, LockType::Exclusive, 2 * taken, 2 * taken);
+        assert_eq!(lock(&mut locks, ino, one, None), Ok(LockOutcome::Granted));
+        taken += 1;
+    }
+    assert!((LOCKS_OF_INODE_MAX as u64 * 7 / 16..LOCKS_OF_INODE_MAX as u64 / 2).contains(&taken));
+    assert!(locks.has_room(ino, USER + 1) && locks.has_room(ino, ROOT));
+    assert!(locks.has_room(Ino(9), USER));
+    // So it is with those who wait.
+    let mut tasks = 0..;
+    let mut wait = |locks: &mut FileLocks<u32>, uid: u32| {
+        let task = tasks.next().expect("many");
+        let wanted = spec(2, LockType::Shared, 0, 0);
+        locks.lock(ino, (B, uid), wanted, Some(task))
+    };
+    let waiting = (0..).take_while(|_| wait(&mut locks, USER) == Ok(LockOutcome::Waits)).count();
+    assert!((100..128).contains(&waiting), "{waiting}");
+    assert_eq!(wait(&mut locks, USER), Err(Errno::ENOLCK));
+    assert_eq!(wait(&mut locks, USER + 1), Ok(LockOutcome::Waits));
+    assert_eq!(wait(&mut locks, ROOT), Ok(LockOutcome::Waits));
+}

@@ -1,0 +1,159 @@
+//! The way up from a directory to the root, which images and peers may make as long as they like, or a circle.
+
+use warren_base::limits::DEPTH_MAX;
+use warren_base::{Errno, Ino};
+use warren_cell::PeerBody;
+use warren_pool::PoolMessage;
+use warren_proto::{
+    Answer, Attr, FileKind, InodeValue, PeerReply, PeerRequest, RenameFlags, Reply, Request,
+};
+
+use crate::bench::*;
+
+/// Directories of shard 2, the peer's, have these numbers and up.
+const THERE: u64 = 2 << 48 | 1;
+
+/// A sixth of what `DEPTH_MAX` allows.
+const DEEP: u64 = 20_000;
+
+fn into_dir() -> Request {
+    let (from, from_name, flags) = (Ino::ROOT, name("sub"), RenameFlags::empty());
+    Request::Rename { from, from_name, dir: DIR, name: name("sub"), flags }
+}
+
+/// With `/sub`, a directory of this cell.
+fn bench_with_sub(image: &mut Image, peers: bool) -> Bench {
+    let sub = Ino(1 << 48 | 3);
+    image.inode(sub, FileKind::Directory, 2);
+    image.part(sub, 0, 0);
+    image.entry(Ino::ROOT, "sub", sub, FileKind::Directory);
+    image.part(Ino::ROOT, 5, 2);
+    let mut bench = Bench::new(image, peers);
+    if peers {
+        bench.hear(PeerBody::Pool(PoolMessage::Hello));
+        bench.hear(PeerBody::Pool(PoolMessage::Ready { members: vec![] }));
+    }
+    bench.sent.clear();
+    bench
+}
+
+fn directory_there(ino: Ino, parent: Ino) -> InodeValue {
+    let Ok(Reply::Attr { attr, .. }) =
+        Bench::new(&Image::new(), false).call(Request::GetAttr { ino: DIR })
+    else {
+        panic!("no attributes")
+    };
+    InodeValue { attr: Attr { ino, ..attr }, parent, entries: 1 }
+}
+
+/// Asks, and answers each look at an inode of the peer's by what `parent` says. The answer, and how many looks.
+fn with_peer(
+    bench: &mut Bench,
+    request: Request,
+    parent: impl Fn(Ino) -> Ino,
+) -> (Option<Answer>, u64) {
+    let like = directory_there(Ino(THERE), Ino::ROOT);
+    let (answer, mut peeks) = (bench.ask(request), 0);
+    loop {
+        let mut is_asked = false;
+        for body in std::mem::take(&mut bench.sent) {
+            if let PeerBody::Request(PeerRequest::Peek { txn, ino }) = body {
+                (is_asked, peeks) = (true, peeks + 1);
+                let attr = Attr { ino, ..like.attr };
+                let value = Some(InodeValue { attr, parent: parent(ino), entries: 1 });
+                bench.hear(PeerBody::Reply(PeerReply::Peeked { txn, ino, value }));
+            }
+        }
+        if !is_asked {
+            let last = bench.answers.pop_last().map(|(_, answer)| answer);
+            return (answer.or(last), peeks);
+        }
+    }
+}
+
+#[test]
+fn a_circle_of_directories_is_an_error() {
+    for around in [DIR, Ino(1 << 48 | 5)] {
+        let mut image = Image::new();
+        image.inode(around, FileKind::Directory, 2);
+        image.part(around, 0, 0);
+        image.change(DIR, |inode| inode.parent = around);
+        image.change(around, |inode| inode.parent = DIR);
+        let mut bench = bench_with_sub(&mut image, false);
+        assert_eq!(bench.call(into_dir()), Err(Errno::EIO));
+        // Nothing is held by it: others go on.
+        assert!(bench.call(create(Ino::ROOT, "other", FileKind::Directory)).is_ok());
+        let (from, dir, flags) = (Ino::ROOT, around, RenameFlags::empty());
+        let (from_name, name) = (name("other"), name("x"));
+        let rename = Request::Rename { from, from_name, dir, name, flags };
+        assert_eq!(bench.call(rename), Err(Errno::EIO));
+    }
+}
+
+/// A thousand of the peer's directories, the last of which leads back to the first.
+#[test]
+fn a_circle_over_cells_is_an_error() {
+    let mut image = Image::new();
+    image.change(DIR, |inode| inode.parent = Ino(THERE));
+    let mut bench = bench_with_sub(&mut image, true);
+    let around = |ino: Ino| Ino(THERE + (ino.0 - THERE + 1) % 1000);
+    let (answer, peeks) = with_peer(&mut bench, into_dir(), around);
+    assert_eq!(answer, Some(Err(Errno::EIO)));
+    assert!(peeks < 4000, "{peeks}");
+}
+
+#[test]
+fn a_deep_directory_costs_each_step_once() {
+    let mut image = Image::new();
+    image.change(DIR, |inode| inode.parent = Ino(THERE));
+    let mut bench = bench_with_sub(&mut image, true);
+    let up = |ino: Ino| if ino.0 == THERE + DEEP - 1 { Ino::ROOT } else { Ino(ino.0 + 1) };
+    let (answer, peeks) = with_peer(&mut bench, into_dir(), up);
+    assert_eq!((answer, peeks), (Some(Ok(Reply::Done)), DEEP));
+    assert!(bench.steps_up() < DEEP + 1000, "{} steps", bench.steps_up());
+}
+
+/// All on one cell, which has forgotten none of it: other requests are not held up for long.
+#[test]
+fn a_deep_directory_on_one_cell_costs_each_step_once() {
+    let mut bench = bench_with_sub(&mut Image::new(), false);
+    let mut dir = DIR;
+    for _ in 0..2000 {
+        let answer = bench.call(create(dir, "d", FileKind::Directory));
+        let Ok(Reply::Created { entry, .. }) = answer else { panic!("{answer:?}") };
+        dir = entry.ino;
+    }
+    let Request::Rename { from, from_name, name, flags, .. } = into_dir() else { unreachable!() };
+    let rename = Request::Rename { from, from_name, dir, name, flags };
+    assert_eq!(bench.call(rename), Ok(Reply::Done));
+    assert!((2000..3000).contains(&bench.steps_up()), "{} steps", bench.steps_up());
+    // And not below itself.
+    let from_name = crate::bench::name("dir");
+    let below = Request::Rename { from, from_name, dir, name: crate::bench::name("x"), flags };
+    assert_eq!(bench.call(below), Err(Errno::EINVAL));
+}
+
+#[test]
+fn a_way_without_end_is_given_up() {
+    let mut image = Image::new();
+    image.change(DIR, |inode| inode.parent = Ino(THERE));
+    let mut bench = bench_with_sub(&mut image, true);
+    let (answer, peeks) = with_peer(&mut bench, into_dir(), |ino| Ino(ino.0 + 1));
+    assert_eq!((answer, peeks), (Some(Err(Errno::ELOOP)), u64::from(DEPTH_MAX)));
+    assert_eq!(bench.call(create(Ino::ROOT, "other", FileKind::Fifo)).map(drop), Ok(()));
+}
+
+/// What was not asked for is no answer.
+#[test]
+fn a_peer_that_answers_for_another_inode_is_refused() {
+    let mut image = Image::new();
+    image.change(DIR, |inode| inode.parent = Ino(THERE));
+    let mut bench = bench_with_sub(&mut image, true);
+    assert_eq!(bench.ask(into_dir()), None);
+    let [PeerBody::Request(PeerRequest::Peek { txn, .. })] = bench.sent[..] else {
+        panic!("{:?}", bench.sent)
+    };
+    let value = Some(directory_there(Ino(THERE), Ino::ROOT));
+    bench.hear(PeerBody::Reply(PeerReply::Peeked { txn, ino: Ino(THERE + 7), value }));
+    assert_eq!(bench.answers.pop_last().map(|(_, answer)| answer), Some(Err(Errno::EPROTO)));
+}

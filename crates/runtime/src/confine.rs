@@ -1,0 +1,278 @@
+//! What a cell gives up before it serves (decision 16).
+//!
+//! ```text
+//! as it was started   the lock on the pool, the ring, the mappings of its own memory
+//! then, in this order a user of its own (of root's fleets), capabilities, new privileges, system calls
+//! then                clients and peers
+//! ```
+//!
+//! All that a cell works with it has or is sent as a descriptor, so it needs no path, no identity and no other
+//! process. What a client or a damaged pool could make of it can do no more than what the filter lets through on
+//! these descriptors. What its ring does is not seen by the filter: `warren_device` restricts that.
+
+use std::collections::BTreeMap;
+
+use rustix::io::Errno as OsError;
+use rustix::process::{
+    DumpableBehavior, Gid, Pid, Signal, Uid, geteuid, getpid, getppid, set_dumpable_behavior,
+    set_parent_process_death_signal,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
+use crate::error::{FleetError, system};
+use crate::note;
+
+/// A cell of root's has this user and group plus its process number: no other process has, and no file. It is the
+/// first number that no distribution and no container uses (systemd's list of users, "unused").
+const CELL_USERS: u32 = 1_879_048_192;
+
+/// More processes than Linux ever numbers.
+const PIDS_MAX: u32 = 1 << 22;
+
+const _: () = assert!(CELL_USERS.checked_add(PIDS_MAX).is_some());
+
+/// System calls that depend on nothing but a descriptor that the cell has, or on nothing at all.
+const CALLS: &[libc::c_long] = &[
+    // Its memory.
+    libc::SYS_brk,
+    libc::SYS_madvise,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    // Its device, by the ring or without one, and the record of it that tests ask for.
+    libc::SYS_io_uring_enter,
+    libc::SYS_fallocate,
+    libc::SYS_fdatasync,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    // Its bell, the others', its standard error, its supervisor, and what is too long for a packet.
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_memfd_create,
+    libc::SYS_ppoll,
+    libc::SYS_pread64,
+    libc::SYS_read,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_write,
+    libc::SYS_writev,
+    // Clients that wait, time, chance.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_futex,
+    libc::SYS_getrandom,
+    libc::SYS_nanosleep,
+    libc::SYS_restart_syscall,
+    libc::SYS_sched_yield,
+    // Its end, by a panic too.
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+];
+
+/// Of older architectures.
+#[cfg(target_arch = "x86_64")]
+const OLD_CALLS: &[libc::c_long] = &[libc::SYS_poll];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CALLS: &[libc::c_long] = &[];
+
+/// What may be done to a descriptor with fcntl: nothing that sends signals.
+const FCNTL_COMMANDS: &[libc::c_int] = &[
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_GET_SEALS,
+    libc::F_ADD_SEALS,
+];
+
+/// Gives up what a cell does not need. The process has one thread.
+pub fn confine() -> Result<(), FleetError> {
+    let parent = getppid();
+    let is_roots = geteuid().is_root();
+    if is_roots {
+        leave_root(getpid())?;
+    }
+    set_capabilities(None, NOTHING).map_err(system("give up capabilities"))?;
+    // A change of user has undone both.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(system("tie the process to its parent"))?;
+    if getppid() != parent {
+        return Err(FleetError::Died("the keeper".into()));
+    }
+    if is_roots {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(system("keep others out of the process"))?;
+    }
+    set_no_new_privs(true).map_err(system("give up new privileges"))?;
+    let program = filter(getpid()).map_err(not_filtered)?;
+    seccompiler::apply_filter_all_threads(&program).map_err(not_filtered)
+}
+
+const NOTHING: CapabilitySets = CapabilitySets {
+    effective: CapabilitySet::empty(),
+    permitted: CapabilitySet::empty(),
+    inheritable: CapabilitySet::empty(),
+};
+
+fn not_filtered(error: impl Into<seccompiler::Error>) -> FleetError {
+    let doing = "filter the cell's system calls";
+    FleetError::System { doing, source: std::io::Error::other(error.into()) }
+}
+
+/// Becomes a user and a group of which there is nothing else. In a container that has no such number it remains root's,
+/// without capabilities.
+fn leave_root(pid: Pid) -> Result<(), FleetError> {
+    let number = CELL_USERS + pid.as_raw_pid().unsigned_abs();
+    let (uid, gid) = (Uid::from_raw(number), Gid::from_raw(number));
+    let left = set_thread_groups(&[])
+        .and_then(|()| set_thread_res_gid(gid, gid, gid))
+        .and_then(|()| set_thread_res_uid(uid, uid, uid));
+    match left {
+        Err(error @ (OsError::INVAL | OsError::PERM)) => {
+            note(format_args!(
+                "no user {number} here ({error}): a cell runs as root, without capabilities"
+            ));
+            Ok(())
+        }
+        left => left.map_err(system("leave root's user")),
+    }
+}
+
+/// Lets through [`CALLS`], and some with certain arguments. Anything else fails with EPERM. It does not end the
+/// process: what is forbidden is not done either way, and a call that only a rare path of a library makes would
+/// otherwise end every successor, and then the fleet, with what it has acknowledged.
+fn filter(pid: Pid) -> Result<BpfProgram, seccompiler::BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        CALLS.iter().chain(OLD_CALLS).map(|&call| (call, Vec::new())).collect();
+    let rule = |argument, operator, value| {
+        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
+        SeccompRule::new(vec![condition])
+    };
+    let commands = FCNTL_COMMANDS.iter().map(|&command| rule(1, SeccompCmpOp::Eq, command as u64));
+    rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
+    // No new code.
+    let executable = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        rules.insert(call, vec![rule(2, executable.clone(), 0)?]);
+    }
+    // An abort is a signal to itself.
+    let itself = u64::from(pid.as_raw_pid().unsigned_abs());
+    rules.insert(libc::SYS_tgkill, vec![rule(0, SeccompCmpOp::Eq, itself)?]);
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let architecture = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture)?.try_into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    /// A filter of one thread, which ends with it.
+    #[test]
+    fn what_a_cell_does_not_need_is_refused_and_the_rest_works() {
+        let file = File::open("/proc/self/exe").expect("a file");
+        let (ours, theirs) = UnixDatagram::pair().expect("sockets");
+        let confined = std::thread::spawn(move || {
+            set_no_new_privs(true).expect("no new privileges");
+            let program = filter(getpid()).expect("a filter");
+            seccompiler::apply_filter(&program).expect("filtered");
+            let refused = [
+                ("open", File::open("/dev/null").err()),
+                ("socket", UnixStream::pair().err()),
+                ("connect", UnixStream::connect("/run/x").err()),
+                (
+                    "kill",
+                    rustix::process::kill_process(getpid(), Signal::CONT).err().map(Into::into),
+                ),
+                (
+                    "exec",
+                    Some(std::os::unix::process::CommandExt::exec(
+                        &mut std::process::Command::new("/bin/true"),
+                    )),
+                ),
+                ("unlink", std::fs::remove_file("/no/such/file").err()),
+                ("stat", std::fs::metadata("/").err()),
+                (
+                    "setuid",
+                    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).err().map(Into::into),
+                ),
+                ("ioctl", rustix::io::ioctl_fionbio(&file, true).err().map(Into::into)),
+                (
+                    "setfl",
+                    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())
+                        .err()
+                        .map(Into::into),
+                ),
+                (
+                    "chmod",
+                    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777)).err(),
+                ),
+            ];
+            for (call, error) in refused {
+                let errno = error.as_ref().and_then(std::io::Error::raw_os_error);
+                assert_eq!(errno, Some(libc::EPERM), "{call}: {error:?}");
+            }
+            let mut bytes = [0; 4];
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).expect("pread");
+            assert_eq!(&bytes, b"\x7fELF");
+            let copy = file.try_clone().expect("a descriptor more");
+            assert!(copy.metadata().is_err(), "statx takes paths");
+            rustix::fs::fstat(&copy).expect("fstat");
+            let memfd = rustix::fs::memfd_create(c"warren-test", rustix::fs::MemfdFlags::CLOEXEC);
+            rustix::io::write(&memfd.expect("memfd"), b"x").expect("write");
+            assert_eq!(vec![1_u8; 64 << 20].len(), 64 << 20, "memory");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let none = &mut rustix::net::SendAncillaryBuffer::default();
+            let part = std::io::IoSlice::new(b"still here");
+            rustix::net::sendmsg(&ours, &[part], none, rustix::net::SendFlags::empty())
+                .expect("send");
+        });
+        confined.join().expect("the confined thread");
+        let mut word = [0; 16];
+        let len = theirs.recv(&mut word).expect("recv");
+        assert_eq!(&word[..len], b"still here");
+    }
+
+    #[test]
+    fn whoever_leaves_root_has_nothing_left() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let left = std::thread::spawn(|| {
+            leave_root(getpid()).expect("left");
+            set_capabilities(None, NOTHING).expect("no capabilities");
+            let status = std::fs::read_to_string("/proc/thread-self/status").expect("status");
+            let opened = File::open("/etc/shadow").err().and_then(|error| error.raw_os_error());
+            (status, opened)
+        });
+        let (status, opened) = left.join().expect("the thread");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let number = (CELL_USERS + std::process::id()).to_string();
+        assert_eq!(field("Uid:"), vec![number.clone(); 4]);
+        assert_eq!(field("Gid:"), vec![number; 4]);
+        assert_eq!(field("Groups:"), Vec::<String>::new());
+        for sets in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+            assert_eq!(field(sets), ["0000000000000000"], "{sets}");
+        }
+        assert_eq!(opened, Some(libc::EACCES));
+    }
+}

@@ -1,0 +1,164 @@
+//! Of a fleet that does not answer: which of its processes do not run, as the kernel shows it.
+//!
+//! The kernel says which process listens at a socket; its parent is the keeper, and the keeper's children are the
+//! fleet. What these processes say of themselves (their command lines) is believed only for their roles.
+
+use std::fmt;
+use std::fs;
+use std::os::fd::AsFd;
+
+use crate::identity;
+use crate::process::{ROLE_CELL, ROLE_SUPERVISOR};
+use crate::status::{CellStatus, FleetStatus};
+
+/// A process, from `/proc/PID/stat` and `/proc/PID/cmdline`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Process {
+    pid: u32,
+    /// As `ps` has it: R, S, D, T, t, Z, ...
+    state: char,
+    parent: u32,
+    /// Of a process of a fleet: its role, and of a cell its number.
+    role: String,
+    number: Option<u16>,
+}
+
+impl Process {
+    fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, parent) = parse_stat(&stat)?;
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let (role, number) = parse_line(&line);
+        Some(Self { pid, state, parent, role, number })
+    }
+
+    /// None where the kernel does not list them.
+    fn children(&self) -> Vec<Self> {
+        let pids = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid));
+        let pids = pids.unwrap_or_default();
+        pids.split_whitespace().filter_map(|pid| Self::of(pid.parse().ok()?)).collect()
+    }
+
+    fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+}
+
+/// State and parent. The name before them may contain anything.
+fn parse_stat(stat: &str) -> Option<(char, u32)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.next()?.parse().ok()?))
+}
+
+/// The first argument and, if it is one, the number after it.
+fn parse_line(line: &[u8]) -> (String, Option<u16>) {
+    let mut words = line.split(|&byte| byte == 0).skip(1).map(String::from_utf8_lossy);
+    let role = words.next().unwrap_or_default().into_owned();
+    (role, words.next().and_then(|word| word.parse().ok()))
+}
+
+/// Whether a signal or a debugger keeps the process from running.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.ok().as_deref().and_then(parse_stat).is_some_and(|(state, _)| matches!(state, 'T' | 't'))
+}
+
+/// What can be seen of a fleet that does not answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Silence {
+    supervisor: Option<Process>,
+    keeper: Option<Process>,
+    cells: Vec<Process>,
+}
+
+impl Silence {
+    /// Of the fleet at the other end of this socket.
+    pub fn of(socket: &impl AsFd) -> Self {
+        let listener = identity::of_peer(socket).ok();
+        let pid = listener.and_then(|listener| u32::try_from(listener.pid).ok());
+        // 0: in a process namespace that cannot be seen into.
+        let supervisor = pid.filter(|&pid| pid > 0).and_then(Process::of);
+        let is_supervisor = |process: &Process| process.role == ROLE_SUPERVISOR;
+        let Some(supervisor) = supervisor.filter(is_supervisor) else { return Self::default() };
+        let keeper = Process::of(supervisor.parent);
+        let children = keeper.as_ref().map(Process::children).unwrap_or_default();
+        let cells = children.into_iter().filter(|process| process.role == ROLE_CELL).collect();
+        Self { supervisor: Some(supervisor), keeper, cells }
+    }
+
+    /// Puts it into what is known otherwise.
+    pub fn status(self, known: FleetStatus) -> FleetStatus {
+        let pid_of = |process: &Option<Process>| process.as_ref().map_or(0, |process| process.pid);
+        let cell = |process: &Process| CellStatus {
+            cell: process.number.unwrap_or_default(),
+            pid: process.pid,
+            state: "unknown".into(),
+            ..CellStatus::default()
+        };
+        FleetStatus {
+            supervisor_pid: pid_of(&self.supervisor),
+            keeper_pid: pid_of(&self.keeper),
+            cells: self.cells.iter().map(cell).collect(),
+            stopped_pids: self.stopped().map(|process| process.pid).collect(),
+            ..known
+        }
+    }
+
+    fn stopped(&self) -> impl Iterator<Item = &Process> {
+        let all = self.supervisor.iter().chain(&self.keeper).chain(&self.cells);
+        all.filter(|process| process.is_stopped())
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(supervisor) = &self.supervisor else {
+            return f
+                .write_str("its supervisor cannot be seen from here; look where it was started");
+        };
+        if !supervisor.is_stopped() {
+            let Process { pid, state, .. } = supervisor;
+            return write!(f, "its supervisor, process {pid}, is in state {state}; see proc(5)");
+        }
+        let stopped: Vec<String> = self.stopped().map(|process| process.pid.to_string()).collect();
+        let pids = stopped.join(" ");
+        match stopped.len() {
+            1 => write!(f, "its supervisor is stopped; go on with `kill -CONT {pids}`"),
+            _ => write!(f, "its supervisor and others are stopped; go on with `kill -CONT {pids}`"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_stat_whatever_its_name_is() {
+        assert_eq!(parse_stat("7 (a) T 9) S 4 7 7 0"), Some(('S', 4)));
+        assert_eq!(parse_stat("7 (warren) T 4 7"), Some(('T', 4)));
+        assert_eq!(parse_stat("7 (warren)"), None);
+        assert_eq!(parse_line(b"warren\0cell\x003\0pool\0"), ("cell".into(), Some(3)));
+        assert_eq!(parse_line(b"warren\0supervisor\0pool\0"), ("supervisor".into(), None));
+        assert_eq!(parse_line(b""), (String::new(), None));
+        let own = Process::of(std::process::id()).expect("this process");
+        assert!(!own.is_stopped() && own.parent > 0);
+    }
+
+    #[test]
+    fn the_process_that_is_stopped_is_named() {
+        let process = |pid, state, number| {
+            Some(Process { pid, state, parent: 1, role: String::new(), number })
+        };
+        let (supervisor, keeper) = (process(5, 'T', None), process(4, 'S', None));
+        let silence = Silence { supervisor, keeper, cells: vec![] };
+        assert!(silence.to_string().ends_with("supervisor is stopped; go on with `kill -CONT 5`"));
+        let cells = vec![process(6, 'T', Some(0)).expect("a cell")];
+        let silence = Silence { cells, ..silence };
+        assert!(silence.to_string().ends_with("`kill -CONT 5 6`"), "{silence}");
+        let status = silence.status(FleetStatus::default());
+        assert_eq!((status.stopped_pids, status.cells.len()), (vec![5, 6], 1));
+        assert!(Silence::default().to_string().contains("cannot be seen"));
+    }
+}
