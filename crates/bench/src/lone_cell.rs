@@ -13,7 +13,7 @@ use warren_cell::{
 };
 use warren_disk::{Layout, LogArea, ROOT_SLOT_SIZE, RootSlot};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Answer, Credentials, Request, RequestHeader};
+use warren_proto::{Answer, CapabilityKey, Credentials, Request, RequestHeader};
 
 use crate::ground::{POOL_BYTES, SHARDS, blocks, format_options};
 
@@ -22,6 +22,7 @@ const FRAMES: u32 = 4096;
 
 const CLIENT: ClientId = ClientId(1);
 const SLOT: SlotRef = SlotRef { client: CLIENT, slot: SlotNo(0) };
+const KEY: CapabilityKey = CapabilityKey([5, 6]);
 const WHEN: Clock = Clock { monotonic: Instant(1), wall: Timestamp(1) };
 
 struct PlainMemory {
@@ -120,7 +121,9 @@ impl LoneCell {
     /// If the answer needs another cell or a checkpoint.
     pub fn call(&mut self, request: Request, payload_len: u32) -> Answer {
         self.seq = self.seq.wrapping_add(1);
-        let header = RequestHeader { seq: self.seq, payload_len, ..Default::default() };
+        let capabilities = KEY.all_for(CLIENT, &request);
+        let header =
+            RequestHeader { seq: self.seq, payload_len, capabilities, ..Default::default() };
         self.apply(Event::Request { from: SLOT, header, request });
         if std::mem::take(&mut self.wants_checkpoint) {
             self.checkpoint();
@@ -236,6 +239,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
         map: vec![CellId(0); usize::from(SHARDS)],
         map_version: MapVersion(1),
         secret: format_options().secret,
+        capabilities: KEY,
         roots: (0..SHARDS).map(ShardId).map(|shard| (shard, root(shard))).collect(),
         lost: BTreeSet::new(),
         owned_chunks: [(ShardId(0), vec![layout.reserved_chunks()])].into(),

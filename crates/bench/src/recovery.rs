@@ -18,7 +18,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Ino};
-use warren_proto::{AccessMode, CreateFlags, FileName, NewInode, Position, Reply, Request};
+use warren_proto::{
+    AccessMode, Capabilities, CreateFlags, FileName, InodeRef, NewInode, Position, Reply, Request,
+};
 use warren_runtime::{ConnectOptions, Connection, Lifetime, OfflinePool, Purpose, ServeOptions};
 use warren_runtime::{Slot, start_fleet, status};
 
@@ -196,7 +198,7 @@ fn written(ground: &Ground) -> Result<(u64, u64), BenchError> {
 /// A client that makes files in a directory of its own.
 struct Filler {
     slot: Slot,
-    dir: Ino,
+    dir: InodeRef,
     _connection: Connection,
 }
 
@@ -206,8 +208,9 @@ impl Filler {
         let connection = Connection::connect(ground.pool(), &options)?;
         let mut slot = connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))?;
         slot.payload_out()[..FILE_BYTES].fill(7);
-        let mut filler = Self { slot, dir: Ino::ROOT, _connection: connection };
-        filler.dir = filler.create(&format!("directory-{at}"), NewInode::directory(0o700))?.0;
+        let mut filler = Self { slot, dir: InodeRef::ROOT, _connection: connection };
+        let ino = filler.create(&format!("directory-{at}"), NewInode::directory(0o700))?.0;
+        filler.dir = InodeRef { ino, capability: filler.slot.granted() };
         Ok(filler)
     }
 
@@ -219,13 +222,14 @@ impl Filler {
         let is_file = new == NewInode::regular(0o600);
         let open = if is_file { CreateFlags::OPEN } else { CreateFlags::empty() };
         let request = Request::Create {
-            dir: self.dir,
+            dir: self.dir.ino,
             name: FileName::new(name.as_bytes()).map_err(failed("name"))?,
             new,
             flags: CreateFlags::EXCLUSIVE | open,
             access: AccessMode::WRITE,
         };
-        match self.slot.call(IDENTITY, &request, 0).map_err(failed("create"))? {
+        let authority = Capabilities::of(self.dir.capability);
+        match self.slot.call(authority, &request, 0).map_err(failed("create"))? {
             Reply::Created { entry, opened } => Ok((entry.ino, opened.map(|it| it.handle))),
             _ => Err(failed("create")(Errno::EPROTO)),
         }
@@ -248,7 +252,8 @@ impl Filler {
                 };
                 self.slot.call(IDENTITY, &write, FILE_BYTES).map_err(failed("write"))?;
                 if in_turn + 1 == FILES_A_SYNC {
-                    let fsync = Request::Fsync { ino, data_only: false };
+                    let handle = Some(handle);
+                    let fsync = Request::Fsync { ino, handle, data_only: false };
                     self.slot.call(IDENTITY, &fsync, 0).map_err(failed("fsync"))?;
                 }
                 let close = Request::Close { handle };

@@ -13,8 +13,8 @@ use warren_base::{CellId, ClientId, Epoch, Errno, Ino, Lsn, MapVersion, ShardId,
 use warren_disk::{LogArea, RootSlot};
 use warren_proto::control::{Order, Report};
 use warren_proto::{
-    Answer, ByteRange, Cause, Change, Credentials, InodeValue, LeaseKey, LockFlavour, LockKey,
-    LockMode, LockSpec, LockType, Reply, Request, RequestHeader, Step,
+    Answer, ByteRange, Capability, CapabilityKey, Cause, Change, Credentials, InodeValue, LeaseKey,
+    LockFlavour, LockKey, LockMode, LockSpec, LockType, Reply, Request, RequestHeader, Step,
 };
 
 use crate::cache::Cache;
@@ -29,10 +29,11 @@ use crate::lease::{Lane, Leases};
 use crate::loss::Peers;
 use crate::open::Opens;
 use crate::oplog::OpLog;
+use crate::permission;
 use crate::plant::Plant;
 use crate::replay::{Recovery, Replay};
 use crate::request;
-use crate::shard::Shard;
+use crate::shard::{self, Shard};
 use crate::shards::Shards;
 use crate::step::Behind;
 use crate::table::FrameTable;
@@ -51,6 +52,8 @@ pub struct CellConfig {
     pub map_version: MapVersion,
     /// The pool's secret for hashing names.
     pub secret: u64,
+    /// The fleet's, for inode capabilities.
+    pub capabilities: CapabilityKey,
     /// Root slots of the shards this cell owns, as the device holds them (`None`: never written).
     pub roots: Vec<(ShardId, Option<RootSlot>)>,
     /// Of these the shards whose trees are not as of the last checkpoint: a replay passes their steps over. They are given
@@ -142,6 +145,7 @@ pub struct Cell {
     pub(crate) map: Vec<CellId>,
     pub(crate) secret: u64,
     pub(crate) nodes_max: usize,
+    capabilities: CapabilityKey,
     pub(crate) now: Clock,
     pub(crate) shards: Shards,
     pub(crate) lost: BTreeSet<ShardId>,
@@ -202,6 +206,7 @@ impl Cell {
             id: config.id,
             secret: config.secret,
             nodes_max: config.nodes_max,
+            capabilities: config.capabilities,
             lost: config.lost,
             now,
             cache: Cache::new(config.frames),
@@ -341,7 +346,7 @@ impl Cell {
         request: Request,
         out: &mut Out<'_, M>,
     ) {
-        let Some(who) = self.asks(from, &header, out) else { return };
+        let Some(who) = self.asks(from, &header, Some(&request), out) else { return };
         let id = self.tasks.new_id();
         self.run(id, Task::new(Work::Request { from, header, request, who }), out);
     }
@@ -353,18 +358,18 @@ impl Cell {
         header: RequestHeader,
         out: &mut Out<'_, M>,
     ) {
-        if self.asks(from, &header, out).is_some() {
-            let (seq, answer) = (header.seq, Err(Errno::EIO));
-            out.effects.push(Effect::Reply { to: from, seq, answer, payload_len: 0 });
+        if self.asks(from, &header, None, out).is_some() {
+            Self::reply_error(from, header.seq, Errno::EIO, out);
         }
     }
 
     /// On whose behalf the request is to be executed, unless it is not to be. One that was executed by a predecessor is answered
-    /// from its log.
+    /// from its log; what that answer leads to is granted only with the request at hand.
     fn asks<M: Memory>(
         &mut self,
         from: SlotRef,
         header: &RequestHeader,
+        request: Option<&Request>,
         out: &mut Out<'_, M>,
     ) -> Option<Arc<Credentials>> {
         let may_ask = |client: &&Client| from.slot.0 < client.slots && !client.leaving;
@@ -374,14 +379,73 @@ impl Cell {
             return None;
         }
         let who = client.act_as(header);
+        if request.is_some_and(|request| !self.may_name(from.client, &who, header, request)) {
+            Self::reply_error(from, header.seq, Errno::ESTALE, out);
+            return None;
+        }
         if let Some(answer) = self.executed(from, header.seq) {
-            let seq = header.seq;
             // What was read lies in the reply's payload: it was put there before the record was made.
             let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
-            out.effects.push(Effect::Reply { to: from, seq, answer, payload_len });
+            let granted = request.map_or(Capability::NONE, |request| {
+                self.granted(from.client, &who, request, &answer)
+            });
+            let (to, seq) = (from, header.seq);
+            out.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
             return None;
         }
         Some(who)
+    }
+
+    /// Whether the client has a capability for every inode that the request names. For a front its kernel has
+    /// walked. The answer to all others is the same whether or not there is such an inode.
+    fn may_name(
+        &self,
+        client: ClientId,
+        who: &Credentials,
+        header: &RequestHeader,
+        request: &Request,
+    ) -> bool {
+        if who.checked_by_kernel || self.plant == Some(Plant::NumbersAreAuthority) {
+            return true;
+        }
+        let (inode, other) = request.named();
+        let presented = header.capabilities;
+        let admits = |ino: Option<Ino>, capability| {
+            ino.is_none_or(|ino| self.capabilities.admits(client, ino, capability))
+        };
+        admits(inode, presented.inode) && admits(other, presented.other)
+    }
+
+    /// What lets the client name the inode that a permitted walk has reached with this answer: where a name
+    /// leads, and where `..` leads if the client may search the directory. A front needs nothing.
+    fn granted(
+        &self,
+        client: ClientId,
+        who: &Credentials,
+        request: &Request,
+        answer: &Answer,
+    ) -> Capability {
+        let reached = match (request, answer) {
+            (_, Ok(Reply::Entry(entry) | Reply::Created { entry, .. })) => entry.ino,
+            (Request::ReadDir { dir, .. }, Ok(Reply::Listing { parent, .. }))
+                if self.may_search(*dir, who) =>
+            {
+                *parent
+            }
+            _ => return Capability::NONE,
+        };
+        if who.checked_by_kernel {
+            return Capability::NONE;
+        }
+        self.capabilities.capability(client, reached)
+    }
+
+    /// Of a directory that was read in the same go.
+    fn may_search(&self, dir: Ino, who: &Credentials) -> bool {
+        let inode = self.shards.get(&dir.shard()).and_then(|shard| shard.inode(dir).ok().flatten());
+        inode.is_some_and(|inode| {
+            permission::check(who, &shard::attr_of(dir, inode), permission::EXECUTE).is_ok()
+        })
     }
 
     fn peer<M: Memory>(&mut self, from: CellId, message: PeerMessage, out: &mut Out<'_, M>) {
@@ -604,9 +668,10 @@ impl Cell {
     ) {
         let Some((answer, payload_len)) = answer else { return };
         match (&task.work, &answer) {
-            (Work::Request { from, header, .. }, _) => {
+            (Work::Request { from, header, request, who }, _) => {
                 let (to, seq) = (*from, header.seq);
-                out.effects.push(Effect::Reply { to, seq, answer, payload_len });
+                let granted = self.granted(to.client, who, request, &answer);
+                out.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
                 self.let_go(to.client, out);
             }
             (Work::Prepare { from, txn, .. }, Err(errno)) => self.refuse(*from, *txn, *errno, out),
@@ -721,11 +786,17 @@ impl Cell {
                 let Some((to, seq)) = client.listening[lane as usize] else { continue };
                 if let Some((number, keys)) = self.leases.take_recall(*id, lane) {
                     client.listening[lane as usize] = None;
-                    let answer = Ok(Reply::Recall { number, keys });
-                    out.effects.push(Effect::Reply { to, seq, answer, payload_len: 0 });
+                    let (answer, granted) = (Ok(Reply::Recall { number, keys }), Capability::NONE);
+                    out.effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted });
                 }
             }
         }
+    }
+
+    /// Answers a request that is not executed, or not to its end.
+    fn reply_error<M: Memory>(to: SlotRef, seq: u32, errno: Errno, out: &mut Out<'_, M>) {
+        let (answer, granted) = (Err(errno), Capability::NONE);
+        out.effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted });
     }
 
     /// A client listens for recalls. On each lane only one of its slots can.
@@ -741,8 +812,7 @@ impl Cell {
             return Err(Errno::EPERM);
         }
         if let Some((to, seq)) = client.listening[lane as usize].replace((from, seq)) {
-            let answer = Err(Errno::EINTR);
-            out.effects.push(Effect::Reply { to, seq, answer, payload_len: 0 });
+            Self::reply_error(to, seq, Errno::EINTR, out);
         }
         if self.leases.listens(from.client, lane, acknowledged) {
             self.tasks.wake_all(WaitKey::Recall);
@@ -813,8 +883,7 @@ impl Cell {
         let mut listening = client.into_iter().flat_map(|client| &mut client.listening);
         if let Some(listening) = listening.find(|listening| **listening == Some((target, seq))) {
             *listening = None;
-            let answer = Err(Errno::EINTR);
-            return out.effects.push(Effect::Reply { to: target, seq, answer, payload_len: 0 });
+            return Self::reply_error(target, seq, Errno::EINTR, out);
         }
         let Some(id) = self.tasks.of_slot(target) else { return };
         let Some(task) = self.tasks.get_mut(id) else { return };

@@ -8,7 +8,7 @@
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Errno, Instant, Lsn, SlotNo, Timestamp};
 use warren_proto::control::{Order, Report, Suspicion};
-use warren_proto::{Answer, PeerReply, PeerRequest, Request, RequestHeader, Wire};
+use warren_proto::{Answer, Capability, PeerReply, PeerRequest, Request, RequestHeader, Wire};
 
 /// A slot of a client: where a request came from and its reply goes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -86,6 +86,8 @@ pub enum Effect {
         seq: u32,
         answer: Answer,
         payload_len: u32,
+        /// For the inode that the answer leads to.
+        granted: Capability,
     },
     /// Messages to one peer arrive in order. The driver keeps what finds the inbox full.
     Send {

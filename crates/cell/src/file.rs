@@ -4,7 +4,9 @@
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, PAYLOAD_MAX};
 use warren_base::{ClientId, Errno, Ino, Timestamp};
-use warren_proto::{AccessMode, FileKind, Handle, InlinePage, LeaseKey, Position, Step};
+use warren_proto::{
+    AccessMode, Credentials, FileKind, Handle, InlinePage, LeaseKey, Position, Step,
+};
 
 use crate::cache::{PageNo, PageState};
 use crate::cell::{Cell, Out};
@@ -27,8 +29,9 @@ const DAY: i64 = 86_400_000_000_000;
 
 /// How a request writes, beside what and where.
 #[derive(Clone, Copy)]
-pub(crate) struct WriteMode {
-    pub(crate) kill_privileges: bool,
+pub(crate) struct WriteMode<'a> {
+    /// On whose behalf, if the write takes the set-id bits away.
+    pub(crate) strips: Option<&'a Credentials>,
     /// A kernel writes mapped pages back.
     pub(crate) write_back: bool,
     /// A kernel writes past its pages.
@@ -67,8 +70,8 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<u32, Stop> {
         let file = self.opens.get(handle, to.client)?;
-        let readable = AccessMode::READ | AccessMode::EXECUTE;
-        if !file.access.intersects(readable) && !self.acknowledges(to.client) {
+        // A front's kernel has looked itself, and reads pages for writers, too.
+        if !file.access.contains(AccessMode::READ) && !self.acknowledges(to.client) {
             return Err(Errno::EBADF.into());
         }
         let ino = handle.ino;
@@ -219,7 +222,7 @@ impl Cell {
         (from, len): (SlotRef, usize),
         handle: Handle,
         position: Position,
-        WriteMode { kill_privileges, write_back, direct }: WriteMode,
+        WriteMode { strips, write_back, direct }: WriteMode<'_>,
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<(u32, u64), Stop> {
@@ -255,9 +258,10 @@ impl Cell {
         let now = self.now.wall;
         let inode = self.living_inode_at(ino)?;
         let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
-        let mode = match kill_privileges {
-            true => permission::without_privileges(FileKind::Regular, inode.mode),
-            false => inode.mode,
+        let (mode, gid) = (inode.mode, inode.gid);
+        let mode = match strips {
+            Some(who) => permission::without_privileges(who, FileKind::Regular, mode, gid),
+            None => mode,
         };
         self.step(Step::Wrote { ino, size, blocks, mode, now }, out);
         if position != Position::At(offset) {

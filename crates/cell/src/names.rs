@@ -218,10 +218,11 @@ impl Cell {
     ) -> Opened {
         if access.contains(AccessMode::TRUNCATE) {
             self.truncate_now(ino, 0, out);
-            if !who.checked_by_kernel && who.uid != 0 {
+            if permission::is_bound(who) {
                 let inode = self.inode_mut(ino);
+                let (mode, gid) = (inode.mode, inode.gid);
                 let attributes = Attributes {
-                    mode: permission::without_privileges(FileKind::Regular, inode.mode),
+                    mode: permission::without_privileges(who, FileKind::Regular, mode, gid),
                     uid: inode.uid,
                     gid: inode.gid,
                     atime: inode.atime,

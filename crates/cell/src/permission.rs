@@ -39,6 +39,7 @@ pub(crate) fn check_open(who: &Credentials, attr: &Attr, access: AccessMode) -> 
     let writes = access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
     match attr.kind {
         FileKind::Directory if writes => return Err(Errno::EISDIR),
+        FileKind::Directory if access.contains(AccessMode::EXECUTE) => return Err(Errno::EACCES),
         FileKind::Symlink => return Err(Errno::ELOOP),
         _ => {}
     }
@@ -73,14 +74,29 @@ pub(crate) fn check_owner(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
     if owner { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// The mode without the set-id bits that a write or a change of owner takes away: set-gid counts only
-/// where the group may execute (else it is a mandatory-lock mark and stays).
-pub(crate) fn without_privileges(kind: FileKind, mode: u16) -> u16 {
+/// Whether the rules for users without privileges bind `who` here. For a front its kernel has seen to them.
+pub(crate) const fn is_bound(who: &Credentials) -> bool {
+    !who.checked_by_kernel && who.uid != 0
+}
+
+/// The mode without the set-id bits that a write, a new length or a change of owner takes away. Where the group
+/// may not execute, set-gid is a mandatory-lock mark, which stays unless a stranger to the group makes the change
+/// (`setattr_should_drop_sgid`).
+pub(crate) fn without_privileges(who: &Credentials, kind: FileKind, mode: u16, gid: u32) -> u16 {
     if kind == FileKind::Directory {
         return mode;
     }
-    let group_executes = mode & 0o010 != 0;
-    mode & !(SET_UID | if group_executes { SET_GID } else { 0 })
+    let drops_gid = mode & 0o010 != 0 || (is_bound(who) && !in_group(who, gid));
+    mode & !(SET_UID | if drops_gid { SET_GID } else { 0 })
+}
+
+/// Whether `who` may make another link to a file (`protected_hardlinks`): its owner may; others only where the
+/// link gives nothing that they do not have.
+pub(crate) fn check_link_source(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
+    let grants = attr.mode & SET_UID != 0 || attr.mode & (SET_GID | 0o010) == SET_GID | 0o010;
+    let is_safe =
+        attr.kind == FileKind::Regular && !grants && check(who, attr, READ | WRITE).is_ok();
+    if is_safe { Ok(()) } else { check_owner(who, attr) }
 }
 
 #[cfg(test)]

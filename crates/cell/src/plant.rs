@@ -51,6 +51,8 @@ pub enum Plant {
     StartEarly,
     /// A supervisor takes over without a flush (its driver does).
     AdoptUnflushed,
+    /// A client may name every inode whose number it knows.
+    NumbersAreAuthority,
     /// Of a failed flush hears only who asked for it (drivers see to that).
     HideLostFlush,
     /// What lies behind a damaged message is read, and nobody is told of it (drivers do).

@@ -9,8 +9,8 @@ use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
     AccessMode, Answer, Attr, Attributes, Cause, CreateFlags, Credentials, FileKind, Handle,
-    InodeValue, LeaseKey, LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr, SetTime,
-    Step, Wire, XattrMode, XattrName,
+    InodeValue, LeaseKey, LockFlavour, LockMode, LockSpec, LockType, Position, Reply, Request,
+    SetAttr, SetTime, Step, Wire, XattrMode, XattrName,
 };
 
 use crate::cell::{Cell, Out};
@@ -144,14 +144,17 @@ impl Cell {
                 Ok(Some((Ok(Reply::Read { len }), len)))
             }
             Request::Write { handle, position, kill_privileges, write_back, direct } => {
-                let kill_privileges = kill_privileges || (!who.checked_by_kernel && who.uid != 0);
-                let mode = WriteMode { kill_privileges, write_back, direct };
+                let strips = kill_privileges || permission::is_bound(who);
+                let mode = WriteMode { strips: strips.then_some(&**who), write_back, direct };
                 let (len, size) =
                     self.write((*from, *payload), handle, position, mode, task, out)?;
                 done(Reply::Written { len, size })
             }
             Request::Seek { handle, position } => self.seek(handle, position, client),
-            Request::Fsync { ino, .. } => self.fsync(ino, task, out),
+            Request::Fsync { ino, handle, .. } => {
+                self.check_descriptor(ino, handle, client, who)?;
+                self.fsync(ino, task, out)
+            }
             Request::Sync => self.sync(task),
             Request::StatFs => done(Reply::StatFs(self.stat_fs(*id, out)?)),
             Request::GetXattr { ino, name } => self.get_xattr(ino, &name, who),
@@ -160,10 +163,10 @@ impl Cell {
             }
             Request::RemoveXattr { ino, name } => self.set_xattr(ino, name, None, who, task, out),
             Request::ListXattr { ino } => self.list_xattrs(ino),
-            Request::Lock { ino, spec, wait } => {
-                self.lock_file((*id, who.uid), task, ino, (spec, wait), out)
+            Request::Lock { handle, spec, wait } => {
+                self.lock_file((*id, who.uid), task, handle, (spec, wait), out)
             }
-            Request::TestLock { ino, spec } => self.test_lock(ino, client, &spec),
+            Request::TestLock { handle, spec } => self.test_lock(handle, client, &spec),
             Request::ReleaseLocks { ino, owner } => {
                 self.release_file_locks(ino, (client, who.uid), owner);
                 done(Reply::Done)
@@ -209,6 +212,7 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
         let ino = handle.ino;
+        self.opens.get(handle, client)?;
         let inode = self.shards[&ino.shard()].inode(ino)?;
         let nameless = inode.is_none_or(|inode| inode.nlink == 0);
         let last = self.opens.close(handle, client)?;
@@ -229,9 +233,37 @@ impl Cell {
         done(Reply::Done)
     }
 
-    fn test_lock(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> Result<Finished, Stop> {
-        self.living(ino)?;
-        done(Reply::LockHolder(self.file_locks.test(ino, client, spec)))
+    fn test_lock(
+        &self,
+        handle: Handle,
+        client: ClientId,
+        spec: &LockSpec,
+    ) -> Result<Finished, Stop> {
+        self.descriptor(handle, client)?;
+        done(Reply::LockHolder(self.file_locks.test(handle.ino, client, spec)))
+    }
+
+    /// How the file was opened that a request needs as Linux needs a descriptor; EBADF if it is not open, or
+    /// neither for reading nor for writing (`O_PATH`).
+    fn descriptor(&self, handle: Handle, client: ClientId) -> Result<AccessMode, Errno> {
+        let access = self.opens.get(handle, client)?.access;
+        let is_open = access.intersects(AccessMode::READ | AccessMode::WRITE);
+        if is_open { Ok(access) } else { Err(Errno::EBADF) }
+    }
+
+    /// Whether the client has the inode open, or a front's kernel has it.
+    fn check_descriptor(
+        &self,
+        ino: Ino,
+        handle: Option<Handle>,
+        client: ClientId,
+        who: &Credentials,
+    ) -> Result<(), Errno> {
+        match handle {
+            Some(handle) if handle.ino == ino => self.descriptor(handle, client).map(|_| ()),
+            None if who.checked_by_kernel => Ok(()),
+            _ => Err(Errno::EBADF),
+        }
     }
 
     /// The inode; ESTALE if it is gone. Waits while a transaction may be changing it.
@@ -286,6 +318,9 @@ impl Cell {
         task: &mut Task,
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
+        if set == SetAttr::default() && !who.checked_by_kernel {
+            return self.get_attr(ino, task.client().expect("a request"), out);
+        }
         let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
         let nodes = set.size.map_or(home.nodes_of_inode(), |_| home.truncation());
         self.ready_to_change(ino, (nodes, Growth::Keeps), task, out)?;
@@ -326,13 +361,16 @@ impl Cell {
         };
         let inode = self.inode_mut(ino);
         let mut mode = inode.mode;
+        // A new owner takes them away whoever gives the file to him, root too. So does a new length, unless it is
+        // root who sets it; for a front its kernel says so.
         let chown = set.uid.is_some() || set.gid.is_some();
-        // A new owner takes them away whoever gives the file to him, root too.
-        if chown || set.kill_privileges {
-            mode = permission::without_privileges(old.kind, mode);
+        let truncated = set.size.is_some() && permission::is_bound(who);
+        if chown || truncated || set.kill_privileges {
+            mode = permission::without_privileges(who, old.kind, mode, old.gid);
         }
         if let Some(wanted) = set.mode {
-            mode = allowed_mode(wanted, old, who) & warren_disk::MODE_MASK;
+            let gid = set.gid.unwrap_or(old.gid);
+            mode = allowed_mode(wanted, gid, who) & warren_disk::MODE_MASK;
         }
         // A directory's time is its part's, which is what others see.
         let mtime = if old.kind == FileKind::Directory { old.mtime } else { inode.mtime };
@@ -561,20 +599,19 @@ impl Cell {
         &mut self,
         (id, uid): (TaskId, u32),
         task: &mut Task,
-        ino: Ino,
+        handle: Handle,
         (spec, wait): (LockSpec, bool),
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
+        let (ino, client) = (handle.ino, task.client().expect("a request"));
         if spec.lock != LockType::Unlock {
             self.drop_old_pages(ino, task, out)?;
         }
         if task.granted {
-            let client = task.client().expect("a request");
             self.log.note(&Step::Locked { ino, client, spec, uid });
             return done(Reply::Done);
         }
-        self.living(ino)?;
-        let client = task.client().expect("a request");
+        check_lock(self.descriptor(handle, client)?, &spec)?;
         let grows = spec.lock != LockType::Unlock || self.file_locks.splits(ino, client, spec);
         if grows && (self.check_opens(uid).is_err() || !self.file_locks.has_room(ino, uid)) {
             return Err(Errno::ENOLCK.into());
@@ -605,6 +642,16 @@ const fn go_on_if(more: bool) -> ControlFlow<()> {
     if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
+/// A record lock is for who may read or write what it covers, as it locks out others that do.
+fn check_lock(access: AccessMode, spec: &LockSpec) -> Result<(), Errno> {
+    let needed = match (spec.flavour, spec.lock) {
+        (LockFlavour::Record, LockType::Shared) => AccessMode::READ,
+        (LockFlavour::Record, LockType::Exclusive) => AccessMode::WRITE,
+        _ => AccessMode::empty(),
+    };
+    if access.contains(needed) { Ok(()) } else { Err(Errno::EBADF) }
+}
+
 fn fits_answer(reply: &Reply) -> bool {
     reply.to_bytes().len() <= BODY_MAX
 }
@@ -621,7 +668,10 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
             permission::check(who, attr, WRITE)?;
         }
     }
-    if who.checked_by_kernel || who.uid == 0 {
+    if set.mode.is_some() && attr.kind == FileKind::Symlink {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if !permission::is_bound(who) {
         return Ok(());
     }
     let changes_owner =
@@ -632,7 +682,8 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
     if changes_owner || changes_group {
         return Err(Errno::EPERM);
     }
-    if set.mode.is_some() {
+    // The set-id bits go with a new length, which who may write may set. Else they are the owner's.
+    if set.mode.is_some() || (set.kill_privileges && set.size.is_none()) {
         permission::check_owner(who, attr)?;
     }
     // Who may write may set both times to now; anything else is the owner's.
@@ -646,8 +697,8 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
 }
 
 /// The set-gid bit is only for members of the group.
-fn allowed_mode(mode: u16, attr: &Attr, who: &Credentials) -> u16 {
-    let member = who.checked_by_kernel || who.uid == 0 || permission::in_group(who, attr.gid);
+fn allowed_mode(mode: u16, gid: u32, who: &Credentials) -> u16 {
+    let member = !permission::is_bound(who) || permission::in_group(who, gid);
     if member { mode } else { mode & !permission::SET_GID }
 }
 

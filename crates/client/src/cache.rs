@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 use warren_base::{CellId, Ino};
-use warren_proto::{Attr, FileKind, FileName, Lease};
+use warren_proto::{Attr, FileKind, FileName, InodeRef, Lease};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The lease words of all cells, as the client reads them.
@@ -47,7 +47,7 @@ impl Guard {
 }
 
 /// Where a name leads; `None`: nowhere.
-pub(crate) type Named = Option<(Ino, FileKind)>;
+pub(crate) type Named = Option<(InodeRef, FileKind)>;
 
 /// A copy's place in the cache and its guard, so that a copy found stale can be dropped without
 /// looking it up again.
@@ -188,7 +188,7 @@ impl Cache {
         cell: CellId,
         dir: Ino,
         name: &FileName,
-        named: Option<(Ino, FileKind)>,
+        named: Option<(InodeRef, FileKind)>,
         lease: Lease,
     ) {
         if let Some(guard) = Guard::new(cell, lease) {
@@ -334,7 +334,7 @@ mod tests {
             let (dir, n) = (Ino::new(ShardId(0), 1 + rng.below(5)), rng.below(8));
             match rng.below(3) {
                 0 => {
-                    let named = Some((Ino::new(ShardId(1), stamp), FileKind::Regular));
+                    let named = Some((Ino::new(ShardId(1), stamp).into(), FileKind::Regular));
                     cache.put_name(CELL, dir, &name(n), named, lease(stamp));
                     last.insert((dir, n), named);
                 }

@@ -24,14 +24,14 @@ use std::sync::Arc;
 use warren_base::limits::BODY_MAX;
 use warren_base::{CellId, Errno, Ino, MapVersion};
 use warren_proto::{
-    AccessMode, Answer, Credentials, DirEntry, Entry, FileKind, FileName, Reply, Request,
-    RequestHeader,
+    AccessMode, Answer, Answered, Capability, Credentials, DirEntry, Entry, FileKind, FileName,
+    InodeRef, Reply, Request, RequestHeader,
 };
 
 use crate::cache::{Cache, Held, Words};
 use crate::op::{Goal, Op};
 use crate::route::{Route, ShardMap};
-use crate::walk::{Answers, Stop, Walker};
+use crate::walk::{Answers, Ask, Stop, Walker};
 
 /// Walks over copies before a call does without them. A hot name changes under a walk rarely; four
 /// times in a row means that copies do not pay here.
@@ -73,7 +73,7 @@ pub enum Step {
     /// Step again once the map is of this version or newer.
     AwaitMap(MapVersion),
     /// The call is over. The answer is never `Absent`, `Moved` or `Recall`.
-    Done(Answer),
+    Done(Answered),
 }
 
 /// Why a request was sent.
@@ -93,7 +93,7 @@ struct Plan {
 
 #[derive(Clone, Debug)]
 struct Asked {
-    request: Request,
+    ask: Ask,
     purpose: Purpose,
     cell: CellId,
 }
@@ -129,7 +129,7 @@ pub struct Call {
     /// Entries of the pages of a listing that came so far.
     listed: Vec<DirEntry>,
     /// What a create found instead of creating it, while it is opened at its own cell.
-    found: Option<Entry>,
+    found: Option<(Entry, Capability)>,
 }
 
 impl Call {
@@ -158,7 +158,7 @@ impl Call {
         cache: &mut Cache,
         map: &ShardMap,
         words: &impl Words,
-        input: Option<Answer>,
+        input: Option<Answered>,
     ) -> Step {
         match std::mem::replace(&mut self.phase, Phase::Finished) {
             Phase::Plan => {
@@ -176,7 +176,7 @@ impl Call {
                 let answer = input.expect("a call that waits is stepped with the answer");
                 self.answered(cache, map, asked, answer)
             }
-            Phase::Resend(asked) => self.send(asked.request, asked.purpose, map),
+            Phase::Resend(asked) => self.send(asked.ask, asked.purpose, map),
             Phase::Finished => unreachable!("a call is not stepped after its end"),
         }
     }
@@ -256,20 +256,20 @@ impl Call {
     /// What a walk ended in may be believed.
     fn conclude(&mut self, end: Result<Goal, Stop>, map: &ShardMap) -> Step {
         match end {
-            Ok(Goal::Answer(reply)) => Step::Done(Ok(reply)),
-            Ok(Goal::Ask(request)) => self.send(request, Purpose::Last, map),
+            Ok(Goal::Answer(reply, granted)) => Step::Done(Answered { answer: Ok(reply), granted }),
+            Ok(Goal::Ask(ask)) => self.send(ask, Purpose::Last, map),
             Ok(Goal::List(dir)) => {
                 self.listed.clear();
                 self.send(page(dir, 0), Purpose::Last, map)
             }
-            Err(Stop::Need(request)) => self.send(request, Purpose::Walk, map),
-            Err(Stop::Fail(errno)) => Step::Done(Err(errno)),
+            Err(Stop::Need(ask)) => self.send(ask, Purpose::Walk, map),
+            Err(Stop::Fail(errno)) => fail(errno),
         }
     }
 
-    fn send(&mut self, request: Request, purpose: Purpose, map: &ShardMap) -> Step {
-        let Some(cell) = map.cell(Route::of(&request), self.caller.near) else {
-            return Step::Done(Err(Errno::ESTALE));
+    fn send(&mut self, ask: Ask, purpose: Purpose, map: &ShardMap) -> Step {
+        let Some(cell) = map.cell(Route::of(&ask.request), self.caller.near) else {
+            return fail(Errno::ESTALE);
         };
         let header = RequestHeader {
             seq: 0,
@@ -277,8 +277,10 @@ impl Call {
             uid: self.caller.credentials.uid,
             gid: self.caller.credentials.gid,
             payload_len: if purpose == Purpose::Last { self.payload_len } else { 0 },
+            capabilities: ask.capabilities,
         };
-        self.phase = Phase::Waiting(Asked { request: request.clone(), purpose, cell });
+        let request = ask.request.clone();
+        self.phase = Phase::Waiting(Asked { ask, purpose, cell });
         Step::Send(Send { cell, header, request })
     }
 
@@ -287,17 +289,19 @@ impl Call {
         cache: &mut Cache,
         map: &ShardMap,
         asked: Asked,
-        answer: Answer,
+        answered: Answered,
     ) -> Step {
-        if let Ok(Reply::Moved(version)) = answer {
+        if let Ok(Reply::Moved(version)) = answered.answer {
             return self.moved(map, asked, version);
         }
-        keep(cache, asked.cell, &asked.request, &answer);
-        match asked.purpose {
+        let Asked { ask, purpose, cell } = asked;
+        keep(cache, cell, &ask.request, &answered);
+        let is_all = matches!(&self.op, Op::Ino(request, _) if *request == ask.request);
+        match purpose {
             // The walk of a call on inodes may be this one request.
-            Purpose::Walk if self.op == Op::Ino(asked.request.clone()) => done(answer),
-            Purpose::Walk => self.on_the_way(asked.request, answer),
-            Purpose::Last => self.last(map, asked.request, answer),
+            Purpose::Walk if is_all => done(answered),
+            Purpose::Walk => self.on_the_way(ask.request, answered),
+            Purpose::Last => self.last(map, ask, answered),
         }
     }
 
@@ -305,18 +309,19 @@ impl Call {
     fn moved(&mut self, map: &ShardMap, asked: Asked, version: MapVersion) -> Step {
         self.moves += 1;
         if self.moves > MOVES_MAX {
-            return Step::Done(Err(Errno::EIO));
+            return fail(Errno::EIO);
         }
         self.phase = Phase::Resend(asked);
         if map.version() < version { Step::AwaitMap(version) } else { Step::Yield }
     }
 
     /// Notes an answer and walks on.
-    fn on_the_way(&mut self, request: Request, answer: Answer) -> Step {
+    fn on_the_way(&mut self, request: Request, Answered { answer, granted }: Answered) -> Step {
         let answers = &mut self.answers;
+        let reached = |ino| InodeRef { ino, capability: granted };
         match (request, answer) {
             (Request::Lookup { dir, name }, Ok(Reply::Entry(entry))) => {
-                answers.names.push((dir, name, Some((entry.ino, entry.kind))));
+                answers.names.push((dir, name, Some((reached(entry.ino), entry.kind))));
                 answers.attrs.extend(entry.attr.map(|(attr, _)| attr));
             }
             (Request::Lookup { dir, name }, Ok(Reply::Absent(_)) | Err(Errno::ENOENT)) => {
@@ -329,11 +334,11 @@ impl Call {
                 answers.targets.push((ino, target.into()));
             }
             (Request::ReadDir { dir, .. }, Ok(Reply::Listing { parent, .. })) => {
-                answers.parents.push((dir, parent));
+                answers.parents.push((dir, reached(parent)));
             }
             (_, Err(errno @ (Errno::ESTALE | Errno::ENOENT))) => return self.vanished(errno),
             (request, Err(errno)) => answers.failures.push((request, errno)),
-            (_, Ok(_)) => return Step::Done(Err(Errno::EPROTO)),
+            (_, Ok(_)) => return fail(Errno::EPROTO),
         }
         self.phase = Phase::Plan;
         Step::Yield
@@ -343,26 +348,31 @@ impl Call {
     fn vanished(&mut self, errno: Errno) -> Step {
         self.tries += 1;
         if self.tries >= TRIES_MAX {
-            return Step::Done(Err(errno));
+            return fail(errno);
         }
         self.answers = Answers::default();
         self.phase = Phase::Plan;
         Step::Yield
     }
 
-    fn last(&mut self, map: &ShardMap, request: Request, answer: Answer) -> Step {
+    fn last(&mut self, map: &ShardMap, ask: Ask, answered: Answered) -> Step {
+        let Ask { request, capabilities } = ask;
+        let Answered { answer, granted } = answered;
         match (request, answer) {
-            (Request::ReadDir { dir, cookie, .. }, Ok(Reply::Listing { parent, entries, end })) => {
-                // A plain request gets the page that it asked for.
-                if matches!(self.op, Op::Ino(_)) {
-                    return Step::Done(Ok(Reply::Listing { parent, entries, end }));
-                }
+            // A plain request gets the page that it asked for.
+            (Request::ReadDir { dir, cookie, .. }, Ok(Reply::Listing { parent, entries, end }))
+                if !matches!(self.op, Op::Ino(..)) =>
+            {
+                let dir = InodeRef { ino: dir, capability: capabilities.inode };
+                let parent = InodeRef { ino: parent, capability: granted };
                 self.listing(map, (dir, cookie), parent, entries, end)
             }
             (
                 Request::Create { dir, name, access, .. },
                 Ok(Reply::Entry(entry) | Reply::Created { entry, opened: None }),
-            ) if self.op.creates_and_opens() => self.found(map, (dir, name), entry, access),
+            ) if self.op.creates_and_opens() => {
+                self.found(map, (dir, name), (entry, granted), access)
+            }
             (Request::Create { .. }, Err(Errno::ELOOP))
                 if self.op.creates_through_links() && !self.answers.probe_last =>
             {
@@ -370,7 +380,7 @@ impl Call {
             }
             (Request::Open { .. }, answer) if self.found.is_some() => self.opened(answer),
             (_, Err(errno)) if self.op.may_have_vanished(errno) => self.vanished(errno),
-            (_, answer) => done(answer),
+            (_, answer) => done(Answered { answer, granted }),
         }
     }
 
@@ -379,28 +389,32 @@ impl Call {
         &mut self,
         map: &ShardMap,
         (dir, name): (Ino, FileName),
-        entry: Entry,
+        (entry, capability): (Entry, Capability),
         access: AccessMode,
     ) -> Step {
+        let ino = entry.ino;
+        let reached = InodeRef { ino, capability };
         if entry.kind != FileKind::Symlink {
-            self.found = Some(entry);
-            return self.send(Request::Open { ino: entry.ino, access }, Purpose::Last, map);
+            self.found = Some((entry, capability));
+            let open = Ask::about(reached, Request::Open { ino, access });
+            return self.send(open, Purpose::Last, map);
         }
         if !self.op.creates_through_links() {
-            return Step::Done(Err(Errno::ELOOP));
+            return fail(Errno::ELOOP);
         }
-        self.answers.names.push((dir, name, Some((entry.ino, entry.kind))));
+        self.answers.names.push((dir, name, Some((reached, entry.kind))));
         self.probe()
     }
 
     fn opened(&mut self, answer: Answer) -> Step {
         let entry = self.found.take();
         match (answer, entry) {
-            (Ok(Reply::Opened(opened)), Some(entry)) => {
-                Step::Done(Ok(Reply::Created { entry, opened: Some(opened) }))
+            (Ok(Reply::Opened(opened)), Some((entry, granted))) => {
+                let answer = Ok(Reply::Created { entry, opened: Some(opened) });
+                Step::Done(Answered { answer, granted })
             }
             (Err(errno @ (Errno::ESTALE | Errno::ENOENT)), _) => self.vanished(errno),
-            (answer, _) => done(answer),
+            (answer, _) => done(answer.into()),
         }
     }
 
@@ -408,7 +422,7 @@ impl Call {
     fn probe(&mut self) -> Step {
         self.tries += 1;
         if self.tries >= TRIES_MAX {
-            return Step::Done(Err(Errno::ELOOP));
+            return fail(Errno::ELOOP);
         }
         self.answers.probe_last = true;
         self.phase = Phase::Plan;
@@ -419,8 +433,8 @@ impl Call {
     fn listing(
         &mut self,
         map: &ShardMap,
-        (dir, cookie): (Ino, u64),
-        parent: Ino,
+        (dir, cookie): (InodeRef, u64),
+        parent: InodeRef,
         entries: Vec<DirEntry>,
         end: bool,
     ) -> Step {
@@ -428,36 +442,42 @@ impl Call {
         self.listed.extend(entries);
         if end {
             let entries = std::mem::take(&mut self.listed);
-            return Step::Done(Ok(Reply::Listing { parent, entries, end }));
+            let answer = Ok(Reply::Listing { parent: parent.ino, entries, end });
+            return Step::Done(Answered { answer, granted: parent.capability });
         }
         if next <= cookie {
-            return Step::Done(Err(Errno::EPROTO));
+            return fail(Errno::EPROTO);
         }
         self.send(page(dir, next), Purpose::Last, map)
     }
 }
 
-const fn page(dir: Ino, cookie: u64) -> Request {
-    Request::ReadDir { dir, cookie, bytes_max: LISTING_BYTES }
+fn page(dir: InodeRef, cookie: u64) -> Ask {
+    Ask::about(dir, Request::ReadDir { dir: dir.ino, cookie, bytes_max: LISTING_BYTES })
 }
 
-fn done(answer: Answer) -> Step {
-    Step::Done(match answer {
-        Ok(Reply::Absent(_)) => Err(Errno::ENOENT),
-        Ok(Reply::Recall { .. } | Reply::Moved(_)) => Err(Errno::EPROTO),
-        answer => answer,
-    })
+fn done(answered: Answered) -> Step {
+    match answered.answer {
+        Ok(Reply::Absent(_)) => fail(Errno::ENOENT),
+        Ok(Reply::Recall { .. } | Reply::Moved(_)) => fail(Errno::EPROTO),
+        _ => Step::Done(answered),
+    }
+}
+
+fn fail(errno: Errno) -> Step {
+    Step::Done(Err(errno).into())
 }
 
 /// Keeps the copies that came with an answer.
-fn keep(cache: &mut Cache, cell: CellId, request: &Request, answer: &Answer) {
-    match (request, answer) {
+fn keep(cache: &mut Cache, cell: CellId, request: &Request, answered: &Answered) {
+    match (request, &answered.answer) {
         (
             Request::Lookup { dir, name } | Request::Create { dir, name, .. },
             Ok(Reply::Entry(entry) | Reply::Created { entry, .. }),
         ) => {
             if let Some(lease) = entry.lease {
-                cache.put_name(cell, *dir, name, Some((entry.ino, entry.kind)), lease);
+                let reached = InodeRef { ino: entry.ino, capability: answered.granted };
+                cache.put_name(cell, *dir, name, Some((reached, entry.kind)), lease);
             }
             keep_attr(cache, cell, entry);
         }

@@ -1,21 +1,22 @@
 //! What a call can ask for, and the request it ends in once its paths are walked.
 
-use warren_base::{Errno, Ino};
+use warren_base::Errno;
 use warren_proto::{
-    AccessMode, CreateFlags, Entry, FileKind, FileName, NewInode, RenameFlags, Reply, Request,
-    SetAttr, XattrMode, XattrName,
+    AccessMode, Capabilities, Capability, CreateFlags, Entry, FileKind, FileName, InodeRef,
+    NewInode, RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
 };
 
 use crate::path::Path;
-use crate::walk::{Landing, Stop, Walker, Want};
+use crate::walk::{Ask, Landing, Stop, Walker, Want};
 
 /// A file-system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// One request on inodes. `Lookup` and `GetAttr` are answered from copies where leases allow.
-    Ino(Request),
+    /// One request on inodes, with what it takes to name them. `Lookup` and `GetAttr` are answered from copies where
+    /// leases allow.
+    Ino(Request, Capabilities),
     /// All entries of a directory, in one answer.
-    List(Ino),
+    List(InodeRef),
     /// Something with what a path leads to.
     At(Path, PathOp),
     /// A second name for what `from` leads to.
@@ -59,23 +60,29 @@ pub enum PathOp {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Goal {
     /// The copies answer it.
-    Answer(Reply),
-    Ask(Request),
-    List(Ino),
+    Answer(Reply, Capability),
+    Ask(Ask),
+    List(InodeRef),
 }
 
 impl Op {
     /// Walks as far as copies and answers reach.
     pub(crate) fn goal(&self, walker: &mut Walker<'_>) -> Result<Goal, Stop> {
         match self {
-            Self::Ino(Request::Lookup { dir, name }) => match walker.named(*dir, name)? {
-                Some((ino, kind)) => {
-                    Ok(Goal::Answer(Reply::Entry(Entry { ino, kind, lease: None, attr: None })))
-                }
-                None => Err(Stop::Fail(Errno::ENOENT)),
-            },
-            Self::Ino(Request::GetAttr { ino }) => stat(walker, *ino),
-            Self::Ino(request) => Ok(Goal::Ask(request.clone())),
+            Self::Ino(Request::Lookup { dir, name }, capabilities) => {
+                let dir = InodeRef { ino: *dir, capability: capabilities.inode };
+                let Some((InodeRef { ino, capability }, kind)) = walker.named(dir, name)? else {
+                    return Err(Stop::Fail(Errno::ENOENT));
+                };
+                let entry = Entry { ino, kind, lease: None, attr: None };
+                Ok(Goal::Answer(Reply::Entry(entry), capability))
+            }
+            Self::Ino(Request::GetAttr { ino }, capabilities) => {
+                stat(walker, InodeRef { ino: *ino, capability: capabilities.inode })
+            }
+            Self::Ino(request, capabilities) => {
+                Ok(Goal::Ask(Ask { request: request.clone(), capabilities: *capabilities }))
+            }
             Self::List(dir) => Ok(Goal::List(*dir)),
             Self::At(path, op) => op.goal(path, walker),
             Self::Link { from, to } => link(walker, from, to),
@@ -87,7 +94,7 @@ impl Op {
     /// walk and the request, so that the call starts again.
     pub(crate) const fn may_have_vanished(&self, errno: Errno) -> bool {
         match self {
-            Self::Ino(_) | Self::List(_) => false,
+            Self::Ino(..) | Self::List(_) => false,
             Self::At(_, PathOp::Create { .. } | PathOp::Unlink | PathOp::Rmdir)
             | Self::Link { .. }
             | Self::Rename { .. } => errno.raw() == Errno::ESTALE.raw(),
@@ -121,21 +128,29 @@ impl Op {
     }
 }
 
-fn stat(walker: &mut Walker<'_>, ino: Ino) -> Result<Goal, Stop> {
-    let attr = walker.attr(ino)?;
-    Ok(Goal::Answer(Reply::Attr { attr, lease: None }))
+fn stat(walker: &mut Walker<'_>, node: InodeRef) -> Result<Goal, Stop> {
+    let attr = walker.attr(node)?;
+    Ok(Goal::Answer(Reply::Attr { attr, lease: None }, Capability::NONE))
 }
 
 fn link(walker: &mut Walker<'_>, from: &Path, to: &Path) -> Result<Goal, Stop> {
-    let (ino, kind) = walker.node(from)?;
+    let (node, kind) = walker.node(from)?;
     if kind == FileKind::Directory {
         return Err(Stop::Fail(Errno::EPERM));
     }
     match walker.walk(to, Want::Parent)? {
         Landing::Entry { slash: true, .. } => Err(Stop::Fail(Errno::ENOENT)),
-        Landing::Entry { dir, name, .. } => Ok(Goal::Ask(Request::Link { ino, dir, name })),
+        Landing::Entry { dir, name, .. } => {
+            let request = Request::Link { ino: node.ino, dir: dir.ino, name };
+            Ok(Goal::Ask(ask_about_two(dir, node, request)))
+        }
         Landing::Node { .. } => Err(Stop::Fail(Errno::EEXIST)),
     }
+}
+
+fn ask_about_two(inode: InodeRef, other: InodeRef, request: Request) -> Ask {
+    let capabilities = Capabilities { inode: inode.capability, other: other.capability };
+    Ask { request, capabilities }
 }
 
 /// A name before a slash must lead to a directory; the walk finds out.
@@ -154,7 +169,8 @@ fn rename(
             None => return Err(Stop::Fail(Errno::ENOENT)),
         }
     }
-    Ok(Goal::Ask(Request::Rename { from, from_name, dir, name, flags }))
+    let request = Request::Rename { from: from.ino, from_name, dir: dir.ino, name, flags };
+    Ok(Goal::Ask(ask_about_two(dir, from, request)))
 }
 
 /// The last name of a path and its directory; `unnamed` is what a path without one gets.
@@ -162,7 +178,7 @@ fn entry(
     walker: &mut Walker<'_>,
     path: &Path,
     unnamed: Errno,
-) -> Result<(Ino, FileName, bool), Stop> {
+) -> Result<(InodeRef, FileName, bool), Stop> {
     match walker.walk(path, Want::Parent)? {
         Landing::Entry { dir, name, slash } => Ok((dir, name, slash)),
         Landing::Node { .. } => Err(Stop::Fail(unnamed)),
@@ -178,7 +194,8 @@ impl PathOp {
     }
 
     fn goal_of_name(&self, path: &Path, walker: &mut Walker<'_>) -> Result<Goal, Stop> {
-        let (dir, name, slash) = entry(walker, path, self.unnamed(path))?;
+        let (parent, name, slash) = entry(walker, path, self.unnamed(path))?;
+        let dir = parent.ino;
         let request = match self {
             Self::Create { new, .. } if slash && new.kind != FileKind::Directory => {
                 return Err(Stop::Fail(Errno::EISDIR));
@@ -186,11 +203,11 @@ impl PathOp {
             Self::Create { new, flags, access } => {
                 Request::Create { dir, name, new: new.clone(), flags: *flags, access: *access }
             }
-            Self::Unlink if slash => return unlink_with_slash(walker, dir, &name),
+            Self::Unlink if slash => return unlink_with_slash(walker, parent, &name),
             Self::Unlink => Request::Unlink { dir, name },
             _ => Request::Rmdir { dir, name },
         };
-        Ok(Goal::Ask(request))
+        Ok(Goal::Ask(Ask::about(parent, request)))
     }
 
     /// What the call gets for a path that ends in `/`, `.` or `..`, as on Linux.
@@ -206,10 +223,11 @@ impl PathOp {
     }
 
     fn goal_of_node(&self, path: &Path, walker: &mut Walker<'_>) -> Result<Goal, Stop> {
-        let (ino, kind) = walker.node(path)?;
+        let (node, kind) = walker.node(path)?;
+        let ino = node.ino;
         let request = match self {
-            Self::Stat => return stat(walker, ino),
-            Self::List => return Ok(Goal::List(ino)),
+            Self::Stat => return stat(walker, node),
+            Self::List => return Ok(Goal::List(node)),
             Self::Open(_) if kind == FileKind::Symlink => return Err(Stop::Fail(Errno::ELOOP)),
             Self::Open(access) => Request::Open { ino, access: *access },
             Self::ReadLink if kind != FileKind::Symlink => return Err(Stop::Fail(Errno::EINVAL)),
@@ -223,12 +241,16 @@ impl PathOp {
             Self::ListXattr => Request::ListXattr { ino },
             Self::Create { .. } | Self::Unlink | Self::Rmdir => unreachable!("works on a name"),
         };
-        Ok(Goal::Ask(request))
+        Ok(Goal::Ask(Ask::about(node, request)))
     }
 }
 
 /// `unlink("x/")` removes nothing, but says why not.
-fn unlink_with_slash(walker: &mut Walker<'_>, dir: Ino, name: &FileName) -> Result<Goal, Stop> {
+fn unlink_with_slash(
+    walker: &mut Walker<'_>,
+    dir: InodeRef,
+    name: &FileName,
+) -> Result<Goal, Stop> {
     Err(Stop::Fail(match walker.named(dir, name)? {
         Some((_, FileKind::Directory)) => Errno::EISDIR,
         Some(_) => Errno::ENOTDIR,

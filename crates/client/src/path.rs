@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 
+use warren_base::Errno;
 use warren_base::limits::SYMLINK_MAX;
-use warren_base::{Errno, Ino};
-use warren_proto::FileName;
+use warren_proto::{FileName, InodeRef};
 
 /// A path, where it starts, and whether a symbolic link at its end is followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Path {
     /// What `/` leads to.
-    pub root: Ino,
+    pub root: InodeRef,
     /// Where a path without a leading `/` starts.
-    pub start: Ino,
+    pub start: InodeRef,
     pub bytes: Box<[u8]>,
     pub follow_last: bool,
 }
@@ -20,7 +20,7 @@ pub struct Path {
 impl Path {
     /// From the root of the volume, following a link at the end.
     pub fn new(bytes: &[u8]) -> Self {
-        Self { root: Ino::ROOT, start: Ino::ROOT, bytes: bytes.into(), follow_last: true }
+        Self { root: InodeRef::ROOT, start: InodeRef::ROOT, bytes: bytes.into(), follow_last: true }
     }
 
     pub fn no_follow(bytes: &[u8]) -> Self {

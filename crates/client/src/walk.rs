@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use warren_base::{Errno, Ino};
-use warren_proto::{Attr, Credentials, FileKind, FileName, Request};
+use warren_proto::{Attr, Capabilities, Credentials, FileKind, FileName, InodeRef, Request};
 
 use crate::cache::{Cache, Held, Named};
 use crate::path::{Component, Components, Path};
@@ -20,10 +20,24 @@ use crate::path::{Component, Components, Path};
 /// Symbolic links followed in one walk, as Linux's `MAXSYMLINKS`.
 const SYMLINKS_MAX: u32 = 40;
 
+/// A request, and the capabilities for what it names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Ask {
+    pub request: Request,
+    pub capabilities: Capabilities,
+}
+
+impl Ask {
+    /// About one inode, which the walk has reached.
+    pub fn about(inode: InodeRef, request: Request) -> Self {
+        Self { request, capabilities: Capabilities::of(inode.capability) }
+    }
+}
+
 /// Why a walk ends before its goal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    Need(Request),
+    Need(Ask),
     Fail(Errno),
 }
 
@@ -44,12 +58,12 @@ pub(crate) enum Want {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Landing {
     Node {
-        ino: Ino,
+        node: InodeRef,
         kind: FileKind,
     },
     /// `slash`: a slash follows the name.
     Entry {
-        dir: Ino,
+        dir: InodeRef,
         name: FileName,
         slash: bool,
     },
@@ -61,7 +75,7 @@ pub(crate) struct Answers {
     pub names: Vec<(Ino, FileName, Named)>,
     pub attrs: Vec<Attr>,
     /// What `..` of a directory leads to.
-    pub parents: Vec<(Ino, Ino)>,
+    pub parents: Vec<(Ino, InodeRef)>,
     pub targets: Vec<(Ino, Arc<[u8]>)>,
     pub failures: Vec<(Request, Errno)>,
     /// A create found a symbolic link: look where the last name leads before creating.
@@ -87,9 +101,9 @@ pub(crate) struct Walker<'a> {
 }
 
 impl Walker<'_> {
-    pub fn node(&mut self, path: &Path) -> Result<(Ino, FileKind), Stop> {
+    pub fn node(&mut self, path: &Path) -> Result<(InodeRef, FileKind), Stop> {
         match self.walk(path, Want::Node)? {
-            Landing::Node { ino, kind } => Ok((ino, kind)),
+            Landing::Node { node, kind } => Ok((node, kind)),
             Landing::Entry { .. } => unreachable!("a node was wanted"),
         }
     }
@@ -119,12 +133,12 @@ impl Walker<'_> {
             let named = self.named(here, &name)?;
             let follow = !last || rest.slash || path.follow_last || self.answers.probe_last;
             match named {
-                Some((ino, FileKind::Symlink)) if follow => {
+                Some((link, FileKind::Symlink)) if follow => {
                     links += 1;
                     if links > SYMLINKS_MAX {
                         return Err(Stop::Fail(Errno::ELOOP));
                     }
-                    let target = self.target(ino)?;
+                    let target = self.target(link)?;
                     if rest.expand(&target)? {
                         way = vec![path.root];
                     }
@@ -133,29 +147,33 @@ impl Walker<'_> {
                     return Ok(Landing::Entry { dir: here, name, slash: rest.slash });
                 }
                 None => return Err(Stop::Fail(Errno::ENOENT)),
-                Some((ino, FileKind::Directory)) => way.push(ino),
-                Some((ino, kind)) if last && !rest.slash => return Ok(Landing::Node { ino, kind }),
+                Some((dir, FileKind::Directory)) => way.push(dir),
+                Some((node, kind)) if last && !rest.slash => {
+                    return Ok(Landing::Node { node, kind });
+                }
                 Some(_) => return Err(Stop::Fail(Errno::ENOTDIR)),
             }
         }
-        let ino = *way.last().expect("a way has a start");
-        Ok(Landing::Node { ino, kind: FileKind::Directory })
+        let node = *way.last().expect("a way has a start");
+        Ok(Landing::Node { node, kind: FileKind::Directory })
     }
 
     /// Where the name leads.
-    pub fn named(&mut self, dir: Ino, name: &FileName) -> Result<Named, Stop> {
-        if let Some(named) = self.answers.named(dir, name) {
+    pub fn named(&mut self, dir: InodeRef, name: &FileName) -> Result<Named, Stop> {
+        let ino = dir.ino;
+        if let Some(named) = self.answers.named(ino, name) {
             return Ok(named);
         }
-        if let Some((named, held)) = self.cache.as_mut().and_then(|cache| cache.name(dir, name)) {
+        if let Some((named, held)) = self.cache.as_mut().and_then(|cache| cache.name(ino, name)) {
             self.held.push(held);
             self.may_search(dir)?;
             return Ok(named);
         }
-        Err(self.need(Request::Lookup { dir, name: name.clone() }))
+        Err(self.need(Ask::about(dir, Request::Lookup { dir: ino, name: name.clone() })))
     }
 
-    pub fn attr(&mut self, ino: Ino) -> Result<Attr, Stop> {
+    pub fn attr(&mut self, node: InodeRef) -> Result<Attr, Stop> {
+        let ino = node.ino;
         if let Some(attr) = self.answers.attr(ino) {
             return Ok(attr);
         }
@@ -163,39 +181,43 @@ impl Walker<'_> {
             self.held.push(held);
             return Ok(attr);
         }
-        Err(self.need(Request::GetAttr { ino }))
+        Err(self.need(Ask::about(node, Request::GetAttr { ino })))
     }
 
-    fn target(&mut self, ino: Ino) -> Result<Arc<[u8]>, Stop> {
+    fn target(&mut self, link: InodeRef) -> Result<Arc<[u8]>, Stop> {
+        let ino = link.ino;
         if let Some((_, target)) = self.answers.targets.iter().find(|(of, _)| *of == ino) {
             return Ok(Arc::clone(target));
         }
         if let Some(target) = self.cache.as_mut().and_then(|cache| cache.target(ino)) {
             return Ok(target);
         }
-        Err(self.need(Request::ReadLink { ino }))
+        Err(self.need(Ask::about(link, Request::ReadLink { ino })))
     }
 
     /// One step towards the root; at the root, none.
-    fn up(&mut self, way: &mut Vec<Ino>, here: Ino, root: Ino) -> Result<(), Stop> {
+    fn up(&mut self, way: &mut Vec<InodeRef>, here: InodeRef, root: InodeRef) -> Result<(), Stop> {
         self.may_search(here)?;
         if way.len() > 1 {
             way.pop();
-        } else if here != root {
+        } else if here.ino != root.ino {
             way[0] = self.parent(here)?;
         }
         Ok(())
     }
 
-    fn parent(&self, dir: Ino) -> Result<Ino, Stop> {
-        match self.answers.parents.iter().find(|(of, _)| *of == dir) {
+    fn parent(&self, dir: InodeRef) -> Result<InodeRef, Stop> {
+        match self.answers.parents.iter().find(|(of, _)| *of == dir.ino) {
             Some((_, parent)) => Ok(*parent),
             // The shortest listing there is also names the parent.
-            None => Err(self.need(Request::ReadDir { dir, cookie: 0, bytes_max: 1 })),
+            None => {
+                let list = Request::ReadDir { dir: dir.ino, cookie: 0, bytes_max: 1 };
+                Err(self.need(Ask::about(dir, list)))
+            }
         }
     }
 
-    fn may_search(&mut self, dir: Ino) -> Result<(), Stop> {
+    fn may_search(&mut self, dir: InodeRef) -> Result<(), Stop> {
         if self.credentials.checked_by_kernel || self.credentials.uid == 0 {
             return Ok(());
         }
@@ -207,10 +229,10 @@ impl Walker<'_> {
     }
 
     /// What a cell already refused to tell stays refused for this call.
-    fn need(&self, request: Request) -> Stop {
-        match self.answers.failures.iter().find(|(failed, _)| *failed == request) {
+    fn need(&self, ask: Ask) -> Stop {
+        match self.answers.failures.iter().find(|(failed, _)| *failed == ask.request) {
             Some((_, errno)) => Stop::Fail(*errno),
-            None => Stop::Need(request),
+            None => Stop::Need(ask),
         }
     }
 }
@@ -267,10 +289,14 @@ mod tests {
         let name = |n: u64| FileName::new(n.to_string().as_bytes()).expect("a legal name");
         let mut answers = Answers::default();
         for n in 0..links {
-            answers.names.push((Ino::ROOT, name(n), Some((Ino(100 + n), FileKind::Symlink))));
+            answers.names.push((
+                Ino::ROOT,
+                name(n),
+                Some((Ino(100 + n).into(), FileKind::Symlink)),
+            ));
             answers.targets.push((Ino(100 + n), Arc::from((n + 1).to_string().as_bytes())));
         }
-        answers.names.push((Ino::ROOT, name(links), Some((Ino(99), FileKind::Regular))));
+        answers.names.push((Ino::ROOT, name(links), Some((Ino(99).into(), FileKind::Regular))));
         answers
     }
 
@@ -283,7 +309,7 @@ mod tests {
             let mut walker = Walker { cache, answers: &answers, credentials: &credentials, held };
             walker.node(&Path::new(b"0"))
         };
-        assert_eq!(walk(SYMLINKS_MAX.into()), Ok((Ino(99), FileKind::Regular)));
+        assert_eq!(walk(SYMLINKS_MAX.into()), Ok((Ino(99).into(), FileKind::Regular)));
         assert_eq!(walk(u64::from(SYMLINKS_MAX) + 1), Err(Stop::Fail(Errno::ELOOP)));
     }
 }

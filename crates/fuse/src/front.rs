@@ -161,7 +161,7 @@ impl Call<'_> {
             Operation::Flush { owner } => self.flush(owner),
             Operation::Release { open, flock } => self.release(open, flock),
             Operation::Fsync { data_only } => {
-                self.done(Request::Fsync { ino: self.header.ino, data_only })
+                self.done(Request::Fsync { ino: self.header.ino, handle: None, data_only })
             }
             Operation::Sync => self.done(Request::Sync),
             Operation::ReadDir { offset, len } => self.read_dir(offset, len),
@@ -169,7 +169,7 @@ impl Call<'_> {
             Operation::SetXattr { name, value, mode } => self.set_xattr(name, value, mode),
             Operation::ListXattr { len } => self.list_xattr(len),
             Operation::RemoveXattr(name) => self.remove_xattr(name),
-            Operation::TestLock(spec) => self.test_lock(spec),
+            Operation::TestLock { open, spec } => self.test_lock(open, spec),
             Operation::Lock { open, spec, wait: true } => return self.wait_lock(open, spec),
             Operation::Lock { open, spec, wait: false } => self.try_lock(open, spec),
             Operation::Unsupported(errno) => Err(errno),

@@ -184,7 +184,10 @@ pub enum Operation {
         len: u32,
     },
     RemoveXattr(XattrName),
-    TestLock(LockSpec),
+    TestLock {
+        open: u64,
+        spec: LockSpec,
+    },
     Lock {
         open: u64,
         spec: LockSpec,
@@ -451,7 +454,7 @@ fn locks(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
     let range = if flock { ByteRange::ALL } else { ByteRange { start, end } };
     let spec = LockSpec { flavour, owner, lock, range, pid };
     Ok(match code {
-        opcode::GETLK => Operation::TestLock(spec),
+        opcode::GETLK => Operation::TestLock { open, spec },
         _ => Operation::Lock { open, spec, wait: code == opcode::SETLKW },
     })
 }

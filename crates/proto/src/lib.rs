@@ -10,6 +10,7 @@
 extern crate self as warren_proto;
 
 mod attr;
+mod capability;
 mod change;
 pub mod control;
 mod lock;
@@ -22,6 +23,7 @@ pub mod slot;
 mod wire;
 
 pub use attr::{Attr, SetAttr, SetTime};
+pub use capability::{Answered, Capabilities, Capability, CapabilityKey, InodeRef};
 pub use change::Change;
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};

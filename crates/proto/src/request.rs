@@ -4,7 +4,7 @@ use bitflags::bitflags;
 use warren_base::{Ino, MapVersion, ShardId, SlotNo};
 
 use crate::wire::wire_flags;
-use crate::{FileKind, FileName, LockOwner, LockSpec, SetAttr, Wire, XattrName};
+use crate::{Capabilities, FileKind, FileName, LockOwner, LockSpec, SetAttr, Wire, XattrName};
 
 /// Goes before every request. `uid` and `gid` count only from a privileged admission (the FUSE
 /// front); everyone else acts as the kernel said when it was admitted.
@@ -17,6 +17,8 @@ pub struct RequestHeader {
     pub gid: u32,
     /// Bytes of file data in the slot's payload lane.
     pub payload_len: u32,
+    /// For the inodes that the request names. They lie behind it in the body.
+    pub capabilities: Capabilities,
 }
 
 /// Who acts.
@@ -180,9 +182,11 @@ pub enum Request {
         handle: Handle,
         position: u64,
     },
-    /// Makes what was written to the file durable (and, without `data_only`, its attributes).
+    /// Makes what was written to the file durable (and, without `data_only`, its attributes). Only a front
+    /// may do without a handle: its kernel holds the descriptor.
     Fsync {
         ino: Ino,
+        handle: Option<Handle>,
         data_only: bool,
     },
     /// Makes everything durable.
@@ -207,16 +211,16 @@ pub enum Request {
     },
     /// Takes or releases a lock; waits for it if `wait`.
     Lock {
-        ino: Ino,
+        handle: Handle,
         spec: LockSpec,
         wait: bool,
     },
     /// The first lock that stands in the way of `spec`.
     TestLock {
-        ino: Ino,
+        handle: Handle,
         spec: LockSpec,
     },
-    /// Releases all record locks that `owner` holds on the inode, as every `close` does.
+    /// Releases all record locks that `owner` of this client holds on the inode, as every `close` does.
     ReleaseLocks {
         ino: Ino,
         owner: LockOwner,
@@ -269,10 +273,10 @@ impl Request {
             | Self::SetXattr { ino, .. }
             | Self::RemoveXattr { ino, .. }
             | Self::ListXattr { ino }
-            | Self::Lock { ino, .. }
-            | Self::TestLock { ino, .. }
             | Self::ReleaseLocks { ino, .. } => *ino,
-            Self::Close { handle }
+            Self::Lock { handle, .. }
+            | Self::TestLock { handle, .. }
+            | Self::Close { handle }
             | Self::Read { handle, .. }
             | Self::Write { handle, .. }
             | Self::Seek { handle, .. } => handle.ino,
@@ -286,6 +290,25 @@ impl Request {
             Self::Link { ino, .. } => Some(*ino),
             Self::Rename { from, .. } => Some(*from),
             _ => None,
+        }
+    }
+}
+
+impl Request {
+    /// The inodes that the request names by their numbers, in the order of its [`Capabilities`]. A handle is a
+    /// capability itself; and nothing is needed to give back one's own locks.
+    pub const fn named(&self) -> (Option<Ino>, Option<Ino>) {
+        match self {
+            Self::SetAttr { handle: Some(_), .. }
+            | Self::Fsync { handle: Some(_), .. }
+            | Self::Lock { .. }
+            | Self::TestLock { .. }
+            | Self::ReleaseLocks { .. }
+            | Self::Close { .. }
+            | Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Seek { .. } => (None, None),
+            _ => (self.inode(), self.other_inode()),
         }
     }
 }

@@ -29,7 +29,7 @@ pub trait Wire: Sized {
     fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
         let value = Self::decode(&mut reader)?;
-        if reader.left() == 0 { Ok(value) } else { Err(Malformed::new("trailing bytes")) }
+        if reader.left() == 0 { Ok(value) } else { Err(Malformed::TRAILING) }
     }
 }
 
@@ -41,6 +41,9 @@ pub struct Malformed {
 }
 
 impl Malformed {
+    /// More follows than the message has.
+    pub(crate) const TRAILING: Self = Self::new("trailing bytes");
+
     pub const fn new(what: &'static str) -> Self {
         Self { what, tag: None }
     }

@@ -24,7 +24,7 @@ use warren_device::PoolFile;
 use warren_disk::{LogArea, RootSlot};
 use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Answer, Request, Wire};
+use warren_proto::{Answer, Request, RequestHeader, Wire};
 use warren_shm::{
     Counter, Culprit, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only,
     map_writable,
@@ -392,8 +392,9 @@ impl CellLoop {
             ));
             return self.apply(now, Event::Refuse { from, header });
         }
-        match Request::from_bytes(&self.body) {
-            Ok(request) if !must_end_tasks || intake::ends_tasks(&request) => {
+        match Request::from_body(&self.body) {
+            Ok((request, capabilities)) if !must_end_tasks || intake::ends_tasks(&request) => {
+                let header = RequestHeader { capabilities, ..header };
                 self.moved += u64::from(header.payload_len);
                 self.apply(now, Event::Request { from, header, request })?;
                 self.memory.end_turn(from, &header);
@@ -466,8 +467,8 @@ impl CellLoop {
 
     fn carry_out_one(&mut self, effect: Effect) -> Result<(), FleetError> {
         match effect {
-            Effect::Reply { to, seq, answer, payload_len } => {
-                let errno = encode(&answer, &mut self.body).err();
+            Effect::Reply { to, seq, answer, payload_len, granted } => {
+                let errno = encode(&answer, granted, &mut self.body).err();
                 let header = ReplyHeader { errno, payload_len };
                 self.moved += u64::from(payload_len);
                 self.memory.reply(to, seq, header, &self.body);
@@ -612,9 +613,13 @@ impl CellLoop {
 
 /// The answer as it goes into a slot, in `body` or as an errno. What does not fit is one too: its
 /// length may come from a damaged image.
-fn encode(answer: &Answer, body: &mut Vec<u8>) -> Result<(), Errno> {
+fn encode(
+    answer: &Answer,
+    granted: warren_proto::Capability,
+    body: &mut Vec<u8>,
+) -> Result<(), Errno> {
     body.clear();
-    answer.as_ref().map_err(|&errno| errno)?.encode(body);
+    answer.as_ref().map_err(|&errno| errno)?.encode_body(granted, body);
     if body.len() > BODY_MAX {
         body.clear();
         return Err(Errno::EIO);
@@ -650,6 +655,7 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
         map: start.map,
         map_version: start.map_version,
         secret: start.secret,
+        capabilities: start.capabilities,
         roots,
         lost: BTreeSet::new(),
         owned_chunks: (start.owned_chunks.iter())
@@ -689,9 +695,13 @@ mod tests {
     fn an_answer_that_fits_no_slot_is_an_errno() {
         let mut body = Vec::new();
         let names = |count| Ok(Reply::XattrNames(vec![vec![b'x'; 255].into(); count]));
-        assert_eq!(encode(&names(31), &mut body), Ok(()));
-        assert_eq!(Reply::from_bytes(&body).ok(), names(31).ok());
-        assert_eq!((encode(&names(33), &mut body), body.len()), (Err(Errno::EIO), 0));
-        assert_eq!(encode(&Err(Errno::ENOENT), &mut body), Err(Errno::ENOENT));
+        let granted = warren_proto::Capability(7);
+        let mut encoded = |answer| (encode(&answer, granted, &mut body), body.clone());
+        let (outcome, bytes) = encoded(names(31));
+        assert_eq!(outcome, Ok(()));
+        let reply = names(31).expect("a reply");
+        assert_eq!(Reply::from_body(&bytes).ok(), Some((reply, granted)));
+        assert_eq!(encoded(names(33)), (Err(Errno::EIO), Vec::new()));
+        assert_eq!(encoded(Err(Errno::ENOENT)), (Err(Errno::ENOENT), Vec::new()));
     }
 }

@@ -57,5 +57,5 @@ pub use message::Leave;
 pub use note::note;
 pub use offline::{OfflinePool, Purpose};
 pub use pool_blocks::Blocks;
-pub use slot::Slot;
+pub use slot::{Authority, Slot};
 pub use status::{CellStatus, ClientStatus, FleetStatus, SILENT};

@@ -10,14 +10,14 @@
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
 use warren_cell::Backing;
 use warren_mailbox::Capability;
-use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
+use warren_proto::{CapabilityKey, Wire};
 
 use crate::clients::Clients;
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 7;
+pub const DOOR_VERSION: u32 = 8;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -153,6 +153,7 @@ pub struct CellStart {
     pub map: Vec<CellId>,
     pub map_version: MapVersion,
     pub secret: u64,
+    pub capabilities: CapabilityKey,
     /// Root slots of the cell's shards as the device holds them; empty bytes if never written.
     pub roots: Vec<(u16, Box<[u8]>)>,
     /// The chunks of those of its shards that have any.

@@ -15,6 +15,7 @@ use warren_cell::{
     Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
 };
 use warren_disk::{CopiesState, LogArea};
+use warren_proto::CapabilityKey;
 use warren_proto::control::Report;
 use warren_supervisor::{Config, Effect as Said, Event as Heard, Ledger, Supervisor};
 
@@ -335,6 +336,8 @@ fn config(
         map: owners.to_vec(),
         map_version: MAP,
         secret: superblock.secret,
+        // No client comes.
+        capabilities: CapabilityKey::default(),
         roots: shards.iter().map(root).collect(),
         lost: shards.iter().filter(|shard| lost.contains(shard)).copied().collect(),
         owned_chunks,

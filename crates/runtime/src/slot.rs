@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, Errno, MapVersion, SlotNo};
-use warren_proto::{Answer, Reply, Request, RequestHeader, Wire};
+use warren_proto::{Answer, Capabilities, Capability, Reply, Request, RequestHeader};
 use warren_shm::{ShardMap, WaitOutcome};
 
 use crate::connection::{InFlight, Shared};
@@ -45,6 +45,27 @@ const MAP_PATIENCE: Duration = Duration::from_secs(10);
 /// The first version that a shard map can have.
 const MAP_FIRST: MapVersion = MapVersion(1);
 
+/// What a request rests on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Authority {
+    /// A front's: its kernel has checked what this user may do (uid, gid).
+    User(u32, u32),
+    /// Any other client's: it has reached what it names.
+    Capabilities(Capabilities),
+}
+
+impl From<(u32, u32)> for Authority {
+    fn from((uid, gid): (u32, u32)) -> Self {
+        Self::User(uid, gid)
+    }
+}
+
+impl From<Capabilities> for Authority {
+    fn from(capabilities: Capabilities) -> Self {
+        Self::Capabilities(capabilities)
+    }
+}
+
 /// One request in flight. A slot is used by one thread at a time and may be sent to another.
 pub struct Slot {
     shared: Arc<Shared>,
@@ -65,6 +86,8 @@ pub struct Slot {
     body: Vec<u8>,
     /// Bytes of the last reply's payload.
     payload_len: usize,
+    /// What came with the last reply.
+    granted: Capability,
 }
 
 impl Slot {
@@ -83,6 +106,7 @@ impl Slot {
             spin: if one_core { Duration::ZERO } else { SPIN_MAX },
             body: Vec::new(),
             payload_len: 0,
+            granted: Capability::NONE,
         }
     }
 
@@ -100,6 +124,11 @@ impl Slot {
         self.last_cell
     }
 
+    /// The capability for the inode that the last reply leads to, if one came with it.
+    pub fn granted(&self) -> Capability {
+        self.granted
+    }
+
     /// The lease word of a cell as it stands now.
     pub fn load_word(&self, cell: CellId, word: u32) -> u64 {
         match self.shared.cells.get(usize::from(cell.0)) {
@@ -110,19 +139,24 @@ impl Slot {
         }
     }
 
-    /// Sends the request to the cell that can execute it, and waits for the answer. `identity` is
-    /// uid and gid of who acts; it counts only from a front. The first `payload_len` bytes of
+    /// Sends the request to the cell that can execute it, and waits for the answer. The first `payload_len` bytes of
     /// [`Slot::payload_out`] go with it. EIO if the fleet is gone.
     ///
     /// A `Cancel` goes where the slot's request waits; its `seq` 0 stands for whatever waits there now.
-    pub fn call(&mut self, identity: (u32, u32), request: &Request, payload_len: usize) -> Answer {
+    pub fn call(
+        &mut self,
+        authority: impl Into<Authority>,
+        request: &Request,
+        payload_len: usize,
+    ) -> Answer {
+        let authority = authority.into();
         if let Request::Cancel { slot, seq } = *request {
-            return self.cancel(identity, slot, seq);
+            return self.cancel(authority, slot, seq);
         }
         let Some(shard) = request.shard() else {
             let cell = CellId(self.any_cell);
             self.any_cell = (self.any_cell + 1) % self.shared.cells.len() as u16;
-            return self.call_cell(cell, identity, request, payload_len);
+            return self.call_cell(cell, authority, request, payload_len);
         };
         for _ in 0..MOVES_MAX {
             self.refresh_map()?;
@@ -131,7 +165,7 @@ impl Slot {
             }
             // A shard beyond the map is no inode of this pool.
             let cell = self.map.owner(shard).ok_or(Errno::ESTALE)?;
-            match self.call_cell(cell, identity, request, payload_len)? {
+            match self.call_cell(cell, authority, request, payload_len)? {
                 Reply::Moved(version) => self.await_map(version)?,
                 reply => return Ok(reply),
             }
@@ -143,7 +177,7 @@ impl Slot {
     pub fn call_cell(
         &mut self,
         cell: CellId,
-        identity: (u32, u32),
+        authority: impl Into<Authority>,
         request: &Request,
         payload_len: usize,
     ) -> Answer {
@@ -154,13 +188,18 @@ impl Slot {
         self.shared.requests.prepare(cell, self.number);
         self.seq = self.seq.wrapping_add(1);
         self.body.clear();
-        request.encode(&mut self.body);
+        let (uid, gid, capabilities) = match authority.into() {
+            Authority::User(uid, gid) => (uid, gid, Capabilities::default()),
+            Authority::Capabilities(capabilities) => (0, 0, capabilities),
+        };
+        request.encode_body(capabilities, &mut self.body);
         let header = RequestHeader {
             seq: self.seq,
             map_version: self.map.version,
-            uid: identity.0,
-            gid: identity.1,
+            uid,
+            gid,
             payload_len: payload_len as u32,
+            capabilities,
         };
         let call = InFlight { cell, seq: self.seq };
         self.shared.set_flight(self.number, call, true);
@@ -216,10 +255,13 @@ impl Slot {
         let header = header.map_err(|_| Errno::EPROTO)?.ok_or(Errno::EIO)?;
         self.last_cell = Some(call.cell);
         self.payload_len = header.payload_len as usize;
-        match header.errno {
-            Some(errno) => Err(errno),
-            None => Reply::from_bytes(&self.body).map_err(|_| Errno::EPROTO),
+        self.granted = Capability::NONE;
+        if let Some(errno) = header.errno {
+            return Err(errno);
         }
+        let (reply, granted) = Reply::from_body(&self.body).map_err(|_| Errno::EPROTO)?;
+        self.granted = granted;
+        Ok(reply)
     }
 
     /// Waits for the answer; says whether the spin saw it. A cell that slept takes longer than any
@@ -261,7 +303,7 @@ impl Slot {
         self.spin = if longer { SPIN_MAX } else { (self.spin / 2).max(SPIN_MIN) };
     }
 
-    fn cancel(&mut self, identity: (u32, u32), slot: SlotNo, seq: u32) -> Answer {
+    fn cancel(&mut self, authority: Authority, slot: SlotNo, seq: u32) -> Answer {
         let Some(waits) = self.shared.in_flight(slot) else {
             return Ok(Reply::Done);
         };
@@ -269,7 +311,7 @@ impl Slot {
             return Ok(Reply::Done);
         }
         let request = Request::Cancel { slot, seq: waits.seq };
-        self.call_cell(waits.cell, identity, &request, 0)
+        self.call_cell(waits.cell, authority, &request, 0)
     }
 
     fn refresh_map(&mut self) -> Result<(), Errno> {

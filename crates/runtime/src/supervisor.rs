@@ -31,8 +31,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant};
-use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
+use warren_proto::{CapabilityKey, Wire};
 use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
 use crate::clock;
@@ -78,6 +78,8 @@ struct Shell<'a> {
     pool: OpenPool,
     memory: FleetMemory,
     mailboxes: Mailboxes,
+    /// Of this fleet, from its start to its end.
+    capabilities: CapabilityKey,
     core: Supervisor,
     shards: u16,
     total_blocks: u64,

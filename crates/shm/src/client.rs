@@ -17,7 +17,7 @@ use warren_proto::slot::request::{
     GID, INLINE, INLINE_MAX, MAP_VERSION, PARKED, PAYLOAD_LEN, POSTED, UID,
 };
 use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, Posted, REQUEST_AREAS, client_segment_len};
-use warren_proto::{Malformed, RequestHeader};
+use warren_proto::{Capabilities, Malformed, RequestHeader};
 
 use crate::map::{ReadMap, WriteMap};
 use crate::memory::{Load, Store};
@@ -196,6 +196,8 @@ impl<R: Load> ClientReader<R> {
             uid: memory.load32(line + UID, Relaxed),
             gid: memory.load32(line + GID, Relaxed),
             payload_len: memory.load32(line + PAYLOAD_LEN, Relaxed),
+            // They are in the body.
+            capabilities: Capabilities::default(),
         };
         if header.payload_len as usize > PAYLOAD_MAX {
             return unreadable("payload longer than its lane");
@@ -250,7 +252,8 @@ mod tests {
     }
 
     fn header(seq: u32) -> RequestHeader {
-        RequestHeader { seq, map_version: MapVersion(9), uid: 1, gid: 2, payload_len: 3 }
+        let map_version = MapVersion(9);
+        RequestHeader { seq, map_version, uid: 1, gid: 2, payload_len: 3, ..Default::default() }
     }
 
     #[test]

@@ -150,7 +150,8 @@ fn replies<const F: bool>() -> Replies<F> {
 }
 
 fn header(seq: u32) -> RequestHeader {
-    RequestHeader { seq, map_version: MapVersion(5), uid: 6, gid: 7, payload_len: 8 }
+    let map_version = MapVersion(5);
+    RequestHeader { seq, map_version, uid: 6, gid: 7, payload_len: 8, ..Default::default() }
 }
 
 const ANSWER: ReplyHeader = ReplyHeader { errno: None, payload_len: 3 };

@@ -36,7 +36,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng, Timestamp};
 use warren_cell::{Backing, Cell, CellConfig, Clock, FrameNo, IoId, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Answer, Request, RequestHeader};
+use warren_proto::{Answered, CapabilityKey, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
 
 use disk::Disk;
@@ -71,7 +71,7 @@ pub trait Surroundings: Sized {
     fn words(own: &Self::Own) -> [u64; 4];
 
     /// An answer is in its slot; what it answers took effect about `hint` in the order of events.
-    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answer);
+    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answered);
 
     /// Clients may connect.
     fn fleet_is_ready(&mut self);
@@ -98,6 +98,9 @@ pub trait Surroundings: Sized {
     }
 }
 
+/// Under which the fleets' inode capabilities are made.
+pub const KEY: CapabilityKey = CapabilityKey([0x7761_7272_656e, 0x006b_6579]);
+
 /// Everything that can happen.
 #[derive(Debug)]
 pub enum Happening<H> {
@@ -112,7 +115,7 @@ pub enum Happening<H> {
         to: SlotRef,
         seq: u32,
         hint: u64,
-        answer: Answer,
+        answer: Answered,
     },
     Peer {
         from: CellId,

@@ -30,6 +30,8 @@ bitflags! {
 #[derive(Clone, Debug)]
 pub enum Action {
     Request(Request),
+    /// A request that names an inode which its client has not reached.
+    Forged(Request),
     /// Attributes of what a path leads to, answered from copies alone: all of the way at one instant.
     Stat {
         path: Rc<[u8]>,

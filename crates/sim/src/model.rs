@@ -113,7 +113,7 @@ impl State {
         match &operation.action {
             Action::Expel(shards) => next.expel(operation.client, shards),
             Action::Restart => next.restart(),
-            Action::Request(_) | Action::Stat { .. } => {
+            Action::Request(_) | Action::Forged(_) | Action::Stat { .. } => {
                 let outcome = operation.outcome.as_ref().expect("only what returned is stepped");
                 let step = Step {
                     client: operation.client,
@@ -132,6 +132,10 @@ impl State {
 
     fn call(&mut self, action: &Action, step: &Step<'_>) -> Legal {
         match action {
+            Action::Forged(_) => match step.outcome.answer {
+                Err(Errno::ESTALE) => Ok(()),
+                _ => Err(Refusal::MustFail(Errno::ESTALE)),
+            },
             _ if step.is_excused() => Ok(()),
             Action::Stat { path, follow_last } => self.stat_path(step, path, *follow_last),
             Action::Request(request) if !self.is_refused_as_stale(request, step) => {
@@ -162,15 +166,15 @@ impl State {
                 self.write(step, *handle, *position, *kill_privileges)
             }
             Request::Seek { handle, position } => self.seek(step, *handle, *position),
-            Request::Fsync { ino, .. } => step.done(self.alive(*ino).map(|_| ())),
+            Request::Fsync { ino, handle, .. } => step.done(self.may_sync(step, *ino, *handle)),
             Request::GetXattr { ino, name } => self.get_xattr(step, *ino, name),
             Request::SetXattr { ino, name, value, mode } => {
                 self.set_xattr(step, *ino, name, value, *mode)
             }
             Request::RemoveXattr { ino, name } => self.remove_xattr(step, *ino, name),
             Request::ListXattr { ino } => self.list_xattr(step, *ino),
-            Request::Lock { ino, spec, wait } => self.lock(step, *ino, *spec, *wait),
-            Request::TestLock { ino, spec } => self.test_lock(step, *ino, *spec),
+            Request::Lock { handle, spec, wait } => self.lock(step, *handle, *spec, *wait),
+            Request::TestLock { handle, spec } => self.test_lock(step, *handle, *spec),
             Request::ReleaseLocks { ino, owner } => self.release_locks(step, *ino, *owner),
             Request::Null
             | Request::Sync

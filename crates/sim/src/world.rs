@@ -24,7 +24,7 @@ use warren_cell::Plant;
 use warren_client::Op;
 use warren_disk::format::{FormatOptions, image, log_suggested};
 use warren_disk::fsck::Finding;
-use warren_proto::{Credentials, Request, SetAttr};
+use warren_proto::{Capabilities, Credentials, Request, SetAttr};
 use warren_supervisor::Event as Heard;
 
 use crate::fleet::disk::Disk;
@@ -188,7 +188,7 @@ impl World {
             lost: false,
             processes: 1,
             calls_left: plan.calls,
-            opening: Some(Op::Ino(open_up)),
+            opening: Some(Op::Ino(open_up, Capabilities::default())),
             audit: None,
             last_return: Instant(1),
             blamed_at: Instant(u64::MAX),
@@ -302,7 +302,7 @@ impl World {
         // A fleet that was lost ends while answers are on their way: what they tell has happened.
         while let Some((_, happening)) = self.fleet.queue.next() {
             if let Happening::Reply { from, to, seq, hint, answer } = happening {
-                self.would_answer(from, to, seq, hint, answer);
+                self.would_answer(from, to, seq, hint, answer.answer);
             }
         }
         // And while cells are dead that had executed more.

@@ -28,6 +28,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a client hung up with a request under way",
         "a fleet started after a loss",
         "a flush failed",
+        "a forged capability",
         "a front hung up while it was recalled",
         "a front used copies while others were recalled",
         "a full directory kept",
@@ -165,6 +166,11 @@ fn locks_of_the_dead_are_found() {
 #[test]
 fn a_link_that_is_read_on_behind_damage_is_found() {
     is_found(Plant::ReadOn);
+}
+
+#[test]
+fn numbers_that_are_authority_are_found() {
+    is_found(Plant::NumbersAreAuthority);
 }
 
 #[test]

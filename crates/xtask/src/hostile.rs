@@ -1,4 +1,4 @@
-//! A client that keeps no rule: `xtask hostile [--only NAME] SOCKET SEED SECONDS [INO...]`.
+//! A client that keeps no rule: `xtask hostile [--only NAME] SOCKET SEED SECONDS [INO...] [-- INO...]`.
 //!
 //! It acts as nobody, so that what it may do is little, and talks to a fleet's socket and segments
 //! directly. Several attackers work at once, each a thread with connections of its own, again and
@@ -13,12 +13,15 @@
 //! opens     files opened until it is refused, which it must be; locks the same
 //! waiters   slots that wait for locks which the same user keeps
 //! mute      every slot filled with requests that wait, and a hang-up in the middle
-//! steal     forged inodes and handles: the INOs are what nobody may read or change
+//! steal     forged inodes and handles: the first INOs are what nobody may read or change
+//! count     every request, by numbers of inodes that no permitted walk leads to (the second INOs among
+//!           them), with no capability, a forged one, another client's; others' locks; device nodes
 //! ```
 //!
 //! It ends well only if it did all of that, and got nothing that was not its own.
 
 mod attack;
+mod count;
 mod door;
 mod forge;
 mod hoard;
@@ -32,6 +35,8 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use warren_base::{Ino, Rng};
+
+pub use count::{EXECUTABLE, LOCKED, PROGRAM, PROGRAM_MODE};
 
 /// The task's name.
 pub const TASK: &str = "hostile";
@@ -48,6 +53,8 @@ struct Target {
     deadline: Instant,
     /// What only root may read and change: files of mode 0600 and directories of mode 0700.
     forbidden: Vec<Ino>,
+    /// What lies in directories that only root may search, however open it is itself.
+    closed: Vec<Ino>,
 }
 
 /// What was done, so that a run that did nothing is not taken for a success.
@@ -70,19 +77,23 @@ impl Deeds {
 
 /// Attacks until the time is over; fails if the fleet gave away what it must not.
 pub fn run(arguments: &[String]) -> Result<bool> {
-    let usage = "usage: xtask hostile [--only NAME] SOCKET SEED SECONDS [INO...]";
+    let usage = "usage: xtask hostile [--only NAME] SOCKET SEED SECONDS [INO...] [-- INO...]";
     let (only, arguments) = match arguments {
         [option, only, rest @ ..] if option == "--only" => (Some(only.as_str()), rest),
         all => (None, all),
     };
-    let [socket, seed, seconds, forbidden @ ..] = arguments else { anyhow::bail!("{usage}") };
+    let [socket, seed, seconds, inos @ ..] = arguments else { anyhow::bail!("{usage}") };
+    let mut inos = inos.split(|argument| argument == "--").map(|inos| {
+        inos.iter().map(|ino| Ok(Ino(ino.parse().context(usage)?))).collect::<Result<Vec<_>>>()
+    });
+    let (forbidden, closed) = (inos.next(), inos.next());
     let seed: u64 = seed.parse().context(usage)?;
     let seconds = seconds.parse().context(usage)?;
-    let forbidden = forbidden.iter().map(|ino| Ok(Ino(ino.parse().context(usage)?)));
     let target = Target {
         socket: socket.into(),
         deadline: Instant::now() + Duration::from_secs(seconds),
-        forbidden: forbidden.collect::<Result<_>>()?,
+        forbidden: forbidden.transpose()?.unwrap_or_default(),
+        closed: closed.transpose()?.unwrap_or_default(),
     };
     become_nobody()?;
     println!("hostile: seed {seed}");

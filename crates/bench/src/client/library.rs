@@ -6,7 +6,8 @@ use std::sync::Arc;
 use warren_base::{CellId, Errno, Ino, MapVersion};
 use warren_client::{Cache, Call, Caller, Op, Path, PathOp, ShardMap, Step, Words};
 use warren_proto::{
-    AccessMode, CreateFlags, Credentials, FileName, Handle, NewInode, Position, Reply, Request,
+    AccessMode, Answered, Capabilities, Capability, CreateFlags, Credentials, FileName, Handle,
+    NewInode, Position, Reply, Request,
 };
 use warren_runtime::{Connection, Slot};
 
@@ -18,8 +19,8 @@ const WARM_UP: u32 = 200;
 /// Copies that the client keeps.
 const COPIES: usize = 1024;
 
-/// An ordinary client does not name anybody.
-const IDENTITY: (u32, u32) = (0, 0);
+/// For the root, where every walk starts, and for handles.
+const NOTHING: Capabilities = Capabilities { inode: Capability::NONE, other: Capability::NONE };
 
 pub struct Library {
     slot: Slot,
@@ -28,6 +29,8 @@ pub struct Library {
     caller: Caller,
     staying: FileName,
     file: Handle,
+    /// What it takes to name the file without the handle.
+    file_capability: Capability,
     names: Vec<FileName>,
     buffer: Box<[u8; IO_BYTES]>,
 }
@@ -46,6 +49,7 @@ impl Library {
         let mut slot = connection.slot().ok_or(Errno::EAGAIN)?;
         let staying = FileName::new(STAYING.as_bytes())?;
         let file = open_new(&mut slot, &staying)?;
+        let file_capability = slot.granted();
         let owners = vec![CellId(0); usize::from(connection.shards())];
         let mut library = Self {
             slot,
@@ -54,6 +58,7 @@ impl Library {
             caller: Caller { credentials: Arc::new(credentials), near: CellId(0) },
             staying,
             file,
+            file_capability,
             names: Vec::new(),
             buffer: Box::new([7; IO_BYTES]),
         };
@@ -62,7 +67,7 @@ impl Library {
     }
 
     fn ask(&mut self, request: &Request, payload_len: usize) -> Result<Reply, Errno> {
-        self.slot.call(IDENTITY, request, payload_len)
+        self.slot.call(NOTHING, request, payload_len)
     }
 
     /// Runs a call of the client's state machine to its end.
@@ -72,10 +77,13 @@ impl Library {
         loop {
             let words = SlotWords(&self.slot);
             match call.step(&mut self.cache, &self.map, &words, input.take()) {
-                Step::Send(send) => input = Some(self.slot.call(IDENTITY, &send.request, 0)),
+                Step::Send(send) => {
+                    let answer = self.slot.call(send.header.capabilities, &send.request, 0);
+                    input = Some(Answered { answer, granted: self.slot.granted() });
+                }
                 Step::Yield => {}
                 Step::AwaitMap(_) => return Err(Errno::EPROTO),
-                Step::Done(answer) => return answer,
+                Step::Done(answered) => return answered.answer,
             }
         }
     }
@@ -118,7 +126,7 @@ fn open_new(slot: &mut Slot, name: &FileName) -> Result<Handle, Errno> {
         flags: CreateFlags::EXCLUSIVE | CreateFlags::OPEN,
         access: AccessMode::READ | AccessMode::WRITE,
     };
-    match slot.call(IDENTITY, &request, 0)? {
+    match slot.call(NOTHING, &request, 0)? {
         Reply::Created { opened: Some(opened), .. } => Ok(opened.handle),
         _ => Err(Errno::EPROTO),
     }
@@ -143,7 +151,10 @@ impl Subject for Library {
         let dir = Ino::ROOT;
         match operation {
             Operation::Null => self.ask(&Request::Null, 0).map(drop),
-            Operation::Stat => self.ask(&Request::GetAttr { ino: self.file.ino }, 0).map(drop),
+            Operation::Stat => {
+                let authority = Capabilities::of(self.file_capability);
+                self.slot.call(authority, &Request::GetAttr { ino: self.file.ino }, 0).map(drop)
+            }
             Operation::Lookup => {
                 let name = self.staying.clone();
                 self.ask(&Request::Lookup { dir, name }, 0).map(drop)

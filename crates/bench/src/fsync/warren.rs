@@ -90,7 +90,8 @@ impl Writer for WarrenWriter {
             direct: false,
         };
         self.slot.call(IDENTITY, &write, APPEND_BYTES)?;
-        let fsync = Request::Fsync { ino: self.file.ino, data_only: false };
+        let (ino, handle) = (self.file.ino, Some(self.file));
+        let fsync = Request::Fsync { ino, handle, data_only: false };
         self.slot.call(IDENTITY, &fsync, 0).map(drop)
     }
 }

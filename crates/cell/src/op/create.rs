@@ -4,11 +4,12 @@ use warren_base::limits::{LINK_MAX, SYMLINK_MAX};
 use warren_base::{Errno, Ino, ShardId};
 use warren_disk::name_hash;
 use warren_proto::{
-    AccessMode, Change, CreateFlags, FileKind, FileName, InodeValue, LockMode, NewInode,
+    AccessMode, Change, CreateFlags, Credentials, FileKind, FileName, InodeValue, LockMode,
+    NewInode,
 };
 
 use super::{Plan, PlannedReply};
-use crate::permission::{self, EXECUTE, SET_GID};
+use crate::permission::{self, EXECUTE, SET_GID, SET_UID};
 use crate::shard;
 use crate::task::Stop;
 use crate::view::View;
@@ -31,7 +32,7 @@ pub(super) fn create(
         return found(view, (dir, name), (ino, kind), flags, open);
     }
     view.may_add(&parent)?;
-    check_new(new)?;
+    check_new(view.who, new)?;
     let directory = new.kind == FileKind::Directory;
     let (secret, shards) = (view.cell.secret, view.cell.map.len());
     let home = if directory { place(secret, shards, dir, name) } else { dir.shard() };
@@ -71,8 +72,18 @@ fn found(
     Ok(Plan::reply(PlannedReply::Created { dir, name, attr, found: true, open }))
 }
 
-fn check_new(new: &NewInode) -> Result<(), Errno> {
+/// A device node is a way past all permissions of this file system. One that stands for no device (a whiteout of
+/// overlayfs) is none.
+fn check_new(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
     let symlink = new.kind == FileKind::Symlink;
+    let is_device = match new.kind {
+        FileKind::CharDevice => new.rdev != 0,
+        FileKind::BlockDevice => true,
+        _ => false,
+    };
+    if is_device && permission::is_bound(who) {
+        return Err(Errno::EPERM);
+    }
     match new.target.len() {
         0 if symlink => Err(Errno::ENOENT),
         len if len > SYMLINK_MAX => Err(Errno::ENAMETOOLONG),
@@ -89,18 +100,23 @@ fn place(secret: u64, shards: usize, dir: Ino, name: &FileName) -> ShardId {
     ShardId((hash % shards as u64) as u16)
 }
 
-/// A directory with the set-gid bit passes its group on, and to directories the bit too.
+/// A directory with the set-gid bit passes its group on, and to directories the bit too. Only so do these get a
+/// set-id bit. A symbolic link has all permissions.
 fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> (NewInode, u32) {
     let mut new = new.clone();
+    match new.kind {
+        FileKind::Directory => new.mode &= !(SET_UID | SET_GID),
+        FileKind::Symlink => new.mode = 0o777,
+        _ => {}
+    }
     if parent.attr.mode & SET_GID == 0 {
         return (new, view.who.gid);
     }
     let gid = parent.attr.gid;
     if new.kind == FileKind::Directory {
         new.mode |= SET_GID;
-    } else if !view.who.checked_by_kernel
+    } else if permission::is_bound(view.who)
         && new.mode & (SET_GID | 0o010) == SET_GID | 0o010
-        && view.who.uid != 0
         && !permission::in_group(view.who, gid)
     {
         new.mode &= !SET_GID;
@@ -114,8 +130,9 @@ pub(super) fn link(view: &mut View<'_>, ino: Ino, dir: Ino, name: &FileName) -> 
     if view.name(dir, name, LockMode::Write)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
-    view.may_add(&parent)?;
     let target = view.inode(ino, LockMode::Write)?.ok_or(Errno::ESTALE)?;
+    permission::check_link_source(view.who, &target.attr)?;
+    view.may_add(&parent)?;
     if target.attr.kind == FileKind::Directory {
         return Err(Errno::EPERM.into());
     }

@@ -18,11 +18,12 @@ use warren_disk::{
 };
 use warren_proto::control::{Order, Report, ShardRoot, Written};
 use warren_proto::{
-    AccessMode, Answer, Cause, CreateFlags, Credentials, FileKind, FileName, NewInode, Request,
-    RequestHeader, Step, Wire,
+    AccessMode, Answer, Capability, CapabilityKey, Cause, CreateFlags, Credentials, FileKind,
+    FileName, NewInode, Request, RequestHeader, Step, Wire,
 };
 
 pub const SECRET: u64 = 99;
+pub const KEY: CapabilityKey = CapabilityKey([21, 22]);
 pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
 pub const LOG: LogArea = LogArea { start: BlockNo(CHUNKS * CHUNK_BLOCKS), blocks: LOG_BLOCKS_MIN };
 pub const RESERVED: u64 = 3;
@@ -224,6 +225,8 @@ pub struct Bench {
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
     seq: u32,
+    /// What came with the last answer.
+    pub granted: Capability,
 }
 
 impl Bench {
@@ -287,6 +290,7 @@ impl Bench {
             map,
             map_version: MapVersion(1),
             secret: SECRET,
+            capabilities: KEY,
             roots: roots.into_iter().map(|(shard, root)| (shard, Some(root))).collect(),
             lost: BTreeSet::new(),
             owned_chunks: image.owned.clone(),
@@ -329,6 +333,7 @@ impl Bench {
             host_room: 0,
             allocated: BTreeSet::new(),
             seq: 0,
+            granted: Capability::NONE,
         };
         bench.apply(Event::Tick);
         bench.admit(CLIENT);
@@ -352,6 +357,10 @@ impl Bench {
     /// A client of a user, or a front, which may act for any.
     pub fn admit_as(&mut self, client: ClientId, uid: u32, front: bool) {
         let credentials = Credentials { uid, checked_by_kernel: front, ..Credentials::default() };
+        self.admit_with(client, credentials);
+    }
+
+    pub fn admit_with(&mut self, client: ClientId, credentials: Credentials) {
         let slots = u16::MAX;
         let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
         self.apply(Event::Order(admit));
@@ -387,8 +396,9 @@ impl Bench {
 
     pub fn carry_out(&mut self, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::Reply { seq, answer, .. } => {
+            Effect::Reply { seq, answer, granted, .. } => {
                 self.answers.insert(seq, answer);
+                self.granted = granted;
                 None
             }
             Effect::Send { message, .. } => {
@@ -579,16 +589,27 @@ impl Bench {
         self.ask_as(CLIENT, request)
     }
 
+    /// As a client that has reached what the request names.
     pub fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
         self.ask_through(client, 0, request)
     }
 
     /// On behalf of a user, if it is a front that asks.
     pub fn ask_through(&mut self, client: ClientId, uid: u32, request: Request) -> Option<Answer> {
+        let capabilities = KEY.all_for(client, &request);
+        self.ask_with(client, RequestHeader { uid, capabilities, ..Default::default() }, request)
+    }
+
+    pub fn ask_with(
+        &mut self,
+        client: ClientId,
+        header: RequestHeader,
+        request: Request,
+    ) -> Option<Answer> {
         self.seq += 1;
         // Every request has a slot of its own, as some may never be answered.
         let from = SlotRef { client, slot: SlotNo(self.seq as u16) };
-        let header = RequestHeader { seq: self.seq, uid, payload_len: 100, ..Default::default() };
+        let header = RequestHeader { seq: self.seq, payload_len: 100, ..header };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
     }

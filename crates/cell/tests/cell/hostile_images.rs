@@ -9,7 +9,7 @@ use warren_proto::{AccessMode, Answer, FileKind, RenameFlags, Reply, Request, Se
 
 use crate::bench::*;
 
-fn rename(from: Ino, from_name: &str, dir: Ino, to: &str, flags: RenameFlags) -> Request {
+pub fn rename(from: Ino, from_name: &str, dir: Ino, to: &str, flags: RenameFlags) -> Request {
     Request::Rename { from, from_name: name(from_name), dir, name: name(to), flags }
 }
 

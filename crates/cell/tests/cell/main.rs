@@ -1,6 +1,7 @@
 //! Tests of a cell from outside.
 
 mod ascents;
+mod authority;
 mod bench;
 mod hostile_images;
 mod hostile_logs;

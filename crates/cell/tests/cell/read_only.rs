@@ -66,7 +66,10 @@ fn changes_are_refused_and_reads_go_on() {
     let (dir, new) = (Ino::ROOT, NewInode::regular(0o644));
     let found = Request::Create { dir, name: name("file"), new, flags, access };
     assert!(matches!(bench.call(found), Ok(Reply::Created { .. })));
-    assert_eq!(bench.call(Request::Fsync { ino: FILE, data_only: false }), Err(Errno::EIO));
+    assert_eq!(
+        bench.call(Request::Fsync { ino: FILE, handle: Some(handle), data_only: false }),
+        Err(Errno::EIO)
+    );
     assert_eq!(bench.call(Request::Sync), Err(Errno::EIO));
 }
 

@@ -17,14 +17,21 @@ fn spec(flavour: LockFlavour, owner: u64, lock: LockType, range: ByteRange) -> L
     LockSpec { flavour, owner: LockOwner(owner), lock, range, pid: 1 }
 }
 
+/// What [`open`] opens first.
+const FIRST: Handle = Handle { ino: FILE, open: (1 << 40) + 1 };
+
+fn fsync(handle: Handle) -> Request {
+    Request::Fsync { ino: FILE, handle: Some(handle), data_only: false }
+}
+
 fn flock(owner: u64, lock: LockType, wait: bool) -> Request {
     let spec = spec(LockFlavour::Flock, owner, lock, ByteRange::ALL);
-    Request::Lock { ino: FILE, spec, wait }
+    Request::Lock { handle: FIRST, spec, wait }
 }
 
 fn record_lock(lock: LockType, start: u64, end: u64) -> Request {
     let spec = spec(LockFlavour::Record, 1, lock, ByteRange { start, end });
-    Request::Lock { ino: FILE, spec, wait: false }
+    Request::Lock { handle: FIRST, spec, wait: false }
 }
 
 fn open(bench: &mut Bench) -> Handle {
@@ -39,6 +46,7 @@ fn open(bench: &mut Bench) -> Handle {
 fn a_flock_that_was_given_up_in_vain_is_nobodys_after_a_death() {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
+    open(&mut bench);
     for owner in [1, 2] {
         assert_eq!(bench.call(flock(owner, LockType::Shared, false)), Ok(Reply::Done));
     }
@@ -57,6 +65,7 @@ fn a_flock_that_was_given_up_in_vain_is_nobodys_after_a_death() {
 fn a_flock_that_was_given_up_to_wait_is_nobodys_after_a_death() {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
+    open(&mut bench);
     for owner in [1, 2] {
         assert_eq!(bench.call(flock(owner, LockType::Shared, false)), Ok(Reply::Done));
     }
@@ -91,6 +100,7 @@ fn what_changes_the_session_alone_waits_for_room_in_the_log() {
 #[test]
 fn locks_are_not_made_more_by_unlocking() {
     let mut bench = Bench::new(&Image::new(), false);
+    open(&mut bench);
     let whole = record_lock(LockType::Exclusive, 0, u64::MAX);
     assert_eq!(bench.call(whole.clone()), Ok(Reply::Done));
     let punch = |n: u64| record_lock(LockType::Unlock, 2 * n + 1, 2 * n + 1);
@@ -119,20 +129,20 @@ fn a_device_that_fails_takes_no_more_of_the_log_than_there_is() {
     assert!(refused.is_some_and(|page| page > FRAMES / 4), "written back at {refused:?}");
     for _ in 0..5 {
         assert_eq!(bench.call(Request::Sync), Err(Errno::ENOSPC));
-        assert_eq!(bench.call(Request::Fsync { ino: FILE, data_only: false }), Err(Errno::ENOSPC));
+        assert_eq!(bench.call(fsync(handle)), Err(Errno::ENOSPC));
     }
     assert!(bench.call(Request::GetAttr { ino: FILE }).is_ok());
     bench.fails = None;
     assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
     assert!(bench.call(write(handle, 1)).is_ok());
-    assert_eq!(bench.call(Request::Fsync { ino: FILE, data_only: false }), Ok(Reply::Done));
+    assert_eq!(bench.call(fsync(handle)), Ok(Reply::Done));
 }
 
 #[test]
 fn nothing_is_durable_any_more_when_the_supervisors_flush_has_failed() {
     let mut bench = Bench::new(&Image::new(), false);
     let handle = open(&mut bench);
-    let fsync = Request::Fsync { ino: FILE, data_only: false };
+    let fsync = fsync(handle);
     assert!(bench.call(write(handle, 0)).is_ok());
     assert_eq!(bench.call(fsync.clone()), Ok(Reply::Done));
     bench.broken_device = true;
@@ -203,15 +213,22 @@ fn one_user_leaves_others_room_for_opens_and_locks() {
     bench.admit_as(front, 0, true);
     let open = Request::Open { ino: FILE, access: AccessMode::READ };
     let is_open = |answer: &Option<Answer>| matches!(answer, Some(Ok(Reply::Opened(_))));
-    let lock = record_lock(LockType::Shared, 0, 9);
+    let spec = spec(LockFlavour::Record, 1, LockType::Shared, ByteRange { start: 0, end: 9 });
+    let lock = |handle| Request::Lock { handle, spec, wait: false };
+    let handle_of = |answer| match answer {
+        Some(Ok(Reply::Opened(opened))) => opened.handle,
+        other => panic!("{other:?}"),
+    };
+    // The first that each of the hoarder's clients opens.
+    let second = Handle { open: FIRST.open + 1, ..FIRST };
     let mut hoarded = 0;
     while is_open(&bench.ask_as(if hoarded % 2 == 0 { first } else { again }, open.clone())) {
         hoarded += 1;
     }
     assert!(hoarded > 500, "{hoarded} files");
     let refused = (Some(Err(Errno::ENFILE)), Some(Err(Errno::ENOLCK)));
-    for client in [first, again] {
-        let got = (bench.ask_as(client, open.clone()), bench.ask_as(client, lock.clone()));
+    for (client, handle) in [(first, FIRST), (again, second)] {
+        let got = (bench.ask_as(client, open.clone()), bench.ask_as(client, lock(handle)));
         assert_eq!(got, refused);
     }
     // Whoever asks for it.
@@ -230,12 +247,13 @@ fn one_user_leaves_others_room_for_opens_and_locks() {
         bench.admit_as(client, uid, false);
     }
     bench.admit_as(front, 0, true);
-    assert_eq!((bench.ask_as(first, open.clone()), bench.ask_as(again, lock.clone())), refused);
+    assert_eq!((bench.ask_as(first, open.clone()), bench.ask_as(again, lock(second))), refused);
     assert_eq!(bench.ask_through(front, hoarder, open.clone()), refused.0);
     while is_open(&bench.ask_as(of_other, open.clone())) {}
     while is_open(&bench.ask_through(front, 1002, open.clone())) {}
     // What is left is root's.
-    assert_eq!(bench.ask_as(of_root, lock.clone()), Some(Ok(Reply::Done)));
+    let handle = handle_of(bench.ask_as(of_root, open.clone()));
+    assert_eq!(bench.ask_as(of_root, lock(handle)), Some(Ok(Reply::Done)));
     for _ in 0..hoarded / 10 {
         assert!(is_open(&bench.ask_as(of_root, open.clone())));
         assert!(is_open(&bench.ask_through(front, 0, open.clone())) || hoarded == 0);
@@ -244,7 +262,8 @@ fn one_user_leaves_others_room_for_opens_and_locks() {
     bench.apply(Event::Order(Order::Expel { client: first }));
     bench.apply(Event::Order(Order::Expel { client: again }));
     check_others(&mut bench, 100);
-    assert_eq!(bench.ask_through(front, hoarder, lock), Some(Ok(Reply::Done)));
+    let handle = handle_of(bench.ask_through(front, hoarder, open));
+    assert_eq!(bench.ask_through(front, hoarder, lock(handle)), Some(Ok(Reply::Done)));
 }
 
 #[test]
@@ -338,7 +357,7 @@ fn what_could_not_be_written_before_a_death_is_written_after_it() {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
     let handle = open(&mut bench);
-    let fsync = Request::Fsync { ino: FILE, data_only: false };
+    let fsync = fsync(handle);
     bench.fails = Some(Errno::EIO);
     let pages = FRAMES / 4 + 9;
     for page in 0..pages {

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use warren_base::{Rng, ShardId, Timestamp};
+use warren_base::{ClientId, Rng, ShardId, Timestamp};
 use warren_proto::{
-    AccessMode, Attr, CreateFlags, FileName, Handle, Lease, LeaseKey, NewInode, Opened, RenameFlags,
+    AccessMode, Attr, Capabilities, CapabilityKey, CreateFlags, FileName, Handle, Lease, LeaseKey,
+    NewInode, Opened, RenameFlags,
 };
 
 use super::*;
 use crate::{Path, PathOp};
+
+const KEY: CapabilityKey = CapabilityKey([1, 2]);
 
 /// Shard 0 and 1, a cell each.
 #[derive(Default)]
@@ -37,6 +40,20 @@ fn name(text: &str) -> FileName {
 
 fn ino(shard: u16, n: u64) -> Ino {
     Ino::new(ShardId(shard), n)
+}
+
+/// An inode as the client has reached it.
+fn at(ino: Ino) -> InodeRef {
+    match ino {
+        Ino::ROOT => InodeRef::ROOT,
+        ino => InodeRef { ino, capability: KEY.capability(ClientId(1), ino) },
+    }
+}
+
+fn capabilities(request: &Request) -> Capabilities {
+    let (inode, other) = request.named();
+    let of = |ino: Option<Ino>| ino.map_or(Capability::NONE, |ino| at(ino).capability);
+    Capabilities { inode: of(inode), other: of(other) }
 }
 
 impl Tree {
@@ -140,7 +157,19 @@ impl Tree {
         }
     }
 
-    fn answer(&mut self, send: &Send) -> Answer {
+    /// Every inode that is named was reached.
+    fn answer(&mut self, send: &Send) -> Answered {
+        assert_eq!(send.header.capabilities, capabilities(&send.request), "{:?}", send.request);
+        let answer = self.execute(send);
+        let granted = match &answer {
+            Ok(Reply::Entry(entry) | Reply::Created { entry, .. }) => at(entry.ino).capability,
+            Ok(Reply::Listing { parent, .. }) => at(*parent).capability,
+            _ => Capability::NONE,
+        };
+        Answered { answer, granted }
+    }
+
+    fn execute(&mut self, send: &Send) -> Answer {
         self.messages += 1;
         if let Some(version) = self.moved {
             return Ok(Reply::Moved(version));
@@ -245,7 +274,7 @@ impl Client {
                     self.map = ShardMap::new(version, vec![CellId(0), CellId(1)]);
                     tree.moved = None;
                 }
-                Step::Done(answer) => return answer,
+                Step::Done(answered) => return answered.answer,
             }
         }
         panic!("the call never ends");
@@ -459,7 +488,7 @@ fn a_request_follows_its_shard() {
     assert_eq!(client.stat(&mut tree, "/d/f"), Ok(ino(1, 6)));
     assert_eq!(client.map.version(), MapVersion(4));
     tree.moved = Some(MapVersion(4));
-    let sync = client.quiet(&mut tree, Op::Ino(Request::Sync));
+    let sync = client.quiet(&mut tree, Op::Ino(Request::Sync, Capabilities::default()));
     assert_eq!(sync, Err(Errno::EIO), "a cell that always says the same is not asked for ever");
 }
 
@@ -469,7 +498,7 @@ fn a_listing_is_all_pages() {
     for n in 0..7 {
         tree.add(Ino::ROOT, &format!("n{n}"), ino(0, 10 + n), FileKind::Regular);
     }
-    let answer = client.quiet(&mut tree, Op::List(Ino::ROOT));
+    let answer = client.quiet(&mut tree, Op::List(at(Ino::ROOT)));
     let Ok(Reply::Listing { entries, end, .. }) = answer else { panic!("{answer:?}") };
     assert!(end && entries.len() == 7);
 }
@@ -477,7 +506,7 @@ fn a_listing_is_all_pages() {
 #[test]
 fn a_parent_above_the_start_is_asked_for() {
     let (mut tree, mut client) = (two_levels(), Client::new());
-    let path = Path { start: ino(1, 5), ..Path::new(b"../d/f") };
+    let path = Path { start: at(ino(1, 5)), ..Path::new(b"../d/f") };
     let answer = client.quiet(&mut tree, Op::At(path, PathOp::Stat));
     assert_eq!(answer.map(ino_of), Ok(ino(1, 6)));
 }
@@ -502,9 +531,20 @@ fn an_inode_that_vanishes_before_it_is_opened_is_looked_for_again() {
             }
             Step::Yield => {}
             Step::AwaitMap(_) => unreachable!("nothing moves"),
-            Step::Done(answer) => break answer,
+            Step::Done(answered) => break answered.answer,
         }
     };
     let Ok(Reply::Opened(opened)) = answer else { panic!("{answer:?}") };
     assert_eq!(opened.handle.ino, ino(1, 60));
+}
+
+#[test]
+fn a_request_on_two_inodes_presents_what_it_takes_for_both() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    tree.add(Ino::ROOT, "e", ino(0, 7), FileKind::Directory);
+    let [from, to] = ["/d/f", "/e/g"].map(|path| Path::new(path.as_bytes()));
+    let link = Op::Link { from: from.clone(), to: to.clone() };
+    assert_eq!(client.quiet(&mut tree, link), Ok(Reply::Done));
+    let rename = Op::Rename { from, to, flags: RenameFlags::empty() };
+    assert_eq!(client.quiet(&mut tree, rename), Ok(Reply::Done));
 }

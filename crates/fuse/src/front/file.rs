@@ -77,7 +77,11 @@ impl Call<'_> {
             Reply::Written { len, size } if len as usize <= write.len => {
                 if write.sync && write.open & DIRECT_HANDLE != 0 {
                     // Of a write through its cache the kernel sees to that itself.
-                    self.done(Request::Fsync { ino: handle.ino, data_only: false })?;
+                    self.done(Request::Fsync {
+                        ino: handle.ino,
+                        handle: Some(handle),
+                        data_only: false,
+                    })?;
                 }
                 self.body.count(len);
                 let leased = self.front.options.page_caching == PageCaching::Leased;
@@ -112,7 +116,8 @@ impl Call<'_> {
         if let Some(owner) = flock {
             let (flavour, lock) = (LockFlavour::Flock, LockType::Unlock);
             let spec = LockSpec { flavour, owner, lock, range: ByteRange::ALL, pid: 0 };
-            served = served.and(self.done(Request::Lock { ino, spec, wait: false }));
+            let handle = self.handle(open);
+            served = served.and(self.done(Request::Lock { handle, spec, wait: false }));
         }
         // Whatever failed before: nobody will close it again.
         served.and(self.done(Request::Close { handle: self.handle(open) }))

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use warren_base::{Errno, Ino};
-use warren_proto::{LockFlavour, LockSpec, LockType, Reply, Request};
+use warren_proto::{Handle, LockFlavour, LockSpec, LockType, Reply, Request};
 
 use super::{Call, Front, Outcome, Served, unexpected};
 use crate::courier::Courier;
@@ -34,7 +34,8 @@ impl Front {
         if !self.interrupts.is_waiting(lock.unique) {
             return Some(Err(Errno::EINTR));
         }
-        let request = Request::Lock { ino: lock.ino, spec: lock.spec, wait: false };
+        let handle = Handle { ino: lock.ino, open: lock.open };
+        let request = Request::Lock { handle, spec: lock.spec, wait: false };
         let record = self.ledger.record(courier.number());
         let noted = self.note_lock(lock.ino, lock.open, &lock.spec);
         let answer = noted.and_then(|()| {
@@ -79,8 +80,8 @@ impl Deferred {
 }
 
 impl Call<'_> {
-    pub(super) fn test_lock(&mut self, spec: LockSpec) -> Served {
-        match self.call(&Request::TestLock { ino: self.header.ino, spec })? {
+    pub(super) fn test_lock(&mut self, open: u64, spec: LockSpec) -> Served {
+        match self.call(&Request::TestLock { handle: self.handle(open), spec })? {
             Reply::LockHolder(holder) => self.body.lock(holder.as_ref()),
             other => return Err(unexpected(&other)),
         }
@@ -94,7 +95,7 @@ impl Call<'_> {
     fn lock(&mut self, open: u64, spec: LockSpec, wait: bool) -> Served {
         let ino = self.header.ino;
         self.front.note_lock(ino, open, &spec)?;
-        self.done(Request::Lock { ino, spec, wait })?;
+        self.done(Request::Lock { handle: self.handle(open), spec, wait })?;
         self.front.note_again(ino, open, &spec);
         Ok(())
     }

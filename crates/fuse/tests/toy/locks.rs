@@ -34,8 +34,8 @@ fn beside(held: LockSpec, range: ByteRange) -> Vec<LockSpec> {
 impl Locks {
     pub fn execute(&mut self, request: &Request) -> Answer {
         match *request {
-            Request::Lock { ino, spec, .. } => {
-                let held = self.held.entry(ino).or_default();
+            Request::Lock { handle, spec, .. } => {
+                let held = self.held.entry(handle.ino).or_default();
                 let blocked = held.iter().any(|other| conflict(other, &spec));
                 if spec.lock != LockType::Unlock && blocked {
                     return Err(Errno::EAGAIN);
@@ -52,8 +52,8 @@ impl Locks {
                 *held = kept;
                 Ok(Reply::Done)
             }
-            Request::TestLock { ino, spec } => {
-                let held = self.held.get(&ino).map(Vec::as_slice).unwrap_or_default();
+            Request::TestLock { handle, spec } => {
+                let held = self.held.get(&handle.ino).map(Vec::as_slice).unwrap_or_default();
                 let holder = held.iter().find(|other| conflict(other, &spec));
                 Ok(Reply::LockHolder(holder.copied()))
             }

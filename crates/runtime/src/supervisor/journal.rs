@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 use rustix::io::{pread, pwrite};
 use warren_base::{ClientId, Epoch, Instant};
-use warren_proto::{Reader, Wire};
+use warren_proto::{CapabilityKey, Reader, Wire};
 use warren_supervisor::Effect;
 
 use super::mailboxes::Given;
@@ -59,6 +59,7 @@ pub struct Notes {
     pub next_token: u32,
     pub posts: Vec<PostNotes>,
     pub given: Vec<Given>,
+    pub capabilities: CapabilityKey,
     pub reports_refused: u64,
     pub clients: Vec<ClientNotes>,
     pub door: OsBytes,
@@ -155,6 +156,7 @@ mod tests {
             next_token: 3,
             posts: Vec::new(),
             given: Vec::new(),
+            capabilities: CapabilityKey([4, 5]),
             reports_refused: 0,
             clients: vec![ClientNotes { client: ClientId(1), connection: 2 }],
             door: (*b"/run/door").into(),

@@ -181,7 +181,7 @@ impl Mailboxes {
 }
 
 /// A seed that nobody can guess.
-fn entropy() -> Result<u64, FleetError> {
+pub(super) fn entropy() -> Result<u64, FleetError> {
     let mut seed = [0; 8];
     let drawn = retry(|| getrandom(&mut seed, GetRandomFlags::empty()));
     // The kernel gives that few bytes all at once.

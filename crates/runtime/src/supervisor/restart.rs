@@ -125,6 +125,7 @@ impl Shell<'_> {
             pool: &self.pool,
             memory: &self.memory,
             mailboxes: &mut self.mailboxes,
+            capabilities: &self.capabilities,
             next_token: &mut self.next_token,
         };
         let mut post = starter.start(cell, epoch, Beginning::Successor, devices, ledger)?;
@@ -147,6 +148,7 @@ impl Shell<'_> {
                 pool: &self.pool,
                 memory: &self.memory,
                 mailboxes: &mut self.mailboxes,
+                capabilities: &self.capabilities,
                 next_token: &mut self.next_token,
             };
             let [own, theirs] = starter.link(cell, other, &self.cells)?;

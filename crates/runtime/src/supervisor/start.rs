@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use warren_base::{CellId, Epoch, Lsn, MapVersion};
 use warren_cell::CellConfig;
 use warren_disk::LogArea;
-use warren_proto::Wire;
+use warren_proto::{CapabilityKey, Wire};
 use warren_shm::ShardMap;
 use warren_supervisor::{Config, Ledger, Supervisor};
 
 use super::descriptors::Reserve;
 use super::journal::Journal;
-use super::mailboxes::{Address, Mailboxes, inbox_name, supervisor_name};
+use super::mailboxes::{Address, Mailboxes, entropy, inbox_name, supervisor_name};
 use super::memory::FleetMemory;
 use super::pool::{self, OpenPool};
 use super::post::{CellPost, Door};
@@ -60,6 +60,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
     let reserve = Reserve::of(usize::from(plan.cells));
     let visitors = Visitors::open(PoolId::of(&path)?, plan.clients, reserve)?;
     let mut mailboxes = Mailboxes::open(plan.cells)?;
+    let capabilities = CapabilityKey([entropy()?, entropy()?]);
     let (mut cells, mut next_token) = (Vec::new(), 0);
     let mut starter = Starter {
         keeper,
@@ -67,6 +68,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         pool: &pool,
         memory: &memory,
         mailboxes: &mut mailboxes,
+        capabilities: &capabilities,
         next_token: &mut next_token,
     };
     starter.start_cells(&ledger, &mut cells)?;
@@ -82,6 +84,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         pool,
         memory,
         mailboxes,
+        capabilities,
         core: Supervisor::new(config),
         shards: layout.shards(),
         total_blocks: layout.total_blocks(),
@@ -130,6 +133,7 @@ pub(super) struct Starter<'a> {
     pub pool: &'a OpenPool,
     pub memory: &'a FleetMemory,
     pub mailboxes: &'a mut Mailboxes,
+    pub capabilities: &'a CapabilityKey,
     pub next_token: &'a mut u32,
 }
 
@@ -213,6 +217,7 @@ impl Starter<'_> {
             map: map.owners.clone(),
             map_version: map.version,
             secret: superblock.secret,
+            capabilities: self.capabilities.clone(),
             roots: pool::roots_of(ledger, &map.owners, cell),
             owned_chunks: pool::chunks_of(ledger, &map.owners, cell),
             free_chunks: Runs::of(&free_chunks),

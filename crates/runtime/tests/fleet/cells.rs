@@ -11,7 +11,7 @@ use warren_device::PoolFile;
 use warren_proto::{LockType, NewInode, Reply, Request};
 use warren_runtime::{CellStatus, Lifetime, door, start_fleet};
 
-use super::ground::{Files, ROOT, Scratch, connect, flock};
+use super::ground::{Files, ROOT, Scratch, connect, flock, open_root};
 
 /// Kills a cell's process; gives how often the cell was restarted before. The one that status names may
 /// be gone already, or not be known yet.
@@ -149,15 +149,19 @@ pub fn calls_outlive_the_cell_that_they_wait_for() {
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let (holder, waiter) = (connect(&scratch.pool), connect(&scratch.pool));
     let mut holder = holder.slot().expect("slot");
-    assert_eq!(holder.call(ROOT, &flock(LockType::Exclusive, 1), 0), Ok(Reply::Done));
+    let handle = open_root(&mut holder);
+    assert_eq!(holder.call(ROOT, &flock(handle, LockType::Exclusive, 1), 0), Ok(Reply::Done));
     let root = {
         let getattr = Request::GetAttr { ino: Ino::ROOT };
         assert!(holder.call(ROOT, &getattr, 0).is_ok());
         holder.last_cell().expect("a cell").0
     };
     std::thread::scope(|scope| {
-        let waits = scope
-            .spawn(|| waiter.slot().expect("slot").call(ROOT, &flock(LockType::Exclusive, 2), 0));
+        let waits = scope.spawn(|| {
+            let mut slot = waiter.slot().expect("slot");
+            let handle = open_root(&mut slot);
+            slot.call(ROOT, &flock(handle, LockType::Exclusive, 2), 0)
+        });
         let busy = scope.spawn(|| {
             let mut files = Files::of(&connect(&scratch.pool));
             (0..1000).for_each(|n| files.make(&format!("busy {n}")));
@@ -167,7 +171,7 @@ pub fn calls_outlive_the_cell_that_they_wait_for() {
             await_successor(&scratch.pool, root, restarts);
         }
         assert!(!waits.is_finished(), "the lock was lost");
-        assert_eq!(holder.call(ROOT, &flock(LockType::Unlock, 1), 0), Ok(Reply::Done));
+        assert_eq!(holder.call(ROOT, &flock(handle, LockType::Unlock, 1), 0), Ok(Reply::Done));
         assert_eq!(waits.join().expect("a thread"), Ok(Reply::Done));
         busy.join().expect("every call is answered");
     });

@@ -17,7 +17,7 @@ use warren_proto::{
 use warren_runtime::{ConnectOptions, Connection, FleetError, Lifetime, Slot, door, start_fleet};
 
 use super::MAKER;
-use super::ground::{Files, ROOT, Scratch, connect, flock, memfd_of, name_of};
+use super::ground::{Files, ROOT, Scratch, connect, flock, memfd_of, name_of, open_root};
 use super::lifecycle::{cpu_ticks, door_of};
 
 pub fn requests_of_many_threads_are_answered() {
@@ -56,8 +56,9 @@ pub fn requests_of_many_threads_are_answered() {
 
 /// A lock that is held makes the second one wait until it is cancelled from another slot.
 pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
-    let lock = |owner| flock(LockType::Exclusive, owner);
     let mut holder = connection.slot().expect("slot");
+    let handle = open_root(&mut holder);
+    let lock = move |owner| flock(handle, LockType::Exclusive, owner);
     let mut waiter = connection.slot().expect("slot");
     let number = waiter.number();
     assert_eq!(holder.call(ROOT, &lock(1), 0), Ok(Reply::Done));
@@ -267,7 +268,7 @@ pub fn make_for_ever(pool: &Path) -> ! {
     std::thread::scope(|scope| {
         for slot in makers {
             scope.spawn(move || {
-                let mut files = Files { slot };
+                let mut files = Files::with(slot);
                 let id = (std::process::id(), files.slot.number().0);
                 let mut n = 0_u64;
                 loop {
@@ -288,13 +289,15 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
     let mut holder = connection.slot().expect("slot");
-    assert_eq!(holder.call(ROOT, &flock(LockType::Exclusive, 1), 0), Ok(Reply::Done));
+    let handle = open_root(&mut holder);
+    assert_eq!(holder.call(ROOT, &flock(handle, LockType::Exclusive, 1), 0), Ok(Reply::Done));
     let mut crowd = Vec::new();
     for client in 0..CLIENTS {
         let connection = connect(&scratch.pool);
+        let handle = open_root(&mut connection.slot().expect("slot"));
         let slots = std::iter::from_fn(|| connection.slot());
         for (n, mut slot) in slots.enumerate() {
-            let lock = flock(LockType::Shared, 1000 * (client + 1) + n as u64);
+            let lock = flock(handle, LockType::Shared, 1000 * (client + 1) + n as u64);
             let wait = move || assert_eq!(slot.call(ROOT, &lock, 0), Ok(Reply::Done));
             let thread = std::thread::Builder::new().stack_size(STACK);
             crowd.push(thread.spawn(wait).expect("thread"));
@@ -314,7 +317,7 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     }
     let getattr = Request::GetAttr { ino: Ino::ROOT };
     assert!(connect(&scratch.pool).slot().expect("slot").call(ROOT, &getattr, 0).is_ok());
-    assert_eq!(holder.call(ROOT, &flock(LockType::Unlock, 1), 0), Ok(Reply::Done));
+    assert_eq!(holder.call(ROOT, &flock(handle, LockType::Unlock, 1), 0), Ok(Reply::Done));
     for thread in crowd {
         thread.join().expect("an answer");
     }

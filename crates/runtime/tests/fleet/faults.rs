@@ -72,11 +72,11 @@ pub fn damaged_vitals_break_nothing_else() {
     vitals.write_all_at(&u32::MAX.to_le_bytes(), SPINNERS).expect("write");
     vitals.write_all_at(&3_u64.to_le_bytes(), LOST_FLUSHES).expect("write");
     files.write(handle, 0, b"kept");
-    files.call(&Request::Fsync { ino, data_only: false });
+    files.call(&Request::Fsync { ino, handle: Some(handle), data_only: false });
     files.call(&Request::Sync);
     await_successor(&scratch.pool, 1, 0);
     files.write(handle, 0, b"also");
-    files.call(&Request::Fsync { ino, data_only: false });
+    files.call(&Request::Fsync { ino, handle: Some(handle), data_only: false });
     let now = status(&scratch.pool);
     assert_eq!((now.cells[0].restarts, now.checkpoints_failed, now.broken), (0, 0, None));
     fleet.stop().expect("stop");

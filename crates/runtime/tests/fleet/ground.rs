@@ -1,5 +1,6 @@
 //! What the tests stand on: pools that go with them, clients, calls on files.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +9,8 @@ use warren_base::{Ino, Timestamp};
 use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, image};
 use warren_proto::{
-    AccessMode, CreateFlags, Entry, FileName, Handle, LockFlavour, LockOwner, LockSpec, LockType,
-    NewInode, Position, Reply, Request,
+    AccessMode, Answer, Capabilities, Capability, CreateFlags, Entry, FileName, Handle,
+    LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, Reply, Request,
 };
 use warren_runtime::{ConnectOptions, Connection, ServeOptions, Slot};
 
@@ -88,25 +89,52 @@ pub fn connect(pool: &Path) -> Connection {
     Connection::connect(pool, &ConnectOptions::default()).expect("connect")
 }
 
-pub fn flock(lock: LockType, owner: u64) -> Request {
+/// The root, open for locks.
+pub fn open_root(slot: &mut Slot) -> Handle {
+    let open = Request::Open { ino: Ino::ROOT, access: AccessMode::READ };
+    match slot.call(ROOT, &open, 0) {
+        Ok(Reply::Opened(opened)) => opened.handle,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn flock(handle: Handle, lock: LockType, owner: u64) -> Request {
     let range = warren_proto::ByteRange::ALL;
     let (flavour, owner) = (LockFlavour::Flock, LockOwner(owner));
     let spec = LockSpec { flavour, lock, range, owner, pid: 1 };
-    Request::Lock { ino: Ino::ROOT, spec, wait: true }
+    Request::Lock { handle, spec, wait: true }
 }
 
 /// Calls on files, for tests.
 pub struct Files {
     pub slot: Slot,
+    /// What it has reached.
+    reached: HashMap<Ino, Capability>,
 }
 
 impl Files {
     pub fn of(connection: &Connection) -> Self {
-        Self { slot: connection.slot().expect("slot") }
+        Self::with(connection.slot().expect("slot"))
+    }
+
+    pub fn with(slot: Slot) -> Self {
+        Self { slot, reached: HashMap::new() }
     }
 
     pub fn call(&mut self, request: &Request) -> Reply {
-        self.slot.call(ROOT, request, 0).unwrap_or_else(|errno| panic!("{request:?}: {errno:?}"))
+        let answer = self.ask(request);
+        answer.unwrap_or_else(|errno| panic!("{request:?}: {errno:?}"))
+    }
+
+    pub fn ask(&mut self, request: &Request) -> Answer {
+        let (inode, other) = request.named();
+        let of = |ino: Option<Ino>| ino.and_then(|ino| self.reached.get(&ino).copied());
+        let [inode, other] = [inode, other].map(|ino| of(ino).unwrap_or_default());
+        let answer = self.slot.call(Capabilities { inode, other }, request, 0);
+        if let Ok(Reply::Entry(entry) | Reply::Created { entry, .. }) = &answer {
+            self.reached.insert(entry.ino, self.slot.granted());
+        }
+        answer
     }
 
     pub fn create(&mut self, dir: Ino, name: &str, new: NewInode) -> Entry {

@@ -7,7 +7,7 @@ use warren_base::{Ino, limits::BLOCK_SIZE};
 use warren_proto::{NewInode, Request, SetAttr};
 use warren_runtime::{ErrorKind, Fleet, Lifetime, ServeOptions, start_fleet};
 
-use super::ground::{Files, Scratch, connect};
+use super::ground::{Files, Scratch, connect, open_root};
 
 /// More than a recovery has frames for, if it counts on the log holding every dirty page.
 const FILES: u32 = 6500;
@@ -32,13 +32,15 @@ pub fn many_cuts_are_recovered() {
         let set = SetAttr { size: Some(100), ..SetAttr::default() };
         files.call(&Request::SetAttr { ino, handle: None, set });
     }
-    files.call(&Request::Fsync { ino: Ino::ROOT, data_only: false });
+    let handle = Some(open_root(&mut files.slot));
+    files.call(&Request::Fsync { ino: Ino::ROOT, handle, data_only: false });
     let keeper = Pid::from_raw(fleet.keeper_pid() as i32).expect("a process");
     kill_process(keeper, Signal::KILL).expect("kill");
     drop(fleet);
     let again = start_when_free(&options);
     let mut files = Files::of(&connect(&scratch.pool));
     for (n, ino) in (0..FILES).zip(inodes) {
+        assert_eq!(files.lookup(Ino::ROOT, &n.to_string()), ino);
         let handle = files.open(ino);
         assert_eq!(files.read(handle, 0, BLOCK_SIZE as u32), [n as u8; 100]);
         files.call(&Request::Close { handle });

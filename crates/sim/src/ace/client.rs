@@ -19,6 +19,10 @@ fn name_of(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }
 
+fn fsync(ino: Ino, data_only: bool) -> Request {
+    Request::Fsync { ino, handle: None, data_only }
+}
+
 /// Who passes on requests and waits for their answers.
 pub trait Client {
     fn call(&mut self, request: Request, payload: &[u8]) -> Result<Answer, String>;
@@ -55,8 +59,8 @@ pub trait Client {
     fn perform(&mut self, number: usize, step: &Step) -> Result<(), String> {
         let request = match step {
             Step::Do(operation) => return self.operate(number, *operation),
-            Step::Fsync(path) => Request::Fsync { ino: self.resolve(path)?, data_only: false },
-            Step::Fdatasync(path) => Request::Fsync { ino: self.resolve(path)?, data_only: true },
+            Step::Fsync(path) => fsync(self.resolve(path)?, false),
+            Step::Fdatasync(path) => fsync(self.resolve(path)?, true),
             Step::Sync => Request::Sync,
         };
         self.ask(request, &[]).map(drop)

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use warren_base::{CellId, ClientId, Errno, Rng, ShardId, SlotNo};
 use warren_cell::{Plant, SlotRef};
 use warren_proto::control::Report;
-use warren_proto::{Answer, Credentials, Reply, Request, RequestHeader};
+use warren_proto::{Answer, Answered, Credentials, Reply, Request, RequestHeader};
 use warren_supervisor::{Applicant, ConnectionNo, Event as Heard, Failure};
 
 use super::client::Client;
@@ -133,7 +133,8 @@ impl Surroundings for Fleet {
         match *own {}
     }
 
-    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, _hint: u64, answer: Answer) {
+    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, _hint: u64, answer: Answered) {
+        let answer = answer.answer;
         assert_eq!(seq, self.seq, "an answer to what was not asked");
         if let Ok(Reply::Read { len }) = &answer {
             self.payload = self.fleet.lanes.reply(from, to, *len as usize);
@@ -142,7 +143,9 @@ impl Surroundings for Fleet {
     }
 
     fn fleet_is_ready(&mut self) {
-        let (credentials, connection) = (Credentials::default(), ConnectionNo(0));
+        // Its program holds descriptors: as a front's kernel, it has walked to what it names.
+        let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
+        let connection = ConnectionNo(0);
         let applicant = Applicant {
             credentials,
             pid: 1,

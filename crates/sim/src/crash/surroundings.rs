@@ -2,7 +2,7 @@
 
 use warren_base::{CellId, ClientId, Errno};
 use warren_cell::SlotRef;
-use warren_proto::Answer;
+use warren_proto::Answered;
 use warren_supervisor::{ConnectionNo, Failure};
 
 use super::{Own, Stage, World};
@@ -35,8 +35,8 @@ impl Surroundings for World {
         }
     }
 
-    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, _hint: u64, answer: Answer) {
-        self.client_answered(from, to, seq, answer);
+    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, _hint: u64, answer: Answered) {
+        self.client_answered(from, to, seq, answer.answer);
     }
 
     fn fleet_is_ready(&mut self) {

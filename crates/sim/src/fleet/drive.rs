@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use warren_base::{CellId, Epoch, Instant};
 use warren_cell::{Effect, Event, IoId, PeerMessage, Plant, SlotRef};
 use warren_proto::Answer;
+use warren_proto::Answered;
 use warren_proto::control::{Order, Report};
 use warren_supervisor::{Effect as Said, Event as Heard, Verdict};
 
@@ -35,7 +36,7 @@ fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
             [1, cell(*to), u64::from(from.client.0), u64::from(header.seq)]
         }
         Happening::Reply { from, to, seq, answer, .. } => {
-            let errno = answer.as_ref().err().map_or(0, |errno| errno.raw() as u64);
+            let errno = answer.answer.as_ref().err().map_or(0, |errno| errno.raw() as u64);
             [2 + (errno << 8), cell(*from), u64::from(to.client.0), u64::from(*seq)]
         }
         Happening::Peer { from, to, .. } => [4, cell(*from), cell(*to), 0],
@@ -227,12 +228,13 @@ impl<H> Fleet<H> {
     pub(super) fn carry_out(&mut self, id: CellId, effect: Effect) {
         self.trace.note(self.now, &(id, &effect));
         match effect {
-            Effect::Reply { to, seq, answer, payload_len: _ } => {
+            Effect::Reply { to, seq, answer, payload_len: _, granted } => {
                 let slots = &mut self.host(id).slots;
                 slots.answered.insert(to, seq);
                 let known = slots.executed.remove(&(to, seq));
                 let place = self.place();
                 let (hint, delay) = (known.map_or(place, |(hint, _)| hint), self.message_delay());
+                let answer = Answered { answer, granted };
                 self.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
             }
             Effect::Send { to, message } => self.send_peer(id, to, message),

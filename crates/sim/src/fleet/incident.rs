@@ -121,7 +121,7 @@ mod tests {
     const HERE: CellId = CellId(0);
     const THERE: CellId = CellId(1);
     const LOOK: Request = Request::GetAttr { ino: Ino::ROOT };
-    const FSYNC: Request = Request::Fsync { ino: Ino::ROOT, data_only: false };
+    const FSYNC: Request = Request::Fsync { ino: Ino::ROOT, handle: None, data_only: false };
 
     #[test]
     fn a_failed_read_excuses_what_was_under_way_at_its_cell() {

@@ -156,6 +156,7 @@ impl<H> Fleet<H> {
             map: self.map.clone(),
             map_version: MAP_VERSION,
             secret: superblock.secret,
+            capabilities: super::KEY,
             roots: own.map(|shard| (shard, ledger.root(shard).copied())).collect(),
             lost: BTreeSet::new(),
             owned_chunks: ledger.chunks_of_shards(),

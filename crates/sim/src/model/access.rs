@@ -1,7 +1,7 @@
 //! Who may do what: mode bits, sticky directories, set-id bits.
 
 use warren_base::Errno;
-use warren_proto::Credentials;
+use warren_proto::{Credentials, FileKind, NewInode};
 
 use super::inode::Inode;
 
@@ -65,6 +65,23 @@ pub fn permit_entry(who: &Credentials, dir: &Inode) -> Result<(), Errno> {
     permit(who, dir, WRITE | SEARCH)
 }
 
+/// `may_linkat` where `protected_hardlinks` is set: who does not own a file links it only if that gives nothing.
+pub fn permit_link_source(who: &Credentials, inode: &Inode) -> Result<(), Errno> {
+    let both = SET_GID | GROUP_EXECUTE;
+    let is_safe = inode.kind == FileKind::Regular
+        && inode.mode & SET_UID == 0
+        && inode.mode & both != both
+        && permit(who, inode, READ | WRITE).is_ok();
+    if is_safe || owns(who, inode) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// `vfs_mknod`: `CAP_MKNOD` for devices, but for the whiteout.
+pub fn permit_node(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
+    let is_whiteout = new.kind == FileKind::CharDevice && new.rdev == 0;
+    let is_device = matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice);
+    if is_device && !is_whiteout && !is_privileged(who) { Err(Errno::EPERM) } else { Ok(()) }
+}
+
 /// The mode after a write or chown took the set-id bits away (`setattr_should_drop_suidgid`).
 pub fn without_privileges(who: &Credentials, inode: &Inode) -> u16 {
     if inode.is_directory() {
@@ -76,7 +93,14 @@ pub fn without_privileges(who: &Credentials, inode: &Inode) -> u16 {
 }
 
 /// Group and mode of a new inode in `dir` (`mode_strip_sgid`, `inode_init_owner`).
-pub fn inherit(who: &Credentials, dir: &Inode, directory: bool, mode: u16) -> (u32, u16) {
+pub fn inherit(who: &Credentials, dir: &Inode, new: &NewInode) -> (u32, u16) {
+    let directory = new.kind == FileKind::Directory;
+    // `vfs_mkdir` leaves these out; no `symlink` names a mode.
+    let mode = match new.kind {
+        FileKind::Directory => new.mode & !(SET_UID | SET_GID),
+        FileKind::Symlink => 0o777,
+        _ => new.mode,
+    };
     if dir.mode & SET_GID == 0 {
         return (who.gid, mode);
     }

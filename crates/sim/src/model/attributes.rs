@@ -34,8 +34,12 @@ impl State {
             if set.size.is_some() {
                 self.may_resize(step, inode, handle)?;
             }
+            if set.mode.is_some() && inode.kind == FileKind::Symlink {
+                return Err(Errno::EOPNOTSUPP);
+            }
             may_change_owner(step.credentials, inode, set)?;
-            if set.mode.is_some() && !owns(step.credentials, inode) {
+            let strips = set.kill_privileges && set.size.is_none();
+            if (set.mode.is_some() || strips) && !owns(step.credentials, inode) {
                 return Err(Errno::EPERM);
             }
             may_set_times(step.credentials, inode, set)
@@ -81,8 +85,12 @@ impl State {
         let who = step.credentials;
         let other = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let times = set.atime.is_some() || set.mtime.is_some();
+        if *set == SetAttr::default() && !who.checked_by_kernel {
+            return;
+        }
         self.change(ino, |inode| {
-            if set.kill_privileges && set.size.is_none() {
+            let strips = set.kill_privileges || set.uid.is_some() || set.gid.is_some();
+            if strips && set.size.is_none() {
                 inode.mode = without_privileges(who, inode);
             }
             inode.uid = set.uid.unwrap_or(inode.uid);

@@ -103,6 +103,31 @@ impl State {
         if open.client == step.client { Ok((inode, *open)) } else { Err(Errno::EBADF) }
     }
 
+    /// A descriptor that was not opened with `O_PATH`.
+    pub(super) fn descriptor(
+        &self,
+        step: &Step<'_>,
+        handle: Handle,
+    ) -> Result<(&Inode, AccessMode), Errno> {
+        let (inode, open) = self.opened(step, handle)?;
+        let is_open = open.access.intersects(AccessMode::READ | AccessMode::WRITE);
+        if is_open { Ok((inode, open.access)) } else { Err(Errno::EBADF) }
+    }
+
+    /// `fsync` takes a descriptor, which a front's kernel has.
+    pub(super) fn may_sync(
+        &self,
+        step: &Step<'_>,
+        ino: Ino,
+        handle: Option<Handle>,
+    ) -> Result<(), Errno> {
+        match handle {
+            Some(handle) if handle.ino == ino => self.descriptor(step, handle).map(|_| ()),
+            None if step.credentials.checked_by_kernel => self.alive(ino).map(|_| ()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
     pub(super) fn close(&mut self, step: &Step<'_>, handle: Handle) -> Legal {
         let Some((_, reply)) = step.settle(self.opened(step, handle).map(|_| ()))? else {
             return Ok(());
@@ -133,7 +158,7 @@ impl State {
         len: u32,
     ) -> Legal {
         let must = self.opened(step, handle).and_then(|(inode, open)| {
-            if !open.access.intersects(AccessMode::READ | AccessMode::EXECUTE) {
+            if !open.access.contains(AccessMode::READ) {
                 return Err(Errno::EBADF);
             }
             let Body::File(content) = &inode.body else { return Err(Errno::EISDIR) };

@@ -2,15 +2,25 @@
 //! that is legal only while nobody is in the way.
 
 use warren_base::{Errno, Ino};
-use warren_proto::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType, Reply};
+use warren_proto::{
+    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Reply,
+};
 
 use super::inode::{Held, Holder, Inode};
 use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
 
 impl State {
-    pub(super) fn lock(&mut self, step: &Step<'_>, ino: Ino, spec: LockSpec, wait: bool) -> Legal {
+    pub(super) fn lock(
+        &mut self,
+        step: &Step<'_>,
+        handle: Handle,
+        spec: LockSpec,
+        wait: bool,
+    ) -> Legal {
+        let ino = handle.ino;
         let holder = Holder { flavour: spec.flavour, client: step.client, owner: spec.owner };
-        let must = self.alive(ino).and_then(|inode| {
+        let must = self.descriptor(step, handle).and_then(|(inode, access)| {
+            check_access(access, spec)?;
             check_range(spec)?;
             if first_in_the_way(inode, holder, spec).is_some() {
                 Err(Errno::EAGAIN)
@@ -34,9 +44,9 @@ impl State {
         expect_done(reply)
     }
 
-    pub(super) fn test_lock(&mut self, step: &Step<'_>, ino: Ino, spec: LockSpec) -> Legal {
+    pub(super) fn test_lock(&mut self, step: &Step<'_>, handle: Handle, spec: LockSpec) -> Legal {
         let holder = Holder { flavour: spec.flavour, client: step.client, owner: spec.owner };
-        let must = self.alive(ino).and_then(|inode| {
+        let must = self.descriptor(step, handle).and_then(|(inode, _)| {
             check_range(spec)?;
             if spec.lock == LockType::Unlock { Err(Errno::EINVAL) } else { Ok(inode) }
         });
@@ -57,6 +67,16 @@ impl State {
         self.change(ino, |inode| inode.locks.retain(|held| held.holder != holder));
         expect_done(reply)
     }
+}
+
+/// `fcntl_setlk` asks for a descriptor that can do what the lock keeps others from.
+fn check_access(access: AccessMode, spec: LockSpec) -> Result<(), Errno> {
+    let needed = match (spec.flavour, spec.lock) {
+        (LockFlavour::Record, LockType::Shared) => AccessMode::READ,
+        (LockFlavour::Record, LockType::Exclusive) => AccessMode::WRITE,
+        (LockFlavour::Flock, _) | (_, LockType::Unlock) => AccessMode::empty(),
+    };
+    if access.contains(needed) { Ok(()) } else { Err(Errno::EBADF) }
 }
 
 fn check_range(spec: LockSpec) -> Result<(), Errno> {

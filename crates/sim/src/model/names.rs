@@ -9,7 +9,9 @@ use warren_proto::{
     AccessMode, CreateFlags, DirEntry, Entry, FileKind, NewInode, Opened, Reply, Request,
 };
 
-use super::access::{READ, SEARCH, inherit, permit, permit_entry, permit_removal};
+use super::access::{
+    READ, SEARCH, inherit, permit, permit_entry, permit_link_source, permit_node, permit_removal,
+};
 use super::content::Content;
 use super::inode::{Body, Inode, Name, TimeBound};
 use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
@@ -54,6 +56,7 @@ impl State {
         }
         let must = must.and_then(|_| permit_entry(step.credentials, self.inode(*dir)));
         let must = must.and_then(|()| self.permit_subdirectory(*dir, new.kind));
+        let must = must.and_then(|()| permit_node(step.credentials, new));
         match step.settle(must)? {
             Some((_, Reply::Created { entry, opened })) => {
                 self.make(step, *dir, name.as_bytes(), new, entry.ino)?;
@@ -136,7 +139,7 @@ impl State {
         }
         let who = step.credentials;
         let directory = new.kind == FileKind::Directory;
-        let (gid, mode) = inherit(who, self.inode(dir), directory, new.mode);
+        let (gid, mode) = inherit(who, self.inode(dir), new);
         let body = match new.kind {
             FileKind::Regular => Body::File(Content::default()),
             FileKind::Directory => Body::Directory { parent: dir, entries: BTreeMap::new() },
@@ -168,13 +171,14 @@ impl State {
         }
     }
 
-    /// `filename_create`, then `vfs_link`.
+    /// `filename_create`, then `may_linkat`, then `vfs_link`.
     fn may_link(&self, step: &Step<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Errno> {
         if self.find(step, dir, name)?.is_some() {
             return Err(Errno::EEXIST);
         }
-        permit_entry(step.credentials, self.inode(dir))?;
         let inode = self.alive(ino)?;
+        permit_link_source(step.credentials, inode)?;
+        permit_entry(step.credentials, self.inode(dir))?;
         if inode.is_directory() {
             return Err(Errno::EPERM);
         }

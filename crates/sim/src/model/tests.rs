@@ -457,14 +457,15 @@ fn a_lock_is_granted_only_when_nobody_is_in_the_way() {
         range: ByteRange { start, end },
         pid: owner as u32,
     };
-    let lock = |spec, wait| Request::Lock { ino: file, spec, wait };
+    let handle = script.open(file, AccessMode::READ | AccessMode::WRITE);
+    let lock = |spec, wait| Request::Lock { handle, spec, wait };
     let exclusive = spec(1, LockType::Exclusive, 0, 9);
     script.ok(lock(exclusive, false), Reply::Done);
     let other = spec(2, LockType::Shared, 5, 20);
     script.fails(lock(other, false), Errno::EAGAIN);
     let waits = lock(other, true);
     assert!(script.attempt(&waits, &[], Ok(Reply::Done), &[]).is_err());
-    let test = Request::TestLock { ino: file, spec: other };
+    let test = Request::TestLock { handle, spec: other };
     script.ok(test.clone(), Reply::LockHolder(Some(exclusive)));
     script.ok(lock(spec(1, LockType::Unlock, 5, 9), false), Reply::Done);
     script.ok(test, Reply::LockHolder(None));

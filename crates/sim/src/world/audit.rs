@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 
 use warren_base::Ino;
 use warren_client::Op;
-use warren_proto::{AccessMode, Attr, FileKind, Handle, Position, Reply, Request, XattrName};
+use warren_proto::{
+    AccessMode, Attr, Capabilities, FileKind, Handle, Position, Reply, Request, XattrName,
+};
 
 #[derive(Default)]
 pub struct Audit {
@@ -33,7 +35,7 @@ impl Audit {
         self.ask(Request::GetAttr { ino });
         self.ask(Request::ListXattr { ino });
         match kind {
-            FileKind::Directory => self.todo.push_back(Op::List(ino)),
+            FileKind::Directory => self.todo.push_back(Op::List(ino.into())),
             FileKind::Symlink => self.ask(Request::ReadLink { ino }),
             FileKind::Regular => self.ask(Request::Open { ino, access: AccessMode::READ }),
             _ => {}
@@ -41,7 +43,7 @@ impl Audit {
     }
 
     fn ask(&mut self, request: Request) {
-        self.todo.push_back(Op::Ino(request));
+        self.todo.push_back(Op::Ino(request, Capabilities::default()));
     }
 
     /// Errors need no care: the model refuses what must not fail.
@@ -50,12 +52,12 @@ impl Audit {
         match (op, reply) {
             (Op::List(dir), Reply::Listing { entries, .. }) => {
                 for entry in entries {
-                    self.ask(Request::Lookup { dir: *dir, name: entry.name.clone() });
+                    self.ask(Request::Lookup { dir: dir.ino, name: entry.name.clone() });
                     self.inspect(entry.ino, entry.kind);
                 }
             }
             (_, Reply::Opened(opened)) => self.read_all(opened.handle, &opened.attr),
-            (Op::Ino(Request::ListXattr { ino }), Reply::XattrNames(names)) => {
+            (Op::Ino(Request::ListXattr { ino }, _), Reply::XattrNames(names)) => {
                 for name in names.iter().filter_map(|name| XattrName::new(name).ok()) {
                     self.ask(Request::GetXattr { ino: *ino, name });
                 }

@@ -11,12 +11,15 @@ use std::sync::Arc;
 use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
-use warren_proto::{Answer, Credentials, Reply, Request};
+use warren_proto::{
+    Answer, Answered, Capabilities, Capability, Credentials, InodeRef, Reply, Request,
+};
 
 use super::Own;
 use super::World;
 use super::front::Front;
 use super::program::{Draw, Holdings};
+use crate::fleet::KEY;
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
 
 /// Entries with long names that one page of a listing has at most.
@@ -55,14 +58,16 @@ struct Whole {
     asked: bool,
     /// A cell answered the very request the call is for.
     direct: bool,
+    /// It names what the client has not reached.
+    forged: bool,
     /// Entries of the pages of a listing that were answered, and whether the last page was among them.
     listed: usize,
     ended: bool,
 }
 
 impl Whole {
-    fn new(op: Op, invoked: u64, from: Timestamp) -> Self {
-        Self { op, invoked, from, asked: false, direct: false, listed: 0, ended: false }
+    fn new(op: Op, invoked: u64, from: Timestamp, forged: bool) -> Self {
+        Self { op, invoked, from, asked: false, direct: false, forged, listed: 0, ended: false }
     }
 }
 
@@ -179,20 +184,21 @@ impl World {
     }
 
     fn begin_call(&mut self, at: At) {
-        let Some((mut op, bytes)) = self.choose_call(at) else {
+        let Some((op, bytes)) = self.choose_call(at) else {
             self.slot(at).state = SlotState::Finished;
             return;
         };
-        if let (Op::Ino(request), Some(front)) = (&mut op, &self.clients[at.client].front) {
+        let (mut op, forged) = self.reach(at, op);
+        if let (Op::Ino(request, _), Some(front)) = (&mut op, &self.clients[at.client].front) {
             front.kernel.mark(request);
         }
         let (op_of_whole, invoked, from) = (op.clone(), self.fleet.place(), self.fleet.wall());
         if let Some((answer, payload)) = self.ask_kernel(at, &op) {
-            let whole = Whole::new(op, invoked, from);
+            let whole = Whole::new(op, invoked, from, forged);
             self.record_whole(at, &whole, Outcome { answer, payload: payload.into() });
             return self.think(at);
         }
-        let whole = Whole::new(op_of_whole, invoked, from);
+        let whole = Whole::new(op_of_whole, invoked, from, forged);
         let caller = self.clients[at.client].caller.clone();
         let slot = self.slot(at);
         slot.payload = Rc::from(bytes);
@@ -202,13 +208,57 @@ impl World {
         self.step_call(at, None);
     }
 
+    /// The call with all that it takes to name its inodes, as if the client had walked to them. The harness
+    /// knows the key. Sometimes something is wrong with it; then it is forged, and must be refused.
+    fn reach(&mut self, at: At, op: Op) -> (Op, bool) {
+        let may_forge = self.audit.is_none() && self.calls_left > 0;
+        let client = &self.clients[at.client];
+        if client.front.is_some() {
+            return (op, false);
+        }
+        let id = client.id;
+        match op {
+            Op::Ino(request, _) => {
+                let mut capabilities = KEY.all_for(id, &request);
+                if may_forge && self.fleet.rng.chance(1, FORGED_EVERY) {
+                    capabilities = self.forge(id, capabilities);
+                }
+                let forged = !is_reached(id, &request, capabilities);
+                (Op::Ino(request, capabilities), forged)
+            }
+            Op::List(InodeRef { ino, .. }) => {
+                (Op::List(InodeRef { ino, capability: KEY.capability(id, ino) }), false)
+            }
+            op => (op, false),
+        }
+    }
+
+    /// None, another client's, another inode's, or one with a bit that is wrong.
+    fn forge(&mut self, client: ClientId, right: Capabilities) -> Capabilities {
+        let wrong = match self.fleet.rng.below(4) {
+            0 => Capability::NONE,
+            1 => KEY.capability(
+                ClientId(client.0 + 1),
+                self.known.files.first().copied().unwrap_or(Ino::ROOT),
+            ),
+            2 => KEY.capability(client, Ino(self.fleet.rng.below(64))),
+            _ => Capability(right.inode.0 ^ 1 << self.fleet.rng.below(64)),
+        };
+        match self.fleet.rng.below(3) {
+            0 => Capabilities { inode: wrong, ..right },
+            1 => Capabilities { other: wrong, ..right },
+            _ => Capabilities { inode: wrong, other: wrong },
+        }
+    }
+
     fn choose_call(&mut self, at: At) -> Option<(Op, Vec<u8>)> {
         if let Some(audit) = &mut self.audit {
             return audit.next_call().map(|request| (request, Vec::new()));
         }
         if self.calls_left == 0 {
             let release = self.slot(at).holdings.release();
-            return release.map(|request| (Op::Ino(request), Vec::new()));
+            let nothing = Capabilities::default();
+            return release.map(|request| (Op::Ino(request, nothing), Vec::new()));
         }
         self.calls_left -= 1;
         if self.calls_left == 0 {
@@ -258,12 +308,12 @@ impl World {
         let (other, _) = slots.iter().enumerate().find(waits)?;
         let slot = &mut slots[other];
         slot.asked.as_mut().expect("it waits").is_cancelled = true;
-        let op = Op::Ino(Request::Cancel { slot: SlotNo(other as u16), seq: slot.seq });
+        let cancel = Request::Cancel { slot: SlotNo(other as u16), seq: slot.seq };
         self.fleet.count("a wait for a lock cancelled");
-        Some(op)
+        Some(Op::Ino(cancel, Capabilities::default()))
     }
 
-    fn step_call(&mut self, at: At, input: Option<Answer>) {
+    fn step_call(&mut self, at: At, input: Option<Answered>) {
         let client = &mut self.clients[at.client];
         let slot = &mut client.slots[at.slot];
         let call = slot.call.as_mut().expect("a slot that steps is in a call");
@@ -278,7 +328,7 @@ impl World {
                 // The map of a simulated fleet does not change: a cell that says so is wrong.
                 self.fleet.fail(format!("{at:?} was sent to wait for another shard map"));
             }
-            Step::Done(answer) => self.finish_call(at, answer),
+            Step::Done(answered) => self.finish_call(at, answered.answer),
         }
     }
 
@@ -300,14 +350,25 @@ impl World {
         self.fleet.lanes.put_request(from, &payload);
         let whole = slot.whole.as_mut().expect("in a call");
         whole.asked = true;
-        whole.direct |= whole.op == Op::Ino(send.request.clone());
+        whole.direct |= matches!(&whole.op, Op::Ino(request, _) if *request == send.request);
+        let reached = client.front.is_some()
+            || is_reached(client.id, &send.request, send.header.capabilities);
+        if !reached && !whole.forged {
+            return self
+                .fleet
+                .fail(format!("{at:?} cannot name what it walked to: {:?}", send.request));
+        }
+        let action = match reached {
+            true => Action::Request(send.request.clone()),
+            false => Action::Forged(send.request.clone()),
+        };
         slot.seq += 1;
         slot.state = SlotState::Waiting;
         let operation = Operation {
             process,
             client: client.id,
             credentials: client.credentials.clone(),
-            action: Action::Request(send.request.clone()),
+            action,
             payload,
             invoked,
             returned: NEVER,
@@ -331,7 +392,7 @@ impl World {
         to: SlotRef,
         seq: u32,
         hint: u64,
-        answer: Answer,
+        Answered { answer, granted }: Answered,
     ) {
         let Some(client) = self.clients.iter().position(|client| client.id == to.client) else {
             return self.fleet.fail(format!("{from} answers a client that does not exist"));
@@ -359,6 +420,7 @@ impl World {
             _ => Vec::new(),
         };
         self.note_answered(at, &answer, &payload);
+        self.check_granted(at, &answer, granted);
         self.check_sync(&operation, &answer);
         self.note_page(at, &request, &answer);
         if self.audit.is_some() && answer == Err(Errno::EIO) {
@@ -373,12 +435,34 @@ impl World {
             if answer == Err(Errno::EINTR) {
                 self.fleet.count("a wait for a lock interrupted");
             }
-            self.see(at, &request, &answer);
+            match &operation.action {
+                Action::Forged(_) => self.fleet.count("a forged capability"),
+                _ => self.see(at, &request, &answer),
+            }
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
             self.history.push(operation);
         }
         if !self.clients[at.client].is_gone {
-            self.step_call(at, Some(answer));
+            self.step_call(at, Some(Answered { answer, granted }));
+        }
+    }
+
+    /// A capability leads where the answer does, for this client. Fronts get none.
+    fn check_granted(&mut self, at: At, answer: &Answer, granted: Capability) {
+        let client = &self.clients[at.client];
+        let expected = |ino| match client.front {
+            Some(_) => Capability::NONE,
+            None => KEY.capability(client.id, ino),
+        };
+        let is_right = match answer {
+            Ok(Reply::Entry(entry) | Reply::Created { entry, .. }) => {
+                granted == expected(entry.ino)
+            }
+            Ok(Reply::Listing { parent, .. }) => granted.is_none() || granted == expected(*parent),
+            _ => granted.is_none(),
+        };
+        if !is_right {
+            self.fleet.fail(format!("{at:?} was granted something else with {answer:?}"));
         }
     }
 
@@ -521,8 +605,8 @@ impl World {
             if let Request::Close { handle } = request {
                 holdings.handles.retain(|(held, _)| held != handle);
             }
-            if let Request::Lock { ino, .. } = request {
-                holdings.locks.retain(|(held, _)| held != ino);
+            if let Request::Lock { handle, .. } = request {
+                holdings.locks.retain(|(held, _)| held.ino != handle.ino);
             }
             if let Some(gone) = subject(request).filter(|_| errno == Errno::ESTALE)
                 && self.fleet.rng.chance(3, 4)
@@ -551,7 +635,10 @@ impl World {
     fn finish_call(&mut self, at: At, answer: Answer) {
         let whole = self.slot(at).whole.take().expect("in a call");
         self.slot(at).call = None;
-        let copied = matches!(whole.op, Op::Ino(Request::Lookup { .. } | Request::GetAttr { .. }));
+        let copied =
+            matches!(whole.op, Op::Ino(Request::Lookup { .. } | Request::GetAttr { .. }, _));
+        // What a cell refused is in the history by itself.
+        let refused = whole.forged && whole.asked;
         if copied && !whole.asked {
             self.fleet.count("answered from copies");
         }
@@ -559,7 +646,7 @@ impl World {
         if walked {
             self.fleet.count("a path walked over copies");
         }
-        if (copied && !whole.direct) || walked {
+        if ((copied && !whole.direct) || walked) && !refused {
             self.record_whole(at, &whole, Outcome::of(answer.clone()));
         }
         self.check_listing(&whole, &answer);
@@ -584,7 +671,7 @@ impl World {
 
     fn record_whole(&mut self, at: At, whole: &Whole, outcome: Outcome) {
         let action = match &whole.op {
-            Op::Ino(request) => Action::Request(request.clone()),
+            Op::Ino(request, _) => Action::Request(request.clone()),
             Op::At(path, _) => {
                 Action::Stat { path: Rc::from(&*path.bytes), follow_last: path.follow_last }
             }
@@ -634,6 +721,16 @@ impl World {
         let mut clients = self.clients.iter().filter(|c| c.id == client);
         clients.any(|c| c.slots.iter().any(|slot| slot.state == SlotState::Stepping))
     }
+}
+
+/// Of so many calls on inodes one is forged.
+const FORGED_EVERY: u64 = 40;
+
+/// Whether the client has reached all that the request names.
+fn is_reached(client: ClientId, request: &Request, presented: Capabilities) -> bool {
+    let (inode, other) = request.named();
+    let admits = |ino: Option<Ino>, shown| ino.is_none_or(|ino| KEY.admits(client, ino, shown));
+    admits(inode, presented.inode) && admits(other, presented.other)
 }
 
 /// Time between two loads of a client, in nanoseconds.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use warren_base::{CellId, SlotNo};
 use warren_cell::SlotRef;
 use warren_client::Op;
-use warren_proto::{Answer, LeaseKey, Reply, Request, RequestHeader};
+use warren_proto::{Answer, Capabilities, LeaseKey, Reply, Request, RequestHeader};
 
 use super::Own;
 use super::World;
@@ -63,12 +63,12 @@ impl World {
     /// Whatever is dropped is often asked for again at once.
     pub(super) fn wanted_again(&mut self, client: usize) -> Option<Op> {
         let wanted = self.clients[client].front.as_mut()?.wanted.take()?;
-        Some(Op::Ino(wanted))
+        Some(Op::Ino(wanted, Capabilities::default()))
     }
 
     /// Answers from the kernel's copies, if it has them.
     pub(super) fn ask_kernel(&mut self, at: At, op: &Op) -> Option<(Answer, Vec<u8>)> {
-        let Op::Ino(request) = op else { return None };
+        let Op::Ino(request, _) = op else { return None };
         let with_pages = self.are_pages_right(at, op);
         let client = &self.clients[at.client];
         let front = client.front.as_ref()?;
@@ -94,7 +94,7 @@ impl World {
     /// older until their recall ends (decision 17): they are looked at only by who has locked the file, as whoever cuts
     /// it has.
     fn are_pages_right(&self, at: At, op: &Op) -> bool {
-        let Op::Ino(Request::Read { handle, .. }) = op else { return true };
+        let Op::Ino(Request::Read { handle, .. }, _) = op else { return true };
         !self.swarm.cuts_under_locks
             || self.clients[at.client].slots[at.slot].holdings.has_locked(handle.ino)
     }

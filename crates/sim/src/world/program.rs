@@ -6,9 +6,9 @@
 use warren_base::{Ino, Rng, SlotNo, Timestamp};
 use warren_client::{Op, Path, PathOp};
 use warren_proto::{
-    AccessMode, ByteRange, CreateFlags, FileKind, FileName, Handle, LockFlavour, LockOwner,
-    LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, SetTime,
-    XattrMode, XattrName,
+    AccessMode, ByteRange, Capabilities, CreateFlags, FileKind, FileName, Handle, LockFlavour,
+    LockOwner, LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr,
+    SetTime, XattrMode, XattrName,
 };
 
 use crate::swarm::{Kind, Swarm};
@@ -100,7 +100,7 @@ impl Known {
 #[derive(Default)]
 pub struct Holdings {
     pub handles: Vec<(Handle, AccessMode)>,
-    pub locks: Vec<(Ino, LockSpec)>,
+    pub locks: Vec<(Handle, LockSpec)>,
 }
 
 impl Holdings {
@@ -112,14 +112,14 @@ impl Holdings {
                 self.handles.push((opened.handle, *access));
             }
             (Request::Close { handle }, _) => self.handles.retain(|(held, _)| held != handle),
-            (Request::Lock { ino, spec, .. }, _) => {
+            (Request::Lock { handle, spec, .. }, _) => {
                 let whole = spec.lock == LockType::Unlock && spec.range == ByteRange::ALL;
                 self.locks.retain(|(on, held)| {
-                    !((whole && on == ino && held.flavour == spec.flavour)
-                        || (on == ino && held == spec))
+                    !(on.ino == handle.ino
+                        && (whole && held.flavour == spec.flavour || held == spec))
                 });
                 if spec.lock != LockType::Unlock {
-                    self.locks.push((*ino, *spec));
+                    self.locks.push((*handle, *spec));
                 }
             }
             _ => {}
@@ -128,8 +128,8 @@ impl Holdings {
 
     /// The next thing to give back.
     pub fn release(&self) -> Option<Request> {
-        if let Some((ino, spec)) = self.locks.last() {
-            return Some(unlock(*ino, *spec));
+        if let Some((handle, spec)) = self.locks.last() {
+            return Some(unlock(*handle, *spec));
         }
         self.handles.last().map(|(handle, _)| Request::Close { handle: *handle })
     }
@@ -137,7 +137,7 @@ impl Holdings {
     /// Whether the slot has the whole file locked for itself, and has not changed that lock in part.
     pub fn has_locked(&self, ino: Ino) -> bool {
         let records =
-            |held: &&(Ino, LockSpec)| held.0 == ino && held.1.flavour == LockFlavour::Record;
+            |held: &&(Handle, LockSpec)| held.0.ino == ino && held.1.flavour == LockFlavour::Record;
         let last = self.locks.iter().rev().find(records);
         last.is_some_and(|(_, spec)| {
             spec.lock == LockType::Exclusive && spec.range == ByteRange::ALL
@@ -146,14 +146,22 @@ impl Holdings {
 
     /// Whether the handle was opened for reading.
     pub fn may_read(&self, handle: Handle) -> bool {
-        let readable = AccessMode::READ | AccessMode::EXECUTE;
-        self.handles.iter().any(|(held, access)| *held == handle && access.intersects(readable))
+        self.may(handle, AccessMode::READ)
+    }
+
+    fn may(&self, handle: Handle, wanted: AccessMode) -> bool {
+        self.handles.iter().any(|(held, access)| *held == handle && access.contains(wanted))
+    }
+
+    /// Whether locks would be left behind.
+    fn locks_by(&self, handle: Handle) -> bool {
+        self.locks.iter().any(|(on, _)| on.ino == handle.ino)
     }
 }
 
-fn unlock(ino: Ino, spec: LockSpec) -> Request {
+fn unlock(handle: Handle, spec: LockSpec) -> Request {
     let spec = LockSpec { lock: LockType::Unlock, range: ByteRange::ALL, ..spec };
-    Request::Lock { ino, spec, wait: false }
+    Request::Lock { handle, spec, wait: false }
 }
 
 /// Draws calls for one slot.
@@ -189,7 +197,7 @@ impl Draw<'_> {
             return self.write(kind == Kind::Append);
         }
         let request = match kind {
-            Kind::List => return Some((Op::List(self.dir(kind)), Vec::new())),
+            Kind::List => return Some((Op::List(self.dir(kind).into()), Vec::new())),
             Kind::Lookup | Kind::GetAttr | Kind::ReadLink | Kind::StatFs => self.look(kind),
             Kind::CreateFile
             | Kind::OpenOrCreate
@@ -214,11 +222,20 @@ impl Draw<'_> {
             Kind::StatPath | Kind::OpenPath | Kind::ChangePath | Kind::RenamePath => {
                 return self.on_paths(kind).map(|op| (op, Vec::new()));
             }
-            Kind::Fsync => Request::Fsync { ino: self.any(), data_only: false },
+            Kind::Fsync => self.fsync()?,
             Kind::Sync => Request::Sync,
             Kind::Write | Kind::Append => unreachable!("drawn above"),
         };
-        Some((Op::Ino(request), Vec::new()))
+        Some((Op::Ino(request, Capabilities::default()), Vec::new()))
+    }
+
+    /// A front's kernel holds the descriptor.
+    fn fsync(&mut self) -> Option<Request> {
+        let held = if self.front { None } else { self.handle() };
+        // Some try without, which must be refused.
+        let handle = held.filter(|_| !self.rng.chance(1, 8));
+        let ino = held.map_or_else(|| self.any(), |handle| handle.ino);
+        Some(Request::Fsync { ino, handle, data_only: false })
     }
 
     fn any(&mut self) -> Ino {
@@ -285,10 +302,12 @@ impl Draw<'_> {
         let mut flags = CreateFlags::EXCLUSIVE;
         let mut access = AccessMode::empty();
         let new = match kind {
-            Kind::Mkdir => NewInode::directory(*self.rng.pick(&[0o755, 0o777, 0o1777, 0o700])),
+            Kind::Mkdir => {
+                NewInode::directory(*self.rng.pick(&[0o755, 0o777, 0o1777, 0o700, 0o6755]))
+            }
             Kind::Symlink => NewInode::symlink(b"somewhere"),
-            Kind::Fifo => NewInode { kind: FileKind::Fifo, ..NewInode::regular(0o666) },
-            _ => NewInode::regular(*self.rng.pick(&[0o644, 0o666, 0o600, 0o6755, 0])),
+            Kind::Fifo => self.special(),
+            _ => NewInode::regular(*self.rng.pick(&[0o644, 0o666, 0o600, 0o6755, 0o711, 0])),
         };
         if kind == Kind::OpenOrCreate {
             flags = CreateFlags::OPEN;
@@ -302,7 +321,18 @@ impl Draw<'_> {
         Request::Create { dir, name, new, flags, access }
     }
 
+    /// A pipe, or a device, which is root's to make. A front's kernel has seen to that.
+    fn special(&mut self) -> NewInode {
+        let (char, block) = (FileKind::CharDevice, FileKind::BlockDevice);
+        let all = [(FileKind::Fifo, 0), (char, 0), (char, 0x103), (block, 0x700)];
+        let (kind, rdev) = if self.front { all[0] } else { *self.rng.pick(&all) };
+        NewInode { kind, rdev, ..NewInode::regular(0o666) }
+    }
+
     fn access(&mut self) -> AccessMode {
+        if !self.front && self.rng.chance(1, 16) {
+            return AccessMode::EXECUTE;
+        }
         let (read, write) = (AccessMode::READ, AccessMode::WRITE);
         let all = [read, write, read | write, write | AccessMode::TRUNCATE, read | write];
         let access = *self.rng.pick(&all);
@@ -368,6 +398,7 @@ impl Draw<'_> {
         }
         let handle = self.handle()?;
         Some(match kind {
+            Kind::Close if self.holdings.locks_by(handle) => return None,
             Kind::Close => Request::Close { handle },
             Kind::Seek => Request::Seek { handle, position: self.rng.below(self.swarm.reach) },
             _ if self.front && !self.holdings.may_read(handle) => return None,
@@ -403,16 +434,9 @@ impl Draw<'_> {
         let pattern = self.rng.next_u64().to_le_bytes();
         let bytes: Vec<u8> = pattern.iter().copied().cycle().take(len).collect();
         let kill_privileges = self.uid != 0;
-        Some((
-            Op::Ino(Request::Write {
-                handle,
-                position,
-                kill_privileges,
-                write_back: false,
-                direct: false,
-            }),
-            bytes,
-        ))
+        let (write_back, direct) = (false, false);
+        let write = Request::Write { handle, position, kill_privileges, write_back, direct };
+        Some((Op::Ino(write, Capabilities::default()), bytes))
     }
 
     fn set_attr(&mut self, kind: Kind) -> Request {
@@ -422,7 +446,7 @@ impl Draw<'_> {
         match kind {
             Kind::Truncate => {
                 set.size = Some(self.rng.below(self.swarm.reach));
-                set.kill_privileges = self.uid != 0;
+                set.kill_privileges = self.kills(self.uid != 0);
                 if let Some(held) = self.handle().filter(|_| self.rng.chance(1, 2)) {
                     (ino, handle) = (held.ino, Some(held));
                 }
@@ -431,16 +455,18 @@ impl Draw<'_> {
                 while self.known.links.contains(&ino) {
                     ino = self.known.dir(self.rng);
                 }
-                let modes = [0o755, 0o777, 0o700, 0o1777, 0o2777, 0o644, 0o4755, 0o311];
+                let modes =
+                    [0o755, 0o777, 0o700, 0o1777, 0o2777, 0o644, 0o4755, 0o311, 0o2666, 0o711];
                 set.mode = Some(*self.rng.pick(&modes));
             }
             Kind::Chown => {
                 ino = self.known.file(self.rng, self.swarm.hot_files).unwrap_or(Ino::ROOT);
                 let ids = [None, Some(0), Some(1000), Some(1001)];
                 (set.uid, set.gid) = (*self.rng.pick(&ids), *self.rng.pick(&ids));
-                set.kill_privileges = true;
+                set.kill_privileges = self.kills(true);
             }
             _ => {
+                set.kill_privileges = self.kills(false);
                 let times = [None, Some(SetTime::Now), Some(SetTime::At(self.now))];
                 (set.atime, set.mtime) = (*self.rng.pick(&times), *self.rng.pick(&times));
             }
@@ -464,11 +490,14 @@ impl Draw<'_> {
         let (owner, pid) = (LockOwner(u64::from(self.slot.0) + 1), 100 + u32::from(self.slot.0));
         let spec = LockSpec { flavour, owner, lock, range, pid };
         if !self.holdings.has_locked(ino) {
-            let alone = self.holdings.locks.iter().all(|(on, _)| *on == ino);
-            return Some(Request::Lock { ino, spec, wait: alone });
+            if !self.holdings.may(handle, AccessMode::WRITE) {
+                return None;
+            }
+            let alone = self.holdings.locks.iter().all(|(on, _)| on.ino == ino);
+            return Some(Request::Lock { handle, spec, wait: alone });
         }
         if self.rng.chance(1, 4) {
-            return Some(unlock(ino, spec));
+            return Some(unlock(handle, spec));
         }
         if kind == Kind::Read {
             return self.use_file(kind);
@@ -479,6 +508,11 @@ impl Draw<'_> {
             ..SetAttr::default()
         };
         Some(Request::SetAttr { ino, handle: Some(handle), set })
+    }
+
+    /// Whether a request says that the set-id bits go: a front says what its kernel wants, others what they like.
+    fn kills(&mut self, kernel_wants: bool) -> bool {
+        if self.front { kernel_wants } else { self.rng.chance(1, 2) }
     }
 
     fn xattr(&mut self) -> Request {
@@ -502,11 +536,11 @@ impl Draw<'_> {
     /// Every slot is an owner of locks. It waits only while it holds no lock on another inode: nobody
     /// finds a circle of waiters that leads over several cells.
     fn lock(&mut self, kind: Kind) -> Option<Request> {
-        let ino = self.handle()?.ino;
-        let held: Vec<_> = self.holdings.locks.iter().map(|(ino, spec)| (*ino, *spec)).collect();
+        let handle = self.handle()?;
+        let held = self.holdings.locks.clone();
         if !held.is_empty() && self.rng.chance(1, 2) {
-            let (ino, spec) = *self.rng.pick(&held);
-            return Some(unlock(ino, spec));
+            let (handle, spec) = *self.rng.pick(&held);
+            return Some(unlock(handle, spec));
         }
         let lock = *self.rng.pick(&[LockType::Shared, LockType::Exclusive]);
         let owner = LockOwner(u64::from(self.slot.0) + 1);
@@ -516,15 +550,20 @@ impl Draw<'_> {
             // answer tells; it finds something held, and so does not wait.
             let (flavour, range) = (LockFlavour::Flock, ByteRange::ALL);
             let spec = LockSpec { flavour, owner, lock, range, pid };
-            return Some(Request::Lock { ino, spec, wait: held.is_empty() });
+            return Some(Request::Lock { handle, spec, wait: held.is_empty() });
         }
         let start = self.rng.below(20);
         let range = ByteRange { start, end: start + self.rng.below(20) };
         let spec = LockSpec { flavour: LockFlavour::Record, owner, lock, range, pid };
         if kind == Kind::TestLock {
-            return Some(Request::TestLock { ino, spec });
+            return Some(Request::TestLock { handle, spec });
         }
-        let alone = held.iter().all(|(on, _)| *on == ino);
-        Some(Request::Lock { ino, spec, wait: alone && self.rng.chance(1, 2) })
+        let shared = lock == LockType::Shared;
+        let needed = if shared { AccessMode::READ } else { AccessMode::WRITE };
+        if self.front && !self.holdings.may(handle, needed) {
+            return None;
+        }
+        let alone = held.iter().all(|(on, _)| on.ino == handle.ino);
+        Some(Request::Lock { handle, spec, wait: alone && self.rng.chance(1, 2) })
     }
 }

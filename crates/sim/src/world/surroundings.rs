@@ -3,7 +3,7 @@
 
 use warren_base::{CellId, ClientId, Errno};
 use warren_cell::SlotRef;
-use warren_proto::Answer;
+use warren_proto::Answered;
 use warren_supervisor::{ConnectionNo, Failure};
 
 use super::clients::At;
@@ -43,7 +43,7 @@ impl Surroundings for World {
         }
     }
 
-    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answer) {
+    fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answered) {
         self.client_answered(from, to, seq, hint, answer);
     }
 

@@ -4,18 +4,23 @@
 //! when the hostile one is gone, everything it had must be gone with it.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use super::fleet::Fleet;
 use super::lifecycle::{await_no_survivors, survivors};
 use super::{Ground, Tally, Verdict, process};
 use crate::hostile;
+
+/// Files in a directory that only root may search, and their modes.
+const CLOSED_FILES: &[(&str, u32)] =
+    &[("readable", 0o644), ("writable", 0o666), ("program", 0o4755), ("directory/prey", 0o644)];
 
 /// How long the attack lasts; the honest program starts after it and ends before it.
 const ATTACK: Duration = Duration::from_secs(8);
@@ -48,8 +53,10 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
 fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let attack = if ground.options.full { ATTACK_FULL } else { ATTACK };
     let forbidden = prepare(&fleet.mounted)?;
+    let closed = close_in(&fleet.mounted)?;
+    let lock = Locked::take(&fleet.mounted)?;
     let before = Possessions::of_fleet()?;
-    let mut hostile = set_loose(ground, fleet, attack, &forbidden)?;
+    let mut hostile = set_loose(ground, fleet, attack, &forbidden, &closed)?;
     let time = attack - Duration::from_secs(2);
     let (open, ordinary) = (fleet.mounted.join("open"), Some(ORDINARY_USER));
     let (honest, ordinary) = std::thread::scope(|scope| {
@@ -64,6 +71,8 @@ fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     println!("{}", process::tail(&said));
     ensure!(!killed && status.success(), "the hostile client: {status}: {}", process::tail(&said));
     before.must_be_the_processes_of(&during?)?;
+    lock.must_be_held()?;
+    closed_in(&fleet.mounted)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let after = Possessions::of_fleet()?;
@@ -100,13 +109,94 @@ fn prepare(mounted: &Path) -> Result<Vec<u64>> {
     Ok(forbidden)
 }
 
-fn set_loose(ground: &Ground, fleet: &Fleet, time: Duration, forbidden: &[u64]) -> Result<Child> {
+/// What is open to all in a directory that only root may search: a file to be read, a program to be run as root, a
+/// directory to be listed. The inode numbers.
+fn close_in(mounted: &Path) -> Result<Vec<u64>> {
+    let making = "cannot prepare the mount";
+    let mode = |path: &Path, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).context(making)
+    };
+    let closed = mounted.join("closed");
+    fs::create_dir_all(closed.join("directory")).context(making)?;
+    fs::create_dir(closed.join("everybodys")).context(making)?;
+    for (name, its_mode) in CLOSED_FILES {
+        fs::write(closed.join(name), hostile::MARK).context(making)?;
+        mode(&closed.join(name), *its_mode)?;
+    }
+    mode(&closed.join("directory"), 0o755)?;
+    mode(&closed.join("everybodys"), 0o777)?;
+    mode(&closed, 0o700)?;
+    for (name, its_mode) in [
+        (hostile::PROGRAM, hostile::PROGRAM_MODE.into()),
+        (hostile::EXECUTABLE, 0o711),
+        (hostile::LOCKED, 0o666),
+    ] {
+        fs::write(mounted.join(name), hostile::MARK).context(making)?;
+        mode(&mounted.join(name), its_mode)?;
+    }
+    let names = ["directory", "everybodys"].into_iter();
+    let names = names.chain(CLOSED_FILES.iter().map(|(name, _)| *name));
+    names.map(|name| Ok(fs::metadata(closed.join(name)).context(making)?.ino())).collect()
+}
+
+/// All is as [`close_in`] left it, and nobody made a device.
+fn closed_in(mounted: &Path) -> Result<()> {
+    let looking = "cannot look at the mount";
+    let directory = mounted.join("closed");
+    for (inside, names) in [("", 5), ("directory", 1), ("everybodys", 0)] {
+        let found = fs::read_dir(directory.join(inside)).context(looking)?.count();
+        ensure!(found == names, "closed/{inside} has {found} names");
+    }
+    for (name, mode) in CLOSED_FILES {
+        let found = fs::metadata(directory.join(name)).context(looking)?;
+        let bytes = fs::read(directory.join(name)).context(looking)?;
+        ensure!(bytes == hostile::MARK, "{name} was changed");
+        ensure!(found.mode() & 0o7777 == *mode && found.nlink() == 1, "{name}: {found:?}");
+    }
+    for entry in fs::read_dir(mounted.join("open")).context(looking)? {
+        let entry = entry.context(looking)?;
+        let kind = entry.file_type().context(looking)?;
+        let is_device = kind.is_block_device() || kind.is_char_device();
+        ensure!(!is_device, "a device: {}", entry.path().display());
+    }
+    Ok(())
+}
+
+/// A file that root has locked, in both ways.
+struct Locked(fs::File, PathBuf);
+
+impl Locked {
+    fn take(mounted: &Path) -> Result<Self> {
+        let path = mounted.join(hostile::LOCKED);
+        let file = fs::File::options().read(true).write(true).open(&path).context("no file")?;
+        fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).context("no record lock")?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).context("no lock")?;
+        Ok(Self(file, path))
+    }
+
+    fn must_be_held(&self) -> Result<()> {
+        let other = fs::File::open(&self.1).context("no file")?;
+        let taken = flock(&other, FlockOperation::NonBlockingLockShared);
+        ensure!(taken.is_err(), "the lock of {:?} was lost", self.0);
+        Ok(())
+    }
+}
+
+fn set_loose(
+    ground: &Ground,
+    fleet: &Fleet,
+    time: Duration,
+    forbidden: &[u64],
+    closed: &[u64],
+) -> Result<Child> {
     let log = fs::File::create(ground.path("hostile.log")).context("cannot make a log")?;
     Command::new(std::env::current_exe().context("cannot name this program")?)
         .arg(hostile::TASK)
         .arg(socket_of(&fleet.pool)?)
         .args([ground.seed.to_string(), time.as_secs().to_string()])
         .args(forbidden.iter().map(u64::to_string))
+        .arg("--")
+        .args(closed.iter().map(u64::to_string))
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("cannot share a log")?)
         .stderr(log)

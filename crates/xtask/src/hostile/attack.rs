@@ -11,12 +11,12 @@ use warren_base::limits::{PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, Errno, Ino, Rng, SlotNo};
 use warren_proto::{
     AccessMode, ByteRange, CreateFlags, FileName, Handle, LockFlavour, LockOwner, LockSpec,
-    LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, Wire, XattrMode, XattrName,
+    LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
 };
 use warren_shm::{Load, Store};
 
 use super::door::{self, Admission, Door, INLINE_PACKET, Line, MEMFD_PACKET, STATUS, Said};
-use super::{Deeds, MARK, Target, forge};
+use super::{Deeds, MARK, Target, count, forge};
 
 pub type Attack = fn(&Target, &mut Rng) -> Result<Deeds>;
 
@@ -31,6 +31,7 @@ pub const ALL: &[(&str, Attack)] = &[
     ("waiters", super::hoard::waiters),
     ("mute", mute),
     ("steal", steal),
+    ("count", count::count),
 ];
 
 /// How long one round of an attack lasts at most.
@@ -54,7 +55,7 @@ pub(super) fn round(target: &Target) -> Instant {
     target.deadline.min(Instant::now() + ROUND)
 }
 
-fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
+pub(super) fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
     // It may have fewer: other attackers, who are the same user, have them.
     let admission = door::be_admitted(&target.socket, slots)?;
     if admission.is_none() {
@@ -155,7 +156,7 @@ fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             body_len: rng.chance(1, 8).then(|| rng.next_u64() as u16),
             addressee: rng.chance(1, 8).then(|| rng.next_u64() as u16),
         };
-        client.post(cell, slot, &line, &forge::bend(rng, request.to_bytes()));
+        client.post(cell, slot, &line, &forge::bend(rng, client.body(&request)));
         if rng.chance(1, 20) {
             client.ring(cell, rng.next_u64());
         }
@@ -172,7 +173,7 @@ fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
 }
 
 /// Fails if bytes are in it that are not nobody's to read.
-fn keep_out(bytes: &[u8]) -> Result<()> {
+pub(super) fn keep_out(bytes: &[u8]) -> Result<()> {
     ensure!(!bytes.windows(MARK.len()).any(|part| part == MARK), "read what is forbidden");
     Ok(())
 }
@@ -208,14 +209,14 @@ fn flip(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             let cell = any_cell_or(client.owner(&request), &client, rng);
             seq += 1;
             let line = Line { seq, payload_len: 65_536, ..Line::default() };
-            client.post(cell, slot, &line, &request.to_bytes());
+            client.post(cell, slot, &line, &client.body(&request));
             client.hear(cell, slot, seq, Duration::from_micros(200));
         }
     });
     Ok(deeds(&client))
 }
 
-fn named(name: &str) -> FileName {
+pub(super) fn named(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }
 
@@ -242,8 +243,8 @@ fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
         let (new, flags) = (NewInode::regular(0o666), CreateFlags::OPEN);
         let name = named(&format!("hoard{}", n % 64));
         let create = Request::Create { dir, name, new, flags, access };
-        let ino = match client.ask(slot, &mut seq, &create) {
-            Some(Ok(Reply::Created { entry, .. } | Reply::Entry(entry))) => entry.ino,
+        let (ino, handle) = match client.ask(slot, &mut seq, &create) {
+            Some(Ok(Reply::Created { entry, opened: Some(opened) })) => (entry.ino, opened.handle),
             _ => continue,
         };
         let range = ByteRange { start: 10 * n, end: 10 * n + rng.below(9) };
@@ -251,7 +252,7 @@ fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
         let spec = LockSpec { flavour: LockFlavour::Record, owner, lock, range, pid: 1 };
         for request in [
             Request::Open { ino, access },
-            Request::Lock { ino, spec, wait: false },
+            Request::Lock { handle, spec, wait: false },
             Request::GetAttr { ino },
             Request::Lookup { dir, name: named(&format!("absent{n}")) },
         ] {
@@ -297,13 +298,13 @@ fn fill_slots(client: &Admission, rng: &mut Rng) {
                 len: PAYLOAD_MAX as u32,
                 direct: false,
             },
-            2 => Request::Fsync { ino, data_only: false },
+            2 => Request::Fsync { ino, handle: Some(handle), data_only: false },
             3 => Request::ReadDir { dir, cookie: 0, bytes_max: u32::MAX },
-            _ => Request::Lock { ino, spec, wait: true },
+            _ => Request::Lock { handle, spec, wait: true },
         };
         let line = Line { seq: 1, payload_len: PAYLOAD_MAX as u32, ..Line::default() };
         for cell in (0..client.cells).map(CellId) {
-            client.post(cell, slot, &line, &request.to_bytes());
+            client.post(cell, slot, &line, &client.body(&request));
         }
     }
 }
@@ -314,6 +315,12 @@ fn steal(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     let (slot, mut seq) = (SlotNo(0), 0);
     let open = open_directory(&client, slot, &mut seq).unwrap_or(Ino::ROOT);
     let own = own_file(&client, slot, &mut seq, open);
+    // What lies in the root can be walked to: there the modes alone must refuse.
+    for n in 0..4 {
+        for name in [format!("d{n}"), format!("f{n}")] {
+            client.ask(slot, &mut seq, &Request::Lookup { dir: Ino::ROOT, name: named(&name) });
+        }
+    }
     let end = round(target);
     for &ino in target.forbidden.iter().take_while(|_| Instant::now() < end) {
         for request in forbidden(ino, own, open, rng) {

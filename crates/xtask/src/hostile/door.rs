@@ -1,6 +1,7 @@
 //! The fleet's door and a client's memory as bytes, with no library between that keeps to rules.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,10 +18,10 @@ use rustix::net::{
 };
 use rustix::time::Timespec;
 use warren_base::limits::{BODY_MAX, SLOTS_MAX};
-use warren_base::{CellId, SlotNo};
+use warren_base::{CellId, Ino, SlotNo};
 use warren_proto::slot::request::{GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_LEN, POSTED, UID};
 use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, Posted, REQUEST_AREAS};
-use warren_proto::{Answer, Reply, Request, Wire};
+use warren_proto::{Answer, Capabilities, Capability, Reply, Request};
 use warren_shm::{
     ReplyReader, ShardMap, ShardMapReader, Store, WriteMap, map_read_only, map_writable,
 };
@@ -28,6 +29,9 @@ use warren_shm::{
 /// The kernel's `SCM_MAX_FD`.
 const DESCRIPTORS_MAX: usize = 253;
 const REPLY_MAX: usize = 64 * 1024;
+
+/// Inodes that a client remembers how to name.
+const REACHED_MAX: usize = 4096;
 
 /// How long a fleet under attack may take to answer at its door.
 const DOOR_PATIENCE: Duration = Duration::from_secs(20);
@@ -149,9 +153,18 @@ pub struct Admission {
     pub memory: WriteMap,
     replies: Vec<ReplyReader>,
     bells: Vec<OwnedFd>,
+    /// What answers have given it the right to name.
+    reached: RefCell<BTreeMap<Ino, Capability>>,
     /// Requests posted, answers read.
     pub requests: Cell<u64>,
     pub answers: Cell<u64>,
+}
+
+/// A request's bytes with these capabilities.
+pub fn body(request: &Request, capabilities: Capabilities) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    request.encode_body(capabilities, &mut bytes);
+    bytes
 }
 
 /// What goes into a request line.
@@ -185,7 +198,8 @@ impl Admission {
             bells.push(next()?);
         }
         let (requests, answers) = (Cell::new(0), Cell::new(0));
-        Ok(Self { socket, cells, slots, map, memory, replies, bells, requests, answers })
+        let reached = RefCell::default();
+        Ok(Self { socket, cells, slots, map, memory, replies, bells, reached, requests, answers })
     }
 
     pub fn line(slot: SlotNo) -> usize {
@@ -237,8 +251,41 @@ impl Admission {
         self.answers.set(self.answers.get() + 1);
         match header.errno {
             Some(errno) => Some(Err(errno)),
-            None => Reply::from_bytes(&body).ok().map(Ok),
+            None => {
+                let (reply, granted) = Reply::from_body(&body).ok()?;
+                self.learn(&reply, granted);
+                Some(Ok(reply))
+            }
         }
+    }
+
+    fn learn(&self, reply: &Reply, granted: Capability) {
+        let ino = match reply {
+            Reply::Entry(entry) | Reply::Created { entry, .. } => entry.ino,
+            Reply::Listing { parent, .. } => *parent,
+            _ => return,
+        };
+        let mut reached = self.reached.borrow_mut();
+        if !granted.is_none() && reached.len() < REACHED_MAX {
+            reached.insert(ino, granted);
+        }
+    }
+
+    /// The capability for an inode, if it was reached.
+    pub fn capability(&self, ino: Ino) -> Capability {
+        self.reached.borrow().get(&ino).copied().unwrap_or_default()
+    }
+
+    /// Whether a walk has led there.
+    pub fn has_reached(&self, ino: Ino) -> bool {
+        ino == Ino::ROOT || !self.capability(ino).is_none()
+    }
+
+    /// The request with all that it may name.
+    pub fn body(&self, request: &Request) -> Vec<u8> {
+        let (inode, other) = request.named();
+        let of = |ino: Option<Ino>| ino.map_or(Capability::NONE, |ino| self.capability(ino));
+        body(request, Capabilities { inode: of(inode), other: of(other) })
     }
 
     /// Whether the fleet has hung up.
@@ -264,11 +311,23 @@ impl Admission {
         request: &Request,
         payload_len: u32,
     ) -> Option<Answer> {
+        self.ask_body(slot, seq, request, &self.body(request), payload_len)
+    }
+
+    /// The request as these bytes.
+    pub fn ask_body(
+        &self,
+        slot: SlotNo,
+        seq: &mut u32,
+        request: &Request,
+        body: &[u8],
+        payload_len: u32,
+    ) -> Option<Answer> {
         const PATIENCE: Duration = Duration::from_secs(5);
         let cell = self.owner(request);
         *seq = seq.wrapping_add(1);
         let line = Line { seq: *seq, payload_len, ..Line::default() };
-        self.post(cell, slot, &line, &request.to_bytes());
+        self.post(cell, slot, &line, body);
         self.hear(cell, slot, *seq, PATIENCE)
     }
 

@@ -149,7 +149,10 @@ pub fn request(rng: &mut Rng, known: &Known) -> Request {
         0 | 1 => of_names(rng, known, ino),
         2 => of_inodes(rng, known, ino),
         3 => of_handles(rng, known),
-        _ => of_fleet(rng, ino),
+        _ => {
+            let handle = known.handle(rng);
+            of_fleet(rng, ino, handle)
+        }
     }
 }
 
@@ -220,17 +223,17 @@ fn of_handles(rng: &mut Rng, known: &Known) -> Request {
     }
 }
 
-fn of_fleet(rng: &mut Rng, ino: Ino) -> Request {
+fn of_fleet(rng: &mut Rng, ino: Ino, handle: Handle) -> Request {
     match rng.below(10) {
         0 => Request::Null,
         1 => Request::StatFs,
         2 => Request::Sync,
-        3 => Request::Fsync { ino, data_only: rng.chance(1, 2) },
+        3 => Request::Fsync { ino, handle: rng.chance(1, 2).then_some(handle), data_only: true },
         4 => Request::Cancel { slot: SlotNo(rng.next_u64() as u16), seq: rng.next_u64() as u32 },
         5 => Request::AwaitRecall { pages: rng.chance(1, 2), acknowledged: number(rng) },
-        6 => Request::TestLock { ino, spec: lock(rng) },
+        6 => Request::TestLock { handle, spec: lock(rng) },
         7 => Request::ReleaseLocks { ino, owner: LockOwner(rng.below(4)) },
-        _ => Request::Lock { ino, spec: lock(rng), wait: rng.chance(1, 2) },
+        _ => Request::Lock { handle, spec: lock(rng), wait: rng.chance(1, 2) },
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use warren_base::limits::{PAYLOAD_MAX, SLOTS_MAX};
-use warren_base::{Errno, Ino, Rng, SlotNo};
+use warren_base::{Errno, Rng, SlotNo};
 use warren_proto::{
     AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Position, Request,
     SetAttr, Wire,
@@ -85,15 +85,16 @@ fn read_again(client: &Admission, request: &Request, seqs: &mut [u32]) {
 
 /// Asks until it is refused with this error, which must come; or until the round is over.
 fn until_refused(
-    clients: &[Admission],
+    clients: &[(Admission, Handle)],
     end: Instant,
     errno: Errno,
-    request: impl Fn(u64) -> Request,
+    request: impl Fn(Handle, u64) -> Request,
 ) -> Result<()> {
     let mut seqs = vec![1000; clients.len()];
     for n in 0..FAR_TOO_MANY {
         let at = n as usize % clients.len();
-        match clients[at].ask(FIRST, &mut seqs[at], &request(n)) {
+        let (client, handle) = &clients[at];
+        match client.ask(FIRST, &mut seqs[at], &request(*handle, n)) {
             _ if Instant::now() >= end => return Ok(()),
             Some(Err(got)) if got == errno => return Ok(()),
             // A full log makes a caller wait, and another attacker may have ended the file.
@@ -106,30 +107,35 @@ fn until_refused(
 /// Opens of one file, through two clients.
 pub fn opens(target: &Target, _: &mut Rng) -> Result<Deeds> {
     let access = AccessMode::READ;
-    hold(target, Errno::ENFILE, |ino, _| Request::Open { ino, access })
+    hold(target, Errno::ENFILE, |handle, _| Request::Open { ino: handle.ino, access })
 }
 
 /// Locks of one file that do not touch, through two clients; one waits for those of the other.
 pub fn locks(target: &Target, _: &mut Rng) -> Result<Deeds> {
-    hold(target, Errno::ENOLCK, |ino, n| {
+    hold(target, Errno::ENOLCK, |handle, n| {
         let range = ByteRange { start: 2 * n, end: 2 * n };
         let (flavour, lock) = (LockFlavour::Record, LockType::Exclusive);
         let spec = LockSpec { flavour, owner: LockOwner(n % 7), lock, range, pid: 1 };
-        Request::Lock { ino, spec, wait: false }
+        Request::Lock { handle, spec, wait: false }
     })
 }
 
-fn hold(target: &Target, errno: Errno, request: impl Fn(Ino, u64) -> Request) -> Result<Deeds> {
+fn hold(target: &Target, errno: Errno, request: impl Fn(Handle, u64) -> Request) -> Result<Deeds> {
     let end = round(target);
     let (first, second) = (admission(target, 1)?, admission(target, 1)?);
-    let clients: Vec<Admission> = first.into_iter().chain(second).collect();
+    // Each has the same file open.
+    let clients = first.into_iter().chain(second);
+    let clients: Vec<_> =
+        clients.filter_map(|client| hole(&client).map(|handle| (client, handle))).collect();
     let mut all = Deeds::default();
-    let Some(handle) = clients.first().and_then(hole) else { return Ok(all) };
-    until_refused(&clients, end, errno, |n| request(handle.ino, n))?;
+    if clients.is_empty() {
+        return Ok(all);
+    }
+    until_refused(&clients, end, errno, request)?;
     while Instant::now() < end {
         thread::sleep(Duration::from_millis(10));
     }
-    clients.iter().for_each(|client| all.add(deeds(client)));
+    clients.iter().for_each(|(client, _)| all.add(deeds(client)));
     Ok(all)
 }
 
@@ -142,7 +148,7 @@ pub fn waiters(target: &Target, _: &mut Rng) -> Result<Deeds> {
         for slot in (1..client.slots).map(SlotNo) {
             let (flavour, lock, range) = (LockFlavour::Flock, LockType::Exclusive, ByteRange::ALL);
             let spec = LockSpec { flavour, owner: LockOwner(slot.0.into()), lock, range, pid: 1 };
-            let request = Request::Lock { ino: handle.ino, spec, wait: true };
+            let request = Request::Lock { handle, spec, wait: true };
             let line = Line { seq: 1, ..Line::default() };
             client.post(client.owner(&request), slot, &line, &request.to_bytes());
         }

@@ -3,7 +3,7 @@ use warren_base::{ClientId, Epoch, Ino, Lsn, SlotNo};
 use warren_cell::PeerBody;
 use warren_pool::PoolMessage;
 use warren_proto::slot::{cell_segment_len, client_segment_len};
-use warren_proto::{LockOwner, RequestHeader};
+use warren_proto::{LockOwner, RequestHeader, Wire};
 use warren_shm::{ClientWriter, Frames, Segment};
 
 const CELL: CellId = CellId(0);
