@@ -64,10 +64,10 @@ pub const TASKS_MAX: usize = 1024;
 /// session. A user has a share of them (`budget`).
 pub const LOCKS_OF_INODE_MAX: usize = 1 << 15;
 
-/// Requests that wait for a lock at a cell, and for one of an inode's: half of the tasks, because those that wait
-/// for locks end only when others go on. A user has a share of them, too.
+/// Requests that wait for a lock at a cell: half of the tasks, because those that wait for locks end only when others
+/// go on. All may wait for one inode's. A user has a share of them, too.
 pub const LOCK_WAITERS_MAX: usize = TASKS_MAX / 2;
-pub const LOCK_WAITERS_OF_INODE_MAX: usize = LOCK_WAITERS_MAX / 2;
+pub const LOCK_WAITERS_OF_INODE_MAX: usize = LOCK_WAITERS_MAX;
 
 /// Supplementary groups of a client, as Linux's `NGROUPS_MAX`.
 pub const GROUPS_MAX: usize = 65_536;

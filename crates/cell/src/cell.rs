@@ -251,15 +251,19 @@ impl Cell {
         if config.plant == Some(Plant::ReuseBlocks) {
             cell.shards.values_mut().for_each(|shard| shard.space.forget_held());
         }
-        for shard in cell.shards.ids().to_vec() {
-            cell.start(Task::new(Work::OpenShard { shard }));
+        cell.start_opening(effects);
+        cell
+    }
+
+    fn start_opening(&mut self, effects: &mut Vec<Effect>) {
+        for shard in self.shards.ids().to_vec() {
+            self.start(Task::new(Work::OpenShard { shard }));
         }
-        if cell.opening == 0 && !cell.replay.is_done() {
-            cell.start(Task::new(Work::Recover));
+        if self.opening == 0 && !self.replay.is_done() {
+            self.start(Task::new(Work::Recover));
         }
         // The tasks run with the first event; a tick at once is one.
-        effects.push(Effect::Wake(now.monotonic));
-        cell
+        effects.push(Effect::Wake(self.now.monotonic));
     }
 
     /// Takes one event in. Effects are appended in the order in which they are to be carried out.

@@ -286,9 +286,9 @@ pub struct Fleet<H> {
 }
 
 impl<H> Fleet<H> {
-    /// Whether a write or a flush has failed, of a cell or of a supervisor.
-    pub const fn has_faults(&self) -> bool {
-        self.cell_faults + self.supervisor_faults > 0
+    /// Whether a flush has failed, or a write of a supervisor's: then the fleet refuses changes.
+    pub const fn may_be_read_only(&self) -> bool {
+        self.supervisor_faults > 0 || self.flush_failed_at.is_some()
     }
 
     pub fn new(rng: Rng, disk: Disk, trace: Trace) -> Self {

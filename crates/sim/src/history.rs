@@ -23,6 +23,8 @@ bitflags! {
         const CANCELLED = 4;
         /// The answer is a copy whose access time may be old: reads do not wait until it is gone.
         const OLD_ATIME = 8;
+        /// A flush failed, or a write of the supervisor's, and the fleet takes no changes any more: EROFS.
+        const READ_ONLY = 16;
     }
 }
 

@@ -281,7 +281,8 @@ impl Step<'_> {
     fn is_excused(&self) -> bool {
         let excuse = match self.outcome.answer {
             Err(Errno::ENOSPC) => Excuses::NO_SPACE,
-            Err(Errno::EIO | Errno::EROFS) => Excuses::IO,
+            Err(Errno::EIO) => Excuses::IO,
+            Err(Errno::EROFS) => Excuses::READ_ONLY,
             Err(Errno::EINTR) => Excuses::CANCELLED,
             _ => return false,
         };

@@ -376,6 +376,7 @@ impl World {
         let mut excuses = Excuses::default();
         let is_small = self.swarm.chunks.is_some() && self.is_first_life();
         excuses.set(Excuses::NO_SPACE, is_small && takes_space(request));
+        excuses.set(Excuses::READ_ONLY, self.fleet.may_be_read_only() && takes_space(request));
         excuses.set(Excuses::IO, self.fleet.incidents.excuse_io(request, from, invoked));
         excuses
     }

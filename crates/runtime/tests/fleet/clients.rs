@@ -4,11 +4,13 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, Rlimit, Signal};
-use warren_base::limits::{BODY_MAX, XATTR_NAME_MAX};
+use warren_base::limits::{BODY_MAX, LOCK_WAITERS_MAX, XATTR_NAME_MAX};
 use warren_base::{CellId, Errno, Ino};
 use warren_proto::{
     AccessMode, CreateFlags, Handle, LockType, NewInode, RenameFlags, Reply, Request, XattrMode,
@@ -281,7 +283,7 @@ pub fn make_for_ever(pool: &Path) -> ! {
     unreachable!("it is killed");
 }
 
-/// More requests than tasks may live wait for a lock. Others are served, and so is the unlock.
+/// More requests want a lock than may wait for one. Those beyond are refused; others are served, and so is the unlock.
 pub fn a_crowd_that_waits_holds_up_only_itself() {
     const CLIENTS: u64 = 17;
     const STACK: usize = 256 << 10;
@@ -291,14 +293,18 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     let mut holder = connection.slot().expect("slot");
     let handle = open_root(&mut holder);
     assert_eq!(holder.call(ROOT, &flock(handle, LockType::Exclusive, 1), 0), Ok(Reply::Done));
-    let mut crowd = Vec::new();
+    let (mut crowd, refused) = (Vec::new(), Arc::new(AtomicU64::new(0)));
     for client in 0..CLIENTS {
         let connection = connect(&scratch.pool);
         let handle = open_root(&mut connection.slot().expect("slot"));
         let slots = std::iter::from_fn(|| connection.slot());
         for (n, mut slot) in slots.enumerate() {
             let lock = flock(handle, LockType::Shared, 1000 * (client + 1) + n as u64);
-            let wait = move || assert_eq!(slot.call(ROOT, &lock, 0), Ok(Reply::Done));
+            let refused = Arc::clone(&refused);
+            let wait = move || match slot.call(ROOT, &lock, 0) {
+                Err(Errno::ENOLCK) => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                answer => assert_eq!(answer, Ok(Reply::Done)),
+            };
             let thread = std::thread::Builder::new().stack_size(STACK);
             crowd.push(thread.spawn(wait).expect("thread"));
         }
@@ -308,11 +314,13 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
         // A request wakes the cell, which then shows its gauges.
         assert_eq!(holder.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
         let cell = &door::status(&scratch.pool).expect("status").cells[0];
-        if cell.queued > 0 && cell.tasks + cell.queued >= crowd.len() as u64 {
-            println!("  {} tasks live, {} requests in their slots", cell.tasks, cell.queued);
+        let refused = refused.load(Ordering::Relaxed);
+        if refused > 0 && cell.tasks + refused >= crowd.len() as u64 {
+            println!("  {} requests wait, {refused} were refused", cell.tasks);
+            assert!(cell.tasks as usize >= LOCK_WAITERS_MAX * 7 / 8, "{} wait", cell.tasks);
             break;
         }
-        assert!(Instant::now() < deadline, "{} tasks, {} queued", cell.tasks, cell.queued);
+        assert!(Instant::now() < deadline, "{} tasks, {refused} refused", cell.tasks);
         std::thread::sleep(Duration::from_millis(5));
     }
     let getattr = Request::GetAttr { ino: Ino::ROOT };

@@ -198,7 +198,7 @@ impl World {
         let (asked_at, _) = self.clients[at].asked;
         let excused = match errno {
             Errno::EIO => self.fleet.incidents.excuse_io(request, from, asked_at),
-            Errno::EROFS => takes_space(request) && self.fleet.has_faults(),
+            Errno::EROFS => takes_space(request) && self.fleet.may_be_read_only(),
             Errno::ENOSPC => self.is_space_short() || self.fleet.backing == Backing::OnDemand,
             _ => false,
         };

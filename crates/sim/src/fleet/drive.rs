@@ -81,7 +81,6 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         Happening::Report { from, epoch } => {
             if fleet.is_running(from, epoch) {
                 let report = fleet.next_report(from);
-                fleet.reserve_replayed(&report);
                 tell_supervisor(world, Heard::Report { from, epoch, report });
             }
         }
@@ -102,10 +101,7 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
             }
         }
         Happening::LateReport { from, epoch, report } => {
-            fleet.count(match fleet.epoch(from) == epoch {
-                true => "a report of a lost cell",
-                false => "a report of an earlier epoch",
-            });
+            fleet.count_late_report(from, epoch);
             tell_supervisor(world, Heard::Report { from, epoch, report });
         }
         Happening::SupervisorIo { by, io } => {
@@ -201,6 +197,13 @@ pub fn carry_out<W: Surroundings>(world: &mut W, id: CellId, effects: Vec<Effect
 }
 
 impl<H> Fleet<H> {
+    fn count_late_report(&mut self, from: CellId, epoch: Epoch) {
+        self.count(match self.epoch(from) == epoch {
+            true => "a report of a lost cell",
+            false => "a report of an earlier epoch",
+        });
+    }
+
     /// Until when the cell's process does nothing, if it is stopped: perhaps just now.
     fn pause(&mut self, id: CellId) -> Option<Instant> {
         if self.host(id).dead {

@@ -183,6 +183,7 @@ impl<H> Fleet<H> {
     pub(super) fn next_report(&mut self, from: CellId) -> Report {
         let report = self.host(from).reports.pop_front().expect("there is a report");
         self.plan_report(from);
+        self.reserve_replayed(&report);
         report
     }
 }

@@ -605,7 +605,10 @@ impl World {
             if let Request::Close { handle } = request {
                 holdings.handles.retain(|(held, _)| held != handle);
             }
-            if let Request::Lock { handle, .. } = request {
+            // A descriptor that is not open so gets no lock, and keeps those that there are.
+            if let Request::Lock { handle, spec, .. } = request
+                && (errno == Errno::ESTALE || spec.lock == LockType::Unlock)
+            {
                 holdings.locks.retain(|(held, _)| held.ino != handle.ino);
             }
             if let Some(gone) = subject(request).filter(|_| errno == Errno::ESTALE)
