@@ -12,7 +12,7 @@ use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Capabilities, Capability, Credentials, InodeRef, Reply, Request,
+    Answer, Answered, Capabilities, Capability, Credentials, InodeRef, LockType, Reply, Request,
 };
 
 use super::Own;

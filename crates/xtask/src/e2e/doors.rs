@@ -411,7 +411,7 @@ fn nothing_is_inherited(ground: &Ground, cells: u16) -> Result<()> {
     let look = "for process in /proc/[0-9]*; do
         role=$(tr '\\0' ' ' < $process/cmdline 2>/dev/null | cut -d' ' -f1,2)
         case $role in 'warren '*) ;; *) continue ;; esac
-        case $role in *' run') continue ;; esac
+        case $role in *' run' | *' __run') continue ;; esac
         ls -l $process/fd | grep -q ' /etc/passwd$' && echo \"$role has it\" || echo ${role#* }
       done | sort | uniq -c";
     let warren = ground.warren.display();

@@ -61,7 +61,8 @@ const HOSTS: &[Host] = &[
 /// A pool on a loop device that runs out of room, as a thin one does: a stop is refused, then there is room.
 const FAILING_DEVICE: &str = r#"
     mount -t tmpfs -o size=40m tmpfs "$HOST"; cd "$HOST"
-    truncate -s 200M image; loop=$(losetup -f --show image); trap 'losetup -d $loop' EXIT
+    truncate -s 200M image; loop=$(losetup -f --show image); serving=
+    trap 'kill $serving 2>/dev/null || true; wait; losetup -d $loop' EXIT
     "$WARREN" mkfs --log-size 8M $loop
     "$WARREN" serve --cells $CELLS --pool $loop & serving=$!
     for i in $(seq 200); do "$WARREN" status $loop > /dev/null 2>&1 && break; sleep 0.05; done
@@ -72,6 +73,8 @@ const FAILING_DEVICE: &str = r#"
     done
     test $last -gt 5 -a $last -lt 200 || { echo "$last files fitted"; exit 40; }
     rc=0; "$WARREN" stop $loop || rc=$?; test $rc = 9 || { echo "stop: $rc"; exit 41; }
+    # The mounts were given up before that was known.
+    "$WARREN" mount $loop mounted
     cksum mounted/f2; ls mounted > /dev/null; "$WARREN" status $loop
     mount -o remount,size=120m "$HOST"
     for i in $(seq 30); do sync mounted/f$last && break; sleep 0.5; done
