@@ -49,6 +49,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_fallocate,
     libc::SYS_fdatasync,
+    libc::SYS_fstatfs,
     libc::SYS_preadv,
     libc::SYS_preadv2,
     libc::SYS_pwritev,

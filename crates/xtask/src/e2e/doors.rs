@@ -409,7 +409,7 @@ fn nothing_is_inherited(ground: &Ground, cells: u16) -> Result<()> {
     let pool = ground.path(&format!("inherited-{cells}")).to_string_lossy().into_owned();
     warren(ground, &["mkfs", "--size", "256M", &pool])?.expect_success("mkfs")?;
     let look = "for process in /proc/[0-9]*; do
-        role=$(tr '\\0' ' ' < $process/cmdline 2>/dev/null | cut -d' ' -f1,2)
+        role=$(tr '\\0' ' ' < $process/cmdline 2>/dev/null | head -n 1 | cut -d' ' -f1,2)
         case $role in 'warren '*) ;; *) continue ;; esac
         case $role in *' run' | *' __run') continue ;; esac
         ls -l $process/fd | grep -q ' /etc/passwd$' && echo \"$role has it\" || echo ${role#* }
