@@ -170,7 +170,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/proto/src/wire.rs",
         what: "what follows a message is passed over",
-        find: "if reader.left() == 0 { Ok(value) } else { Err(Malformed::new(\"trailing bytes\")) }",
+        find: "if reader.left() == 0 { Ok(value) } else { Err(Malformed::TRAILING) }",
         replace: "Ok(value)",
         found_by: PROTO,
         is_proven: true,
@@ -426,7 +426,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/op/rename.rs",
         what: "a directory may come to lie below itself",
-        find: "if source.is_directory() && is_above(view, source.ino, dir)? {",
+        find: "if source.is_directory() && view.is_above(source.ino, dir)? {",
         replace: "if source.is_directory() && source.ino == dir {",
         found_by: SEEDS,
         is_proven: false,
@@ -434,7 +434,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/op/rename.rs",
         what: "an exchanged directory may come to lie below itself",
-        find: "Some(target) if is_above(view, target.ino, source.dir)? => {",
+        find: "Some(target) if view.is_above(target.ino, source.dir)? => {",
         replace: "Some(target) if target.ino == source.dir => {",
         found_by: SEEDS,
         is_proven: false,
@@ -450,16 +450,16 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/filelock.rs",
         what: "a wait that is cancelled still gets its lock",
-        find: "            waiting.retain(|(waiter, ..)| *waiter != task);\n",
-        replace: "            waiting.retain(|(waiter, ..)| *waiter == task || *waiter != task);\n",
+        find: "        if let Some(place) = self.places.get(&task).copied() {\n            self.end_wait(place);",
+        replace: "        if let Some(place) = self.places.get(&task).copied().filter(|_| false) {\n            self.end_wait(place);",
         found_by: SEEDS,
         is_proven: false,
     },
     Mutant {
         file: "crates/cell/src/filelock.rs",
         what: "shared locks exclude each other",
-        find: "(self.spec.lock == LockType::Exclusive || spec.lock == LockType::Exclusive)",
-        replace: "(self.spec.lock == LockType::Exclusive || spec.lock != LockType::Unlock)",
+        find: "        if spec.lock != LockType::Exclusive {\n            return exclusive;",
+        replace: "        if spec.lock == LockType::Unlock {\n            return exclusive;",
         found_by: CELL,
         is_proven: false,
     },
@@ -586,8 +586,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/runtime/src/cell/intake.rs",
         what: "under pressure requests of all clients pass",
-        find: "let may_pass = |client| memory.in_work(client) < share;",
-        replace: "let may_pass = |client| memory.in_work(client) < usize::MAX - share;",
+        find: "own < least || may_take(uid, own, live, TASKS_MAX)",
+        replace: "own < usize::MAX || least > 0 || may_take(uid, own, live, TASKS_MAX)",
         found_by: RUNTIME,
         is_proven: false,
     },
