@@ -123,6 +123,8 @@ pub struct Swarm {
     pub one_writer: bool,
     /// Fronts cut files that others change, under a lock; else they do not.
     pub cuts_under_locks: bool,
+    /// Fronts cut such files as they like, and their kernels' pages are not looked at.
+    pub cuts_freely: bool,
     /// Chances in 10,000: that a client goes before a call, that a message between cells is damaged.
     pub hangups: u64,
     pub damage: u64,
@@ -164,6 +166,7 @@ impl Swarm {
         let fronts =
             if rng.chance(1, 2) { rng.below(clients.min(3) as u64 + 1) as usize } else { 0 };
         let one_writer = fronts > 1 && rng.chance(1, 4);
+        let cuts = if fronts > 1 && !one_writer { rng.below(3) } else { 0 };
         Self {
             cells,
             cells_later: 1 + rng.below(8) as u16,
@@ -185,7 +188,8 @@ impl Swarm {
             fronts,
             late_recall: *rng.pick(&[0, 20, 200, 800]),
             one_writer,
-            cuts_under_locks: fronts > 1 && !one_writer && rng.chance(1, 2),
+            cuts_under_locks: cuts == 1,
+            cuts_freely: cuts == 2,
             hangups: *rng.pick(&[0, 0, 20, 100]),
             damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 5, 50]),
             rot: *rng.pick(&[0, 0, 0, 10]),

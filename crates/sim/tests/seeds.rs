@@ -139,23 +139,8 @@ fn a_grant_of_what_is_being_recalled_is_found() {
 }
 
 #[test]
-fn a_write_back_that_waits_for_its_own_recall_is_found() {
-    is_found(Plant::WaitForOwnRecall);
-}
-
-#[test]
 fn two_fronts_that_write_a_file_through_their_caches_are_found() {
     is_found(Plant::CacheTwoWriters);
-}
-
-#[test]
-fn a_truncation_that_recalls_no_pages_is_found() {
-    is_found(Plant::TruncateUnrecalled);
-}
-
-#[test]
-fn a_lock_before_the_end_of_a_recall_is_found() {
-    is_found(Plant::LockBeforeRecall);
 }
 
 #[test]

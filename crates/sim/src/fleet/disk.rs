@@ -84,7 +84,7 @@ impl Disk {
             image,
             durable,
             cached: BTreeMap::new(),
-            writes: 1,
+            writes: 0,
             errors: 0,
             host: None,
             record: None,

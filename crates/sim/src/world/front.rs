@@ -95,6 +95,9 @@ impl World {
     /// it has.
     fn are_pages_right(&self, at: At, op: &Op) -> bool {
         let Op::Ino(Request::Read { handle, .. }, _) = op else { return true };
+        if self.swarm.cuts_freely {
+            return false;
+        }
         !self.swarm.cuts_under_locks
             || self.clients[at.client].slots[at.slot].holdings.has_locked(handle.ino)
     }

@@ -476,7 +476,7 @@ impl Draw<'_> {
 
     /// A kernel cuts files that other kernels change.
     fn cuts_others(&self) -> bool {
-        self.front && self.swarm.fronts > 1 && !self.swarm.one_writer
+        self.front && self.swarm.fronts > 1 && !self.swarm.one_writer && !self.swarm.cuts_freely
     }
 
     /// Cuts or reads a file while the slot has it locked, or takes the lock or releases it.
