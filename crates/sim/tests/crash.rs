@@ -4,7 +4,7 @@ use warren_cell::Plant;
 use warren_sim::crash::{Options, run, run_many};
 
 /// Few enough for every build.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 1000;
 /// A planted bug must be found within this many seeds.
 const CONTROL_SEEDS: u64 = 1000;
 

@@ -10,8 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use warren_base::Ino;
 use warren_device::{Entry, RECORD_ENVIRONMENT, Recorder, read_record};
-use warren_proto::{Answer, Request};
+use warren_proto::{Answer, Capabilities, Capability, Reply, Request};
 use warren_runtime::{ConnectOptions, Connection, Slot, StopOptions};
 use warren_sim::ace::{
     CELLS, Campaign, Client, Covered, Options, POOL_BYTES, Recorded, Sequence, Summary,
@@ -21,8 +22,6 @@ use crate::failure::{CODE_FAILURE, Failure};
 
 /// How long a fleet may take to serve.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// An ordinary client does not name anybody.
-const IDENTITY: (u32, u32) = (0, 0);
 
 pub fn run(sequences: &[Sequence], options: Options) -> Result<Summary, Failure> {
     let campaign = Campaign::new(options);
@@ -103,16 +102,29 @@ impl Drop for Serving {
     }
 }
 
-struct RealClient(Slot);
+struct RealClient {
+    slot: Slot,
+    /// Of the inodes that its walks have reached.
+    capabilities: BTreeMap<Ino, Capability>,
+}
 
 impl Client for RealClient {
     fn call(&mut self, request: Request, payload: &[u8]) -> Result<Answer, String> {
-        self.0.payload_out()[..payload.len()].copy_from_slice(payload);
-        Ok(self.0.call(IDENTITY, &request, payload.len()))
+        self.slot.payload_out()[..payload.len()].copy_from_slice(payload);
+        let of = |ino: Option<Ino>| {
+            ino.and_then(|ino| self.capabilities.get(&ino).copied()).unwrap_or(Capability::NONE)
+        };
+        let (inode, other) = request.named();
+        let capabilities = Capabilities { inode: of(inode), other: of(other) };
+        let answer = self.slot.call(capabilities, &request, payload.len());
+        if let Ok(Reply::Entry(entry) | Reply::Created { entry, .. }) = &answer {
+            self.capabilities.insert(entry.ino, self.slot.granted());
+        }
+        Ok(answer)
     }
 
     fn payload(&self) -> &[u8] {
-        self.0.payload_in()
+        self.slot.payload_in()
     }
 }
 
@@ -129,7 +141,7 @@ fn perform(
     let connection = Connection::connect(&place.pool(), &options)?;
     let slot = connection.slot().expect("nobody else has taken it");
     let recorder = Recorder::append_to(&record).map_err(failed)?;
-    let mut client = RealClient(slot);
+    let mut client = RealClient { slot, capabilities: BTreeMap::new() };
     let performed = campaign.perform_by(&mut client, sequence, |number| recorder.mark(number));
     performed.map_err(|why| Failure::new(CODE_FAILURE, format!("{sequence}: {why}")))?;
     drop((client, connection));

@@ -285,7 +285,7 @@ pub fn make_for_ever(pool: &Path) -> ! {
 
 /// More requests want a lock than may wait for one. Those beyond are refused; others are served, and so is the unlock.
 pub fn a_crowd_that_waits_holds_up_only_itself() {
-    const CLIENTS: u64 = 17;
+    const CROWD: usize = LOCK_WAITERS_MAX + 64;
     const STACK: usize = 256 << 10;
     let scratch = Scratch::formatted("crowd");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
@@ -294,12 +294,11 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     let handle = open_root(&mut holder);
     assert_eq!(holder.call(ROOT, &flock(handle, LockType::Exclusive, 1), 0), Ok(Reply::Done));
     let (mut crowd, refused) = (Vec::new(), Arc::new(AtomicU64::new(0)));
-    for client in 0..CLIENTS {
+    while crowd.len() < CROWD {
         let connection = connect(&scratch.pool);
         let handle = open_root(&mut connection.slot().expect("slot"));
-        let slots = std::iter::from_fn(|| connection.slot());
-        for (n, mut slot) in slots.enumerate() {
-            let lock = flock(handle, LockType::Shared, 1000 * (client + 1) + n as u64);
+        for mut slot in std::iter::from_fn(|| connection.slot()).take(CROWD - crowd.len()) {
+            let lock = flock(handle, LockType::Shared, 2 + crowd.len() as u64);
             let refused = Arc::clone(&refused);
             let wait = move || match slot.call(ROOT, &lock, 0) {
                 Err(Errno::ENOLCK) => drop(refused.fetch_add(1, Ordering::Relaxed)),

@@ -19,10 +19,6 @@ fn name_of(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }
 
-fn fsync(ino: Ino, data_only: bool) -> Request {
-    Request::Fsync { ino, handle: None, data_only }
-}
-
 /// Who passes on requests and waits for their answers.
 pub trait Client {
     fn call(&mut self, request: Request, payload: &[u8]) -> Result<Answer, String>;
@@ -57,13 +53,19 @@ pub trait Client {
 
     /// Does step `number`.
     fn perform(&mut self, number: usize, step: &Step) -> Result<(), String> {
-        let request = match step {
-            Step::Do(operation) => return self.operate(number, *operation),
-            Step::Fsync(path) => fsync(self.resolve(path)?, false),
-            Step::Fdatasync(path) => fsync(self.resolve(path)?, true),
-            Step::Sync => Request::Sync,
-        };
-        self.ask(request, &[]).map(drop)
+        match step {
+            Step::Do(operation) => self.operate(number, *operation),
+            Step::Fsync(path) => self.fsync(path, false),
+            Step::Fdatasync(path) => self.fsync(path, true),
+            Step::Sync => self.ask(Request::Sync, &[]).map(drop),
+        }
+    }
+
+    fn fsync(&mut self, path: &str, data_only: bool) -> Result<(), String> {
+        let ino = self.resolve(path)?;
+        let (handle, _) = self.open(ino, AccessMode::READ)?;
+        self.ask(Request::Fsync { ino, handle: Some(handle), data_only }, &[])?;
+        self.ask(Request::Close { handle }, &[]).map(drop)
     }
 
     fn operate(&mut self, number: usize, operation: Operation) -> Result<(), String> {

@@ -95,7 +95,8 @@ impl Mix {
         let mut chance = |chances: &[u64]| if faulty { *rng.pick(chances) } else { 0 };
         let [write_fails, supervisor_write_fails] = [(); 2].map(|()| chance(&[0, 0, 5, 50]));
         let [flush_fails, supervisor_flush_fails] = [(); 2].map(|()| chance(&[0, 0, 2, 20, 200]));
-        let [read_fails, rot] = [(); 2].map(|()| chance(&[0, 0, 5, 50]));
+        // Cells read little: most nodes and pages are at hand.
+        let [read_fails, rot] = [(); 2].map(|()| chance(&[0, 20, 200]));
         Self {
             cells_max,
             log_blocks: *rng.pick(&[128, 128, 200, 1024]),
