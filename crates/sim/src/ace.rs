@@ -33,6 +33,7 @@ use crate::fixed::Fixed;
 use crate::fleet::disk::{Blocks, Disk};
 pub use crate::fleet::disk::{Covered, Recorded};
 pub use client::Client;
+use client::Mark;
 use fleet::Fleet;
 pub use operation::{PAIRS, Sequence, pairs, singles};
 use operation::{Step, base};
@@ -126,9 +127,9 @@ impl Campaign {
         mut mark: impl FnMut(u64),
     ) -> Result<(), String> {
         for (number, step) in sequence.steps.iter().enumerate() {
-            mark(2 * number as u64);
-            client.perform(number, step).map_err(|why| format!("{step:?}: {why}"))?;
-            mark(2 * number as u64 + 1);
+            client.perform(number, step, |_, of_step| {
+                mark(2 * number as u64 + u64::from(of_step == Mark::Answered));
+            })?;
         }
         let (seen, end) = (client.look()?, Promises::new(&sequence.steps).end.view());
         match seen == end {
@@ -195,9 +196,12 @@ impl Campaign {
         disk.record = Some(Vec::new());
         let mut fleet = Fleet::serve(disk, CELLS, self.options.plant)?;
         for (number, step) in sequence.steps.iter().enumerate() {
-            fleet.disk().note(|| Recorded::Begun(number));
-            fleet.perform(number, step).map_err(|why| format!("{step:?}: {why}"))?;
-            fleet.disk().note(|| Recorded::Answered(number));
+            fleet.perform(number, step, |fleet, mark| {
+                fleet.disk().note(|| match mark {
+                    Mark::Begun => Recorded::Begun(number),
+                    Mark::Answered => Recorded::Answered(number),
+                });
+            })?;
         }
         if sequence.checkpoint {
             fleet.checkpoint()?;

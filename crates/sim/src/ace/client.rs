@@ -19,6 +19,13 @@ fn name_of(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }
 
+/// Of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    Begun,
+    Answered,
+}
+
 /// Who passes on requests and waits for their answers.
 pub trait Client {
     fn call(&mut self, request: Request, payload: &[u8]) -> Result<Answer, String>;
@@ -51,21 +58,35 @@ pub trait Client {
         }
     }
 
-    /// Does step `number`.
-    fn perform(&mut self, number: usize, step: &Step) -> Result<(), String> {
-        match step {
-            Step::Do(operation) => self.operate(number, *operation),
-            Step::Fsync(path) => self.fsync(path, false),
-            Step::Fdatasync(path) => self.fsync(path, true),
-            Step::Sync => self.ask(Request::Sync, &[]).map(drop),
+    /// Does step `number`, marked at its beginning and as soon as its answer is there: what is
+    /// asked for behind that may make durable what the step had to.
+    fn perform(
+        &mut self,
+        number: usize,
+        step: &Step,
+        mut mark: impl FnMut(&mut Self, Mark),
+    ) -> Result<(), String> {
+        mark(self, Mark::Begun);
+        let synced = match step {
+            Step::Do(operation) => self.operate(number, *operation).map(|()| None),
+            Step::Fsync(path) => self.fsync(path, false).map(Some),
+            Step::Fdatasync(path) => self.fsync(path, true).map(Some),
+            Step::Sync => self.ask(Request::Sync, &[]).map(|_| None),
+        };
+        let synced = synced.map_err(|why| format!("{step:?}: {why}"))?;
+        mark(self, Mark::Answered);
+        match synced {
+            Some(handle) => self.ask(Request::Close { handle }, &[]).map(drop),
+            None => Ok(()),
         }
     }
 
-    fn fsync(&mut self, path: &str, data_only: bool) -> Result<(), String> {
+    /// Returns what is to be closed.
+    fn fsync(&mut self, path: &str, data_only: bool) -> Result<Handle, String> {
         let ino = self.resolve(path)?;
         let (handle, _) = self.open(ino, AccessMode::READ)?;
         self.ask(Request::Fsync { ino, handle: Some(handle), data_only }, &[])?;
-        self.ask(Request::Close { handle }, &[]).map(drop)
+        Ok(handle)
     }
 
     fn operate(&mut self, number: usize, operation: Operation) -> Result<(), String> {
