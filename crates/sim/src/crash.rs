@@ -20,7 +20,7 @@ mod surroundings;
 use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Instant, Rng};
+use warren_base::{CellId, Errno, Instant, Rng};
 use warren_cell::{Backing, Plant};
 use warren_disk::format::{FormatOptions, image};
 use warren_proto::control::Report;
@@ -311,11 +311,13 @@ impl World {
         self.fleet.start(cells).map_err(Halt::Broken)
     }
 
-    /// Whether the fleet may end with a failure. Writes of cells that fail end none, but a last checkpoint may fail
+    /// Whether the fleet may end with this failure. Writes of cells that fail end none, but a last checkpoint may fail
     /// for them.
-    const fn may_fail(&self) -> bool {
+    fn may_fail(&self, failure: Ended) -> bool {
+        let is_broken = matches!(failure, Ended::BrokenShard { shard, errno: Errno::EIO }
+            if self.fleet.incidents.excuse_broken(self.fleet.owner(shard)));
         let is_lost = self.fleet.flush_failed_at.is_some() || self.fleet.supervisor_faults > 0;
-        is_lost || (self.is_stopping && self.fleet.cell_faults > 0)
+        is_broken || is_lost || (self.is_stopping && self.fleet.cell_faults > 0)
     }
 
     /// Replays the logs, however often the power is cut meanwhile.
@@ -365,7 +367,7 @@ impl World {
                 return Err(Halt::Broken(failure));
             }
             if let Stage::Ended(Err(failure)) = self.stage
-                && !self.may_fail()
+                && !self.may_fail(failure)
             {
                 return Err(Halt::Broken(format!("the fleet ended: {failure}")));
             }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | a read failed, or a block came wrong | calls that were under way then, at that cell or with a part of it |
 //! | a cell was told that a checkpoint has failed | the same: they may have waited for room in the log |
+//! | a read failed, or a block came wrong, in the middle of a change that others have made | that the shard is broken |
 //! | any of them, at any cell or at the supervisor | `fsync` and `sync`, until a checkpoint that began later is done |
 //!
 //! The last line has two reasons: what is made durable rests on other cells' logs, and a cell that could not write makes
@@ -72,6 +73,11 @@ impl Incidents {
                 }
             }
         })
+    }
+
+    /// Whether a shard of the cell may be broken: it is if it cannot make its part of a change that is decided.
+    pub fn excuse_broken(&self, owner: CellId) -> bool {
+        self.all.iter().any(|incident| incident.what == What::Read && incident.by == Some(owner))
     }
 
     /// Whether a checkpoint that began after `since` was done before `until`: of two that were done after it the second

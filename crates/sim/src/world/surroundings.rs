@@ -73,6 +73,12 @@ impl Surroundings for World {
                 self.fleet.count("a cell killed that could have no successor");
                 self.lost = true;
             }
+            Err(Failure::BrokenShard { shard, errno: Errno::EIO })
+                if self.fleet.incidents.excuse_broken(self.fleet.owner(shard)) =>
+            {
+                self.fleet.count("a shard broken by a failed read");
+                self.lost = true;
+            }
             // It had nothing left to do.
             Err(Failure::CellExited { cell, .. })
                 if self.fleet.cells[usize::from(cell.0)].dead && self.phase == Phase::Stopping =>
