@@ -93,7 +93,7 @@ fn keeper_short_of_descriptors(ground: &Ground, cells: u16) -> Result<Verdict> {
             let limit = format!("--nofile={open}:");
             process::quietly("prlimit", &["--pid", &fleet.pid().to_string(), &limit])
         };
-        limit("3")?;
+        limit("8")?;
         drop(Stopped::find(&["warren supervisor "])?.kill()?);
         let until = Instant::now() + SHORTAGE;
         while Instant::now() < until {

@@ -381,7 +381,7 @@ fn front_that_cannot_start(ground: &Ground, cells: u16) -> Result<()> {
         let pid = custodian.as_raw_nonzero().to_string();
         process::quietly("prlimit", &["--pid", &pid, &format!("--nofile={open}")])
     };
-    limit("3:")?;
+    limit("8:")?;
     kill_process(front, Signal::KILL).context("cannot kill")?;
     let mut reader = Command::new("cat")
         .arg(fleet.mounted.join("before"))
