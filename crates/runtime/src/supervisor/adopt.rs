@@ -18,7 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
+use tracing::warn;
 use warren_base::{CellId, ClientId, Epoch};
+use warren_log::LIFE;
 use warren_proto::Wire;
 use warren_shm::ShardMap;
 use warren_supervisor::{
@@ -40,7 +42,6 @@ use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Received, Trust, Wait};
 use crate::message::{DoorReply, FromKeeper, Handover, Kept, ToKeeper};
-use crate::note;
 use crate::pool_blocks::{self, Blocks};
 
 /// The token of a process that nobody will ever hear of.
@@ -140,13 +141,17 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
         departures: 0,
         is_released: false,
         predecessors: handover.predecessors,
+        log_trouble: String::new(),
+        failed_checkpoint: 0,
+        is_full: false,
         plan: handover.plan,
     };
     shell.readmit(&mut kept, &notes)?;
     shell.catch_up(notes, effects)?;
     shell.look_around(&handover.wards, handover.stop)?;
     let ms = (clock::monotonic() - handover.died).as_millis();
-    note(format_args!("the supervisor serves again after {ms} ms (death {})", shell.predecessors));
+    let death = shell.predecessors;
+    warn!(target: LIFE, "the supervisor serves again after {ms} ms (death {death})");
     Ok(shell)
 }
 
@@ -292,6 +297,7 @@ impl Shell<'_> {
                 self.kill(CellId(at as u16));
             }
         }
+        self.record(&effects);
         self.note(&effects)?;
         // Not before it is noted how the flush went, and before this one writes.
         let spare = ToKeeper::Keep { name: Kept::Pool }.to_bytes();

@@ -1,0 +1,68 @@
+//! What the supervisor records of what the core decided.
+//!
+//! An order to all cells is one decision and so one event. What comes of it (a cell's end, a client's refusal) is
+//! recorded where it is done.
+
+use tracing::{error, info, warn};
+use warren_base::ClientId;
+use warren_proto::control::Order;
+use warren_supervisor::{ClientState, ClientStatus, Effect};
+
+use super::Shell;
+
+impl Shell<'_> {
+    /// To be called when the core has decided, before anything is done.
+    pub(super) fn record(&mut self, effects: &[Effect]) {
+        let mut read_only = None;
+        let mut saves = false;
+        let mut switched = false;
+        for effect in effects {
+            let Effect::Send { order, .. } = effect else { continue };
+            match *order {
+                Order::Failed { number, errno, broken } if number > self.failed_checkpoint => {
+                    self.failed_checkpoint = number;
+                    error!(number, %errno, broken, "a checkpoint failed");
+                }
+                Order::ReadOnly { errno } => read_only = Some(errno),
+                Order::Save => saves = true,
+                Order::Switched { .. } => switched = true,
+                _ => {}
+            }
+        }
+        if let Some(errno) = read_only {
+            error!(%errno, "the fleet is read-only from now on: the device may have lost what was written");
+        }
+        if saves {
+            warn!("the fleet cannot go on: its cells write what they have answered, and end");
+        }
+        if switched {
+            self.record_room();
+        }
+    }
+
+    /// Once when no chunk is free, and once when one is again.
+    fn record_room(&mut self) {
+        let is_full = self.core.status().chunks_free == 0;
+        match (std::mem::replace(&mut self.is_full, is_full), is_full) {
+            (false, true) => warn!("the pool is full: every chunk belongs to a shard"),
+            (true, false) => warn!("the pool has free chunks again"),
+            _ => {}
+        }
+    }
+
+    /// A client serves a mount from now on, or does so no more.
+    pub(super) fn record_front(&self, client: ClientId, what: &str) {
+        let is_it = |it: &ClientStatus| it.client == client && it.state == ClientState::Admitted;
+        let front = self.core.status().clients.into_iter().find(|it| it.front && is_it(it));
+        if let Some(ClientStatus { pid, uid, mounted, .. }) = front {
+            let on = String::from_utf8_lossy(&mounted);
+            info!(%client, pid, uid, %on, "a mount {what}");
+        }
+    }
+}
+
+/// The name of a process, which it chooses itself.
+pub(super) fn program(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
