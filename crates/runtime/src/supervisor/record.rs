@@ -6,7 +6,7 @@
 use tracing::{error, info, warn};
 use warren_base::ClientId;
 use warren_proto::control::Order;
-use warren_supervisor::{ClientState, ClientStatus, Effect};
+use warren_supervisor::Effect;
 
 use super::Shell;
 
@@ -42,7 +42,7 @@ impl Shell<'_> {
 
     /// Once when no chunk is free, and once when one is again.
     fn record_room(&mut self) {
-        let is_full = self.core.status().chunks_free == 0;
+        let is_full = self.core.ledger().regions().free_chunks() == 0;
         match (std::mem::replace(&mut self.is_full, is_full), is_full) {
             (false, true) => warn!("the pool is full: every chunk belongs to a shard"),
             (true, false) => warn!("the pool has free chunks again"),
@@ -52,10 +52,9 @@ impl Shell<'_> {
 
     /// A client serves a mount from now on, or does so no more.
     pub(super) fn record_front(&self, client: ClientId, what: &str) {
-        let is_it = |it: &ClientStatus| it.client == client && it.state == ClientState::Admitted;
-        let front = self.core.status().clients.into_iter().find(|it| it.front && is_it(it));
-        if let Some(ClientStatus { pid, uid, mounted, .. }) = front {
-            let on = String::from_utf8_lossy(&mounted);
+        if let Some(front) = self.core.applicant(client).filter(|it| it.front) {
+            let (pid, uid) = (front.pid, front.credentials.uid);
+            let on = String::from_utf8_lossy(&front.mounted);
             info!(%client, pid, uid, %on, "a mount {what}");
         }
     }

@@ -196,7 +196,9 @@ impl Visitors {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let accepted = accept_with(&self.listener, flags);
             let failed = accepted.as_ref().err().filter(|&&error| error != OsError::AGAIN);
-            if let Some(error) = failed.filter(|_| !self.is_deaf) {
+            // Before it listens the door is invalid.
+            let is_news = |error: &&OsError| !self.is_deaf && **error != OsError::INVAL;
+            if let Some(error) = failed.filter(is_news) {
                 warn!("no client can be let in: {error}");
             }
             self.is_deaf = failed.is_some();
