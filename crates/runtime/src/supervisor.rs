@@ -55,6 +55,7 @@ use journal::Journal;
 use mailboxes::Mailboxes;
 use memory::{ClientMemory, FleetMemory, Outfit};
 use post::{CellPost, Ended};
+use record::Recorded;
 use visitors::{Asked, Visitors};
 
 /// How long the processes of cells that said `Stopped` may take to be gone.
@@ -113,11 +114,7 @@ struct Shell<'a> {
     is_released: bool,
     /// Supervisors of this fleet before this one.
     predecessors: u32,
-    /// Why nothing can be recorded; empty if it can.
-    log_trouble: String,
-    /// What was recorded: the last checkpoint that failed, and that the pool is full.
-    failed_checkpoint: u64,
-    is_full: bool,
+    recorded: Recorded,
 }
 
 /// The role `supervisor`.
@@ -597,7 +594,7 @@ impl Shell<'_> {
                 Ok(())
             }
             FromKeeper::LogTrouble { line } => {
-                self.log_trouble = String::from_utf8_lossy(&line).into_owned();
+                self.recorded.trouble = String::from_utf8_lossy(&line).into_owned();
                 Ok(())
             }
             FromKeeper::Begin(_) | FromKeeper::Adopt(_) | FromKeeper::Kept { .. } => Ok(()),

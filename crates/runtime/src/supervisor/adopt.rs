@@ -34,6 +34,7 @@ use super::mailboxes::Mailboxes;
 use super::memory::{ClientMemory, FleetMemory, incomplete};
 use super::pool::{self, OpenPool};
 use super::post::{CellPost, Ended, Pauses};
+use super::record::Recorded;
 use super::start::FIRST_MAP;
 use super::visitors::Visitors;
 use super::{Arrival, Shell, keeper_died};
@@ -141,9 +142,7 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
         departures: 0,
         is_released: false,
         predecessors: handover.predecessors,
-        log_trouble: String::new(),
-        failed_checkpoint: 0,
-        is_full: false,
+        recorded: Recorded::default(),
         plan: handover.plan,
     };
     shell.readmit(&mut kept, &notes)?;

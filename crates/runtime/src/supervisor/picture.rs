@@ -24,7 +24,7 @@ impl Shell<'_> {
         let pids = [keeper].into_iter().chain(self.cells.iter().map(|cell| cell.pid));
         FleetStatus {
             log: String::from_utf8_lossy(&self.plan.log).into_owned(),
-            log_trouble: Some(self.log_trouble.clone()).filter(|trouble| !trouble.is_empty()),
+            log_trouble: Some(self.recorded.trouble.clone()).filter(|trouble| !trouble.is_empty()),
             pool: String::from_utf8_lossy(&self.plan.pool).into_owned(),
             keeper_pid: keeper,
             supervisor_pid: std::process::id(),

@@ -10,6 +10,17 @@ use warren_supervisor::Effect;
 
 use super::Shell;
 
+/// What was recorded, so that it is once. The next supervisor begins anew.
+#[derive(Default)]
+pub(super) struct Recorded {
+    /// Why nothing can be recorded; empty if it can.
+    pub trouble: String,
+    /// The last checkpoint that failed.
+    failed_checkpoint: u64,
+    /// The pool is full.
+    is_full: bool,
+}
+
 impl Shell<'_> {
     /// To be called when the core has decided, before anything is done.
     pub(super) fn record(&mut self, effects: &[Effect]) {
@@ -19,8 +30,10 @@ impl Shell<'_> {
         for effect in effects {
             let Effect::Send { order, .. } = effect else { continue };
             match *order {
-                Order::Failed { number, errno, broken } if number > self.failed_checkpoint => {
-                    self.failed_checkpoint = number;
+                Order::Failed { number, errno, broken }
+                    if number > self.recorded.failed_checkpoint =>
+                {
+                    self.recorded.failed_checkpoint = number;
                     error!(number, %errno, broken, "a checkpoint failed");
                 }
                 Order::ReadOnly { errno } => read_only = Some(errno),
@@ -43,7 +56,7 @@ impl Shell<'_> {
     /// Once when no chunk is free, and once when one is again.
     fn record_room(&mut self) {
         let is_full = self.core.ledger().regions().free_chunks() == 0;
-        match (std::mem::replace(&mut self.is_full, is_full), is_full) {
+        match (std::mem::replace(&mut self.recorded.is_full, is_full), is_full) {
             (false, true) => warn!("the pool is full: every chunk belongs to a shard"),
             (true, false) => warn!("the pool has free chunks again"),
             _ => {}

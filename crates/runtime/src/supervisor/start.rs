@@ -16,6 +16,7 @@ use super::mailboxes::{Address, Mailboxes, entropy, inbox_name, supervisor_name}
 use super::memory::FleetMemory;
 use super::pool::{self, OpenPool};
 use super::post::{CellPost, Door};
+use super::record::Recorded;
 use super::visitors::Visitors;
 use super::{FIRST_EPOCH, Shell, keeper_died};
 use crate::error::{FleetError, system};
@@ -60,7 +61,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
     let reserve = Reserve::of(usize::from(plan.cells));
     let visitors = Visitors::open(PoolId::of(&path)?, plan.clients, reserve)?;
     let mut mailboxes = Mailboxes::open(plan.cells)?;
-    let capabilities = CapabilityKey([entropy()?, entropy()?]);
+    let (journal, capabilities) = (Journal::create()?, CapabilityKey([entropy()?, entropy()?]));
     let (mut cells, mut next_token) = (Vec::new(), 0);
     let mut starter = Starter {
         keeper,
@@ -72,7 +73,6 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         next_token: &mut next_token,
     };
     starter.start_cells(&ledger, &mut cells)?;
-    let journal = Journal::create()?;
     starter.keep(Kept::Pool, pool.kept()?)?;
     starter.keep(Kept::Map, vec![memory.kept_map()?])?;
     starter.keep(Kept::Door, vec![visitors.kept()?])?;
@@ -105,9 +105,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         departures: 0,
         is_released: false,
         predecessors: 0,
-        log_trouble: String::new(),
-        failed_checkpoint: 0,
-        is_full: false,
+        recorded: Recorded::default(),
     })
 }
 
