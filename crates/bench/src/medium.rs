@@ -148,7 +148,7 @@ impl Drop for Device {
         let until = Instant::now() + STILL_IN_USE;
         while let Err(error) = fs::write(format!("{ZRAM}/hot_remove"), number.to_string()) {
             if Instant::now() >= until {
-                warren_runtime::note(format_args!("/dev/zram{number} is left behind: {error}"));
+                warren_log::say(&format!("/dev/zram{number} is left behind: {error}"));
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
 use warren_bench::{LOG_BYTES_MAX, REPETITIONS_MAX};
+use warren_log::Target;
 use warren_runtime::Clients;
 
 use crate::{clients, size};
@@ -107,6 +109,9 @@ pub struct FleetSize {
     /// Who may use the fleet besides root and the user who starts it: USER, :GROUP or all
     #[arg(long, value_name = "WHO", value_parser = clients::parse)]
     pub clients: Option<Clients>,
+    /// Where faults, starts and ends of processes are recorded: stderr, journal or a FILE, which is rotated
+    #[arg(long, value_name = "WHERE", default_value = "stderr", value_parser = log())]
+    pub log: Target,
 }
 
 /// What root may allow on a mount of a fleet and a pool of root's own.
@@ -378,6 +383,10 @@ pub struct BenchClient {
     /// Report in JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn log() -> impl TypedValueParser<Value = Target> {
+    OsStringValueParser::new().try_map(|word| Target::parse(&word))
 }
 
 fn cells() -> clap::builder::RangedI64ValueParser<u16> {

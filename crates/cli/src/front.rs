@@ -14,6 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use rustix::process::{Pid, Signal};
 use warren_fuse::{FrontOptions, MountError, MountOptions, STARTER_DIED, ServeOptions};
+use warren_log::Target;
 use warren_runtime::{Admission, ConnectOptions};
 
 use crate::arguments::Powers;
@@ -37,12 +38,13 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     if let Some(code) = warren_fuse::dispatch(arguments) {
         return Some(code);
     }
-    let [role, tie, powers, pool, directory] = arguments else { return None };
+    let [role, tie, powers, log, pool, directory] = arguments else { return None };
     if role != ROLE {
         return None;
     }
     warren_runtime::process::close_inherited();
     let powers = powers_of(powers.to_str()?);
+    let log = Target::parse(log).ok()?;
     let prepared = if tie == TIED {
         rustix::process::set_parent_process_death_signal(Signal::from_named_raw(STARTER_DIED))
     } else {
@@ -52,7 +54,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let _named = rustix::thread::set_name(c"warren-mount");
     let ready = std::io::stdout().as_fd().try_clone_to_owned().ok();
     let served = match prepared {
-        Ok(()) => serve(Path::new(pool), Path::new(directory), powers, ready),
+        Ok(()) => serve(Path::new(pool), Path::new(directory), powers, &log, ready),
         Err(os) => Err(Failure::io(Path::new(directory), "start its process", &os.into())),
     };
     Some(match served {
@@ -71,6 +73,7 @@ pub fn serve(
     pool: &Path,
     directory: &Path,
     powers: Powers,
+    log: &Target,
     ready: Option<OwnedFd>,
 ) -> Result<(), Failure> {
     warren_runtime::raise_descriptor_limit();
@@ -82,7 +85,7 @@ pub fn serve(
         no_dev: !powers.dev,
         ..MountOptions::new(&pool.to_string_lossy())
     };
-    let options = ServeOptions { mount, front: FrontOptions::default() };
+    let options = ServeOptions { mount, front: FrontOptions::default(), log: log.clone() };
     warren_fuse::keep_mount(admission, directory, &options, ready)
         .map_err(|error| mount_failure(&error))
 }
@@ -145,7 +148,13 @@ pub struct Front {
 }
 
 /// Starts the process of a mount and waits until the mount is there.
-pub fn start(pool: &Path, directory: &Path, powers: Powers, tie: Tie) -> Result<Front, Failure> {
+pub fn start(
+    pool: &Path,
+    directory: &Path,
+    powers: Powers,
+    log: &Target,
+    tie: Tie,
+) -> Result<Front, Failure> {
     let lost = |error: std::io::Error| Failure::io(directory, "mount it", &error);
     let mut command = Command::new("/proc/self/exe");
     command
@@ -153,6 +162,7 @@ pub fn start(pool: &Path, directory: &Path, powers: Powers, tie: Tie) -> Result<
         .arg(ROLE)
         .arg(if tie == Tie::Tied { TIED } else { FREE })
         .arg(word_of(powers))
+        .arg(log.word())
         .args([pool, directory])
         .current_dir("/")
         .stdin(Stdio::null())

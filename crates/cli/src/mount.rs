@@ -27,10 +27,11 @@ pub fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
         &directory.canonicalize().map_err(|e| Failure::io(directory, "mount it", &e))?;
     let pool = absolute(&arguments.pool)?;
     let started = ensure_fleet(&pool, &arguments.fleet)?;
+    let (powers, log) = (arguments.powers, &arguments.fleet.log);
     let mounted = if arguments.foreground {
-        front::serve(&pool, directory, arguments.powers, None)
+        front::serve(&pool, directory, powers, log, None)
     } else {
-        front::start(&pool, directory, arguments.powers, Tie::Free).map(drop)
+        front::start(&pool, directory, powers, log, Tie::Free).map(drop)
     };
     match (mounted, started) {
         (Ok(()), started) => {

@@ -8,6 +8,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::exit;
 
+use warren_log::is_unsafe;
+
 use crate::failure::{CODE_FAILURE, Failure};
 
 /// What a shell says of a program that SIGPIPE ended.
@@ -19,24 +21,8 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Whether a terminal might do something else with it than show it: control characters, and those that change the
-/// direction of what follows.
-fn is_unsafe(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 /// The text with every character that is not to be shown as it is written as `\n`, `\u{1b}` and so on.
-pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_unsafe) {
-        return text.into();
-    }
-    let shown = |c: char| match is_unsafe(c) {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    text.chars().map(shown).collect::<String>().into()
-}
+pub use warren_log::escaped as printable;
 
 /// Prints lines; what may hold a line's end and is not one has been made [`printable`]. All of it is printed, or the
 /// process ends: there is no use in going on with what nobody will read.

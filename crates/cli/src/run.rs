@@ -149,7 +149,7 @@ fn run_mounted(
     own_front: &mut Option<u32>,
 ) -> Result<ExitCode, Failure> {
     let place = MountPlace::choose(arguments.mount.as_deref())?;
-    let front = front::start(pool, &place.path, arguments.powers, Tie::Tied)?;
+    let front = front::start(pool, &place.path, arguments.powers, &arguments.fleet.log, Tie::Tied)?;
     *own_front = Some(front.pid());
     guarded.own.extend(*own_front);
     let ran = run_command(arguments, &place.path, guarded);
@@ -328,7 +328,7 @@ fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Resu
         status.clients.iter().filter(is_other).count()
     });
     if others > 0 {
-        warren_runtime::note(format_args!(
+        warren_log::say(&format!(
             "{}: goes on serving other mounts; end it with `warren stop`",
             pool.display()
         ));

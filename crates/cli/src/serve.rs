@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use warren_runtime::ServeOptions;
+use warren_runtime::{FleetError, ServeOptions};
 
 use crate::arguments::{FleetSize, Serve};
 use crate::failure::{CODE_USAGE, Failure};
@@ -33,7 +33,10 @@ pub fn options(pool: &Path, size: &FleetSize) -> Result<ServeOptions, Failure> {
         let line = format!("--cache {given}: too small for {cells} cells; give at least {mib}MiB");
         return Err(Failure::new(CODE_USAGE, line));
     }
+    // Before anything is started that could not be looked into.
+    size.log.check().map_err(FleetError::from)?;
     let usual = ServeOptions::new(pool, cells);
     let clients = size.clients.unwrap_or_default();
-    Ok(ServeOptions { threads: size.threads, cache_bytes: size.cache, clients, ..usual })
+    let log = size.log.clone();
+    Ok(ServeOptions { threads: size.threads, cache_bytes: size.cache, clients, log, ..usual })
 }

@@ -63,6 +63,15 @@ fn describe(fleet: &FleetStatus) -> String {
              copy what is not, look after the device, then `warren stop --discard` and start again"
         );
     }
+    if !fleet.log.is_empty() {
+        let trouble = fleet.log_trouble.iter().map(|why| {
+            format!(
+                ": NOTHING CAN BE RECORDED ({}); make room or mend it, it goes on by itself",
+                printable(why)
+            )
+        });
+        let _ = writeln!(text, "  log {}{}", printable(&fleet.log), trouble.collect::<String>());
+    }
     for cell in &fleet.cells {
         let _ = writeln!(
             text,
@@ -120,19 +129,10 @@ fn whose(fleet: &FleetStatus) -> String {
     }
 }
 
-/// Seconds since 1970 as a date and a time, by the calendar of days (Howard Hinnant's `civil_from_days`).
+/// Seconds since 1970 as a date and a time.
 fn utc(at: i64) -> String {
-    let (days, second) = (at.div_euclid(86_400), at.rem_euclid(86_400));
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let part = (5 * day_of_year + 2) / 153;
-    let (day, month) = (day_of_year - (153 * part + 2) / 5 + 1, (part + 2) % 12 + 1);
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02} UTC", second % 60)
+    let (year, [month, day, hour, minute, second]) = warren_log::utc_fields(at);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
 /// Nothing, for a cell that was never lost.

@@ -28,10 +28,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as Os;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tracing::{error, info, warn};
+use warren_log::{LIFE, Recorder, Target, record_here};
 use warren_proto::Wire;
 use warren_runtime::link::{Link, Received, Wait};
 use warren_runtime::process::{Tie, role_args, spawn};
-use warren_runtime::{Admission, Leave, note};
+use warren_runtime::{Admission, Leave};
 
 use crate::front::FrontOptions;
 use crate::ledger::Ledger;
@@ -64,10 +66,34 @@ pub fn keep_mount(
 ) -> Result<(), MountError> {
     let failed = |error| MountError::Serve(dir.into(), error);
     let signals = signal_descriptor().map_err(failed)?;
+    // Its thread inherits the mask.
+    let recorder = Recorder::start(&options.log, &options.mount.source).map_err(failed)?;
+    let log = recorder.pipe(&format!("mount of {}", dir.display())).map_err(failed)?;
+    let _recording = record_here(log);
+    let kept = keep_recorded(admission, dir, options, ready, signals, &recorder);
+    match &kept {
+        Ok(()) => info!(target: LIFE, "the mount has ended"),
+        // On standard error it is the last line of the command.
+        Err(_) if options.log == Target::Stderr => {}
+        Err(error) => error!(target: LIFE, "the mount ended: {error}"),
+    }
+    kept
+}
+
+fn keep_recorded(
+    admission: Admission,
+    dir: &Path,
+    options: &ServeOptions,
+    ready: Option<OwnedFd>,
+    signals: OwnedFd,
+    recorder: &Recorder,
+) -> Result<(), MountError> {
+    let failed = |error| MountError::Serve(dir.into(), error);
     let ledger = Ledger::create().map_err(|error| failed(io::Error::other(error)))?;
     let (mount, device) = Mount::new(dir, &options.mount)?;
     let mount = Arc::new(mount);
-    let estate = Estate { device, ledger, admission, options: options.front };
+    info!(target: LIFE, dir = %mount.dir().display(), pid = std::process::id(), "mounted");
+    let estate = Estate { device, ledger, admission, options: options.front, recorder };
     let served = match Front::start(&estate, mount.dir()) {
         Ok(front) => {
             let custodian = Custodian {
@@ -80,6 +106,7 @@ pub fn keep_mount(
                 mount: Arc::clone(&mount),
                 ending: None,
                 fleet_is_gone: false,
+                lost: None,
                 held: Vec::new(),
             };
             custodian.run()
@@ -95,11 +122,12 @@ pub fn keep_mount(
 }
 
 /// What a front works with, and its successor after it.
-struct Estate {
+struct Estate<'a> {
     device: OwnedFd,
     ledger: Ledger,
     admission: Admission,
     options: FrontOptions,
+    recorder: &'a Recorder,
 }
 
 /// A process that serves.
@@ -112,10 +140,12 @@ struct Front {
 
 impl Front {
     /// `dir` is for `ps`.
-    fn start(estate: &Estate, dir: &Path) -> io::Result<Self> {
+    fn start(estate: &Estate<'_>, dir: &Path) -> io::Result<Self> {
         let (ours, theirs) = Link::pair()?;
         let args = role_args([ROLE_FRONT.as_bytes(), dir.as_os_str().as_bytes()]);
-        let mut child = spawn(&args, theirs.into_fd(), Tie::Child)?;
+        let log = estate.recorder.pipe(&format!("front of {}", dir.display()))?;
+        let mut child = spawn(&args, theirs.into_fd(), Tie::Child(log))?;
+        info!(target: LIFE, pid = child.id(), "a front starts");
         let bequeathed = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .and_then(|pidfd| Self::bequeath(estate, &ours).map(|()| pidfd));
         match bequeathed {
@@ -129,7 +159,7 @@ impl Front {
         }
     }
 
-    fn bequeath(estate: &Estate, link: &Link) -> rustix::io::Result<()> {
+    fn bequeath(estate: &Estate<'_>, link: &Link) -> rustix::io::Result<()> {
         let (admission, segments) = estate.admission.parts();
         let mut fds = vec![estate.device.as_fd(), estate.ledger.fd()];
         fds.extend(segments);
@@ -163,8 +193,8 @@ impl Front {
     }
 }
 
-struct Custodian {
-    estate: Estate,
+struct Custodian<'a> {
+    estate: Estate<'a>,
     /// None while the next one waits for its start.
     front: Option<Front>,
     next_start: Option<Instant>,
@@ -176,6 +206,8 @@ struct Custodian {
     mount: Arc<Mount>,
     ending: Option<Ending>,
     fleet_is_gone: bool,
+    /// Since when none serves, because the last front died.
+    lost: Option<Instant>,
     /// Fronts that serve no more, of which the kernel holds a thread.
     held: Vec<Child>,
 }
@@ -198,7 +230,7 @@ struct Awake {
     fleet_hung_up: bool,
 }
 
-impl Custodian {
+impl Custodian<'_> {
     fn run(mut self) -> io::Result<()> {
         loop {
             let awake = self.wait();
@@ -214,7 +246,9 @@ impl Custodian {
             if awake.fleet_spoke {
                 self.receive_from_fleet();
             }
-            self.fleet_is_gone |= awake.fleet_hung_up;
+            if awake.fleet_hung_up && !std::mem::replace(&mut self.fleet_is_gone, true) {
+                info!("the fleet is gone");
+            }
             if (awake.front_ended || hung_up)
                 && let Some(end) = self.front_ended()?
             {
@@ -270,6 +304,10 @@ impl Custodian {
         } else if let Some(ready) = self.ready.take() {
             // Whoever waited may be gone by now, which is no reason to fail.
             let _ = rustix::io::write(&ready, b"\n");
+            info!(target: LIFE, "the mount is served");
+        } else if let Some(since) = self.lost.take() {
+            let (dir, ms) = (self.mount.dir().display(), since.elapsed().as_millis());
+            warn!(target: LIFE, "{dir}: served again after {ms} ms");
         }
         false
     }
@@ -295,12 +333,15 @@ impl Custodian {
         self.held.extend(held);
         let is_closing = self.ending.as_ref().is_some_and(Ending::is_closing);
         if status.success() || is_closing {
+            info!(target: LIFE, "the front ended: {status}");
             return Ok(Some(End::Ended));
         }
+        warn!(target: LIFE, "the front of {} ended ({status})", self.mount.dir().display());
         if !self.may_go_on() {
             return self.never_served(status).map(Some);
         }
         let now = Instant::now();
+        self.lost.get_or_insert(now);
         if since.elapsed() > LIVED || status.signal() == Some(libc::SIGKILL) {
             self.pause = PAUSE_MIN;
             self.next_start = Some(now);
@@ -327,7 +368,7 @@ impl Custodian {
             Err(error) => {
                 if self.pause == PAUSE_MIN {
                     let dir = self.mount.dir().display();
-                    note(format_args!("{dir}: cannot start its front, tries again: {error}"));
+                    warn!("{dir}: cannot start its front, tries again: {error}");
                 }
                 self.put_off_start(Instant::now());
             }

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use tracing::error;
 use warren_base::Ino;
+use warren_log::{LIFE, record_all};
 use warren_proto::Wire;
 use warren_runtime::Admission;
 use warren_runtime::link::{Link, Received, Wait};
@@ -68,7 +70,7 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     Some(match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            warren_runtime::note(format_args!("the mount's front: {error}"));
+            error!(target: LIFE, "the mount's front: {error}");
             ExitCode::FAILURE
         }
     })
@@ -78,6 +80,7 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
 /// another front or unmount, and a dead mount is what programs notice.
 fn serve() -> io::Result<()> {
     let mut link = begin("warren-front", false).map_err(io::Error::other)?;
+    record_all();
     // Before there are threads, so that they inherit the mask.
     let signals = signal_descriptor()?;
     let (crew, channel) = start(&mut link)?;

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use warren_log::Target;
+
 use crate::channel::DevFuse;
 use crate::courier::Post;
 use crate::crew::Crew;
@@ -18,6 +20,8 @@ use crate::mount::{Mount, MountError, MountOptions};
 pub struct ServeOptions {
     pub mount: MountOptions,
     pub front: FrontOptions,
+    /// Where the log of a mount that outlives the process goes.
+    pub log: Target,
 }
 
 /// After detaching a mount that was in use, before its users are cut off.

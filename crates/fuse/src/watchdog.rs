@@ -27,7 +27,7 @@ impl Watchdog {
         let (leash, watched) = channel();
         let bite = move || {
             if watched.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                warren_runtime::note(format_args!("aborting FUSE connection {connection}"));
+                warren_log::say(&format!("aborting FUSE connection {connection}"));
                 if abort(connection).is_err() {
                     // A forced unmount aborts too. Nothing is left to try if that fails.
                     let _ =

@@ -90,7 +90,8 @@ fn on_mount(name: &str, options: FrontOptions, slots: u16, test: impl FnOnce(&Mo
     let dir = std::env::temp_dir().join(format!("warren-fuse-{}", std::process::id()));
     fs::create_dir(&dir).unwrap();
     let toy = ToyFleet::new(slots);
-    let serve = ServeOptions { mount: MountOptions::new("toy"), front: options };
+    let serve =
+        ServeOptions { mount: MountOptions::new("toy"), front: options, log: Default::default() };
     let front = warren_fuse::mount(Arc::new(toy.clone()), &dir, &serve).unwrap();
     let watchdog = Watchdog::abort_after(&dir, LIMIT).unwrap();
     test(&Mounted { toy, front: Some(front), dir, _watchdog: watchdog });

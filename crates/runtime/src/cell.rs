@@ -17,11 +17,13 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use tracing::warn;
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX};
 use warren_base::{CellId, Epoch, Errno, Instant, ShardId};
 use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Plant, Recovery};
 use warren_device::PoolFile;
 use warren_disk::{LogArea, RootSlot};
+use warren_log::record_all;
 use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answer, Request, RequestHeader, Wire};
@@ -36,7 +38,6 @@ use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, ToCell};
-use crate::note;
 use crate::process;
 use disk::{Disk, Finished};
 use intake::{ClientWork, Completion, Intake, Work};
@@ -109,6 +110,7 @@ struct CellLoop {
 /// The role `cell N`.
 pub(crate) fn main(number: u16) -> Result<(), FleetError> {
     let mut link = process::begin(&format!("warren-cell-{number}"), true)?;
+    record_all();
     let last_words = link.share().map_err(system("share the cell's link"))?;
     let ended = process::guarded(|| {
         let (start, fds) = receive_start(&mut link)?;
@@ -387,9 +389,9 @@ impl CellLoop {
         if let Some(culprit) = self.culprit.take_if(|culprit| is_it(culprit)) {
             let Culprit { client, slot, deaths, .. } = culprit;
             let of = self.cell;
-            note(format_args!(
+            warn!(
                 "a request of client {client} (slot {slot}) is refused: {deaths} processes of cell {of} died with it"
-            ));
+            );
             return self.apply(now, Event::Refuse { from, header });
         }
         match Request::from_body(&self.body) {
@@ -509,7 +511,7 @@ impl CellLoop {
         while let Some(suspicion) = self.peers.take_suspicion() {
             if let Report::Suspect { cell: peer, epoch, why } = suspicion {
                 let cell = self.cell;
-                note(format_args!("/cell/{cell}/inbox: cell {peer} (epoch {epoch}) wrote {why}"));
+                warn!("/cell/{cell}/inbox: cell {peer} (epoch {epoch}) wrote {why}");
             }
             self.report(suspicion)?;
             any = true;

@@ -25,9 +25,9 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule,
 };
+use tracing::warn;
 
 use crate::error::{FleetError, system};
-use crate::note;
 
 /// A cell of root's has this user and group plus its process number: no other process has, and no file. It is the
 /// first number that no distribution and no container uses (systemd's list of users, "unused").
@@ -161,9 +161,7 @@ fn leave_root(pid: Pid) -> Result<(), FleetError> {
         .and_then(|()| set_thread_res_uid(uid, uid, uid));
     match left {
         Err(error @ (OsError::INVAL | OsError::PERM)) => {
-            note(format_args!(
-                "no user {number} here ({error}): a cell runs as root, without capabilities"
-            ));
+            warn!("no user {number} here ({error}): a cell runs as root, without capabilities");
             Ok(())
         }
         left => left.map_err(system("leave root's user")),

@@ -17,7 +17,6 @@ use crate::error::{FleetError, system};
 use crate::identity;
 use crate::link::{Link, Packet, Received, Trust, Wait, retry};
 use crate::message::{DOOR_VERSION, DoorReply, DoorRequest};
-use crate::note;
 use crate::offline::{OfflinePool, Purpose};
 use crate::place::{self, Door, PoolId};
 use crate::silence::Silence;
@@ -335,7 +334,7 @@ fn last_word(link: &mut Link) -> Result<(), FleetError> {
             // Another supervisor goes on with it.
             Ok(DoorReply::Stopping { .. }) => continue,
             Ok(DoorReply::CutOff { line }) => {
-                note(format_args!("{}", String::from_utf8_lossy(&line)));
+                warren_log::say(&String::from_utf8_lossy(&line));
                 continue;
             }
             Ok(DoorReply::Stopped) => Ok(()),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use warren_base::Errno;
 use warren_device::DeviceError;
+use warren_log::TargetError;
 use warren_proto::Wire;
 
 /// What kind of trouble it is, for exit codes.
@@ -83,6 +84,8 @@ pub enum FleetError {
     Device(#[from] warren_device::DeviceError),
     #[error(transparent)]
     Memory(#[from] warren_shm::SegmentError),
+    #[error(transparent)]
+    Log(#[from] TargetError),
     #[error("{line}")]
     Reported { kind: ErrorKind, line: String },
 }
@@ -100,6 +103,10 @@ impl FleetError {
             Self::Refused(Errno::EPERM | Errno::EACCES) => ErrorKind::Permission,
             Self::Reported { kind, .. } => *kind,
             Self::Device(error) => kind_of_device(error),
+            Self::Log(TargetError::Denied(_)) => ErrorKind::Permission,
+            Self::Log(TargetError::NoDirectory(_) | TargetError::NoJournal(_)) => {
+                ErrorKind::NotFound
+            }
             _ => ErrorKind::Other,
         }
     }

@@ -9,14 +9,16 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
+use tracing::{error, info, warn};
 use warren_base::Instant;
+use warren_log::{LIFE, Recorder, Target, record_here};
 use warren_proto::Wire;
 use warren_supervisor::{SUCCESSORS_MAX, pause_before};
 
@@ -37,6 +39,8 @@ const SHORTAGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process that the keeper started.
 struct Ward {
+    /// As the log has it.
+    name: String,
     child: Child,
     pidfd: OwnedFd,
 }
@@ -49,6 +53,7 @@ enum LastWord {
 
 struct Keeper<'a> {
     plan: FleetPlan,
+    recorder: &'a Recorder,
     /// None while the next one waits for its start.
     supervisor: Option<Ward>,
     next_start: Option<Instant>,
@@ -81,8 +86,32 @@ pub(crate) fn keep(
 ) -> Result<(), FleetError> {
     limit::raise();
     let stop = stop_signals()?;
-    let mut keeper = Keeper::start(plan, on_ready)?;
-    let ended = keeper.run(&stop, starter);
+    let (target, doing) = (Target::from_bytes(&plan.log)?, "start to record");
+    let pool = String::from_utf8_lossy(&plan.pool);
+    let recorder = Recorder::start(&target, &pool).map_err(system(doing))?;
+    let _recording = record_here(recorder.pipe("keeper").map_err(system(doing))?);
+    let (cells, cache) = (plan.cells, plan.cache_bytes);
+    let version = env!("CARGO_PKG_VERSION");
+    info!(target: LIFE, cells, cache, version, pid = std::process::id(), "the fleet starts");
+    let ended = keep_recorded(plan, &recorder, &stop, starter, on_ready);
+    match &ended {
+        Ok(()) => info!(target: LIFE, "the fleet has ended"),
+        // On standard error it is the last line of who waits for the fleet.
+        Err(_) if target == Target::Stderr => {}
+        Err(error) => error!(target: LIFE, "the fleet ended: {error}"),
+    }
+    ended
+}
+
+fn keep_recorded(
+    plan: FleetPlan,
+    recorder: &Recorder,
+    stop: &UnixStream,
+    starter: Option<&Link>,
+    on_ready: &mut dyn FnMut(u16),
+) -> Result<(), FleetError> {
+    let mut keeper = Keeper::start(plan, recorder, on_ready)?;
+    let ended = keeper.run(stop, starter);
     keeper.end_all();
     ended?;
     match (keeper.last_word, keeper.fell) {
@@ -109,15 +138,30 @@ fn stop_signals() -> Result<UnixStream, FleetError> {
 }
 
 impl Ward {
-    fn start(args: &[OsBytes], link: OwnedFd) -> std::io::Result<Self> {
-        let mut child = spawn(args, link, Tie::Child)?;
+    fn start(
+        recorder: &Recorder,
+        name: String,
+        args: &[OsBytes],
+        link: OwnedFd,
+    ) -> std::io::Result<Self> {
+        let mut child = spawn(args, link, Tie::Child(recorder.pipe(&name)?))?;
         match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Self { child, pidfd }),
+            Ok(pidfd) => {
+                info!(target: LIFE, pid = child.id(), "{name} starts");
+                Ok(Self { name, child, pidfd })
+            }
             Err(error) => {
                 end(&mut child);
                 Err(error.into())
             }
         }
+    }
+
+    /// It has ended, and is reaped.
+    fn reap(&mut self) -> std::io::Result<ExitStatus> {
+        let status = self.child.wait()?;
+        info!(target: LIFE, pid = self.child.id(), "{} ended: {status}", self.name);
+        Ok(status)
     }
 }
 
@@ -129,12 +173,17 @@ fn end(child: &mut Child) {
 }
 
 /// A supervisor's process and the keeper's end of its link, with the first message to it.
-fn start_supervisor(plan: &FleetPlan, first: FromKeeper) -> Result<(Ward, Outbox), FleetError> {
+fn start_supervisor(
+    recorder: &Recorder,
+    plan: &FleetPlan,
+    first: FromKeeper,
+) -> Result<(Ward, Outbox), FleetError> {
     let doing = "start the supervisor";
     let (ours, theirs) = Link::pair().map_err(system(doing))?;
     let name = pool_name(&plan.pool).to_vec();
     let args = role_args([ROLE_SUPERVISOR.as_bytes(), &name]);
-    let supervisor = Ward::start(&args, theirs.into_fd()).map_err(system(doing))?;
+    let supervisor = Ward::start(recorder, "supervisor".into(), &args, theirs.into_fd());
+    let supervisor = supervisor.map_err(system(doing))?;
     let mut link = Outbox::new(ours);
     // A supervisor that is gone already shows by its pidfd.
     let _ = link.send(first.to_bytes(), Vec::new());
@@ -142,10 +191,16 @@ fn start_supervisor(plan: &FleetPlan, first: FromKeeper) -> Result<(Ward, Outbox
 }
 
 impl<'a> Keeper<'a> {
-    fn start(plan: FleetPlan, on_ready: &'a mut dyn FnMut(u16)) -> Result<Self, FleetError> {
-        let (supervisor, link) = start_supervisor(&plan, FromKeeper::Begin(plan.clone()))?;
+    fn start(
+        plan: FleetPlan,
+        recorder: &'a Recorder,
+        on_ready: &'a mut dyn FnMut(u16),
+    ) -> Result<Self, FleetError> {
+        let first = FromKeeper::Begin(plan.clone());
+        let (supervisor, link) = start_supervisor(recorder, &plan, first)?;
         Ok(Self {
             plan,
+            recorder,
             supervisor: Some(supervisor),
             next_start: None,
             link,
@@ -175,8 +230,13 @@ impl<'a> Keeper<'a> {
                 if ready.starter {
                     starter = None;
                 }
+                let by = if ready.stop { "a signal" } else { "the end of its starter" };
+                info!("the fleet shall stop, by {by}");
                 self.stop = true;
                 self.tell(&FromKeeper::Stop);
+            }
+            if ready.log {
+                self.tell_log_trouble();
             }
             for token in ready.ended {
                 self.reap(token)?;
@@ -186,18 +246,21 @@ impl<'a> Keeper<'a> {
                 && let Some(mut ward) = self.supervisor.take()
             {
                 // What it said before it ended is all read by now.
-                let status = ward.child.wait().map_err(system("wait for the supervisor"))?;
+                let status = ward.reap().map_err(system("wait for the supervisor"))?;
                 if status.signal() != Some(libc::SIGKILL) {
                     // Who ends by itself has failed, also without a word: an abort, a bus error.
                     self.fell.get_or_insert_with(supervisor_died);
                 }
-                if !self.may_go_on() {
+                let goes_on = self.may_go_on();
+                self.record_end(status, goes_on);
+                if !goes_on {
                     return Ok(());
                 }
             }
             if self.next_start.take_if(|at| *at <= clock::monotonic()).is_some()
                 && let Err(error) = self.hand_over()
             {
+                warn!("no supervisor can be started: {error}");
                 if error.is_shortage() && self.may_wait_for_more() {
                     // The fleet serves meanwhile; a supervisor that never was has not failed.
                     continue;
@@ -227,6 +290,26 @@ impl<'a> Keeper<'a> {
         self.last_word.is_none() && self.served && left_a_record && is_lucky
     }
 
+    /// Of a supervisor that did not end in order.
+    fn record_end(&self, status: ExitStatus, goes_on: bool) {
+        if self.last_word.is_some() || !self.served {
+            return;
+        }
+        let why = match &self.fell {
+            Some(error) => format!("{status}, {error}"),
+            None => status.to_string(),
+        };
+        match goes_on {
+            true => warn!(target: LIFE, "the supervisor ended ({why}); another takes over"),
+            false => error!(target: LIFE, "the supervisor ended ({why}), and none takes over"),
+        }
+    }
+
+    fn tell_log_trouble(&mut self) {
+        let line = self.recorder.trouble().unwrap_or_default().into_bytes().into();
+        self.tell(&FromKeeper::LogTrouble { line });
+    }
+
     /// Whether a shortage, which began now or earlier, may still end. Then the next start is put off.
     fn may_wait_for_more(&mut self) -> bool {
         let now = clock::monotonic();
@@ -244,18 +327,21 @@ impl<'a> Keeper<'a> {
             died: self.died_at,
             kept: self.kept.len() as u32,
         });
-        let (supervisor, link) = start_supervisor(&self.plan, handover)?;
+        let (supervisor, link) = start_supervisor(self.recorder, &self.plan, handover)?;
         (self.supervisor, self.link) = (Some(supervisor), link);
         self.short_since = None;
         for (&name, fds) in &self.kept {
             // A supervisor that is gone shows by its pidfd.
             let _ = self.link.send_shared(FromKeeper::Kept { name }.to_bytes(), fds.clone());
         }
+        self.tell_log_trouble();
         Ok(())
     }
 
     fn wait(&mut self, stop: &UnixStream, starter: Option<&Link>) -> Result<Awake, FleetError> {
-        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+        let log = self.recorder.changed();
+        let mut fds =
+            vec![PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(log, PollFlags::IN)];
         let tokens: Vec<u32> = self.wards.keys().copied().collect();
         fds.extend(self.wards.values().map(|ward| PollFd::new(&ward.pidfd, PollFlags::IN)));
         let own = fds.len();
@@ -274,8 +360,9 @@ impl<'a> Keeper<'a> {
         let woke = |at: usize| !fds[at].revents().is_empty();
         Ok(Awake {
             stop: woke(0),
+            log: woke(1),
             supervisor: self.supervisor.is_some() && woke(own),
-            ended: (1..)
+            ended: (2..)
                 .zip(&tokens)
                 .filter(|&(at, _)| woke(at))
                 .map(|(_, &token)| token)
@@ -286,7 +373,7 @@ impl<'a> Keeper<'a> {
 
     fn reap(&mut self, token: u32) -> Result<(), FleetError> {
         if let Some(mut ward) = self.wards.remove(&token) {
-            let status = ward.child.wait().map_err(system("wait for a process"))?;
+            let status = ward.reap().map_err(system("wait for a process"))?;
             self.tell(&FromKeeper::Exited { token, status: status.into_raw() });
         }
         Ok(())
@@ -308,8 +395,9 @@ impl<'a> Keeper<'a> {
         let message = ToKeeper::from_bytes(&packet.bytes)
             .map_err(|_| FleetError::Died("a supervisor that spoke nonsense".into()))?;
         match message {
-            ToKeeper::Spawn { token, args } => {
-                self.spawn(token, &args, packet.fds.into_iter().next());
+            ToKeeper::Spawn { token, name, args } => {
+                let name = String::from_utf8_lossy(&name).into_owned();
+                self.spawn(token, name, &args, packet.fds.into_iter().next());
             }
             ToKeeper::Keep { name } => {
                 self.kept.insert(name, packet.fds.into_iter().map(Arc::new).collect());
@@ -319,6 +407,7 @@ impl<'a> Keeper<'a> {
             ToKeeper::Ready { cells } => {
                 self.ready_since = Some(clock::monotonic());
                 if !std::mem::replace(&mut self.served, true) {
+                    info!(target: LIFE, cells, "the fleet serves");
                     (self.on_ready)(cells);
                 }
             }
@@ -338,16 +427,17 @@ impl<'a> Keeper<'a> {
         self.tell(&FromKeeper::Released);
     }
 
-    fn spawn(&mut self, token: u32, args: &[OsBytes], link: Option<OwnedFd>) {
+    fn spawn(&mut self, token: u32, name: String, args: &[OsBytes], link: Option<OwnedFd>) {
         let started = link
             .ok_or_else(|| std::io::ErrorKind::InvalidInput.into())
-            .and_then(|link| Ward::start(args, link));
+            .and_then(|link| Ward::start(self.recorder, name, args, link));
         let answer = match started {
             Ok(ward) => {
                 let pid = ward.child.id();
                 self.wards.insert(token, ward);
                 FromKeeper::Spawned { token, pid }
             }
+            // The supervisor records what it makes of it.
             Err(error) => FromKeeper::NotSpawned { token, errno: errno_of(&error).raw() },
         };
         self.tell(&answer);
@@ -379,6 +469,8 @@ impl<'a> Keeper<'a> {
 /// Who woke the keeper.
 struct Awake {
     stop: bool,
+    /// Whether lines can be recorded has changed.
+    log: bool,
     supervisor: bool,
     ended: Vec<u32>,
     starter: bool,

@@ -8,6 +8,7 @@ use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
 use warren_base::limits::CELLS_MAX;
+use warren_log::Target;
 use warren_proto::Wire;
 
 use crate::clients::Clients;
@@ -38,12 +39,15 @@ pub struct ServeOptions {
     pub cache_bytes: u64,
     /// Whom it admits besides root and the user who starts it.
     pub clients: Clients,
+    /// Where its log goes.
+    pub log: Target,
 }
 
 impl ServeOptions {
     pub fn new(pool: impl Into<PathBuf>, cells: u16) -> Self {
         let (cache_bytes, clients) = (CACHE_BYTES_DEFAULT, Clients::default());
-        Self { pool: pool.into(), cells, threads: 1, cache_bytes, clients }
+        let log = Target::default();
+        Self { pool: pool.into(), cells, threads: 1, cache_bytes, clients, log }
     }
 
     fn plan(&self) -> Result<FleetPlan, FleetError> {
@@ -52,6 +56,7 @@ impl ServeOptions {
         }
         let fleet = || format!("{}: a fleet of {} cells", self.pool.display(), self.cells);
         limit::require(fleet, limit::of_fleet(usize::from(self.cells)))?;
+        self.log.check()?;
         let pool = fs::canonicalize(&self.pool).map_err(|e| FleetError::opening(&self.pool, &e))?;
         Ok(FleetPlan {
             pool: pool.into_os_string().into_vec().into(),
@@ -59,6 +64,7 @@ impl ServeOptions {
             threads: self.threads,
             cache_bytes: self.cache_bytes,
             clients: self.clients,
+            log: self.log.word().into_vec().into(),
         })
     }
 }

@@ -32,7 +32,6 @@ mod launch;
 mod limit;
 pub mod link;
 mod message;
-mod note;
 mod notice;
 mod offline;
 mod place;
@@ -54,7 +53,6 @@ pub use launch::{
 };
 pub use limit::raise as raise_descriptor_limit;
 pub use message::Leave;
-pub use note::note;
 pub use offline::{OfflinePool, Purpose};
 pub use pool_blocks::Blocks;
 pub use slot::{Authority, Slot};

@@ -33,6 +33,8 @@ pub struct FleetPlan {
     pub cache_bytes: u64,
     /// Whom it admits besides root and its own user.
     pub clients: Clients,
+    /// Where its log goes, as `warren_log::Target::word` has it.
+    pub log: OsBytes,
 }
 
 /// What the keeper holds for the next supervisor, each with all descriptors that belong to it. It makes
@@ -75,8 +77,8 @@ pub struct Handover {
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum ToKeeper {
     /// Start this program again with these arguments and the one descriptor of the packet as its
-    /// standard input. Answered by `Spawned` or `NotSpawned`.
-    Spawn { token: u32, args: Vec<OsBytes> },
+    /// standard input. Answered by `Spawned` or `NotSpawned`. The log knows the process as `name`.
+    Spawn { token: u32, name: Box<[u8]>, args: Vec<OsBytes> },
     /// Hold the descriptors of the packet under this name, instead of earlier ones.
     Keep { name: Kept },
     /// Close what is held under this name.
@@ -120,6 +122,10 @@ pub enum FromKeeper {
     Released,
     /// Somebody asked the fleet to stop.
     Stop,
+    /// Why nothing can be recorded in the fleet's log; empty once it can be again.
+    LogTrouble {
+        line: Box<[u8]>,
+    },
 }
 
 /// Between who starts a fleet in the background and its keeper.

@@ -23,10 +23,10 @@ pub const ROLE_SUPERVISOR: &str = "supervisor";
 pub const ROLE_CELL: &str = "cell";
 
 /// Whether a process of a fleet may outlive who started it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Tie {
-    /// In its starter's session, with its terminal's error output.
-    Child,
+    /// In its starter's session, and with this pipe of its starter's recorder as standard error.
+    Child(OwnedFd),
     /// A session of its own, silent.
     Daemon,
 }
@@ -42,7 +42,7 @@ pub fn spawn(args: &[OsBytes], link: OwnedFd, tie: Tie) -> std::io::Result<Child
         .stdout(Stdio::null());
     match tie {
         // A keyboard's interrupt goes to the keeper alone, which stops the others in order.
-        Tie::Child => command.process_group(0),
+        Tie::Child(log) => command.process_group(0).stderr(log),
         // It makes its own session, which the leader of a process group could not.
         Tie::Daemon => command.stderr(Stdio::null()),
     };

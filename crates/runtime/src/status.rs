@@ -9,6 +9,11 @@ pub const SILENT: &str = "silent";
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FleetStatus {
     pub pool: String,
+    /// Where its log goes: `stderr`, `journal` or a path. Why nothing can be recorded there now, and since when.
+    #[serde(default)]
+    pub log: String,
+    #[serde(default)]
+    pub log_trouble: Option<String>,
     /// Who runs it, as the kernel of who asked knows it.
     #[serde(default)]
     pub uid: u32,

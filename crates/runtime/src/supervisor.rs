@@ -14,6 +14,7 @@ mod memory;
 mod picture;
 mod pool;
 mod post;
+mod record;
 mod restart;
 mod save;
 mod start;
@@ -30,7 +31,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use tracing::{error, warn};
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant};
+use warren_log::record_all;
 use warren_proto::control::{Order, Report};
 use warren_proto::{CapabilityKey, Wire};
 use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
@@ -52,6 +55,7 @@ use journal::Journal;
 use mailboxes::Mailboxes;
 use memory::{ClientMemory, FleetMemory, Outfit};
 use post::{CellPost, Ended};
+use record::Recorded;
 use visitors::{Asked, Visitors};
 
 /// How long the processes of cells that said `Stopped` may take to be gone.
@@ -110,11 +114,13 @@ struct Shell<'a> {
     is_released: bool,
     /// Supervisors of this fleet before this one.
     predecessors: u32,
+    recorded: Recorded,
 }
 
 /// The role `supervisor`.
 pub(crate) fn main() -> Result<(), FleetError> {
     let mut link = process::begin("warren-super", true)?;
+    record_all();
     let first = match link.receive(Wait::Yes).map_err(system("hear from the keeper"))? {
         Received::Packet(packet) => {
             FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())?
@@ -271,6 +277,7 @@ impl Shell<'_> {
         while let Some(event) = self.pending.pop_front() {
             let mut effects = std::mem::take(&mut self.effects);
             self.core.apply(clock::monotonic(), clock::wall(), event, &mut effects);
+            self.record(&effects);
             self.note(&effects)?;
             self.effects = self.follow(effects)?;
         }
@@ -325,10 +332,17 @@ impl Shell<'_> {
             Effect::Send { to, order } => self.send(to, order),
             Effect::Write { io, block, bytes } => {
                 let result = self.pool.write(block, &bytes);
+                if let Err(errno) = result {
+                    error!(%block, %errno, "a write to the device failed");
+                }
                 self.pending.push_back(Event::IoDone { io, result });
             }
             Effect::Flush { io } => {
-                let result = self.memory.judge_flush(self.pool.flush());
+                let flushed = self.pool.flush();
+                if let Err(errno) = flushed {
+                    error!(%errno, "a flush of the device failed");
+                }
+                let result = self.memory.judge_flush(flushed);
                 self.end_bad_vitals();
                 self.pending.push_back(Event::IoDone { io, result });
             }
@@ -404,6 +418,7 @@ impl Shell<'_> {
         let (cells, shards) = (self.plan.cells, self.shards);
         let welcome = DoorReply::Welcome { client, slots, cells, shards };
         self.visitors.tell(connection, &welcome, fds);
+        self.record_front(client, "is admitted");
     }
 
     fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
@@ -452,6 +467,7 @@ impl Shell<'_> {
 
     /// Everyone who asked for the end hears that it does not come, and why.
     fn refuse_stop(&mut self, errno: Errno) -> Result<(), FleetError> {
+        warn!(%errno, "the stop is refused, because its checkpoint failed: the fleet serves on");
         let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
         for connection in connections {
             self.tell_keeper(&ToKeeper::Forget { name: Kept::Stopping(connection.0) })?;
@@ -575,6 +591,10 @@ impl Shell<'_> {
             FromKeeper::Stop => self.depart(true, false, None),
             FromKeeper::Released => {
                 self.is_released = true;
+                Ok(())
+            }
+            FromKeeper::LogTrouble { line } => {
+                self.recorded.trouble = String::from_utf8_lossy(&line).into_owned();
                 Ok(())
             }
             FromKeeper::Begin(_) | FromKeeper::Adopt(_) | FromKeeper::Kept { .. } => Ok(()),

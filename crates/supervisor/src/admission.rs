@@ -184,6 +184,10 @@ impl Admission {
         self.clients.is_empty()
     }
 
+    pub fn applicant(&self, client: ClientId) -> Option<&Applicant> {
+        self.clients.get(&client).map(|known| &known.applicant)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
         self.clients.iter().map(|(client, known)| (*client, known))
     }

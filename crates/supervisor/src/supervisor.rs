@@ -573,6 +573,11 @@ impl Supervisor {
         self.admission.slots_for(applicant)
     }
 
+    /// Who a client is, for as long as some cell may know it.
+    pub fn applicant(&self, client: ClientId) -> Option<&Applicant> {
+        self.admission.applicant(client)
+    }
+
     pub fn status(&self) -> Status {
         let ledger = self.recorder.ledger();
         let shards = |cell| self.owners.iter().filter(|owner| **owner == cell).count();

@@ -21,6 +21,7 @@ mod hardship;
 mod kills;
 mod large;
 mod lifecycle;
+mod log;
 mod mounts;
 mod process;
 mod refusals;
@@ -293,6 +294,7 @@ pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             script::run_all(&ground, &scripts, cells, &mut tally);
             lifecycle::run(&ground, cells, &mut tally);
             mounts::run(&ground, cells, &mut tally);
+            log::run(&ground, cells, &mut tally);
             doors::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);

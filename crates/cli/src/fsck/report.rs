@@ -180,7 +180,7 @@ impl Outcome {
         say!("{}", self.verdict(pool));
         if let Some(refused) = &self.refused {
             let pool = pool.display();
-            warren_runtime::note(format_args!("{pool}: not repaired: {refused}"));
+            warren_log::say(&format!("{pool}: not repaired: {refused}"));
         }
         Ok(())
     }

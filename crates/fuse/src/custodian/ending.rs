@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, pidfd_send_signal};
-use warren_runtime::note;
+use tracing::{error, info, warn};
 
 use super::{Custodian, End};
 use crate::serve::DETACH_GRACE;
@@ -139,7 +139,7 @@ impl Ending {
     }
 }
 
-impl Custodian {
+impl Custodian<'_> {
     /// An end that has begun goes on; force is added to it.
     pub(super) fn begin_to_end(&mut self, why: Why) {
         if let Some(ending) = &mut self.ending {
@@ -148,6 +148,7 @@ impl Custodian {
             }
             return;
         }
+        info!("the mount shall end ({why:?})");
         let mount = Arc::clone(&self.mount);
         let stage = Stage::Unmounting(Attempt::start(move || mount.unmount_idle()));
         self.ending = Some(Ending { why, stage });
@@ -186,7 +187,7 @@ impl Custodian {
                 Ok(true) => Next::Stage(Stage::Draining { until: now + GONE_PATIENCE }),
                 Ok(false) => self.in_use(why),
                 Err(error) => {
-                    note(format_args!("{}: cannot unmount: {error}", self.mount.dir().display()));
+                    warn!("{}: cannot unmount: {error}", self.mount.dir().display());
                     self.in_use(why)
                 }
             },
@@ -204,7 +205,7 @@ impl Custodian {
                 }
                 if tries >= WRITE_BACK_TRIES || self.fleet_is_gone {
                     let dir = self.mount.dir().display();
-                    note(format_args!("{dir}: stores through mappings could not be written back"));
+                    error!("{dir}: stores through mappings could not be written back");
                     return Next::Stage(self.close());
                 }
                 // It may be stopped. What it was told its successor is told again.
@@ -227,6 +228,7 @@ impl Custodian {
             _ if self.fleet_is_gone => Next::Ends(End::Dead("the fleet is gone".into())),
             Why::Asked(number) => {
                 let by = Uses::of(self.mount.device()).to_string();
+                info!(by, "the mount stays, because it is in use");
                 self.estate.admission.send_in_use(number, &by);
                 Next::GoesOn
             }
@@ -244,7 +246,7 @@ impl Custodian {
         if let Why::Forced(Some(number)) = why {
             self.estate.admission.send_in_use(number, &uses.to_string());
         } else {
-            note(format_args!("{}: cut off while in use by {uses}", self.mount.dir().display()));
+            warn!("{}: cut off while in use by {uses}", self.mount.dir().display());
         }
         if uses.mapped.is_empty() || self.fleet_is_gone {
             return self.close();

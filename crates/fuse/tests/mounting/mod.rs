@@ -79,7 +79,7 @@ pub fn front(pool: &Path) -> (Admission, ServeOptions) {
     let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &connect).expect("an admission");
     let mount = MountOptions::new("pool");
-    (admission, ServeOptions { mount, front: FrontOptions::default() })
+    (admission, ServeOptions { mount, front: FrontOptions::default(), log: Default::default() })
 }
 
 /// What a process with the role [`MOUNTER`] does.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use tracing::{error, warn};
 use warren_base::{BlockNo, Errno};
 use warren_cell::{FrameNo, IoId};
 use warren_device::{Device, Done, FRAMES_MAX, PoolFile, open_queue};
@@ -11,7 +12,6 @@ use warren_shm::Frames;
 
 use crate::bell;
 use crate::error::FleetError;
-use crate::note;
 
 /// An I/O too long for one request of the device goes in parts.
 struct InParts {
@@ -26,6 +26,10 @@ pub struct Disk {
     file: PoolFile,
     bell: OwnedFd,
     split: BTreeMap<u64, InParts>,
+    /// What is under way, to be named if it fails. Few enough to be looked through.
+    under_way: Vec<(IoId, What, BlockNo)>,
+    /// The host had no room for blocks.
+    host_is_full: bool,
     done: Vec<Done>,
     finished: VecDeque<Finished>,
 }
@@ -37,6 +41,16 @@ pub struct Finished {
     pub result: Result<(), Errno>,
     /// It ended with a flush: see [`Done::flush`].
     pub flush: bool,
+}
+
+/// What an I/O is, in a line of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Read,
+    Write,
+    Flush,
+    Reserve,
+    Discard,
 }
 
 /// What an I/O does with its frames.
@@ -54,7 +68,7 @@ impl Disk {
         let file = device.try_clone()?;
         let (mut device, without_ring) = open_queue(device)?;
         if let Some(why) = without_ring {
-            note(format_args!("{why}; until then a cell waits for each of its reads and writes"));
+            warn!("{why}; until then a cell waits for each of its reads and writes");
         }
         let wake = bell.try_clone().map_err(crate::error::system("share a bell"))?;
         device.set_wake(wake);
@@ -63,6 +77,8 @@ impl Disk {
             file,
             bell,
             split: BTreeMap::new(),
+            under_way: Vec::new(),
+            host_is_full: false,
             done: Vec::new(),
             finished: VecDeque::new(),
         })
@@ -84,16 +100,19 @@ impl Disk {
 
     /// Makes durable what was written before.
     pub fn flush(&mut self, io: IoId) {
+        self.under_way.push((io, What::Flush, BlockNo(0)));
         self.device.submit_flush(io.0);
     }
 
     /// Has the host allocate blocks that nobody uses.
     pub fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) {
+        self.under_way.push((io, What::Reserve, block));
         self.device.submit_reserve(io.0, block, count);
     }
 
     /// Gives blocks that nobody uses back to the host.
     pub fn discard(&mut self, io: IoId, block: BlockNo, count: u64) {
+        self.under_way.push((io, What::Discard, block));
         self.device.submit_discard(io.0, block, count);
     }
 
@@ -115,6 +134,10 @@ impl Disk {
             self.finished.push_back(Finished { io, result: Ok(()), flush: false });
         } else if parts > 1 {
             self.split.insert(io.0, InParts { left: parts, result: Ok(()) });
+        }
+        if parts > 0 {
+            let is_read = direction == Direction::Read;
+            self.under_way.push((io, if is_read { What::Read } else { What::Write }, block));
         }
         for (part, list) in list.chunks(FRAMES_MAX).enumerate() {
             let block = block.offset((part * FRAMES_MAX) as u64);
@@ -183,7 +206,29 @@ impl Disk {
 
     /// The next I/O that is done.
     pub fn finished(&mut self) -> Option<Finished> {
-        self.finished.pop_front()
+        let finished = self.finished.pop_front()?;
+        if let Some(at) = self.under_way.iter().position(|it| it.0 == finished.io) {
+            let (_, what, block) = self.under_way.swap_remove(at);
+            self.record(what, block, finished.result);
+        }
+        Some(finished)
+    }
+
+    /// Failures; and of a full host the beginning and the end.
+    fn record(&mut self, what: What, block: BlockNo, result: Result<(), Errno>) {
+        match (what, result) {
+            (What::Reserve, Err(Errno::ENOSPC)) if !self.host_is_full => {
+                self.host_is_full = true;
+                warn!("the host has no room for the pool: what needs more fails with ENOSPC");
+            }
+            (What::Reserve, Ok(())) if self.host_is_full => {
+                self.host_is_full = false;
+                warn!("the host has room for the pool again");
+            }
+            (_, Ok(())) | (What::Reserve, Err(Errno::ENOSPC)) => {}
+            (What::Flush, Err(errno)) => error!(%errno, "a flush of the device failed"),
+            (_, Err(errno)) => error!(?what, %block, %errno, "an I/O of the device failed"),
+        }
     }
 
     /// Sleeps until something is done, the bell rings, or the time is over.

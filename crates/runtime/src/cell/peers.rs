@@ -12,6 +12,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
+use tracing::warn;
 use warren_base::{CellId, Epoch};
 use warren_cell::{PeerBody, PeerMessage};
 use warren_mailbox::{Capability, CapabilityList, Uses};
@@ -23,7 +24,6 @@ use warren_shm::{
 
 use crate::error::FleetError;
 use crate::message::{PEER_DESCRIPTORS, PeerDoor};
-use crate::note;
 
 /// Messages that wait for one peer before it is suspect: more than all tasks send.
 const WAITING_MAX: usize = 1 << 20;
@@ -334,7 +334,7 @@ impl Peers {
 /// Says what was dropped if it is the first of its kind: a flood of them fills no log.
 fn tell_first(count: u64, cell: CellId, from: CellId, what: &str) {
     if count == 1 {
-        note(format_args!("/cell/{cell}/inbox: a message of cell {from} {what} was dropped"));
+        warn!("/cell/{cell}/inbox: a message of cell {from} {what} was dropped");
     }
 }
 

@@ -18,7 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
+use tracing::warn;
 use warren_base::{CellId, ClientId, Epoch};
+use warren_log::LIFE;
 use warren_proto::Wire;
 use warren_shm::ShardMap;
 use warren_supervisor::{
@@ -32,6 +34,7 @@ use super::mailboxes::Mailboxes;
 use super::memory::{ClientMemory, FleetMemory, incomplete};
 use super::pool::{self, OpenPool};
 use super::post::{CellPost, Ended, Pauses};
+use super::record::Recorded;
 use super::start::FIRST_MAP;
 use super::visitors::Visitors;
 use super::{Arrival, Shell, keeper_died};
@@ -40,7 +43,6 @@ use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Received, Trust, Wait};
 use crate::message::{DoorReply, FromKeeper, Handover, Kept, ToKeeper};
-use crate::note;
 use crate::pool_blocks::{self, Blocks};
 
 /// The token of a process that nobody will ever hear of.
@@ -140,13 +142,15 @@ pub(super) fn take_over(keeper: &mut Outbox, handover: Handover) -> Result<Shell
         departures: 0,
         is_released: false,
         predecessors: handover.predecessors,
+        recorded: Recorded::default(),
         plan: handover.plan,
     };
     shell.readmit(&mut kept, &notes)?;
     shell.catch_up(notes, effects)?;
     shell.look_around(&handover.wards, handover.stop)?;
     let ms = (clock::monotonic() - handover.died).as_millis();
-    note(format_args!("the supervisor serves again after {ms} ms (death {})", shell.predecessors));
+    let death = shell.predecessors;
+    warn!(target: LIFE, "the supervisor serves again after {ms} ms (death {death})");
     Ok(shell)
 }
 
@@ -292,6 +296,7 @@ impl Shell<'_> {
                 self.kill(CellId(at as u16));
             }
         }
+        self.record(&effects);
         self.note(&effects)?;
         // Not before it is noted how the flush went, and before this one writes.
         let spare = ToKeeper::Keep { name: Kept::Pool }.to_bytes();

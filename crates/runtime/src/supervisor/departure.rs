@@ -16,6 +16,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tracing::warn;
 use warren_base::{ClientId, Instant};
 use warren_proto::Wire;
 use warren_supervisor::{ClientState, ClientStatus, ConnectionNo, Event, Stage};
@@ -25,7 +26,6 @@ use crate::clock;
 use crate::error::{ErrorKind, FleetError};
 use crate::launch::path_of;
 use crate::message::{DoorReply, IN_USE_MAX, Kept, Leave, ToKeeper};
-use crate::note;
 
 /// How long the custodians may take to look who uses their mounts, and then to unmount.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
@@ -139,6 +139,7 @@ impl Shell<'_> {
     }
 
     pub(super) fn client_hung_up(&mut self, client: ClientId) -> Result<(), FleetError> {
+        self.record_front(client, "has left");
         if let Some(departure) = &mut self.departure {
             departure.waiting.remove(&client);
         }
@@ -189,6 +190,7 @@ impl Shell<'_> {
             pool.display(),
             departure.in_use.join("; ")
         );
+        warn!("the stop is refused, because a mount is in use: {}", departure.in_use.join("; "));
         let line = line.into_bytes().into_boxed_slice();
         let refused = DoorReply::Failed { kind: ErrorKind::PoolInUse, line };
         for &visitor in &departure.visitors {
@@ -229,7 +231,7 @@ fn mount_of(front: &ClientStatus) -> String {
 
 /// Said on the fleet's standard error as well, where a signal has nobody else to answer.
 fn cut_off(line: &String) -> DoorReply {
-    note(format_args!("a mount was cut off while in use: {line}"));
+    warn!("a mount was cut off while in use: {line}");
     let line = format!("a mount was cut off while in use: {line}");
     DoorReply::CutOff { line: line.into_bytes().into() }
 }

@@ -23,6 +23,8 @@ impl Shell<'_> {
         let fronts = core.clients.iter().filter(|client| client.front).map(|client| client.pid);
         let pids = [keeper].into_iter().chain(self.cells.iter().map(|cell| cell.pid));
         FleetStatus {
+            log: String::from_utf8_lossy(&self.plan.log).into_owned(),
+            log_trouble: Some(self.recorded.trouble.clone()).filter(|trouble| !trouble.is_empty()),
             pool: String::from_utf8_lossy(&self.plan.pool).into_owned(),
             keeper_pid: keeper,
             supervisor_pid: std::process::id(),

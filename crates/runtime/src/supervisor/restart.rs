@@ -11,7 +11,9 @@
 
 use std::fmt;
 
+use tracing::{info, warn};
 use warren_base::{CellId, Epoch};
+use warren_log::LIFE;
 use warren_proto::Wire;
 use warren_supervisor::Event;
 
@@ -21,7 +23,6 @@ use super::{FIRST_EPOCH, Shell};
 use crate::clock;
 use crate::error::{ErrorKind, FleetError, system};
 use crate::message::ToKeeper;
-use crate::note;
 
 impl Shell<'_> {
     /// The keeper could not start a process.
@@ -94,9 +95,9 @@ impl Shell<'_> {
         assert!(post.exited, "a cell has one process at a time");
         match &post.last_words {
             Some(error) => {
-                note(format_args!("cell {cell} ended ({error}); a successor takes over"))
+                warn!(target: LIFE, "cell {cell} ended ({error}); a successor takes over");
             }
-            None => note(format_args!("cell {cell} ended; a successor takes over")),
+            None => warn!(target: LIFE, "cell {cell} ended; a successor takes over"),
         }
         if let Err(error) = self.start_successor(cell, epoch) {
             let post = &mut self.cells[usize::from(cell.0)];
@@ -163,8 +164,10 @@ impl Shell<'_> {
         let post = &mut self.cells[usize::from(cell.0)];
         post.last_words = None;
         if let Some(pause) = post.pauses.end(clock::monotonic()) {
-            let ms = pause.as_millis();
-            note(format_args!("cell {cell} serves again after {ms} ms (epoch {})", post.epoch));
+            let (ms, epoch) = (pause.as_millis(), post.epoch);
+            warn!(target: LIFE, "cell {cell} serves again after {ms} ms (epoch {epoch})");
+        } else {
+            info!(target: LIFE, "cell {cell} serves");
         }
     }
 }

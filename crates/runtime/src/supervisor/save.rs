@@ -13,6 +13,7 @@
 
 use std::time::Duration;
 
+use tracing::{error, warn};
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Instant, Lsn};
 use warren_device::PoolFile;
@@ -26,7 +27,6 @@ use super::start::{frames_of_a_cell, log_area};
 use crate::clock;
 use crate::error::FleetError;
 use crate::launch::path_of;
-use crate::note;
 use crate::pool_blocks::Blocks;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -78,13 +78,13 @@ impl Shell<'_> {
         for cell in (0..self.plan.cells).map(CellId) {
             match self.save_log(cell, deadline) {
                 Ok(blocks) => written += blocks,
-                Err(error) => note(format_args!("the log of cell {cell} cannot be kept: {error}")),
+                Err(error) => error!("the log of cell {cell} cannot be kept: {error}"),
             }
         }
         if written > 0 {
             match self.memory.judge_flush(self.pool.flush()) {
-                Ok(()) => note(format_args!("{written} blocks of logs were written at the end")),
-                Err(errno) => note(format_args!("the logs cannot be kept: {errno}")),
+                Ok(()) => warn!("{written} blocks of logs were written at the end"),
+                Err(errno) => error!("the logs cannot be kept: {errno}"),
             }
         }
     }

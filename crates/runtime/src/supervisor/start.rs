@@ -16,6 +16,7 @@ use super::mailboxes::{Address, Mailboxes, entropy, inbox_name, supervisor_name}
 use super::memory::FleetMemory;
 use super::pool::{self, OpenPool};
 use super::post::{CellPost, Door};
+use super::record::Recorded;
 use super::visitors::Visitors;
 use super::{FIRST_EPOCH, Shell, keeper_died};
 use crate::error::{FleetError, system};
@@ -60,7 +61,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
     let reserve = Reserve::of(usize::from(plan.cells));
     let visitors = Visitors::open(PoolId::of(&path)?, plan.clients, reserve)?;
     let mut mailboxes = Mailboxes::open(plan.cells)?;
-    let capabilities = CapabilityKey([entropy()?, entropy()?]);
+    let (journal, capabilities) = (Journal::create()?, CapabilityKey([entropy()?, entropy()?]));
     let (mut cells, mut next_token) = (Vec::new(), 0);
     let mut starter = Starter {
         keeper,
@@ -72,7 +73,6 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         next_token: &mut next_token,
     };
     starter.start_cells(&ledger, &mut cells)?;
-    let journal = Journal::create()?;
     starter.keep(Kept::Pool, pool.kept()?)?;
     starter.keep(Kept::Map, vec![memory.kept_map()?])?;
     starter.keep(Kept::Door, vec![visitors.kept()?])?;
@@ -105,6 +105,7 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         departures: 0,
         is_released: false,
         predecessors: 0,
+        recorded: Recorded::default(),
     })
 }
 
@@ -179,7 +180,7 @@ impl Starter<'_> {
         let (link, theirs) = Link::pair().map_err(system("make a cell's link"))?;
         let mut post = CellPost::new(epoch, *self.next_token, link, next_device);
         let kept = post.kept()?;
-        self.spawn(cell, theirs)?;
+        self.spawn(cell, epoch, theirs)?;
         self.keep(Kept::Post(cell), kept)?;
         // A cell that is gone shows by its exit.
         let _ = post.link.send(start.to_bytes(), fds);
@@ -236,13 +237,14 @@ impl Starter<'_> {
     }
 
     /// Asks the keeper for the cell's process, by the next token, with its end of its link.
-    fn spawn(&mut self, cell: CellId, link: Link) -> Result<(), FleetError> {
+    fn spawn(&mut self, cell: CellId, epoch: Epoch, link: Link) -> Result<(), FleetError> {
         let number = cell.to_string();
-        let name = pool_name(&self.plan.pool);
-        let args = role_args([ROLE_CELL.as_bytes(), number.as_bytes(), name]);
+        let pool = pool_name(&self.plan.pool);
+        let args = role_args([ROLE_CELL.as_bytes(), number.as_bytes(), pool]);
+        let name = format!("cell {cell} (epoch {epoch})").into_bytes().into();
         let token = *self.next_token;
         *self.next_token += 1;
-        self.tell_keeper(&ToKeeper::Spawn { token, args }, vec![link.into_fd()])
+        self.tell_keeper(&ToKeeper::Spawn { token, name, args }, vec![link.into_fd()])
     }
 
     fn tell_keeper(&mut self, message: &ToKeeper, fds: Vec<OwnedFd>) -> Result<(), FleetError> {

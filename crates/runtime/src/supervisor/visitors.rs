@@ -13,12 +13,14 @@ use rustix::io::Errno as OsError;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
+use tracing::{info, warn};
 use warren_base::limits::SLOTS_MAX;
 use warren_base::{ClientId, Errno};
 use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 
 use super::descriptors::Reserve;
+use super::record::program;
 use crate::clients::Clients;
 use crate::error::{FleetError, system};
 use crate::identity::{self, Identity};
@@ -193,7 +195,13 @@ impl Visitors {
         for _ in 0..ACCEPTS_A_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let accepted = accept_with(&self.listener, flags);
-            self.is_deaf = accepted.as_ref().is_err_and(|&error| error != OsError::AGAIN);
+            let failed = accepted.as_ref().err().filter(|&&error| error != OsError::AGAIN);
+            // Before it listens the door is invalid.
+            let is_news = |error: &&OsError| !self.is_deaf && **error != OsError::INVAL;
+            if let Some(error) = failed.filter(is_news) {
+                warn!("no client can be let in: {error}");
+            }
+            self.is_deaf = failed.is_some();
             let Ok(socket) = accepted else { return };
             // Who cannot be identified, or is one too many, is hung up on.
             let Ok(identity) = identity::of_peer(&socket) else { continue };
@@ -202,7 +210,14 @@ impl Visitors {
                 false => self.reserve.has(&socket),
             };
             if is_scarce || !self.has_room_for(identity.uid) {
+                let why =
+                    if is_scarce { "few descriptors are left" } else { "too many connections" };
+                let Identity { uid, pid, .. } = identity;
+                warn!(uid, pid, why, "a connection was closed at once");
                 continue;
+            }
+            if self.reserve.has(&socket) {
+                warn!(uid = identity.uid, "few descriptors are left: the reserve is used");
             }
             let link = Outbox::new(Link::new(socket, Trust::Stranger));
             let visitor = Visitor { link, identity, standing: Standing::Passing };
@@ -231,6 +246,10 @@ impl Visitors {
             (Ok(()), Ok(Received::Packet(packet))) => {
                 let request = DoorRequest::from_bytes(&packet.bytes).ok();
                 let is_passing = visitor.standing == Standing::Passing;
+                if request.is_none() {
+                    let Identity { uid, pid, .. } = visitor.identity;
+                    warn!(uid, pid, "a client's message makes no sense, or is of another version");
+                }
                 if request.is_none() && is_passing && is_of_another_version(&packet.bytes) {
                     return self.refuse(number, Errno::EPROTO);
                 }
@@ -282,6 +301,9 @@ impl Visitors {
             }
             DoorRequest::Stop { force, discard, .. } if privileged => {
                 visitor.standing = Standing::Stopping;
+                let (uid, pid) = (visitor.identity.uid, visitor.identity.pid.unsigned_abs());
+                let by = program(pid);
+                info!(uid, pid, by, force, discard, "the fleet shall stop");
                 Some(Asked::Stop { force, discard })
             }
             DoorRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
@@ -305,6 +327,9 @@ impl Visitors {
         );
         if let Some(visitor) = self.visitors.get_mut(&number) {
             visitor.standing = Standing::Answered;
+            let (uid, pid) = (visitor.identity.uid, visitor.identity.pid.unsigned_abs());
+            let by = program(pid);
+            warn!(uid, pid, by, %errno, "a client was refused");
         }
         None
     }

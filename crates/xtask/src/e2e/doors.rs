@@ -54,7 +54,12 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
 }
 
 /// Runs the command as another user, in a group of that user's number and perhaps in one more.
-fn as_user(ground: &Ground, uid: u32, group: Option<u32>, arguments: &[&str]) -> Result<Outcome> {
+pub fn as_user(
+    ground: &Ground,
+    uid: u32,
+    group: Option<u32>,
+    arguments: &[&str],
+) -> Result<Outcome> {
     let mut command = Command::new("setpriv");
     let number = uid.to_string();
     command.args(["--reuid", &number, "--regid", &number]);

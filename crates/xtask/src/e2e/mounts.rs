@@ -56,7 +56,7 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
 }
 
 /// A program of the cases' that is killed when this is dropped.
-struct Program(Child);
+pub struct Program(Child);
 
 impl Program {
     /// Starts it and waits until it says `word`, if one is given.
@@ -79,7 +79,7 @@ impl Program {
     }
 
     /// One that has stored through a mapping what nothing has written back.
-    fn mapping(ground: &Ground, file: &Path) -> Result<Self> {
+    pub fn mapping(ground: &Ground, file: &Path) -> Result<Self> {
         Self::start(ground, "mapped.py", &[file, Path::new(MAPPED_MIB)], Some("dirty"))
     }
 
@@ -137,14 +137,14 @@ fn processes(words: &[&str]) -> Vec<Pid> {
     pids.filter_map(|pid| i32::try_from(pid).ok().and_then(Pid::from_raw)).collect()
 }
 
-fn one_process(words: &[&str]) -> Result<Pid> {
+pub fn one_process(words: &[&str]) -> Result<Pid> {
     match processes(words).as_slice() {
         [one] => Ok(*one),
         found => bail!("{} processes are called {words:?}", found.len()),
     }
 }
 
-fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !holds()? {
         ensure!(Instant::now() < deadline, "{what}: not within {} s", PATIENCE.as_secs());

@@ -14,6 +14,7 @@ use super::{Ground, Tally, Verdict};
 /// the line it must print.
 struct Refusal(&'static [&'static str], i32, &'static str);
 
+const FAILURE: i32 = 1;
 const USAGE: i32 = 2;
 const BAD_POOL: i32 = 3;
 const NOT_FOUND: i32 = 7;
@@ -58,6 +59,14 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["umount", "@/directory"], 1, "not"),
     Refusal(&["umount", "@/missing"], NOT_FOUND, "missing"),
     Refusal(&["run"], USAGE, "CMD"),
+    Refusal(&["serve", "--log", "", "--pool", "@/pool"], USAGE, "names nothing"),
+    Refusal(&["serve", "--log", "@/missing/log", "--pool", "@/pool"], NOT_FOUND, "make it first"),
+    Refusal(&["serve", "--log", "@/directory", "--pool", "@/pool"], FAILURE, "not a plain file"),
+    Refusal(
+        &["run", "--log", "/dev/null", "--pool", "@/pool", "--", "true"],
+        FAILURE,
+        "plain file",
+    ),
     Refusal(&["run", "--pool", "@/missing", "--", "true"], NOT_FOUND, "missing"),
     Refusal(&["run", "--pool", "@/text", "--", "true"], BAD_POOL, "not a"),
     Refusal(&["fsck", "@/missing"], FSCK_OPERATIONAL, "missing"),

@@ -23,6 +23,7 @@ const ORDER: &[&str] = &[
     "sim",
     "shm",
     "device",
+    "log",
     "runtime",
     "interpose",
     "fuse",

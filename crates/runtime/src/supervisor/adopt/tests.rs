@@ -84,7 +84,17 @@ fn plan(name: &str) -> (PathBuf, FleetPlan) {
         file.write_blocks(block, &bytes).expect("write");
     }
     let pool = path.as_os_str().as_bytes().into();
-    (path, FleetPlan { pool, cells: 1, threads: 1, cache_bytes: 4 << 20, clients: Clients::Own })
+    (
+        path,
+        FleetPlan {
+            pool,
+            cells: 1,
+            threads: 1,
+            cache_bytes: 4 << 20,
+            clients: Clients::Own,
+            log: (*b"stderr").into(),
+        },
+    )
 }
 
 /// The cell hears how it shall start, and says that it serves. Its reports go under this capability.

@@ -1,0 +1,33 @@
+//! The log: what the processes of a fleet and of a mount record at their edges.
+//!
+//! ```text
+//! tracing::warn!(..) ─ events ─▶ a line in a pipe ─▶ recorder ─ sink ─▶ standard error | file | journal
+//!  any process         one pipe a process            a thread of the process that started it
+//! ```
+//!
+//! A process writes whole lines (at most `PIPE_BUF` bytes) into a pipe that never blocks it: a line for which
+//! there is no room is dropped and counted. It opens nothing, so a confined cell can do it too, and what it
+//! wrote before it was killed is in the pipe. The **recorder** is a thread of the parent (the keeper, the
+//! custodian of a mount). It knows by the pipe which process wrote a line, so none can write in the name of
+//! another. Only this thread waits for a slow disk. What it cannot write it keeps for a while, and says so.
+
+#![forbid(unsafe_code)]
+
+mod escape;
+mod events;
+mod file;
+mod journal;
+mod limit;
+mod line;
+mod recorder;
+mod stderr;
+mod target;
+mod time;
+
+pub use escape::{escaped, is_unsafe};
+pub use events::{LIFE, record_all, record_here};
+pub use file::{FILE_BYTES_MAX, FILES_KEPT};
+pub use recorder::Recorder;
+pub use stderr::say;
+pub use target::{Target, TargetError};
+pub use time::{rfc3339, utc_fields};

@@ -1,0 +1,305 @@
+//! The recorder: a thread that takes lines out of the pipes of processes and writes them where the log goes.
+//!
+//! ```text
+//! pipes ─▶ lines, in the order of their times ─▶ backlog ─▶ sink
+//!                                                   └─ the sink fails: tried again every second
+//! ```
+//!
+//! It is the only thread that waits for a slow disk. While the sink fails, lines wait in the backlog; what has no room
+//! there is lost and counted, and the count is recorded when the sink takes lines again. Meanwhile
+//! [`Recorder::trouble`] says what is wrong, and [`Recorder::changed`] becomes readable when that begins and ends.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno as Os;
+use rustix::pipe::{PipeFlags, pipe_with};
+use tracing::Level;
+
+use crate::file::RotatedFile;
+use crate::journal::{self, Journal};
+use crate::line::{FRAME_MAX, Line};
+use crate::stderr::say;
+use crate::target::Target;
+use crate::time::{now_ms, rfc3339};
+
+/// Lines that wait for a sink that fails: some 1,500, which is what a fleet in trouble records in minutes.
+const BACKLOG_BYTES_MAX: usize = 256 << 10;
+
+/// How often a sink that fails is tried.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the end of a process waits for a sink that hangs.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Read of one pipe in a turn: all that fits into it.
+const READ_MAX: usize = 64 << 10;
+
+/// Turns in which pipes are emptied at the end, when hardly any process is left that writes.
+const LAST_TURNS: usize = 4;
+
+/// The reading end of a process's pipe.
+struct Source {
+    pipe: OwnedFd,
+    process: Arc<str>,
+    /// The beginning of a line.
+    part: Vec<u8>,
+}
+
+struct Shared {
+    fresh: Mutex<Vec<Source>>,
+    /// There are fresh sources, or it is to end.
+    wake: OwnedFd,
+    stop: AtomicBool,
+    trouble: Mutex<Option<String>>,
+    changed: OwnedFd,
+}
+
+pub struct Recorder {
+    shared: Arc<Shared>,
+    /// Hung up when the thread has ended.
+    ended: Receiver<()>,
+}
+
+impl Recorder {
+    /// Starts to record what the processes that serve `pool` write.
+    pub fn start(target: &Target, pool: &str) -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let shared = Arc::new(Shared {
+            fresh: Mutex::default(),
+            wake: eventfd(0, flags)?,
+            stop: AtomicBool::new(false),
+            trouble: Mutex::default(),
+            changed: eventfd(0, flags)?,
+        });
+        let (end, ended) = channel();
+        let worker = Worker {
+            shared: Arc::clone(&shared),
+            pool: pool.to_owned(),
+            sink: Sink::new(target),
+            sources: Vec::new(),
+            backlog: Backlog::default(),
+            _end: end,
+        };
+        std::thread::Builder::new().name("recorder".into()).spawn(move || worker.run())?;
+        Ok(Self { shared, ended })
+    }
+
+    /// A pipe for a process of this name, to be its standard error. A write to it never waits.
+    pub fn pipe(&self, process: &str) -> io::Result<OwnedFd> {
+        let (pipe, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let source = Source { pipe, process: process.into(), part: Vec::new() };
+        self.shared.fresh.lock().unwrap_or_else(PoisonError::into_inner).push(source);
+        ring(&self.shared.wake);
+        Ok(writer)
+    }
+
+    /// Readable when [`Self::trouble`] may say something else than before.
+    pub fn changed(&self) -> BorrowedFd<'_> {
+        self.shared.changed.as_fd()
+    }
+
+    /// Why nothing can be recorded now, and since when.
+    pub fn trouble(&self) -> Option<String> {
+        drain(&self.shared.changed);
+        self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Recorder {
+    /// Has what is in the pipes recorded, unless that takes too long.
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        ring(&self.shared.wake);
+        // Nothing is ever sent: it is hung up, or the time is over.
+        let _ = self.ended.recv_timeout(END_PATIENCE);
+    }
+}
+
+fn ring(bell: &OwnedFd) {
+    // It cannot fail short of 2^64 rings, and then it is readable.
+    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+}
+
+fn drain(bell: &OwnedFd) {
+    let _ = rustix::io::read(bell, &mut [0; 8]);
+}
+
+impl Source {
+    /// Takes what is in the pipe; false once it is closed.
+    fn take(&mut self, lines: &mut Vec<Line>) -> bool {
+        let mut bytes = vec![0; READ_MAX];
+        let read = match rustix::io::read(&self.pipe, &mut bytes) {
+            Err(Os::AGAIN | Os::INTR) => return true,
+            Ok(read) if read > 0 => read,
+            _ => {
+                self.end(lines);
+                return false;
+            }
+        };
+        for piece in bytes[..read].split_inclusive(|&byte| byte == b'\n') {
+            self.part.extend(piece);
+            let is_whole = self.part.ends_with(b"\n");
+            if is_whole || self.part.len() >= FRAME_MAX {
+                let text = &self.part[..self.part.len() - usize::from(is_whole)];
+                lines.extend(Line::parse(&self.process, text));
+                self.part.clear();
+            }
+        }
+        true
+    }
+
+    /// What a dying process did not end counts as a line.
+    fn end(&mut self, lines: &mut Vec<Line>) {
+        lines.extend(Line::parse(&self.process, &self.part));
+        self.part.clear();
+    }
+}
+
+/// Lines that are not recorded yet.
+#[derive(Default)]
+struct Backlog {
+    lines: VecDeque<Line>,
+    bytes: usize,
+    /// Lines that had no room.
+    lost: u64,
+}
+
+impl Backlog {
+    fn push(&mut self, line: Line) {
+        if self.bytes + line.weight() > BACKLOG_BYTES_MAX {
+            self.lost += 1;
+            return;
+        }
+        self.bytes += line.weight();
+        self.lines.push_back(line);
+    }
+
+    /// Gives the sink what it takes. Lines that came after those that had no room were lost too, so their count comes
+    /// behind what is there.
+    fn drain(&mut self, mut put: impl FnMut(&Line) -> io::Result<()>) -> io::Result<()> {
+        loop {
+            while let Some(line) = self.lines.front() {
+                put(line)?;
+                self.bytes -= line.weight();
+                self.lines.pop_front();
+            }
+            let lost = std::mem::take(&mut self.lost);
+            if lost == 0 {
+                return Ok(());
+            }
+            let text = format!("{lost} lines were lost while nothing could be recorded");
+            let (process, is_raw) = ("recorder".into(), false);
+            self.push(Line { ms: now_ms(), level: Level::WARN, process, text, is_raw });
+        }
+    }
+}
+
+enum Sink {
+    Stderr,
+    Journal,
+    File(RotatedFile),
+}
+
+impl Sink {
+    fn new(target: &Target) -> Self {
+        match target {
+            Target::Stderr => Self::Stderr,
+            Target::Journal => Self::Journal,
+            Target::File(path) => Self::File(RotatedFile::new(path.clone())),
+        }
+    }
+
+    fn put(&mut self, pool: &str, line: &Line) -> io::Result<()> {
+        match self {
+            // For people: what went wrong and what came of it. Nobody waits for a terminal, so it does not fail.
+            Self::Stderr => {
+                if line.is_raw {
+                    say(&format!("{}: {}", line.process, line.text));
+                } else if line.level <= Level::WARN {
+                    say(&line.text);
+                }
+                Ok(())
+            }
+            Self::Journal => Journal::open(Path::new(journal::SOCKET))?.send(pool, line),
+            Self::File(file) => file.append(line.format(pool).as_bytes()),
+        }
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    pool: String,
+    sink: Sink,
+    sources: Vec<Source>,
+    backlog: Backlog,
+    /// Closed with this thread.
+    _end: Sender<()>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        loop {
+            let is_last = self.shared.stop.load(Ordering::Acquire);
+            let fresh = std::mem::take(
+                &mut *self.shared.fresh.lock().unwrap_or_else(PoisonError::into_inner),
+            );
+            self.sources.extend(fresh);
+            self.gather(is_last);
+            self.write();
+            if is_last {
+                return;
+            }
+            self.wait();
+        }
+    }
+
+    fn gather(&mut self, is_last: bool) {
+        let mut lines = Vec::new();
+        for _ in 0..if is_last { LAST_TURNS } else { 1 } {
+            self.sources.retain_mut(|source| source.take(&mut lines));
+        }
+        if is_last {
+            self.sources.iter_mut().for_each(|source| source.end(&mut lines));
+        }
+        // The order of their times is that of causes, as far as one clock tells.
+        lines.sort_by_key(|line| line.ms);
+        lines.into_iter().for_each(|line| self.backlog.push(line));
+    }
+
+    fn write(&mut self) {
+        let (pool, sink) = (&self.pool, &mut self.sink);
+        let written = self.backlog.drain(|line| sink.put(pool, line));
+        let mut trouble = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*trouble, written) {
+            (None, Err(error)) => {
+                *trouble = Some(format!("{error}, since {}", rfc3339(now_ms())));
+            }
+            (Some(_), Ok(())) => *trouble = None,
+            _ => return,
+        }
+        drop(trouble);
+        ring(&self.shared.changed);
+    }
+
+    fn wait(&self) {
+        let pipes = self.sources.iter().map(|source| &source.pipe);
+        let fds = [&self.shared.wake].into_iter().chain(pipes);
+        let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let retry = Timespec::try_from(RETRY).ok();
+        let retry = retry.filter(|_| !self.backlog.lines.is_empty());
+        // What is interrupted is looked at all the same.
+        let _ = poll(&mut fds, retry.as_ref());
+        drain(&self.shared.wake);
+    }
+}
+
+#[cfg(test)]
+mod tests;

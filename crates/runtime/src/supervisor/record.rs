@@ -1,0 +1,80 @@
+//! What the supervisor records of what the core decided.
+//!
+//! An order to all cells is one decision and so one event. What comes of it (a cell's end, a client's refusal) is
+//! recorded where it is done.
+
+use tracing::{error, info, warn};
+use warren_base::ClientId;
+use warren_proto::control::Order;
+use warren_supervisor::Effect;
+
+use super::Shell;
+
+/// What was recorded, so that it is once. The next supervisor begins anew.
+#[derive(Default)]
+pub(super) struct Recorded {
+    /// Why nothing can be recorded; empty if it can.
+    pub trouble: String,
+    /// The last checkpoint that failed.
+    failed_checkpoint: u64,
+    /// The pool is full.
+    is_full: bool,
+}
+
+impl Shell<'_> {
+    /// To be called when the core has decided, before anything is done.
+    pub(super) fn record(&mut self, effects: &[Effect]) {
+        let mut read_only = None;
+        let mut saves = false;
+        let mut switched = false;
+        for effect in effects {
+            let Effect::Send { order, .. } = effect else { continue };
+            match *order {
+                Order::Failed { number, errno, broken }
+                    if number > self.recorded.failed_checkpoint =>
+                {
+                    self.recorded.failed_checkpoint = number;
+                    error!(number, %errno, broken, "a checkpoint failed");
+                }
+                Order::ReadOnly { errno } => read_only = Some(errno),
+                Order::Save => saves = true,
+                Order::Switched { .. } => switched = true,
+                _ => {}
+            }
+        }
+        if let Some(errno) = read_only {
+            error!(%errno, "the fleet is read-only from now on: the device may have lost what was written");
+        }
+        if saves {
+            warn!("the fleet cannot go on: its cells write what they have answered, and end");
+        }
+        if switched {
+            self.record_room();
+        }
+    }
+
+    /// Once when no chunk is free, and once when one is again.
+    fn record_room(&mut self) {
+        let is_full = self.core.ledger().regions().free_chunks() == 0;
+        match (std::mem::replace(&mut self.recorded.is_full, is_full), is_full) {
+            (false, true) => warn!("the pool is full: every chunk belongs to a shard"),
+            (true, false) => warn!("the pool has free chunks again"),
+            _ => {}
+        }
+    }
+
+    /// A client serves a mount from now on, or does so no more.
+    pub(super) fn record_front(&self, client: ClientId, what: &str) {
+        if let Some(front) = self.core.applicant(client).filter(|it| it.front) {
+            let (pid, uid) = (front.pid, front.credentials.uid);
+            let on = String::from_utf8_lossy(&front.mounted);
+            info!(%client, pid, uid, %on, "a mount {what}");
+        }
+    }
+}
+
+/// The name of a process, which it chooses itself.
+pub(super) fn program(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
