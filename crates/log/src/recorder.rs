@@ -295,8 +295,11 @@ impl Worker {
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let retry = Timespec::try_from(RETRY).ok();
         let retry = retry.filter(|_| !self.backlog.lines.is_empty());
-        // What is interrupted is looked at all the same.
-        let _ = poll(&mut fds, retry.as_ref());
+        // What is interrupted is looked at all the same; what cannot be waited for, now and then.
+        match poll(&mut fds, retry.as_ref()) {
+            Ok(_) | Err(Os::INTR) => {}
+            Err(_) => std::thread::sleep(RETRY),
+        }
         drain(&self.shared.wake);
     }
 }

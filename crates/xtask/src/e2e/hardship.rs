@@ -93,7 +93,8 @@ fn keeper_short_of_descriptors(ground: &Ground, cells: u16) -> Result<Verdict> {
             let limit = format!("--nofile={open}:");
             process::quietly("prlimit", &["--pid", &fleet.pid().to_string(), &limit])
         };
-        limit("8")?;
+        // What it has open stays, and is more than this; what it waits for must be less.
+        limit(&(8 + 2 * cells).to_string())?;
         drop(Stopped::find(&["warren supervisor "])?.kill()?);
         let until = Instant::now() + SHORTAGE;
         while Instant::now() < until {
