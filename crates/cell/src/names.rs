@@ -76,10 +76,27 @@ impl Cell {
             Ok(plan) => {
                 let own = self.own_changes(&plan.changes);
                 self.ready(&own, Some(client), task, false, out)?;
+                self.cover_replacements(&plan.changes, out)?;
                 Ok(Some(plan))
             }
             Err(stop) => Err(stop),
         }
+    }
+
+    /// Logs what files of this cell hold that take the names of others.
+    fn cover_replacements<M: Memory>(
+        &mut self,
+        changes: &[Change],
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        for change in changes {
+            if let Change::ReplaceEntry { ino, kind: FileKind::Regular, .. } = change
+                && self.shards.contains_key(&ino.shard())
+            {
+                self.cover_replacement(*ino, out)?;
+            }
+        }
+        Ok(())
     }
 
     /// Those of the changes that are made on this cell: mostly all.
