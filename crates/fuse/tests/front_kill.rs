@@ -1,17 +1,20 @@
-//! Fronts are killed (`kill -9`) under load, again and again. The mounts stay, no call fails, and
-//! whatever changes something is executed once.
+//! Fronts are killed (`kill -9`) under load, again and again, and then fronts, cells and supervisors in turn. The mounts
+//! stay, no call fails or takes long, and whatever changes something is executed once.
 //!
 //! Two mounts of one fleet are worked on by threads, each of which knows what every call must answer: a
 //! create, rename or append that was executed twice shows at once. What one mount has acknowledged
 //! the other must show. This test has a `main` of its own because it is also the program that a fleet's
 //! and a mount's processes run. It needs root and `/dev/fuse`: without them it says so and passes.
-//! `--full` kills more.
+//! `--full` kills more; `--mixed KILLS` kills that many of all kinds and nothing else, with `--cells N` and on one
+//! mount with `--one-mount`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod mapping;
 mod mounting;
 
-use std::ffi::CString;
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
@@ -21,8 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use mapping::Mapping;
 use mounting::{MOUNTER, Scratch, hides_mounts, mount_until_told, mounter};
 use rustix::fs::{FlockOperation, XattrFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use warren_fuse::Watchdog;
 
@@ -30,12 +35,19 @@ const POOL_BYTES: u64 = 1 << 30;
 const CELLS: u16 = 3;
 const KILLS: u32 = 24;
 const KILLS_FULL: u32 = 200;
-const LIMIT: Duration = Duration::from_secs(60);
-const LIMIT_FULL: Duration = Duration::from_secs(300);
+/// Of fronts, cells and supervisors.
+const MIXED: u32 = 24;
+const MIXED_FULL: u32 = 200;
+/// How long a kill may take, and all beside.
+const LIMIT_OF_KILL: Duration = Duration::from_millis(1500);
+const LIMIT_BESIDE: Duration = Duration::from_secs(40);
+/// The longest that a fleet is left alone after a cell or a supervisor was killed.
+const LULL_MAX_MS: u64 = 400;
 /// How soon a front must be there again.
 const BACK: Duration = Duration::from_secs(20);
-/// No call may take longer.
+/// No round of a worker may take longer, so no call either.
 const CALL_MAX: Duration = Duration::from_secs(5);
+const PAGE: usize = 4096;
 /// The role of a process that does what `warren serve` does: its words are the test's.
 const SERVER: &str = "server";
 
@@ -49,10 +61,10 @@ fn main() -> ExitCode {
     {
         return mount_until_told(Path::new(pool), Path::new(dir));
     }
-    if let [role, pool] = args.as_slice()
+    if let [role, pool, cells] = args.as_slice()
         && role == SERVER
     {
-        return serve_until_told(Path::new(pool));
+        return serve_until_told(Path::new(pool), number(cells));
     }
     if args.iter().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;
@@ -60,16 +72,54 @@ fn main() -> ExitCode {
     if !hides_mounts() {
         return ExitCode::SUCCESS;
     }
-    let kills = if args.iter().any(|arg| arg == "--full") { KILLS_FULL } else { KILLS };
-    run(kills);
+    let value = |option: &str| args.windows(2).find(|pair| pair[0] == option).map(|pair| &pair[1]);
+    let is_given = |option: &str| args.iter().any(|arg| arg == option);
+    let cells = value("--cells").map_or(CELLS, |cells| number(cells));
+    let mounts = if is_given("--one-mount") { 1 } else { 2 };
+    let plan = |kills, victims| Plan { kills, victims, cells, mounts };
+    match (value("--mixed"), is_given("--full")) {
+        (Some(kills), _) => run(&plan(number(kills), ALL)),
+        (None, true) => [plan(KILLS_FULL, FRONTS), plan(MIXED_FULL, ALL)].iter().for_each(run),
+        (None, false) => [plan(KILLS, FRONTS), plan(MIXED, ALL)].iter().for_each(run),
+    }
     ExitCode::SUCCESS
 }
 
-fn serve_until_told(pool: &Path) -> ExitCode {
+fn number<T: std::str::FromStr<Err: std::fmt::Debug>>(arg: &OsStr) -> T {
+    arg.to_str().expect("a number").parse().expect("a number")
+}
+
+/// What is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Victim {
+    Front,
+    Cell,
+    Supervisor,
+}
+
+const FRONTS: &[Victim] = &[Victim::Front];
+const ALL: &[Victim] =
+    &[Victim::Front, Victim::Front, Victim::Front, Victim::Cell, Victim::Cell, Victim::Supervisor];
+
+/// How much, of which kinds, by their weights, and under which load.
+struct Plan {
+    kills: u32,
+    victims: &'static [Victim],
+    cells: u16,
+    mounts: usize,
+}
+
+impl Plan {
+    fn of_what(&self) -> &'static str {
+        if self.victims == FRONTS { "fronts" } else { "fronts, cells and supervisors" }
+    }
+}
+
+fn serve_until_told(pool: &Path, cells: u16) -> ExitCode {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
     let options = warren_runtime::ServeOptions {
         cache_bytes: 64 << 20,
-        ..warren_runtime::ServeOptions::new(pool, CELLS)
+        ..warren_runtime::ServeOptions::new(pool, cells)
     };
     match warren_runtime::serve(&options, |_| println!()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -134,6 +184,10 @@ struct Stage {
     calls: AtomicU64,
     critical: AtomicU32,
     failed: AtomicBool,
+    /// What the mapped page counts.
+    mapped: AtomicU64,
+    /// The longest round of a worker, in microseconds.
+    slowest: AtomicU64,
 }
 
 impl Stage {
@@ -141,7 +195,11 @@ impl Stage {
     fn repeat(&self, mut work: impl FnMut(u64)) {
         let mut round = 0;
         while !self.stop.load(Ordering::Relaxed) {
+            let start = Instant::now();
             work(round);
+            let took = start.elapsed();
+            self.slowest.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
+            assert!(took < CALL_MAX, "a round took {took:?}");
             round += 1;
             self.calls.fetch_add(1, Ordering::Relaxed);
         }
@@ -153,7 +211,8 @@ type Worker = fn(&Stage);
 
 const WORKERS: &[(&str, Worker)] = &[
     ("names", names),
-    ("moves", moves),
+    ("moves one", |stage| moves(stage, 0)),
+    ("moves two", |stage| moves(stage, 1)),
     ("appends", appends),
     ("data", data),
     ("attributes", attributes),
@@ -161,6 +220,8 @@ const WORKERS: &[(&str, Worker)] = &[
     ("flock two", |stage| flock_holder(stage, 1)),
     ("record lock one", |stage| record_lock_holder(stage, 0)),
     ("record lock two", |stage| record_lock_holder(stage, 1)),
+    ("mapping one", |stage| mapped_count(stage, 0)),
+    ("mapping two", |stage| mapped_count(stage, 1)),
     ("shared file one", |stage| shared_file(stage, 0)),
     ("shared file two", |stage| shared_file(stage, 1)),
     ("shared file three", |stage| shared_file(stage, 2)),
@@ -169,27 +230,30 @@ const WORKERS: &[(&str, Worker)] = &[
     ("old descriptors", old_descriptors),
 ];
 
-fn run(kills: u32) {
+fn run(plan: &Plan) {
     let scratch = Scratch::new("warren-front-kill", POOL_BYTES);
-    let dirs = ["one", "two"].map(|name| scratch.mount_point(name));
-    let limit = if kills > KILLS { LIMIT_FULL } else { LIMIT };
+    let dirs = &["one", "two"].map(|name| scratch.mount_point(name))[..plan.mounts];
     let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_nanos() as u64;
-    println!("seed {seed}, {kills} kills");
+    let Plan { kills, cells, mounts, .. } = plan;
+    println!("seed {seed}, {kills} kills, {cells} cells, {mounts} mounts");
     let mut fleet = Command::new(std::env::current_exe().expect("this program"))
-        .args([SERVER.as_ref(), scratch.pool.as_os_str()])
+        .args([SERVER.as_ref(), scratch.pool.as_os_str(), cells.to_string().as_ref()])
         .stdout(Stdio::piped())
         .spawn()
         .expect("a child");
     let mut ready = [0];
     fleet.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("a fleet");
-    let mounts = dirs.each_ref().map(|dir| Mount::start(&scratch.pool, dir, limit));
+    let limit = LIMIT_BESIDE + LIMIT_OF_KILL * *kills;
+    let mounts: Vec<_> = dirs.iter().map(|dir| Mount::start(&scratch.pool, dir, limit)).collect();
     prepare(&dirs[0]);
     let stage = Arc::new(Stage {
-        mounts: dirs.clone(),
+        mounts: [&dirs[0], &dirs[dirs.len() - 1]].map(PathBuf::clone),
         stop: AtomicBool::new(false),
         calls: AtomicU64::new(0),
         critical: AtomicU32::new(0),
         failed: AtomicBool::new(false),
+        mapped: AtomicU64::new(0),
+        slowest: AtomicU64::new(0),
     });
     let workers: Vec<_> = WORKERS
         .iter()
@@ -205,10 +269,12 @@ fn run(kills: u32) {
             std::thread::Builder::new().name(name.into()).spawn(life).expect("a thread")
         })
         .collect();
-    kill_fronts(&mounts, &stage, kills, seed);
+    let killed = kill_processes(plan, &mounts, fleet.id(), &stage, seed);
     stage.stop.store(true, Ordering::Relaxed);
     workers.into_iter().for_each(|worker| worker.join().expect("caught"));
-    println!("{} rounds of work", stage.calls.load(Ordering::Relaxed));
+    let (rounds, slowest) =
+        (stage.calls.load(Ordering::Relaxed), stage.slowest.load(Ordering::Relaxed));
+    println!("killed: {killed:?}; {rounds} rounds of work, the slowest {} ms", slowest / 1000);
     let failed = stage.failed.load(Ordering::Relaxed);
     if !failed {
         mounts.into_iter().for_each(Mount::unmount);
@@ -216,7 +282,9 @@ fn run(kills: u32) {
     kill_process(Pid::from_child(&fleet), Signal::TERM).expect("kill");
     let ended = fleet.wait().expect("wait");
     assert!(!failed && ended.success(), "seed {seed}: see above");
-    println!("test fronts_are_killed_and_nobody_notices ... ok");
+    let all: u32 = killed.into_values().sum();
+    assert_eq!(all, plan.kills, "seed {seed}: fewer were killed");
+    println!("test {} are killed and no call fails ... ok", plan.of_what());
 }
 
 fn prepare(root: &Path) {
@@ -228,37 +296,86 @@ fn prepare(root: &Path) {
     {
         fs::write(root.join(file), content).expect("file");
     }
+    fs::write(root.join("mapped"), [0; PAGE]).expect("file");
 }
 
-/// Kills a front, sometimes the next as soon as it is there, and demands that some work was done.
-fn kill_fronts(mounts: &[Mount; 2], stage: &Stage, kills: u32, seed: u64) {
+/// Kills, sometimes the next process as soon as it is there, and demands that some work was done. Returns how many of
+/// which kind were killed.
+fn kill_processes(
+    plan: &Plan,
+    mounts: &[Mount],
+    keeper: u32,
+    stage: &Stage,
+    seed: u64,
+) -> BTreeMap<&'static str, u32> {
     let mut chance = Chance(seed);
-    let mut last = [None, None];
-    for number in 0..kills {
-        let which = chance.below(2) as usize;
-        let front = mounts[which].front(last[which]);
-        let pause = match chance.below(4) {
-            0 => Duration::from_micros(chance.below(3_000)),
-            _ => Duration::from_millis(chance.below(60)),
-        };
-        std::thread::sleep(pause);
-        if stage.stop.load(Ordering::Relaxed) {
-            return;
-        }
-        kill_process(front, Signal::KILL).expect("kill");
-        last[which] = Some(front);
-        if number % 8 == 7 {
-            // Work goes on between kills.
-            let before = stage.calls.load(Ordering::Relaxed);
-            let deadline = Instant::now() + BACK;
-            while stage.calls.load(Ordering::Relaxed) < before + 100 {
-                assert!(Instant::now() < deadline, "seed {seed}: work does not go on");
-                if stage.stop.load(Ordering::Relaxed) {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(1));
+    let (mut last, mut killed) = ([None, None], BTreeMap::new());
+    let mut number = 0;
+    while number < plan.kills {
+        let which = chance.below(plan.mounts as u64) as usize;
+        let victim = plan.victims[chance.below(plan.victims.len() as u64) as usize];
+        let (name, process) = match victim {
+            Victim::Front => ("fronts", mounts[which].front(last[which])),
+            Victim::Cell => ("cells", one_of(&mut chance, keeper, b"warren\0cell\0")),
+            Victim::Supervisor => {
+                ("supervisors", one_of(&mut chance, keeper, b"warren\0supervisor\0"))
             }
+        };
+        std::thread::sleep(match (victim, chance.below(4)) {
+            (_, 0) => Duration::from_micros(chance.below(3_000)),
+            (Victim::Front, _) => Duration::from_millis(chance.below(60)),
+            _ => Duration::from_millis(chance.below(LULL_MAX_MS)),
+        });
+        if stage.stop.load(Ordering::Relaxed) {
+            return killed;
         }
+        match kill_process(process, Signal::KILL) {
+            // It was killed last time, too.
+            Err(Errno::SRCH) if victim != Victim::Front => continue,
+            result => result.expect("kill"),
+        }
+        *killed.entry(name).or_default() += 1;
+        if victim == Victim::Front {
+            last[which] = Some(process);
+        }
+        number += 1;
+        if number % 8 == 0 && !goes_on(stage, seed) {
+            return killed;
+        }
+    }
+    killed
+}
+
+/// Waits until work was done; false if a worker has failed.
+fn goes_on(stage: &Stage, seed: u64) -> bool {
+    let before = stage.calls.load(Ordering::Relaxed);
+    let deadline = Instant::now() + BACK;
+    while stage.calls.load(Ordering::Relaxed) < before + 100 {
+        assert!(Instant::now() < deadline, "seed {seed}: work does not go on");
+        if stage.stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// One of the keeper's children whose command line begins like this, once there is one.
+fn one_of(chance: &mut Chance, keeper: u32, begins: &[u8]) -> Pid {
+    let deadline = Instant::now() + BACK;
+    loop {
+        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+        let children = children.expect("the keeper is there");
+        let is_one = |pid: &&str| {
+            fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(begins))
+        };
+        let found: Vec<&str> = children.split_whitespace().filter(is_one).collect();
+        if !found.is_empty() {
+            let pid = found[chance.below(found.len() as u64) as usize].parse().expect("a number");
+            return Pid::from_raw(pid).expect("not 0");
+        }
+        assert!(Instant::now() < deadline, "none follows the one that was killed");
+        std::thread::sleep(Duration::from_micros(200));
     }
 }
 
@@ -282,16 +399,22 @@ fn names(stage: &Stage) {
     });
 }
 
-/// A file goes from directory to directory; each move is done once.
-fn moves(stage: &Stage) {
-    let dir = |round: u64| stage.mounts[0].join("moves").join(["a", "b", "c"][round as usize % 3]);
-    fs::write(dir(0).join("m0"), "moved").expect("write");
+/// In each mount a file goes from directory to directory, the same ones; each move is done once.
+fn moves(stage: &Stage, mount: usize) {
+    let dir =
+        |round: u64| stage.mounts[mount].join("moves").join(["a", "b", "c"][round as usize % 3]);
+    let name = |round: u64| format!("m{mount} {round}");
+    fs::write(dir(0).join(name(0)), "moved").expect("write");
     stage.repeat(|round| {
         let (from, to) = (dir(round), dir(round + 1));
-        let target = to.join(format!("m{}", round + 1));
-        fs::rename(from.join(format!("m{round}")), &target).expect("rename");
+        let target = to.join(name(round + 1));
+        fs::rename(from.join(name(round)), &target).expect("rename");
         assert_eq!(fs::read_to_string(&target).expect("read"), "moved");
-        assert_eq!(fs::read_dir(from).expect("list").count(), 0);
+        let is_own = |entry: &std::io::Result<fs::DirEntry>| {
+            let name = entry.as_ref().expect("an entry").file_name();
+            name.to_string_lossy().starts_with(&format!("m{mount} "))
+        };
+        assert_eq!(fs::read_dir(from).expect("list").filter(is_own).count(), 0);
     });
 }
 
@@ -396,6 +519,24 @@ fn record_lock_holder(stage: &Stage, mount: usize) {
     count_locked(stage, &file, lock, unlock, 2);
 }
 
+/// Counts in a page that is mapped in both mounts, under a lock, and syncs it before the other's turn.
+fn mapped_count(stage: &Stage, mount: usize) {
+    let path = stage.mounts[mount].join("mapped");
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("open");
+    let mapping = Mapping::new(&file, PAGE);
+    stage.repeat(|_| {
+        ofd_lock(&file, libc::F_WRLCK);
+        assert_eq!(stage.critical.fetch_or(4, Ordering::SeqCst) & 4, 0, "two hold one lock");
+        let count = stage.mapped.load(Ordering::SeqCst);
+        assert_eq!(mapping.load(128), count, "what was synced");
+        mapping.store(128, count + 1);
+        mapping.sync();
+        stage.mapped.store(count + 1, Ordering::SeqCst);
+        stage.critical.fetch_and(!4, Ordering::SeqCst);
+        ofd_lock(&file, libc::F_UNLCK);
+    });
+}
+
 /// One file is read and written in both mounts at once, so that kernels wait with pages locked when fronts are killed.
 /// Each of four workers writes every fourth record and knows what is in it; pages hold records of all.
 fn shared_file(stage: &Stage, worker: u64) {
@@ -406,9 +547,7 @@ fn shared_file(stage: &Stage, worker: u64) {
     let file = file.expect("open");
     let mut expected = vec![0_u8; RECORDS as usize];
     let mut chance = Chance(worker);
-    let mut slowest = Duration::ZERO;
     stage.repeat(|round| {
-        let start = Instant::now();
         let record = chance.below(RECORDS / 4) * 4 + worker;
         let value = round as u8 | 1;
         file.write_all_at(&[value; LEN as usize], record * LEN).expect("pwrite");
@@ -422,8 +561,6 @@ fn shared_file(stage: &Stage, worker: u64) {
         assert!(right == 0 || len == LEN as usize, "record {record}");
         let mut all = [0; 20_000];
         file.read_at(&mut all, chance.below(RECORDS * LEN)).expect("pread");
-        slowest = slowest.max(start.elapsed());
-        assert!(slowest < CALL_MAX, "a round took {slowest:?}");
     });
 }
 

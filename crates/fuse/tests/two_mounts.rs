@@ -8,10 +8,11 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod mapping;
 mod mounting;
 
 use std::fs::{self, File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,8 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use mapping::Mapping;
 use mounting::{MOUNTER, Scratch, hides_mounts, mount_until_told, mounter};
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use rustix::process::{Pid, Signal, kill_process};
 use warren_fuse::Watchdog;
 use warren_runtime::{Lifetime, start_fleet};
@@ -311,52 +312,6 @@ fn opposite_files(ground: &Ground) {
         })
     });
     ground.run(threads.collect());
-}
-
-/// The first pages of a file, mapped shared.
-struct Mapping {
-    start: *mut std::ffi::c_void,
-    len: usize,
-}
-
-// SAFETY: it is used by volatile loads and stores only, as memory that another process shares.
-unsafe impl Send for Mapping {}
-// SAFETY: likewise.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(file: &File, len: usize) -> Self {
-        // A kernel faults no page in behind the end of the file as it saw it last.
-        assert!(file.metadata().expect("fstat").len() >= len as u64);
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: the kernel chooses a free place.
-        let start = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, file.as_fd(), 0) };
-        Self { start: start.expect("mmap"), len }
-    }
-
-    fn load(&self, at: usize) -> u64 {
-        assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: it lies in the mapping, which the file is not cut below.
-        unsafe { self.start.cast::<u64>().byte_add(at).read_volatile() }
-    }
-
-    fn store(&self, at: usize, number: u64) {
-        assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: as in `load`.
-        unsafe { self.start.cast::<u64>().byte_add(at).write_volatile(number) }
-    }
-
-    fn sync(&self) {
-        // SAFETY: it is mapped.
-        unsafe { msync(self.start, self.len, MsyncFlags::SYNC) }.expect("msync");
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
-        unsafe { munmap(self.start, self.len) }.expect("munmap");
-    }
 }
 
 /// One mount stores through a mapping, the other writes beside it in the same page: neither is lost, and

@@ -1,11 +1,13 @@
-# An honest program at work: honest.py SECONDS SEED. Files are made, written, read, moved and removed,
+# An honest program at work: honest.py SECONDS SEED DIRECTORY. Files are made, written, read, moved and removed,
 # and every answer must be the right one, whatever else the fleet has to do. Prints what it did.
-import os, random, sys, time
+import os, random, statistics, sys, time
 
 seconds, seed = float(sys.argv[1]), int(sys.argv[2])
 rng = random.Random(seed)
-files, rounds, slowest = {}, 0, 0.0
-os.makedirs("honest/left"), os.makedirs("honest/right")
+files, took = {}, []
+sides = [f"{sys.argv[3]}/{side}" for side in ("left", "right")]
+for side in sides:
+    os.makedirs(side)
 end = time.monotonic() + seconds
 
 
@@ -17,7 +19,7 @@ def check(path):
 
 while time.monotonic() < end:
     begun = time.monotonic()
-    side, other = rng.sample(("honest/left", "honest/right"), 2)
+    side, other = rng.sample(sides, 2)
     path = f"{side}/{rng.randrange(40)}"
     deed = rng.randrange(8)
     if deed < 3:
@@ -43,9 +45,10 @@ while time.monotonic() < end:
         assert listed == sorted(p for p in files if p.startswith(side)), "a listing is wrong"
     elif path in files:
         check(path)
-    rounds += 1
-    slowest = max(slowest, time.monotonic() - begun)
+    took.append(1000 * (time.monotonic() - begun))
 for path in files:
     check(path)
-print(f"{rounds} rounds, the slowest {slowest:.3f} s")
-sys.exit(0 if rounds >= 20 else f"only {rounds} rounds")
+took.sort()
+most = took[len(took) * 95 // 100]
+print(f"median {statistics.median(took):.2f} ms, 95 of 100 up to {most:.1f}, slowest {took[-1]:.0f}, {len(took)} rounds")
+sys.exit(0 if len(took) >= 20 else f"only {len(took)} rounds")

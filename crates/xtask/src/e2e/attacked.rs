@@ -26,6 +26,9 @@ const CLOSED_FILES: &[(&str, u32)] =
 const ATTACK: Duration = Duration::from_secs(8);
 const ATTACK_FULL: Duration = Duration::from_secs(60);
 
+/// How long the honest programs work before it, for comparison.
+const BEFORE: Duration = Duration::from_secs(2);
+
 /// Neither root nor the hostile client's.
 const ORDINARY_USER: u32 = 12_345;
 
@@ -55,19 +58,14 @@ fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let forbidden = prepare(&fleet.mounted)?;
     let closed = close_in(&fleet.mounted)?;
     let lock = Locked::take(&fleet.mounted)?;
+    honest_work(ground, fleet, "before", BEFORE)?;
     let before = Possessions::of_fleet()?;
     let mut hostile = set_loose(ground, fleet, attack, &forbidden, &closed)?;
-    let time = attack - Duration::from_secs(2);
-    let (open, ordinary) = (fleet.mounted.join("open"), Some(ORDINARY_USER));
-    let (honest, ordinary) = std::thread::scope(|scope| {
-        let ordinary = scope.spawn(|| honest_work(ground, &open, ordinary, time));
-        (honest_work(ground, &fleet.mounted, None, time), ordinary.join())
-    });
+    let honest = honest_work(ground, fleet, "beside", attack - Duration::from_secs(2));
     let during = Possessions::of_fleet();
     let (status, killed) = process::wait(&mut hostile, attack + PATIENCE)?;
     let said = fs::read_to_string(ground.path("hostile.log")).unwrap_or_default();
-    honest.context("root's program")?;
-    ordinary.expect("it does not panic").context("another user's program")?;
+    honest?;
     println!("{}", process::tail(&said));
     ensure!(!killed && status.success(), "the hostile client: {status}: {}", process::tail(&said));
     before.must_be_the_processes_of(&during?)?;
@@ -210,11 +208,31 @@ fn socket_of(pool: &Path) -> Result<PathBuf> {
     Ok(PathBuf::from(format!("/run/warren/{:x}-{:x}.sock", found.dev(), found.ino())))
 }
 
-fn honest_work(ground: &Ground, place: &Path, user: Option<u32>, time: Duration) -> Result<()> {
+/// The work of root's and of another user's program at once, `before` or `beside` the hostile client.
+fn honest_work(ground: &Ground, fleet: &Fleet, when: &str, time: Duration) -> Result<()> {
+    let open = fleet.mounted.join("open");
+    let (roots, ordinary) = std::thread::scope(|scope| {
+        let ordinary = || honest_program(ground, &open, Some(ORDINARY_USER), when, time);
+        let ordinary = scope.spawn(ordinary);
+        (honest_program(ground, &fleet.mounted, None, when, time), ordinary.join())
+    });
+    println!("{when} the hostile client, root: {}", roots.context("root's program")?);
+    let ordinary = ordinary.expect("it does not panic").context("another user's program")?;
+    println!("{when} the hostile client, another user: {ordinary}");
+    Ok(())
+}
+
+fn honest_program(
+    ground: &Ground,
+    place: &Path,
+    user: Option<u32>,
+    when: &str,
+    time: Duration,
+) -> Result<String> {
     let mut command = Command::new("python3");
     command
         .arg(ground.root.join("crates/xtask/cases/honest.py"))
-        .args([time.as_secs().to_string(), ground.seed.to_string()])
+        .args([time.as_secs().to_string(), ground.seed.to_string(), format!("honest-{when}")])
         .current_dir(place);
     if let Some(user) = user {
         command.uid(user).gid(user);
@@ -224,8 +242,7 @@ fn honest_work(ground: &Ground, place: &Path, user: Option<u32>, time: Duration)
     fs::create_dir_all(&run).context("cannot make a place to run in")?;
     let outcome = process::run(command, &run, time + PATIENCE)?;
     let outcome = outcome.expect_success("the honest program")?;
-    println!("beside the hostile client, {name}: {}", outcome.stdout.trim_end());
-    Ok(())
+    Ok(outcome.stdout.trim_end().to_owned())
 }
 
 /// What each process of the fleet holds.

@@ -1,0 +1,52 @@
+//! A file of a mount, mapped for reading and writing.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+/// The first pages of a file, mapped shared.
+pub struct Mapping {
+    start: *mut std::ffi::c_void,
+    len: usize,
+}
+
+// SAFETY: it is used by volatile loads and stores only, as memory that another process shares.
+unsafe impl Send for Mapping {}
+// SAFETY: likewise.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub fn new(file: &File, len: usize) -> Self {
+        // A kernel faults no page in behind the end of the file as it saw it last.
+        assert!(file.metadata().expect("fstat").len() >= len as u64);
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: the kernel chooses a free place.
+        let start = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, file.as_fd(), 0) };
+        Self { start: start.expect("mmap"), len }
+    }
+
+    pub fn load(&self, at: usize) -> u64 {
+        assert!(at + 8 <= self.len && at.is_multiple_of(8));
+        // SAFETY: it lies in the mapping, which the file is not cut below.
+        unsafe { self.start.cast::<u64>().byte_add(at).read_volatile() }
+    }
+
+    pub fn store(&self, at: usize, number: u64) {
+        assert!(at + 8 <= self.len && at.is_multiple_of(8));
+        // SAFETY: as in `load`.
+        unsafe { self.start.cast::<u64>().byte_add(at).write_volatile(number) }
+    }
+
+    pub fn sync(&self) {
+        // SAFETY: it is mapped.
+        unsafe { msync(self.start, self.len, MsyncFlags::SYNC) }.expect("msync");
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        unsafe { munmap(self.start, self.len) }.expect("munmap");
+    }
+}
