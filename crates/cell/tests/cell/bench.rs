@@ -382,7 +382,8 @@ impl Bench {
         self.config.epoch = Epoch(self.config.epoch.0 + 1);
         self.config.log.recovery = Recovery::Power;
         self.memory.frames.iter_mut().for_each(|frame| frame.fill(0xee));
-        (self.effects.clear(), self.under_way.clear());
+        self.effects.clear();
+        self.under_way.clear();
         (self.log_end, self.is_slow) = (None, false);
         self.cell = Cell::new(self.config.clone(), WHEN, &mut self.effects);
         self.apply(Event::Tick);
