@@ -5,7 +5,7 @@
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, PAYLOAD_MAX};
 use warren_base::{ClientId, Errno, Ino, Timestamp};
 use warren_proto::{
-    AccessMode, Credentials, FileKind, Handle, InlinePage, LeaseKey, Position, Step,
+    AccessMode, Cause, Credentials, FileKind, Handle, InlinePage, LeaseKey, Position, Step,
 };
 
 use crate::cache::{PageNo, PageState};
@@ -24,6 +24,8 @@ const READ_AHEAD: u64 = 64;
 /// Pages that an `fsync` logs rather than writing them to their place: with more, two writes cost less than
 /// the log's space.
 const INLINE_PAGES: usize = 8;
+/// Bytes of the log that these take, with what is said of each.
+const INLINE_MAX: u64 = INLINE_PAGES as u64 * (PAGE + 64);
 /// A day, in nanoseconds: how old an access time may get (relatime).
 const DAY: i64 = 86_400_000_000_000;
 
@@ -543,6 +545,29 @@ impl Cell {
         frame[len..].fill(0);
         self.tag(new, at, out);
         Ok(found.is_none_or(|page| page.state != PageState::Dirty))
+    }
+
+    /// Logs whatever of a file no step covers yet that takes the name of something else. What is told by a later record,
+    /// or by another log that rests on it, is not there without that.
+    pub(crate) fn cover_replacement<M: Memory>(
+        &mut self,
+        ino: Ino,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        if self.plant == Some(Plant::RenameBeforeData) {
+            return Ok(());
+        }
+        // Places take what is kept for every dirty page; pages in line take more. Whoever waited for locks may find less
+        // in the log than there was when it came.
+        let has_room = self.log_room(self.cache.dirty_pages()) > INLINE_MAX;
+        if !has_room && !self.cache.uncovered_pages(ino).is_empty() {
+            while self.place_pages_of(ino, out)? {}
+            return Ok(());
+        }
+        self.cover_file(ino, out)?;
+        // A record of its own: two files that are exchanged may not fit one.
+        self.seal(Cause::Cell, out);
+        Ok(())
     }
 
     /// Logs whatever of the file no step covers yet: a few pages in line, more by giving them places.

@@ -16,6 +16,14 @@ use crate::plant::Plant;
 use crate::task::{Stop, Task, TaskId, Wait, Work};
 use crate::view::View;
 
+/// The file that a name leads to from now on which led elsewhere before.
+const fn replaced_by(change: &Change) -> Option<Ino> {
+    match change {
+        Change::ReplaceEntry { ino, kind: FileKind::Regular, .. } => Some(*ino),
+        _ => None,
+    }
+}
+
 impl Cell {
     pub(crate) fn run_on_names<M: Memory>(
         &mut self,
@@ -76,10 +84,30 @@ impl Cell {
             Ok(plan) => {
                 let own = self.own_changes(&plan.changes);
                 self.ready(&own, Some(client), task, false, out)?;
+                if plan.changes.iter().any(|change| replaced_by(change).is_some()) {
+                    self.cover_replacements(&plan.changes, out)?;
+                }
                 Ok(Some(plan))
             }
             Err(stop) => Err(stop),
         }
+    }
+
+    /// Logs what files of this cell hold that take the names of others. Out of line: most operations replace nothing.
+    #[cold]
+    fn cover_replacements<M: Memory>(
+        &mut self,
+        changes: &[Change],
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Stop> {
+        for change in changes {
+            if let Some(ino) = replaced_by(change)
+                && self.shards.contains_key(&ino.shard())
+            {
+                self.cover_replacement(ino, out)?;
+            }
+        }
+        Ok(())
     }
 
     /// Those of the changes that are made on this cell: mostly all.

@@ -35,6 +35,8 @@ pub enum Plant {
     IgnoreFailure,
     /// Records are made durable before the data that they name.
     SkipDataFlush,
+    /// A rename over a name is logged before the data of the file that it moves.
+    RenameBeforeData,
     /// `fsync` is answered before its record is durable.
     AnswerEarly,
     /// A freed block may be used again at once.

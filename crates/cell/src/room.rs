@@ -89,7 +89,7 @@ impl Shard {
         let (way, insertion) = (self.way(), self.insertion());
         match key {
             _ if mode != LockMode::Write => 0,
-            LockKey::Tree => 0,
+            LockKey::Tree | LockKey::Logged(_) => 0,
             LockKey::Inode(_) | LockKey::Name(..) => way + insertion,
             LockKey::New(_) => 2 * insertion + 2,
         }

@@ -153,7 +153,7 @@ fn lease_of(key: &LockKey) -> Option<LeaseKey> {
     match key {
         LockKey::Inode(ino) => Some(LeaseKey::Attr(*ino)),
         LockKey::Name(dir, name) => Some(LeaseKey::Name(*dir, name.clone())),
-        LockKey::Tree | LockKey::New(_) => None,
+        LockKey::Tree | LockKey::New(_) | LockKey::Logged(_) => None,
     }
 }
 
@@ -165,6 +165,7 @@ const fn is_worth(key: &LockKey, value: &KeyValue) -> bool {
             | (LockKey::Inode(_), KeyValue::Inode(_))
             | (LockKey::Name(..), KeyValue::Name(_))
             | (LockKey::New(_), KeyValue::New(_))
+            | (LockKey::Logged(_), KeyValue::Logged)
     )
 }
 
@@ -246,7 +247,7 @@ impl Cell {
                     let ino = shard.next_ino()?;
                     shard.use_sequence(ino);
                     txn.values.insert(key, KeyValue::New(ino));
-                } else if !shard.locks.lock(&key, mode, txn.id, id) {
+                } else if key.is_lock() && !shard.locks.lock(&key, mode, txn.id, id) {
                     txn.waiting_lock = Some(key);
                     return Err(Stop::Wait(Wait::Registered));
                 }
@@ -665,7 +666,7 @@ impl Cell {
         // How many of this message's keys are locked (or in a queue) already.
         let done = participant.keys.len() - next;
         if let Some((key, _)) = participant.keys.last().filter(|_| done > 0)
-            && !matches!(key, LockKey::New(_))
+            && key.is_lock()
             && !self.shards[&key.shard()].locks.is_held(key, txn)
         {
             return Err(Stop::Wait(Wait::Registered));
@@ -674,7 +675,7 @@ impl Cell {
             let participant = self.participants.get_mut(&txn).expect("just there");
             participant.keys.push((key.clone(), *mode));
             let shard = self.shards.get_mut(&key.shard()).expect("checked when it came");
-            let free = matches!(key, LockKey::New(_)) || shard.locks.lock(key, *mode, txn, id);
+            let free = !key.is_lock() || shard.locks.lock(key, *mode, txn, id);
             if !free {
                 return Err(Stop::Wait(Wait::Registered));
             }
@@ -709,6 +710,9 @@ impl Cell {
         }
         let mut values = Vec::with_capacity(keys.len());
         for (key, mode) in keys {
+            if let LockKey::Logged(ino) = key {
+                self.cover_replacement(*ino, out)?;
+            }
             let shard = &self.shards[&key.shard()];
             if let (LockKey::Name(dir, name), true) = (key, writes(*mode))
                 && self.living_inode(shard, *dir)?.is_some()
@@ -777,6 +781,7 @@ impl Cell {
             LockKey::Tree => KeyValue::Tree,
             LockKey::Inode(ino) => KeyValue::Inode(self.living_inode(shard, *ino)?),
             LockKey::Name(dir, name) => KeyValue::Name(shard.dentry(self.secret, *dir, name)?),
+            LockKey::Logged(_) => KeyValue::Logged,
             LockKey::New(_) => unreachable!("handed out, not read"),
         })
     }

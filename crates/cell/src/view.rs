@@ -176,6 +176,20 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The file takes the name of something else: its data must be logged before that is.
+    pub(crate) fn logged(&mut self, ino: Ino) -> Result<(), Stop> {
+        let key = LockKey::Logged(ino);
+        self.touch(|| key.clone(), ino.shard(), LockMode::Write)?;
+        // This cell does it with the changes.
+        if self.local(ino.shard())?.is_some() {
+            return Ok(());
+        }
+        match self.fetched(&key)? {
+            KeyValue::Logged => Ok(()),
+            _ => Err(Stop::Fail(Errno::EPROTO)),
+        }
+    }
+
     /// The right to change the shape of the tree.
     pub(crate) fn tree(&mut self) -> Result<(), Stop> {
         self.touch(|| LockKey::Tree, LockKey::Tree.shard(), LockMode::Write)

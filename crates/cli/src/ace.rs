@@ -5,7 +5,7 @@ mod real;
 use std::process::ExitCode;
 use std::thread;
 
-use warren_sim::ace::{Campaign, Options, Sequence, Summary, pairs, singles};
+use warren_sim::ace::{Campaign, Options, Sequence, Summary, pairs, replacements, singles};
 
 use crate::arguments::Ace;
 use crate::failure::{CODE_FAILURE, Failure};
@@ -16,9 +16,10 @@ pub fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
     let threads = arguments.threads.unwrap_or(cores).max(1);
     let options = Options { no_flush: arguments.no_flush, plant: None };
     let summary = match arguments.real {
-        Some(count) => real::run(&pairs(arguments.seed, count), options)?,
+        Some(count) => real::run(&some(arguments.seed, count), options)?,
         None => {
             let mut sequences = singles();
+            sequences.extend(replacements());
             sequences.extend(pairs(arguments.seed, arguments.pairs));
             run(&sequences, options, threads)
         }
@@ -27,6 +28,17 @@ pub fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
     // A control that finds nothing is a defect.
     let passed = summary.is_sound() != arguments.no_flush;
     Ok(ExitCode::from(if passed { 0 } else { CODE_FAILURE }))
+}
+
+/// So many sequences, of which one in five has a file replace another.
+fn some(seed: u64, count: usize) -> Vec<Sequence> {
+    let all = replacements();
+    let first = seed as usize % all.len();
+    // A step that no part of what they vary divides.
+    let of_all = (0..count / 5).map(|at| all[(first + 7 * at) % all.len()].clone());
+    let mut sequences: Vec<Sequence> = of_all.collect();
+    sequences.extend(pairs(seed, count - sequences.len()));
+    sequences
 }
 
 /// Every thread takes its turn of the sequences, so that all have as much to do.

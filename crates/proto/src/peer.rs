@@ -16,15 +16,23 @@ pub enum LockKey {
     Name(Ino, FileName),
     /// A number for a new inode in a shard. Nobody else can want it, so it never waits.
     New(ShardId),
+    /// That the log of the file's cell has its data, before the transaction gives it the name of something else. Locks
+    /// nothing: the inode is locked.
+    Logged(Ino),
 }
 
 impl LockKey {
     pub const fn shard(&self) -> ShardId {
         match self {
             Self::Tree => ShardId(0),
-            Self::Inode(ino) | Self::Name(ino, _) => ino.shard(),
+            Self::Inode(ino) | Self::Name(ino, _) | Self::Logged(ino) => ino.shard(),
             Self::New(shard) => *shard,
         }
+    }
+
+    /// Whether others may have to wait for it.
+    pub const fn is_lock(&self) -> bool {
+        !matches!(self, Self::New(_) | Self::Logged(_))
     }
 }
 
@@ -75,6 +83,7 @@ pub enum KeyValue {
     Inode(Option<InodeValue>),
     Name(Option<(Ino, FileKind)>),
     New(Ino),
+    Logged,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]

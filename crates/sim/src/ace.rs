@@ -1,5 +1,5 @@
 //! The systematic crash campaign: every sequence of one operation, and many of two, each with every call that
-//! makes something durable, on two directories that lie on different cells.
+//! makes something durable, on two directories that lie on different cells; and files that replace others.
 //!
 //! ```text
 //! base image -> a fleet performs the sequence, all that reaches the device is recorded
@@ -35,7 +35,7 @@ pub use crate::fleet::disk::{Covered, Recorded};
 pub use client::Client;
 use client::Mark;
 use fleet::Fleet;
-pub use operation::{PAIRS, Sequence, pairs, singles};
+pub use operation::{PAIRS, Sequence, pairs, replacements, singles};
 use operation::{Step, base};
 use promise::Promises;
 use state::{Boundary, Kind, STATES, boundaries};

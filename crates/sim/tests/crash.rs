@@ -82,6 +82,11 @@ fn records_durable_before_their_data_are_found() {
 }
 
 #[test]
+fn a_rename_durable_before_the_data_of_the_file_is_found() {
+    is_found(Plant::RenameBeforeData);
+}
+
+#[test]
 fn an_fsync_answered_early_is_found() {
     is_found(Plant::AnswerEarly);
 }

@@ -1,4 +1,6 @@
 //! Rename, with `RENAME_NOREPLACE` and `RENAME_EXCHANGE`.
+//!
+//! A file whose name leads elsewhere until then has its data logged first (decision 23).
 
 use warren_base::{Errno, Ino};
 use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode, RenameFlags};
@@ -20,6 +22,10 @@ struct End<'a> {
 impl End<'_> {
     fn is_directory(&self) -> bool {
         self.inode.attr.kind == FileKind::Directory
+    }
+
+    fn is_file(&self) -> bool {
+        self.inode.attr.kind == FileKind::Regular
     }
 }
 
@@ -58,6 +64,9 @@ pub(super) fn rename(
     if flags.contains(RenameFlags::EXCHANGE) {
         may_change_parent(view, &source, dir)?;
         may_change_parent(view, &target, from)?;
+        for end in [&source, &target].into_iter().filter(|end| end.is_file()) {
+            view.logged(end.ino)?;
+        }
         return Ok(exchange(view, &source, &target));
     }
     match (source.is_directory(), target.is_directory()) {
@@ -67,6 +76,9 @@ pub(super) fn rename(
     }
     if target.is_directory() && target.inode.entries > 0 {
         return Err(Errno::ENOTEMPTY.into());
+    }
+    if source.is_file() {
+        view.logged(source.ino)?;
     }
     Ok(moved(view, &source, dir, name, Some(&target)))
 }

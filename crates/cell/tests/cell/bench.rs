@@ -377,6 +377,20 @@ impl Bench {
         assert!(self.cell.is_ready() && !self.is_broken);
     }
 
+    /// The power is cut, and another fleet finds what is on the device.
+    pub fn cut_power(&mut self) {
+        self.config.epoch = Epoch(self.config.epoch.0 + 1);
+        self.config.log.recovery = Recovery::Power;
+        self.memory.frames.iter_mut().for_each(|frame| frame.fill(0xee));
+        self.effects.clear();
+        self.under_way.clear();
+        (self.log_end, self.is_slow) = (None, false);
+        self.cell = Cell::new(self.config.clone(), WHEN, &mut self.effects);
+        self.apply(Event::Tick);
+        self.admit(CLIENT);
+        assert!(self.cell.is_ready() && !self.is_broken);
+    }
+
     /// Takes the checkpoint that was asked for.
     pub fn grant(&mut self) {
         assert!(std::mem::take(&mut self.wants), "nobody wants a checkpoint");

@@ -6,6 +6,7 @@ mod bench;
 mod hostile_images;
 mod hostile_logs;
 mod read_only;
+mod replace;
 mod space;
 mod successor;
 mod two_cells;

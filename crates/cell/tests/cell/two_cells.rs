@@ -44,6 +44,7 @@ fn value(key: LockKey) -> (LockKey, KeyValue) {
             KeyValue::Inode(Some(InodeValue { attr, parent: Ino::ROOT, entries: 0 }))
         }
         LockKey::Name(..) => KeyValue::Name(Some((FILE_THERE, FileKind::Regular))),
+        LockKey::Logged(_) => KeyValue::Logged,
         LockKey::Tree | LockKey::New(_) => panic!("{key:?} is not asked for"),
     };
     (key, value)

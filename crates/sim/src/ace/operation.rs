@@ -157,6 +157,8 @@ pub enum Touched {
     Name(NodeNo),
     Attributes(NodeNo),
     Content(NodeNo),
+    /// A content that is not changed, and must be there first: of a file that takes the name of something else.
+    Kept(NodeNo),
 }
 
 /// The tree that every sequence starts from.
@@ -311,11 +313,13 @@ fn rename(from: Place, to: Place, tree: &mut Tree) -> Option<Vec<Touched>> {
         let fits = (kind(victim) == FileKind::Directory) == (kind(node) == FileKind::Directory);
         (fits && victim != node && tree.nodes[&victim].entries.is_empty()).then_some(())?;
     }
+    let keeps = victim.is_some() && kind(node) == FileKind::Regular;
     tree.remove(from)?;
     tree.insert(to, node)?;
     let mut touched = dirs.map(Touched::Entries).to_vec();
     touched.push(Touched::Name(node));
     touched.extend(victim.map(Touched::Name));
+    touched.extend(keeps.then_some(Touched::Kept(node)));
     Some(touched)
 }
 
@@ -325,7 +329,9 @@ fn exchange(from: Place, to: Place, tree: &mut Tree) -> Option<Vec<Touched>> {
     tree.insert(from, other)?;
     tree.insert(to, one)?;
     let names = [Touched::Name(one), Touched::Name(other)];
-    Some(dirs.map(Touched::Entries).into_iter().chain(names).collect())
+    let is_file = |node: &NodeNo| tree.nodes[node].kind == FileKind::Regular;
+    let kept = [one, other].into_iter().filter(is_file).map(Touched::Kept);
+    Some(dirs.map(Touched::Entries).into_iter().chain(names).chain(kept).collect())
 }
 
 fn remove(place: Place, is_dir: bool, tree: &mut Tree) -> Option<Vec<Touched>> {
@@ -388,6 +394,39 @@ pub fn singles() -> Vec<Sequence> {
                     sequence.end(ending);
                     all.push(sequence);
                 }
+            }
+        }
+    }
+    all
+}
+
+/// Programs that save: a new file is written and takes the name of an old one. It is synced nowhere; what is
+/// synced perhaps are the directories, or an unrelated file. The file lies where it was made, on cell 0.
+pub fn replacements() -> Vec<Sequence> {
+    let (new, made) = (("A", "bar"), Op::Create(("A", "bar")));
+    let moved = [made, Op::Rename(new, ("B", "bar"))];
+    let ways: [(&[Operation], &'static str, Operation); 5] = [
+        (&[made], "A/bar", Op::Rename(new, ("A", "foo"))),
+        (&[made], "A/bar", Op::Rename(new, ("B", "foo"))),
+        (&moved, "B/bar", Op::Rename(("B", "bar"), ("B", "foo"))),
+        (&moved, "B/bar", Op::Rename(("B", "bar"), ("A", "foo"))),
+        (&moved, "B/bar", Op::Exchange(("B", "bar"), ("B", "twin"))),
+    ];
+    let mut all = Vec::new();
+    for len in [100, 9000, 40_000] {
+        for persistence in [Persistence::Nothing, Persistence::FsyncA, Persistence::FsyncB] {
+            for (ending, (first, written, last)) in
+                (0..UNRELATED.len()).flat_map(|ending| ways.map(|way| (ending, way)))
+            {
+                let (mut sequence, mut tree) = (Sequence::default(), base());
+                let unsynced = first.iter().copied().chain([Op::Append(written, len)]);
+                let all_steps = unsynced.map(|op| (op, Persistence::Nothing));
+                for (operation, persistence) in all_steps.chain([(last, persistence)]) {
+                    let added = sequence.add(operation, persistence, &mut tree);
+                    added.expect("a sequence that can be done");
+                }
+                sequence.end(ending);
+                all.push(sequence);
             }
         }
     }

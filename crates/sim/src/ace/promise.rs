@@ -3,7 +3,8 @@
 //! Of the operations that were begun, some happened: all that somebody was promised, and with each whatever
 //! came before it and touched the same directory, inode or content. What `fsync` promises is in
 //! docs/disk-format.md: of a file its content, its attributes and its names, of a directory what it lists.
-//! The content of a file may be behind its attributes and its names.
+//! The content of a file may be behind its attributes and its names. But where a file took the name of something else
+//! by a rename, its content is there as it was then (decision 23).
 
 use warren_proto::FileKind;
 
@@ -48,7 +49,11 @@ impl<'a> Promises<'a> {
 
     /// Whether `later` cannot be there without `earlier`.
     fn rests_on(&self, later: usize, earlier: usize) -> bool {
-        self.touched[earlier].iter().any(|touched| self.touched[later].contains(touched))
+        let later = &self.touched[later];
+        self.touched[earlier].iter().any(|touched| match touched {
+            Touched::Content(node) if later.contains(&Touched::Kept(*node)) => true,
+            touched => later.contains(touched),
+        })
     }
 
     /// Whether a step that was answered has promised an operation.
@@ -138,6 +143,13 @@ mod tests {
         let other = Step::Do(Operation::Mkdir(("B", "new")));
         assert_eq!(count(&[create.clone(), other.clone()], 2, 2), 4);
         assert_eq!(count(&[create.clone(), other, Step::Fsync("B".into())], 3, 3), 2);
+        // Where a file has another's name, it has its content.
+        let replace = Step::Do(Operation::Rename(("A", "foo"), ("A", "other")));
+        assert_eq!(count(&[append.clone(), replace.clone()], 2, 2), 3);
+        assert_eq!(count(&[append.clone(), replace.clone(), Step::Fsync("A".into())], 3, 3), 1);
+        // And what comes behind is by itself.
+        let behind = Step::Do(Operation::Append("A/other", 100));
+        assert_eq!(count(&[replace, behind], 2, 2), 4);
         // A new file's name is synced with it, and with the directory.
         for path in ["A/bar", "A"] {
             assert_eq!(count(&[create.clone(), Step::Fsync(path.into())], 2, 2), 1);

@@ -28,6 +28,14 @@ fn what_is_synced_of_a_file_is_there_as_a_whole_or_not_at_all() {
     assert!(summary.is_sound(), "{summary}");
 }
 
+/// Whatever was made durable, and if it was but the name.
+#[test]
+fn a_file_that_replaces_another_has_its_content() {
+    let sequences = replacements();
+    let summary = Campaign::new(Options::default()).run(&sequences);
+    assert!(summary.is_sound(), "{summary}");
+}
+
 #[test]
 fn a_device_that_does_not_flush_is_found_out() {
     let campaign = Campaign::new(Options { no_flush: true, plant: None });
@@ -37,7 +45,9 @@ fn a_device_that_does_not_flush_is_found_out() {
 
 #[test]
 fn planted_faults_are_found() {
-    for plant in [Plant::AnswerEarly, Plant::SkipDataFlush, Plant::ForgetDepends] {
+    let plants =
+        [Plant::AnswerEarly, Plant::SkipDataFlush, Plant::ForgetDepends, Plant::RenameBeforeData];
+    for plant in plants {
         let campaign = Campaign::new(Options { no_flush: false, plant: Some(plant) });
         let mut sequences = some(1);
         sequences.extend(pairs(2, 300));

@@ -7,7 +7,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, Attr, FileKind, FileName, Position, Reply, Request, XattrName};
 
-use super::model::{Effect, Entries, Model, Object, ObjectNo, ROOT, Versions, Xattrs};
+use super::model::{Effect, Entries, Model, Object, ObjectNo, OperationNo, ROOT, Versions, Xattrs};
 use super::{Halt, World};
 
 /// Bytes read at once.
@@ -20,6 +20,9 @@ struct Reading {
     found: BTreeMap<ObjectNo, Object>,
     names: BTreeMap<ObjectNo, u32>,
     links: BTreeMap<ObjectNo, u32>,
+    /// Of each directory, the first operation that may have left it so.
+    versions: BTreeMap<ObjectNo, OperationNo>,
+    /// Directories last: they are looked at first.
     todo: Vec<ObjectNo>,
 }
 
@@ -33,6 +36,7 @@ impl World {
                 found: BTreeMap::new(),
                 names: BTreeMap::new(),
                 links: BTreeMap::new(),
+                versions: BTreeMap::new(),
                 todo: vec![ROOT],
             };
             while let Some(object) = reading.todo.pop() {
@@ -74,7 +78,7 @@ impl World {
         found.xattrs = Versions::new(Rc::new(xattrs));
         match attr.kind {
             FileKind::Directory => {
-                found.entries = Versions::new(Rc::new(self.read_dir(ino, &expected, reading)?));
+                found.entries = Versions::new(Rc::new(self.read_dir(object, ino, reading)?));
             }
             FileKind::Symlink => {
                 let target = self.call(Request::ReadLink { ino })?;
@@ -82,7 +86,10 @@ impl World {
                     return broken(format!("leads to {target:?}"));
                 }
             }
-            _ => found.content = Versions::new(Rc::new(self.read_file(&attr, &expected)?)),
+            _ => {
+                let contents = expected.contents(&reading.versions);
+                found.content = Versions::new(Rc::new(self.read_file(&attr, &contents)?));
+            }
         }
         if attr.kind != FileKind::Directory {
             reading.links.insert(object, attr.nlink);
@@ -109,15 +116,16 @@ impl World {
     /// The entries, which are one of the versions of the directory.
     fn read_dir(
         &mut self,
+        object: ObjectNo,
         dir: Ino,
-        expected: &Object,
         reading: &mut Reading,
     ) -> Result<Entries, Halt> {
         let listed = self.list(dir)?;
+        let expected = reading.may_be.object(object).clone();
         // What was being created is nothing that was there before.
         let known: BTreeSet<Ino> =
             reading.may_be.objects.values().filter_map(|object| object.ino).collect();
-        let matches = |version: &&Rc<Entries>| {
+        let matches = |version: &Rc<Entries>| {
             version.len() == listed.len()
                 && version.iter().all(|(name, object)| {
                     let object = reading.may_be.object(*object);
@@ -127,7 +135,9 @@ impl World {
                     })
                 })
         };
-        let Some(version) = expected.entries.all().rev().find(matches).cloned() else {
+        let found = expected.entries.all().rev().find(|version| matches(version)).cloned();
+        reading.versions.extend(expected.entries.first(matches).map(|first| (object, first)));
+        let Some(version) = found else {
             let mut text = format!("entries of {dir:?} are\n    {listed:?}\n  but may be");
             for version in expected.entries.all() {
                 text.push_str("\n   ");
@@ -151,7 +161,9 @@ impl World {
             let names = reading.names.entry(*object).or_default();
             *names += 1;
             if *names == 1 {
-                reading.todo.push(*object);
+                let is_dir = reading.may_be.object(*object).kind == FileKind::Directory;
+                let place = if is_dir { reading.todo.len() } else { 0 };
+                reading.todo.insert(place, *object);
             }
         }
         Ok((*version).clone())
@@ -179,7 +191,7 @@ impl World {
     }
 
     /// The content, which is one of the versions of the file.
-    fn read_file(&mut self, attr: &Attr, expected: &Object) -> Result<Vec<u8>, Halt> {
+    fn read_file(&mut self, attr: &Attr, versions: &[Rc<Vec<u8>>]) -> Result<Vec<u8>, Halt> {
         let (ino, access) = (attr.ino, AccessMode::READ);
         let Reply::Opened(opened) = self.call(Request::Open { ino, access })? else {
             return broken("not opened".into());
@@ -199,10 +211,9 @@ impl World {
             content.extend_from_slice(&read);
         }
         self.call(Request::Close { handle })?;
-        let versions: Vec<_> = expected.content.all().cloned().collect();
         if !versions.iter().any(|version| **version == content) {
-            if !is_patchwork(&content, &versions) {
-                return broken(describe(ino, &content, &versions));
+            if !is_patchwork(&content, versions) {
+                return broken(describe(ino, &content, versions));
             }
             self.fleet.count("a file between two versions");
         }

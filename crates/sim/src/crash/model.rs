@@ -6,6 +6,9 @@
 //!
 //! What makes an inode durable makes durable what it rests on: the operations that gave it its names, whatever
 //! came before them in these directories, and the names that these directories had by then.
+//!
+//! A file that was renamed over an existing name has, where the rename is there, a content no older than at the
+//! rename (decision 23).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,7 +27,7 @@ pub type Xattrs = BTreeMap<Name, Box<[u8]>>;
 pub const ROOT: ObjectNo = 0;
 
 /// Which operation of the client it was, in their order.
-type OperationNo = u64;
+pub type OperationNo = u64;
 
 #[derive(Clone, Debug)]
 pub struct Versions<T>(Vec<(OperationNo, T)>);
@@ -49,6 +52,17 @@ impl<T> Versions<T> {
 
     pub fn all(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
         self.0.iter().map(|(_, version)| version)
+    }
+
+    /// The version that was there at operation `by`, and all later ones.
+    pub fn since(&self, by: OperationNo) -> &[(OperationNo, T)] {
+        let first = self.0.iter().rposition(|(of, _)| *of <= by).unwrap_or(0);
+        &self.0[first..]
+    }
+
+    /// The operation that made the first version of these.
+    pub fn first(&self, is_one: impl Fn(&T) -> bool) -> Option<OperationNo> {
+        self.0.iter().find(|(_, version)| is_one(version)).map(|(by, _)| *by)
     }
 }
 
@@ -84,6 +98,8 @@ pub struct Object {
     /// Of a symbolic link.
     pub target: Box<[u8]>,
     pub handle: Option<Handle>,
+    /// In which directories, and by which operations, the file took the name of something else.
+    replaced: Vec<(ObjectNo, OperationNo)>,
 }
 
 impl Object {
@@ -97,7 +113,17 @@ impl Object {
             xattrs: Versions::new(Rc::default()),
             target: target.into(),
             handle: None,
+            replaced: Vec::new(),
         }
+    }
+
+    /// The contents that may be there, where directories are as these operations left them, or as later ones did.
+    pub fn contents(&self, found: &BTreeMap<ObjectNo, OperationNo>) -> Vec<Rc<Vec<u8>>> {
+        let is_there = |(dir, by): &&(ObjectNo, OperationNo)| {
+            found.get(dir).is_some_and(|version| version >= by)
+        };
+        let since = self.replaced.iter().filter(is_there).map(|(_, by)| *by).max().unwrap_or(0);
+        self.content.since(since).iter().map(|(_, content)| Rc::clone(content)).collect()
     }
 
     fn promise(&mut self) {
@@ -307,8 +333,13 @@ impl Model {
 
     fn rename(&mut self, (from, from_name): (ObjectNo, &Name), (dir, name): (ObjectNo, &Name)) {
         let moved = self.object(from).entries.now()[from_name];
-        if self.object(dir).entries.now().get(name) == Some(&moved) {
+        let victim = self.object(dir).entries.now().get(name).copied();
+        if victim == Some(moved) {
             return;
+        }
+        if victim.is_some() && self.object(moved).kind == FileKind::Regular {
+            let by = self.operations;
+            self.object_mut(moved).replaced.push((dir, by));
         }
         // Within one directory both happen at once.
         if from == dir {
@@ -369,6 +400,29 @@ mod tests {
             assert!(!may_be_absent(&model, dir, called), "{called}");
         }
         assert!(may_be_absent(&model, dir, "behind") && may_be_absent(&model, ROOT, "beside"));
+    }
+
+    #[test]
+    fn a_rename_over_a_name_keeps_the_content_where_it_is_there() {
+        let mut model = Model::new(Ino::ROOT, 0o755);
+        create(&mut model, ROOT, "old", FileKind::Regular);
+        let file = create(&mut model, ROOT, "new", FileKind::Regular);
+        let write = |byte: u8| Effect::Write { object: file, at: Some(0), bytes: [byte].into() };
+        model.apply(&write(1), None);
+        let (from_name, to) = (name("new"), name("old"));
+        let renamed = Effect::Rename { from: ROOT, from_name, dir: ROOT, name: to.clone() };
+        model.apply(&renamed, None);
+        let version_of = |model: &Model, no: ObjectNo| {
+            let is_one = |entries: &Rc<Entries>| entries.get(&to) == Some(&no);
+            BTreeMap::from([(ROOT, model.object(ROOT).entries.first(is_one).unwrap())])
+        };
+        model.apply(&write(2), None);
+        let contents = |found: BTreeMap<_, _>| {
+            let contents = model.object(file).contents(&found);
+            contents.iter().map(|content| content.to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(contents(version_of(&model, file)), [[1], [2]]);
+        assert_eq!(contents(version_of(&model, file - 1)), [vec![], vec![1], vec![2]]);
     }
 
     #[test]
