@@ -8,22 +8,26 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Capabilities, Capability, Credentials, InodeRef, LockType, Reply, Request,
+    Answer, Answered, Capabilities, Capability, Credentials, InodeRef, LockType, Position, Reply,
+    Request,
 };
 
 use super::Own;
 use super::World;
 use super::front::Front;
-use super::program::{Draw, Holdings};
+use super::program::{Draw, Drawn, Holdings};
 use crate::fleet::KEY;
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
 
 /// Entries with long names that one page of a listing has at most.
 const PAGE_MAX: usize = 30;
+/// Pages that a front's kernel writes back at once.
+const WRITERS: usize = 2;
 /// Copies a client keeps: few enough that some are thrown out.
 const COPIES_MAX: usize = 40;
 
@@ -38,7 +42,7 @@ pub enum SlotState {
     Stepping,
     /// A request is under way.
     Waiting,
-    /// Nothing left to do.
+    /// Nothing left to do, or none of a program's and idle.
     Finished,
 }
 
@@ -80,19 +84,25 @@ pub struct Slot {
     whole: Option<Whole>,
     asked: Option<Asked>,
     payload: Rc<[u8]>,
+    /// Of a page that is written back: what a program stored in it, and where in the file that lies.
+    stored: Option<(Position, Rc<[u8]>)>,
+    /// A call that waits until what was stored in mappings is written back.
+    deferred: Option<Drawn>,
     seq: u32,
 }
 
 impl Slot {
-    fn new() -> Self {
+    fn new(state: SlotState) -> Self {
         Self {
-            state: SlotState::Absent,
+            state,
             holdings: Holdings::default(),
             ticket: 0,
             call: None,
             whole: None,
             asked: None,
             payload: Rc::from([]),
+            stored: None,
+            deferred: None,
             seq: 0,
         }
     }
@@ -112,6 +122,8 @@ pub struct Client {
     pub id: ClientId,
     pub credentials: Rc<Credentials>,
     pub slots: Vec<Slot>,
+    /// Of these so many are programs'. Through the others its kernel writes pages back.
+    pub programs: usize,
     /// The first of its processes: two a slot (its requests, and its calls as wholes), and one for its
     /// end.
     pub process: usize,
@@ -136,13 +148,21 @@ impl Client {
             id: ClientId(u32::MAX),
             caller: Caller { credentials: Arc::new(credentials.clone()), near },
             credentials: Rc::new(credentials),
-            slots: (0..slots).map(|_| Slot::new()).collect(),
+            slots: (0..slots).map(|_| Slot::new(SlotState::Absent)).collect(),
+            programs: slots.into(),
             process: 0,
             front: None,
             is_gone: false,
             cache: Cache::new(COPIES_MAX),
             map: ShardMap::new(version, map.to_vec()),
         }
+    }
+}
+
+impl Client {
+    /// A front's kernel writes pages back through slots of its own.
+    pub fn add_writers(&mut self) {
+        self.slots.extend((0..WRITERS).map(|_| Slot::new(SlotState::Finished)));
     }
 }
 
@@ -184,10 +204,19 @@ impl World {
     }
 
     fn begin_call(&mut self, at: At) {
-        let Some((op, bytes)) = self.choose_call(at) else {
+        if self.slot(at).deferred.is_none() && self.store_in_mapping(at) {
+            return self.think(at);
+        }
+        let deferred = self.slot(at).deferred.take();
+        let Some((op, bytes)) = deferred.or_else(|| self.choose_call(at)) else {
             self.slot(at).state = SlotState::Finished;
             return;
         };
+        if self.is_to_write_back(at, &op) {
+            let slot = self.slot(at);
+            (slot.state, slot.deferred) = (SlotState::Waiting, Some((op, bytes)));
+            return;
+        }
         let (mut op, forged) = self.reach(at, op);
         if let (Op::Ino(request, _), Some(front)) = (&mut op, &self.clients[at.client].front) {
             front.kernel.mark(request);
@@ -199,6 +228,10 @@ impl World {
             return self.think(at);
         }
         let whole = Whole::new(op_of_whole, invoked, from, forged);
+        self.start_call(at, op, whole, bytes);
+    }
+
+    fn start_call(&mut self, at: At, op: Op, whole: Whole, bytes: Vec<u8>) {
         let caller = self.clients[at.client].caller.clone();
         let slot = self.slot(at);
         slot.payload = Rc::from(bytes);
@@ -206,6 +239,42 @@ impl World {
         slot.whole = Some(whole);
         slot.state = SlotState::Stepping;
         self.step_call(at, None);
+    }
+
+    /// The front's kernel writes a page back, if it has a slot left for that.
+    pub(super) fn write_page_back(&mut self, client: usize, ino: Ino) -> bool {
+        let of = &mut self.clients[client];
+        let is_idle = |slot: &Slot| slot.state == SlotState::Finished;
+        let idle = of.slots[of.programs..].iter().position(is_idle);
+        let (Some(idle), Some(front)) = (idle, &mut of.front) else { return false };
+        let Some((page, stored, bytes)) = front.kernel.next_stored(ino) else { return false };
+        let at = At { client, slot: of.programs + idle };
+        let (start, position) = (page * BLOCK_SIZE as u64, Position::At(page * BLOCK_SIZE as u64));
+        let (kill_privileges, write_back, direct) = (false, true, false);
+        let handle = stored.handle;
+        let write = Request::Write { handle, position, kill_privileges, write_back, direct };
+        let op = Op::Ino(write, Capabilities::default());
+        // Where others cut the file meanwhile and make it longer again, what they cut off comes back with the page.
+        let whole = self.swarm.cuts_freely;
+        let slot = self.slot(at);
+        slot.stored = Some(match whole {
+            true => (position, bytes.as_slice().into()),
+            false => (Position::At(start + stored.start as u64), stored.bytes.into()),
+        });
+        self.fleet.count("a mapped page written back");
+        let whole = Whole::new(op.clone(), self.fleet.place(), self.fleet.wall(), false);
+        self.start_call(at, op, whole, bytes);
+        true
+    }
+
+    /// What was stored in mappings is written back: calls that waited for that go on.
+    pub(super) fn go_on_deferred(&mut self, client: usize) {
+        for slot in 0..self.clients[client].programs {
+            let at = At { client, slot };
+            if self.slot(at).deferred.is_some() && self.slot(at).state == SlotState::Waiting {
+                self.think(at);
+            }
+        }
     }
 
     /// The call with all that it takes to name its inodes, as if the client had walked to them. The harness
@@ -343,7 +412,7 @@ impl World {
         let (invoked, wall) = (self.fleet.place(), self.fleet.wall());
         let client = &mut self.clients[at.client];
         let slot = &mut client.slots[at.slot];
-        let payload = match &send.request {
+        let mut payload = match &send.request {
             Request::Write { .. } => slot.payload.clone(),
             _ => Rc::from([]),
         };
@@ -358,10 +427,11 @@ impl World {
                 .fleet
                 .fail(format!("{at:?} cannot name what it walked to: {:?}", send.request));
         }
-        let action = match reached {
-            true => Action::Request(send.request.clone()),
-            false => Action::Forged(send.request.clone()),
-        };
+        let mut done = send.request.clone();
+        if let (Request::Write { position, .. }, Some((at, bytes))) = (&mut done, &slot.stored) {
+            (*position, payload) = (*at, bytes.clone());
+        }
+        let action = if reached { Action::Request(done) } else { Action::Forged(done) };
         slot.seq += 1;
         slot.state = SlotState::Waiting;
         let operation = Operation {
@@ -653,6 +723,10 @@ impl World {
             self.record_whole(at, &whole, Outcome::of(answer.clone()));
         }
         self.check_listing(&whole, &answer);
+        if at.slot >= self.clients[at.client].programs {
+            self.slot(at).state = SlotState::Finished;
+            return self.wrote_back(at.client, &whole.op, &answer);
+        }
         if let Some(audit) = &mut self.audit {
             audit.see(&whole.op, &answer);
         }
