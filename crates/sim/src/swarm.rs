@@ -119,6 +119,8 @@ pub struct Swarm {
     /// Clients whose copies are in a kernel, and chances in 1,000 that one acknowledges late.
     pub fronts: usize,
     pub late_recall: u64,
+    /// Chances in 100 that a front is killed while it is recalled, and in 1,000 before a call.
+    pub front_kills: u64,
     /// Only the first client changes data.
     pub one_writer: bool,
     /// Fronts cut files that others change, under a lock; else they do not.
@@ -192,6 +194,7 @@ impl Swarm {
             io_delay: *rng.pick(&[1000, 50_000, 500_000]),
             fronts,
             late_recall: *rng.pick(&[0, 20, 200, 800]),
+            front_kills: *rng.pick(&[0, 0, 5, 20]),
             one_writer,
             cuts_under_locks: cuts == 1,
             cuts_freely: cuts == 2,

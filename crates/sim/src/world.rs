@@ -109,6 +109,14 @@ pub enum Own {
     Hangup {
         client: usize,
     },
+    /// A front's process is killed.
+    KillFront {
+        client: usize,
+    },
+    /// Its successor goes on.
+    StartFront {
+        client: usize,
+    },
 }
 
 pub struct World {

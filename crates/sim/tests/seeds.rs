@@ -30,6 +30,9 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a flush failed",
         "a forged capability",
         "a front hung up while it was recalled",
+        "a front killed while it was recalled",
+        "a front killed with a request under way",
+        "a front's successor asked again",
         "a front used copies while others were recalled",
         "a full directory kept",
         "a full inbox",
@@ -158,6 +161,11 @@ fn a_lock_granted_before_old_pages_are_dropped_is_found() {
 #[test]
 fn a_front_that_waits_for_its_own_recall_is_found() {
     is_found(Plant::WaitForOwnRecall);
+}
+
+#[test]
+fn a_successor_of_a_front_that_forgets_recalls_is_found() {
+    is_found(Plant::ForgetRecalls);
 }
 
 #[test]

@@ -21,13 +21,15 @@ use super::Own;
 use super::World;
 use super::front::Front;
 use super::program::{Draw, Drawn, Holdings};
-use crate::fleet::KEY;
+use crate::fleet::{Happening, KEY};
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
 
 /// Entries with long names that one page of a listing has at most.
 const PAGE_MAX: usize = 30;
 /// Pages that a front's kernel writes back at once.
 const WRITERS: usize = 2;
+/// After which a front's successor looks at an answer that came when there was none, at the latest.
+const ANSWER_LIES_NANOS: u64 = 20_000;
 /// Copies a client keeps: few enough that some are thrown out.
 const COPIES_MAX: usize = 40;
 
@@ -52,6 +54,8 @@ struct Asked {
     operation: Operation,
     /// Another slot has asked that it be given up.
     is_cancelled: bool,
+    /// The front that asked was killed: its successor has the kernel send again what changes nothing, and asks anew.
+    again: Option<Send>,
 }
 
 /// The call as a whole.
@@ -88,6 +92,9 @@ pub struct Slot {
     stored: Option<(Position, Rc<[u8]>)>,
     /// A call that waits until what was stored in mappings is written back.
     deferred: Option<Drawn>,
+    /// What a front sent last, and whether the next is that once more.
+    last_sent: Option<Send>,
+    asks_again: bool,
     seq: u32,
 }
 
@@ -103,6 +110,8 @@ impl Slot {
             payload: Rc::from([]),
             stored: None,
             deferred: None,
+            last_sent: None,
+            asks_again: false,
             seq: 0,
         }
     }
@@ -110,6 +119,13 @@ impl Slot {
     /// What the call under way writes.
     pub fn payload(&self) -> &[u8] {
         &self.payload
+    }
+
+    /// The front is killed. An answer to what changes something counts for its successor, anything else is asked again.
+    pub fn lose_front(&mut self) {
+        if let Some(asked) = self.asked.as_mut().filter(|asked| changes_nothing(&asked.request)) {
+            asked.again = self.last_sent.clone();
+        }
     }
 
     /// What is under way, for a failure's report.
@@ -341,6 +357,10 @@ impl World {
             let delay = self.fleet.rng.below(50_000);
             self.plan(delay, Own::Hangup { client });
         }
+        if self.fleet.rng.chance(self.swarm.front_kills, 1000) {
+            let delay = self.fleet.rng.below(50_000);
+            self.plan(delay, Own::KillFront { client: at.client });
+        }
         if let Some(op) = self.cancel_another(at) {
             return Some((op, Vec::new()));
         }
@@ -401,7 +421,13 @@ impl World {
         }
     }
 
-    fn send(&mut self, at: At, mut send: Send) {
+    pub(super) fn send(&mut self, at: At, mut send: Send) {
+        if let Some(front) = self.clients[at.client].front.as_mut().filter(|front| front.is_dead) {
+            // The kernel keeps it.
+            front.unsent.insert(at.slot, send);
+            self.slot(at).state = SlotState::Waiting;
+            return;
+        }
         if let Request::Cancel { slot, .. } = send.request {
             // It goes where the other waits. If that is over, to any cell.
             let other = At { client: at.client, slot: usize::from(slot.0) };
@@ -448,10 +474,16 @@ impl World {
             outcome: None,
         };
         let request = send.request.clone();
-        slot.asked = Some(Asked { cell: send.cell, request, operation, is_cancelled: false });
+        let is_again = slot.asks_again;
+        slot.asked =
+            Some(Asked { cell: send.cell, request, operation, is_cancelled: false, again: None });
+        slot.asks_again = false;
+        slot.last_sent = client.front.is_some().then(|| send.clone());
         let mut header = send.header;
         header.seq = slot.seq;
-        self.note_asked(at, &send.request);
+        if !is_again {
+            self.note_asked(at, &send.request);
+        }
         self.fleet.plan_request(send.cell, from, header, send.request);
     }
 
@@ -468,6 +500,13 @@ impl World {
             return self.fleet.fail(format!("{from} answers a client that does not exist"));
         };
         let at = At { client, slot: usize::from(to.slot.0) };
+        let is_dead = self.clients[client].front.as_ref().is_some_and(|front| front.is_dead);
+        if is_dead && !self.clients[client].is_gone {
+            // It lies in the slot until a successor looks.
+            let answer = Answered { answer, granted };
+            let delay = ANSWER_LIES_NANOS;
+            return self.fleet.plan(delay, Happening::Reply { from, to, seq, hint, answer });
+        }
         if at.slot >= self.clients[client].slots.len() {
             return self.recalled(at, seq, answer);
         }
@@ -483,16 +522,19 @@ impl World {
                 .fail(format!("{from} answers a request that {at:?} does not wait for"));
         }
         let asked = slot.asked.take().expect("it is asked");
-        let Asked { request, mut operation, is_cancelled, .. } = asked;
+        let Asked { request, mut operation, is_cancelled, again, .. } = asked;
+        let again = again.filter(|_| !self.clients[client].is_gone);
         self.last_return = self.fleet.now;
         let payload = match &answer {
             Ok(Reply::Read { len }) => self.fleet.lanes.reply(from, to, *len as usize),
             _ => Vec::new(),
         };
-        self.note_answered(at, &answer, &payload);
+        if again.is_none() {
+            self.note_answered(at, &answer, &payload);
+            self.note_page(at, &request, &answer);
+        }
         self.check_granted(at, &answer, granted);
         self.check_sync(&operation, &answer);
-        self.note_page(at, &request, &answer);
         if self.audit.is_some() && answer == Err(Errno::EIO) {
             self.fleet.fail(format!("after a restart {request:?} is answered with EIO"));
         }
@@ -512,7 +554,11 @@ impl World {
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
             self.history.push(operation);
         }
-        if !self.clients[at.client].is_gone {
+        if let Some(send) = again {
+            self.fleet.count("a front's successor asked again");
+            self.slot(at).asks_again = true;
+            self.send(at, send);
+        } else if !self.clients[at.client].is_gone {
             self.step_call(at, Some(Answered { answer, granted }));
         }
     }
@@ -812,6 +858,24 @@ fn is_reached(client: ClientId, request: &Request, presented: Capabilities) -> b
 
 /// Time between two loads of a client, in nanoseconds.
 const STEP_NANOS: u64 = 200;
+
+/// Whether doing it twice is doing it once, for a front's ledger.
+const fn changes_nothing(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Lookup { .. }
+            | Request::GetAttr { .. }
+            | Request::ReadLink { .. }
+            | Request::ReadDir { .. }
+            | Request::Read { .. }
+            | Request::Fsync { .. }
+            | Request::Sync
+            | Request::StatFs
+            | Request::GetXattr { .. }
+            | Request::ListXattr { .. }
+            | Request::TestLock { .. }
+    )
+}
 
 /// The inode whose number a request is about.
 const fn subject(request: &Request) -> Option<Ino> {

@@ -3,22 +3,29 @@
 //!
 //! It listens on two lanes at each cell. Of a lane one recall is handled at a time, names last; dropping
 //! pages waits for what locks them, and what comes after them on the lane waits too.
+//!
+//! **A front that is killed** has a successor (decision 7). Meanwhile its kernel goes on: it answers from its copies and
+//! keeps what it asks for. Answers lie in the slots. The successor does recalls that lie there from their beginning, takes
+//! answers to what changed something, and asks again for everything else that was under way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Ino, SlotNo};
-use warren_cell::SlotRef;
-use warren_client::Op;
+use warren_cell::{Plant, SlotRef};
+use warren_client::{Op, Send};
 use warren_proto::{
     AccessMode, Answer, Capabilities, LeaseKey, Position, Reply, Request, RequestHeader,
 };
 
 use super::Own;
-use super::World;
-use super::clients::At;
+use super::clients::{At, Slot};
 use super::kernel::Kernel;
 use super::program::shared::SHARED_REACH;
+use super::{Phase, World};
+
+/// Time until a killed front has a successor, in nanoseconds, at most.
+const SUCCESSOR_NANOS: u64 = 500_000;
 
 /// Lanes of a cell: one for names and attributes, one for pages.
 const LANES: usize = 2;
@@ -29,6 +36,8 @@ struct Listener {
     seq: u32,
     /// The recall that is being handled: its number and what is left to drop.
     told: Option<(u64, BTreeSet<LeaseKey>)>,
+    /// The same as it lies in the slot, for a successor.
+    answer: Vec<LeaseKey>,
     /// Dropping waits for a read or write.
     blocked: bool,
     /// Names have to be dropped at the end.
@@ -43,6 +52,10 @@ pub struct Front {
     wanted: Option<Request>,
     /// Files whose pages the kernel writes back, to the last.
     written_back: BTreeSet<Ino>,
+    /// Its process was killed, and there is no successor yet. The kernel goes on without it.
+    pub is_dead: bool,
+    /// What the kernel has asked for meanwhile, by slot.
+    pub unsent: BTreeMap<usize, Send>,
 }
 
 impl Front {
@@ -54,7 +67,8 @@ impl Front {
     pub fn new(cells: usize) -> Self {
         let listeners = (0..Self::slots(cells)).map(|_| Listener::default()).collect();
         let written_back = BTreeSet::new();
-        Self { kernel: Kernel::default(), listeners, wanted: None, written_back }
+        let (is_dead, unsent) = (false, BTreeMap::new());
+        Self { kernel: Kernel::default(), listeners, wanted: None, written_back, is_dead, unsent }
     }
 
     pub fn is_recalled(&self) -> bool {
@@ -142,6 +156,7 @@ impl World {
         if listener.seq != seq || listener.told.is_some() {
             return self.fleet.fail("a front is recalled that does not listen".to_owned());
         }
+        listener.answer.clone_from(&keys);
         listener.told = Some((number, keys.into_iter().collect()));
         self.fleet.count("a recall");
         let mut delay = self.fleet.message_delay();
@@ -155,13 +170,68 @@ impl World {
             }
         }
         self.plan(delay, Own::DropCopies { client, listener: listener_no });
+        if self.fleet.rng.chance(self.swarm.front_kills, 100) {
+            let delay = self.fleet.rng.below(2 * delay);
+            self.plan(delay, Own::KillFront { client });
+        }
+    }
+
+    /// A front's process is killed, between any two of its messages.
+    pub(super) fn kill_front(&mut self, client: usize) {
+        let may_die = self.phase == Phase::Safety && !self.clients[client].is_gone;
+        let Some(front) = &mut self.clients[client].front else { return };
+        if !may_die || std::mem::replace(&mut front.is_dead, true) {
+            return;
+        }
+        let is_recalled = front.is_recalled();
+        let under_way = self.clients[client].slots.iter().any(|slot| slot.under_way().is_some());
+        self.fleet.count("a front killed");
+        if is_recalled {
+            self.fleet.count("a front killed while it was recalled");
+        }
+        if under_way {
+            self.fleet.count("a front killed with a request under way");
+        }
+        self.clients[client].slots.iter_mut().for_each(Slot::lose_front);
+        let delay = self.fleet.rng.below(SUCCESSOR_NANOS);
+        self.plan(delay, Own::StartFront { client });
+    }
+
+    /// The front's successor goes on with the recalls that lie in its slots, from their beginning, and with what the kernel
+    /// has asked for.
+    pub(super) fn start_front(&mut self, client: usize) {
+        if self.clients[client].is_gone {
+            return;
+        }
+        let forgets = self.fleet.plant == Some(Plant::ForgetRecalls);
+        let front = self.front(client);
+        front.is_dead = false;
+        let unsent = std::mem::take(&mut front.unsent);
+        for number in 0..front.listeners.len() {
+            let listener = &mut self.front(client).listeners[number];
+            let Some((told, keys)) = &mut listener.told else { continue };
+            keys.extend(listener.answer.iter().cloned());
+            if forgets {
+                let told = *told;
+                listener.told = None;
+                self.listen(client, number, told);
+                continue;
+            }
+            let delay = self.fleet.message_delay();
+            self.plan(delay, Own::DropCopies { client, listener: number });
+        }
+        for (slot, send) in unsent {
+            self.send(At { client, slot }, send);
+        }
+        self.write_back(client);
     }
 
     /// The kernel drops what is recalled; if that is all of it, the cell is told.
     pub(super) fn drop_copies(&mut self, client: usize, listener: usize) {
-        if !self.clients[client].is_gone
-            && let Some(number) = self.drop_keys(client, listener)
-        {
+        if self.clients[client].is_gone || self.front(client).is_dead {
+            return;
+        }
+        if let Some(number) = self.drop_keys(client, listener) {
             self.front(client).listeners[listener].told = None;
             self.listen(client, listener, number);
         }
@@ -170,7 +240,7 @@ impl World {
 
     /// Drops as much of a recall as can be dropped now. Returns its number when all is.
     fn drop_keys(&mut self, client: usize, of: usize) -> Option<u64> {
-        let Front { kernel, listeners, wanted, written_back } = self.front(client);
+        let Front { kernel, listeners, wanted, written_back, .. } = self.front(client);
         let listener = &mut listeners[of];
         let (number, keys) = listener.told.as_mut()?;
         listener.blocked = false;
