@@ -405,7 +405,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "    if now >= part.ctime {\n",
         replace: "    if part.ctime >= Timestamp(0) {\n",
         found_by: CELL,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/change.rs",
@@ -445,7 +445,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "    view.tree()?;\n",
         replace: "",
         found_by: MANY_SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/filelock.rs",
@@ -485,7 +485,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if word(0) == 0 || crc != crc32c::crc32c(&entry[..24]) {",
         replace: "if word(0) == 0 || crc == 0 {",
         found_by: CELL,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/space.rs",
@@ -581,7 +581,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if waiting.is_empty() {\n            match",
         replace: "        {\n            match",
         found_by: RUNTIME,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/runtime/src/cell/intake.rs",
@@ -597,7 +597,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "Request::Lock { spec, .. } => spec.lock == LockType::Unlock,",
         replace: "Request::Lock { spec, .. } => spec.lock != LockType::Unlock,",
         found_by: RUNTIME,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/fuse/src/ledger.rs",
