@@ -500,12 +500,11 @@ impl World {
             return self.fleet.fail(format!("{from} answers a client that does not exist"));
         };
         let at = At { client, slot: usize::from(to.slot.0) };
-        let is_dead = self.clients[client].front.as_ref().is_some_and(|front| front.is_dead);
-        if is_dead && !self.clients[client].is_gone {
+        if self.has_dead_front(client) {
             // It lies in the slot until a successor looks.
             let answer = Answered { answer, granted };
-            let delay = ANSWER_LIES_NANOS;
-            return self.fleet.plan(delay, Happening::Reply { from, to, seq, hint, answer });
+            let lies = Happening::Reply { from, to, seq, hint, answer };
+            return self.fleet.plan(ANSWER_LIES_NANOS, lies);
         }
         if at.slot >= self.clients[client].slots.len() {
             return self.recalled(at, seq, answer);
@@ -522,8 +521,8 @@ impl World {
                 .fail(format!("{from} answers a request that {at:?} does not wait for"));
         }
         let asked = slot.asked.take().expect("it is asked");
-        let Asked { request, mut operation, is_cancelled, again, .. } = asked;
-        let again = again.filter(|_| !self.clients[client].is_gone);
+        let Asked { request, mut operation, is_cancelled, mut again, .. } = asked;
+        again.take_if(|_| self.clients[client].is_gone);
         self.last_return = self.fleet.now;
         let payload = match &answer {
             Ok(Reply::Read { len }) => self.fleet.lanes.reply(from, to, *len as usize),
@@ -544,9 +543,6 @@ impl World {
             operation.window.to = self.fleet.wall();
             operation.excuses = self.excuses(&request, from, operation.invoked);
             operation.excuses.set(Excuses::CANCELLED, is_cancelled);
-            if answer == Err(Errno::EINTR) {
-                self.fleet.count("a wait for a lock interrupted");
-            }
             match &operation.action {
                 Action::Forged(_) => self.fleet.count("a forged capability"),
                 _ => self.see(at, &request, &answer),
@@ -555,12 +551,22 @@ impl World {
             self.history.push(operation);
         }
         if let Some(send) = again {
-            self.fleet.count("a front's successor asked again");
-            self.slot(at).asks_again = true;
-            self.send(at, send);
+            self.ask_again(at, send);
         } else if !self.clients[at.client].is_gone {
             self.step_call(at, Some(Answered { answer, granted }));
         }
+    }
+
+    fn has_dead_front(&self, client: usize) -> bool {
+        let client = &self.clients[client];
+        !client.is_gone && client.front.as_ref().is_some_and(|front| front.is_dead)
+    }
+
+    /// A front's successor asks for what its predecessor had asked for.
+    fn ask_again(&mut self, at: At, send: Send) {
+        self.fleet.count("a front's successor asked again");
+        self.slot(at).asks_again = true;
+        self.send(at, send);
     }
 
     /// A capability leads where the answer does, for this client. Fronts get none.
@@ -704,6 +710,7 @@ impl World {
 
     fn see_error(&mut self, at: At, request: &Request, errno: Errno) {
         match errno {
+            Errno::EINTR => self.fleet.count("a wait for a lock interrupted"),
             Errno::ENOSPC => self.fleet.count("ENOSPC answered"),
             Errno::EIO => self.fleet.count("EIO answered"),
             Errno::ESTALE => self.fleet.count("a stale inode refused"),
