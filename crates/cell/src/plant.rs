@@ -29,6 +29,8 @@ pub enum Plant {
     TruncateUnrecalled,
     /// Whoever gets a lock may have pages still that are being recalled.
     LockBeforeRecall,
+    /// A front's successor acknowledges what its predecessor was told to drop and had not dropped (its driver does).
+    ForgetRecalls,
     /// An expelled client's locks stay.
     KeepLocks,
     /// Who waits for a checkpoint that fails is told that it is done.

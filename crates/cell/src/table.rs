@@ -76,3 +76,44 @@ impl FrameTable {
         Some(((Ino(word(0)), word(8)), Lsn(word(16))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::SlotRef;
+    use warren_base::ClientId;
+
+    struct Frames(Vec<[u8; BLOCK_SIZE]>);
+
+    impl Memory for Frames {
+        fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+            &self.0[frame.0 as usize]
+        }
+
+        fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+            &mut self.0[frame.0 as usize]
+        }
+
+        fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
+        fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
+        fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}
+        fn store_word(&mut self, _: ClientId, _: u32, _: u64) {}
+    }
+
+    #[test]
+    fn an_entry_counts_only_whole() {
+        let table = FrameTable::new(FrameNo(1), 2);
+        let mut memory = Frames(vec![[0; BLOCK_SIZE]; 2]);
+        let at = (Ino(9), 3);
+        table.set(FrameNo(1), at, Lsn(512), &mut memory);
+        assert_eq!(table.read(FrameNo(1), &memory), Some((at, Lsn(512))));
+        assert_eq!(table.read(FrameNo(0), &memory), None);
+        for byte in 0..28 {
+            memory.frame_mut(FrameNo(1))[ENTRY + byte] ^= 1;
+            assert_eq!(table.read(FrameNo(1), &memory), None, "byte {byte}");
+            memory.frame_mut(FrameNo(1))[ENTRY + byte] ^= 1;
+        }
+        table.clear(FrameNo(1), &mut memory);
+        assert_eq!(table.read(FrameNo(1), &memory), None);
+    }
+}

@@ -162,6 +162,9 @@ impl State {
             Request::Read { handle, position, len, .. } => {
                 self.read(step, *handle, *position, *len)
             }
+            Request::Write { handle, position, write_back: true, .. } => {
+                self.write_back(step, *handle, *position)
+            }
             Request::Write { handle, position, kill_privileges, .. } => {
                 self.write(step, *handle, *position, *kill_privileges)
             }

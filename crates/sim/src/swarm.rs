@@ -119,12 +119,19 @@ pub struct Swarm {
     /// Clients whose copies are in a kernel, and chances in 1,000 that one acknowledges late.
     pub fronts: usize,
     pub late_recall: u64,
+    /// Chances in 100 that a front is killed while it is recalled, and in 1,000 before a call.
+    pub front_kills: u64,
     /// Only the first client changes data.
     pub one_writer: bool,
     /// Fronts cut files that others change, under a lock; else they do not.
     pub cuts_under_locks: bool,
     /// Fronts cut such files as they like, and their kernels' pages are not looked at.
     pub cuts_freely: bool,
+    /// Most calls are about the pages of one file.
+    pub shares_pages: bool,
+    /// Programs of fronts store in its pages: while they have locked it, or as they like where kernels' pages are not
+    /// looked at.
+    pub stores: bool,
     /// Chances in 10,000: that a client goes before a call, that a message between cells is damaged.
     pub hangups: u64,
     pub damage: u64,
@@ -187,9 +194,12 @@ impl Swarm {
             io_delay: *rng.pick(&[1000, 50_000, 500_000]),
             fronts,
             late_recall: *rng.pick(&[0, 20, 200, 800]),
+            front_kills: *rng.pick(&[0, 0, 5, 20]),
             one_writer,
             cuts_under_locks: cuts == 1,
             cuts_freely: cuts == 2,
+            shares_pages: false,
+            stores: false,
             hangups: *rng.pick(&[0, 0, 20, 100]),
             damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 5, 50]),
             rot: *rng.pick(&[0, 0, 0, 10]),
@@ -205,6 +215,22 @@ impl Swarm {
             kinds: draw_kinds(rng),
         }
         .crowded(rng)
+        .sharing(rng)
+    }
+
+    /// Sometimes two or three fronts, and perhaps others, are about one file's pages.
+    fn sharing(mut self, rng: &mut Rng) -> Self {
+        if !rng.chance(1, 8) {
+            return self;
+        }
+        self.fronts = 2 + rng.below(2) as usize;
+        self.clients = self.fronts + rng.below(3) as usize;
+        (self.slots, self.plain_users) = (*rng.pick(&[1, 2, 2, 4]), false);
+        self.late_recall = *rng.pick(&[0, 200, 800, 800]);
+        let cuts = *rng.pick(&[0, 1, 1, 1, 2]);
+        (self.cuts_under_locks, self.cuts_freely) = (cuts == 1, cuts == 2);
+        (self.shares_pages, self.one_writer, self.stores) = (true, false, cuts > 0);
+        self
     }
 
     /// Sometimes one directory gets many files with long names.

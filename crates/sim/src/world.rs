@@ -109,6 +109,14 @@ pub enum Own {
     Hangup {
         client: usize,
     },
+    /// A front's process is killed.
+    KillFront {
+        client: usize,
+    },
+    /// Its successor goes on.
+    StartFront {
+        client: usize,
+    },
 }
 
 pub struct World {
@@ -176,6 +184,7 @@ impl World {
         fleet.chunks = swarm.chunks.map(|chunks| chunks as usize);
         fleet.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
         fleet.faults.stall = swarm.stall;
+        let shares_pages = swarm.shares_pages;
         Self {
             swarm,
             fleet,
@@ -187,7 +196,8 @@ impl World {
             looked_at: 0,
             lost: false,
             processes: 1,
-            calls_left: plan.calls,
+            // Programs first have to open the file that they share.
+            calls_left: if shares_pages { 2 * plan.calls } else { plan.calls },
             opening: Some(Op::Ino(open_up, Capabilities::default())),
             audit: None,
             last_return: Instant(1),

@@ -30,6 +30,9 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a flush failed",
         "a forged capability",
         "a front hung up while it was recalled",
+        "a front killed while it was recalled",
+        "a front killed with a request under way",
+        "a front's successor asked again",
         "a front used copies while others were recalled",
         "a full directory kept",
         "a full inbox",
@@ -39,11 +42,13 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a last checkpoint failed",
         "a listing of several pages",
         "a late acknowledgement",
+        "a mapped page written back",
         "a message between cells of which one is suspect",
         "an accused cell is to end",
         "an accuser is to end",
         "a lease cleared while its holder was in a call",
         "a path walked over copies",
+        "a program stored in a mapped page",
         "a recall of pages waits for a read or write of them",
         "a rename into itself refused",
         "a report of a lost cell",
@@ -141,6 +146,26 @@ fn a_grant_of_what_is_being_recalled_is_found() {
 #[test]
 fn two_fronts_that_write_a_file_through_their_caches_are_found() {
     is_found(Plant::CacheTwoWriters);
+}
+
+#[test]
+fn a_truncation_that_recalls_no_pages_is_found() {
+    is_found(Plant::TruncateUnrecalled);
+}
+
+#[test]
+fn a_lock_granted_before_old_pages_are_dropped_is_found() {
+    is_found(Plant::LockBeforeRecall);
+}
+
+#[test]
+fn a_front_that_waits_for_its_own_recall_is_found() {
+    is_found(Plant::WaitForOwnRecall);
+}
+
+#[test]
+fn a_successor_of_a_front_that_forgets_recalls_is_found() {
+    is_found(Plant::ForgetRecalls);
 }
 
 #[test]

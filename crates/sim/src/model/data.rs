@@ -216,6 +216,36 @@ impl State {
         if size == real { Ok(()) } else { Err(Refusal::Differs("the size after the write")) }
     }
 
+    /// What was stored in a mapped page. The page is written whole, and changes nothing else; the file grows no longer.
+    pub(super) fn write_back(
+        &mut self,
+        step: &Step<'_>,
+        handle: Handle,
+        position: Position,
+    ) -> Legal {
+        let must = self.opened(step, handle).and_then(|(inode, open)| match &inode.body {
+            Body::File(content) if open.access.contains(AccessMode::WRITE) => {
+                let start = start_of(position, open, content);
+                Ok((start, content.size()))
+            }
+            _ => Err(Errno::EBADF),
+        });
+        let (start, end, size) = match step.settle(must)? {
+            Some(((start, end), Reply::Written { size, .. })) => (start, end, *size),
+            Some(_) => return Err(UNEXPECTED_REPLY),
+            None => return Ok(()),
+        };
+        let len = step.payload.len().min(end.saturating_sub(start) as usize);
+        if len > 0 {
+            self.write_bytes(step, handle.ino, start, len, false);
+        }
+        self.change(handle.ino, |inode| {
+            inode.mtime.may_touch(step.window);
+            inode.ctime.may_touch(step.window);
+        });
+        if size == end { Ok(()) } else { Err(Refusal::Differs("the size after a write-back")) }
+    }
+
     fn write_bytes(&mut self, step: &Step<'_>, ino: Ino, start: u64, len: usize, kill: bool) {
         self.change(ino, |inode| {
             inode.content_mut().write(start, &step.payload[..len]);

@@ -40,8 +40,11 @@ impl World {
         let near = CellId(self.fleet.rng.below(u64::from(self.swarm.cells)) as u16);
         let (slots, map) = (self.swarm.slots, &self.fleet.map);
         let mut client = Client::new(credentials, slots, map, MAP_VERSION, near);
-        client.front = is_front.then(|| Front::new(self.fleet.cells.len()));
-        client.process = self.new_processes(2 * usize::from(slots) + 1);
+        if is_front {
+            client.front = Some(Front::new(self.fleet.cells.len()));
+            client.add_writers();
+        }
+        client.process = self.new_processes(2 * client.slots.len() + 1);
         self.clients.push(client);
     }
 
@@ -73,7 +76,7 @@ impl World {
         if self.clients[client].is_gone {
             return;
         }
-        for slot in 0..self.clients[client].slots.len() {
+        for slot in 0..self.clients[client].programs {
             let at = At { client, slot };
             self.slot(at).state = SlotState::Thinking;
             let think = self.think_time();

@@ -8,22 +8,28 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Capabilities, Capability, Credentials, InodeRef, LockType, Reply, Request,
+    Answer, Answered, Capabilities, Capability, Credentials, InodeRef, LockType, Position, Reply,
+    Request,
 };
 
 use super::Own;
 use super::World;
 use super::front::Front;
-use super::program::{Draw, Holdings};
-use crate::fleet::KEY;
+use super::program::{Draw, Drawn, Holdings};
+use crate::fleet::{Happening, KEY};
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
 
 /// Entries with long names that one page of a listing has at most.
 const PAGE_MAX: usize = 30;
+/// Pages that a front's kernel writes back at once.
+const WRITERS: usize = 2;
+/// After which a front's successor looks at an answer that came when there was none, at the latest.
+const ANSWER_LIES_NANOS: u64 = 20_000;
 /// Copies a client keeps: few enough that some are thrown out.
 const COPIES_MAX: usize = 40;
 
@@ -38,7 +44,7 @@ pub enum SlotState {
     Stepping,
     /// A request is under way.
     Waiting,
-    /// Nothing left to do.
+    /// Nothing left to do, or none of a program's and idle.
     Finished,
 }
 
@@ -48,6 +54,8 @@ struct Asked {
     operation: Operation,
     /// Another slot has asked that it be given up.
     is_cancelled: bool,
+    /// The front that asked was killed: its successor has the kernel send again what changes nothing, and asks anew.
+    again: Option<Send>,
 }
 
 /// The call as a whole.
@@ -80,19 +88,30 @@ pub struct Slot {
     whole: Option<Whole>,
     asked: Option<Asked>,
     payload: Rc<[u8]>,
+    /// Of a page that is written back: what a program stored in it, and where in the file that lies.
+    stored: Option<(Position, Rc<[u8]>)>,
+    /// A call that waits until what was stored in mappings is written back.
+    deferred: Option<Drawn>,
+    /// What a front sent last, and whether the next is that once more.
+    last_sent: Option<Send>,
+    asks_again: bool,
     seq: u32,
 }
 
 impl Slot {
-    fn new() -> Self {
+    fn new(state: SlotState) -> Self {
         Self {
-            state: SlotState::Absent,
+            state,
             holdings: Holdings::default(),
             ticket: 0,
             call: None,
             whole: None,
             asked: None,
             payload: Rc::from([]),
+            stored: None,
+            deferred: None,
+            last_sent: None,
+            asks_again: false,
             seq: 0,
         }
     }
@@ -100,6 +119,13 @@ impl Slot {
     /// What the call under way writes.
     pub fn payload(&self) -> &[u8] {
         &self.payload
+    }
+
+    /// The front is killed. An answer to what changes something counts for its successor, anything else is asked again.
+    pub fn lose_front(&mut self) {
+        if let Some(asked) = self.asked.as_mut().filter(|asked| changes_nothing(&asked.request)) {
+            asked.again = self.last_sent.clone();
+        }
     }
 
     /// What is under way, for a failure's report.
@@ -112,6 +138,8 @@ pub struct Client {
     pub id: ClientId,
     pub credentials: Rc<Credentials>,
     pub slots: Vec<Slot>,
+    /// Of these so many are programs'. Through the others its kernel writes pages back.
+    pub programs: usize,
     /// The first of its processes: two a slot (its requests, and its calls as wholes), and one for its
     /// end.
     pub process: usize,
@@ -136,13 +164,21 @@ impl Client {
             id: ClientId(u32::MAX),
             caller: Caller { credentials: Arc::new(credentials.clone()), near },
             credentials: Rc::new(credentials),
-            slots: (0..slots).map(|_| Slot::new()).collect(),
+            slots: (0..slots).map(|_| Slot::new(SlotState::Absent)).collect(),
+            programs: slots.into(),
             process: 0,
             front: None,
             is_gone: false,
             cache: Cache::new(COPIES_MAX),
             map: ShardMap::new(version, map.to_vec()),
         }
+    }
+}
+
+impl Client {
+    /// A front's kernel writes pages back through slots of its own.
+    pub fn add_writers(&mut self) {
+        self.slots.extend((0..WRITERS).map(|_| Slot::new(SlotState::Finished)));
     }
 }
 
@@ -184,10 +220,19 @@ impl World {
     }
 
     fn begin_call(&mut self, at: At) {
-        let Some((op, bytes)) = self.choose_call(at) else {
+        if self.slot(at).deferred.is_none() && self.store_in_mapping(at) {
+            return self.think(at);
+        }
+        let deferred = self.slot(at).deferred.take();
+        let Some((op, bytes)) = deferred.or_else(|| self.choose_call(at)) else {
             self.slot(at).state = SlotState::Finished;
             return;
         };
+        if self.is_to_write_back(at, &op) {
+            let slot = self.slot(at);
+            (slot.state, slot.deferred) = (SlotState::Waiting, Some((op, bytes)));
+            return;
+        }
         let (mut op, forged) = self.reach(at, op);
         if let (Op::Ino(request, _), Some(front)) = (&mut op, &self.clients[at.client].front) {
             front.kernel.mark(request);
@@ -199,6 +244,10 @@ impl World {
             return self.think(at);
         }
         let whole = Whole::new(op_of_whole, invoked, from, forged);
+        self.start_call(at, op, whole, bytes);
+    }
+
+    fn start_call(&mut self, at: At, op: Op, whole: Whole, bytes: Vec<u8>) {
         let caller = self.clients[at.client].caller.clone();
         let slot = self.slot(at);
         slot.payload = Rc::from(bytes);
@@ -206,6 +255,42 @@ impl World {
         slot.whole = Some(whole);
         slot.state = SlotState::Stepping;
         self.step_call(at, None);
+    }
+
+    /// The front's kernel writes a page back, if it has a slot left for that.
+    pub(super) fn write_page_back(&mut self, client: usize, ino: Ino) -> bool {
+        let of = &mut self.clients[client];
+        let is_idle = |slot: &Slot| slot.state == SlotState::Finished;
+        let idle = of.slots[of.programs..].iter().position(is_idle);
+        let (Some(idle), Some(front)) = (idle, &mut of.front) else { return false };
+        let Some((page, stored, bytes)) = front.kernel.next_stored(ino) else { return false };
+        let at = At { client, slot: of.programs + idle };
+        let (start, position) = (page * BLOCK_SIZE as u64, Position::At(page * BLOCK_SIZE as u64));
+        let (kill_privileges, write_back, direct) = (false, true, false);
+        let handle = stored.handle;
+        let write = Request::Write { handle, position, kill_privileges, write_back, direct };
+        let op = Op::Ino(write, Capabilities::default());
+        // Where others cut the file meanwhile and make it longer again, what they cut off comes back with the page.
+        let whole = self.swarm.cuts_freely;
+        let slot = self.slot(at);
+        slot.stored = Some(match whole {
+            true => (position, bytes.as_slice().into()),
+            false => (Position::At(start + stored.start as u64), stored.bytes.into()),
+        });
+        self.fleet.count("a mapped page written back");
+        let whole = Whole::new(op.clone(), self.fleet.place(), self.fleet.wall(), false);
+        self.start_call(at, op, whole, bytes);
+        true
+    }
+
+    /// What was stored in mappings is written back: calls that waited for that go on.
+    pub(super) fn go_on_deferred(&mut self, client: usize) {
+        for slot in 0..self.clients[client].programs {
+            let at = At { client, slot };
+            if self.slot(at).deferred.is_some() && self.slot(at).state == SlotState::Waiting {
+                self.think(at);
+            }
+        }
     }
 
     /// The call with all that it takes to name its inodes, as if the client had walked to them. The harness
@@ -272,6 +357,10 @@ impl World {
             let delay = self.fleet.rng.below(50_000);
             self.plan(delay, Own::Hangup { client });
         }
+        if self.fleet.rng.chance(self.swarm.front_kills, 1000) {
+            let delay = self.fleet.rng.below(50_000);
+            self.plan(delay, Own::KillFront { client: at.client });
+        }
         if let Some(op) = self.cancel_another(at) {
             return Some((op, Vec::new()));
         }
@@ -332,7 +421,13 @@ impl World {
         }
     }
 
-    fn send(&mut self, at: At, mut send: Send) {
+    pub(super) fn send(&mut self, at: At, mut send: Send) {
+        if let Some(front) = self.clients[at.client].front.as_mut().filter(|front| front.is_dead) {
+            // The kernel keeps it.
+            front.unsent.insert(at.slot, send);
+            self.slot(at).state = SlotState::Waiting;
+            return;
+        }
         if let Request::Cancel { slot, .. } = send.request {
             // It goes where the other waits. If that is over, to any cell.
             let other = At { client: at.client, slot: usize::from(slot.0) };
@@ -343,7 +438,7 @@ impl World {
         let (invoked, wall) = (self.fleet.place(), self.fleet.wall());
         let client = &mut self.clients[at.client];
         let slot = &mut client.slots[at.slot];
-        let payload = match &send.request {
+        let mut payload = match &send.request {
             Request::Write { .. } => slot.payload.clone(),
             _ => Rc::from([]),
         };
@@ -358,10 +453,11 @@ impl World {
                 .fleet
                 .fail(format!("{at:?} cannot name what it walked to: {:?}", send.request));
         }
-        let action = match reached {
-            true => Action::Request(send.request.clone()),
-            false => Action::Forged(send.request.clone()),
-        };
+        let mut done = send.request.clone();
+        if let (Request::Write { position, .. }, Some((at, bytes))) = (&mut done, &slot.stored) {
+            (*position, payload) = (*at, bytes.clone());
+        }
+        let action = if reached { Action::Request(done) } else { Action::Forged(done) };
         slot.seq += 1;
         slot.state = SlotState::Waiting;
         let operation = Operation {
@@ -378,10 +474,16 @@ impl World {
             outcome: None,
         };
         let request = send.request.clone();
-        slot.asked = Some(Asked { cell: send.cell, request, operation, is_cancelled: false });
+        let is_again = slot.asks_again;
+        slot.asked =
+            Some(Asked { cell: send.cell, request, operation, is_cancelled: false, again: None });
+        slot.asks_again = false;
+        slot.last_sent = client.front.is_some().then(|| send.clone());
         let mut header = send.header;
         header.seq = slot.seq;
-        self.note_asked(at, &send.request);
+        if !is_again {
+            self.note_asked(at, &send.request);
+        }
         self.fleet.plan_request(send.cell, from, header, send.request);
     }
 
@@ -398,6 +500,12 @@ impl World {
             return self.fleet.fail(format!("{from} answers a client that does not exist"));
         };
         let at = At { client, slot: usize::from(to.slot.0) };
+        if self.has_dead_front(client) {
+            // It lies in the slot until a successor looks.
+            let answer = Answered { answer, granted };
+            let lies = Happening::Reply { from, to, seq, hint, answer };
+            return self.fleet.plan(ANSWER_LIES_NANOS, lies);
+        }
         if at.slot >= self.clients[client].slots.len() {
             return self.recalled(at, seq, answer);
         }
@@ -413,16 +521,19 @@ impl World {
                 .fail(format!("{from} answers a request that {at:?} does not wait for"));
         }
         let asked = slot.asked.take().expect("it is asked");
-        let Asked { request, mut operation, is_cancelled, .. } = asked;
+        let Asked { request, mut operation, is_cancelled, mut again, .. } = asked;
+        again.take_if(|_| self.clients[client].is_gone);
         self.last_return = self.fleet.now;
         let payload = match &answer {
             Ok(Reply::Read { len }) => self.fleet.lanes.reply(from, to, *len as usize),
             _ => Vec::new(),
         };
-        self.note_answered(at, &answer, &payload);
+        if again.is_none() {
+            self.note_answered(at, &answer, &payload);
+            self.note_page(at, &request, &answer);
+        }
         self.check_granted(at, &answer, granted);
         self.check_sync(&operation, &answer);
-        self.note_page(at, &request, &answer);
         if self.audit.is_some() && answer == Err(Errno::EIO) {
             self.fleet.fail(format!("after a restart {request:?} is answered with EIO"));
         }
@@ -432,9 +543,6 @@ impl World {
             operation.window.to = self.fleet.wall();
             operation.excuses = self.excuses(&request, from, operation.invoked);
             operation.excuses.set(Excuses::CANCELLED, is_cancelled);
-            if answer == Err(Errno::EINTR) {
-                self.fleet.count("a wait for a lock interrupted");
-            }
             match &operation.action {
                 Action::Forged(_) => self.fleet.count("a forged capability"),
                 _ => self.see(at, &request, &answer),
@@ -442,9 +550,23 @@ impl World {
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
             self.history.push(operation);
         }
-        if !self.clients[at.client].is_gone {
+        if let Some(send) = again {
+            self.ask_again(at, send);
+        } else if !self.clients[at.client].is_gone {
             self.step_call(at, Some(Answered { answer, granted }));
         }
+    }
+
+    fn has_dead_front(&self, client: usize) -> bool {
+        let client = &self.clients[client];
+        !client.is_gone && client.front.as_ref().is_some_and(|front| front.is_dead)
+    }
+
+    /// A front's successor asks for what its predecessor had asked for.
+    fn ask_again(&mut self, at: At, send: Send) {
+        self.fleet.count("a front's successor asked again");
+        self.slot(at).asks_again = true;
+        self.send(at, send);
     }
 
     /// A capability leads where the answer does, for this client. Fronts get none.
@@ -588,6 +710,7 @@ impl World {
 
     fn see_error(&mut self, at: At, request: &Request, errno: Errno) {
         match errno {
+            Errno::EINTR => self.fleet.count("a wait for a lock interrupted"),
             Errno::ENOSPC => self.fleet.count("ENOSPC answered"),
             Errno::EIO => self.fleet.count("EIO answered"),
             Errno::ESTALE => self.fleet.count("a stale inode refused"),
@@ -653,6 +776,10 @@ impl World {
             self.record_whole(at, &whole, Outcome::of(answer.clone()));
         }
         self.check_listing(&whole, &answer);
+        if at.slot >= self.clients[at.client].programs {
+            self.slot(at).state = SlotState::Finished;
+            return self.wrote_back(at.client, &whole.op, &answer);
+        }
         if let Some(audit) = &mut self.audit {
             audit.see(&whole.op, &answer);
         }
@@ -738,6 +865,24 @@ fn is_reached(client: ClientId, request: &Request, presented: Capabilities) -> b
 
 /// Time between two loads of a client, in nanoseconds.
 const STEP_NANOS: u64 = 200;
+
+/// Whether doing it twice is doing it once, for a front's ledger.
+const fn changes_nothing(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Lookup { .. }
+            | Request::GetAttr { .. }
+            | Request::ReadLink { .. }
+            | Request::ReadDir { .. }
+            | Request::Read { .. }
+            | Request::Fsync { .. }
+            | Request::Sync
+            | Request::StatFs
+            | Request::GetXattr { .. }
+            | Request::ListXattr { .. }
+            | Request::TestLock { .. }
+    )
+}
 
 /// The inode whose number a request is about.
 const fn subject(request: &Request) -> Option<Ino> {

@@ -3,18 +3,29 @@
 //!
 //! It listens on two lanes at each cell. Of a lane one recall is handled at a time, names last; dropping
 //! pages waits for what locks them, and what comes after them on the lane waits too.
+//!
+//! **A front that is killed** has a successor (decision 7). Meanwhile its kernel goes on: it answers from its copies and
+//! keeps what it asks for. Answers lie in the slots. The successor does recalls that lie there from their beginning, takes
+//! answers to what changed something, and asks again for everything else that was under way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::{CellId, SlotNo};
-use warren_cell::SlotRef;
-use warren_client::Op;
-use warren_proto::{Answer, Capabilities, LeaseKey, Reply, Request, RequestHeader};
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, Ino, SlotNo};
+use warren_cell::{Plant, SlotRef};
+use warren_client::{Op, Send};
+use warren_proto::{
+    AccessMode, Answer, Capabilities, LeaseKey, Position, Reply, Request, RequestHeader,
+};
 
 use super::Own;
-use super::World;
-use super::clients::At;
+use super::clients::{At, Slot};
 use super::kernel::Kernel;
+use super::program::shared::SHARED_REACH;
+use super::{Phase, World};
+
+/// Time until a killed front has a successor, in nanoseconds, at most.
+const SUCCESSOR_NANOS: u64 = 500_000;
 
 /// Lanes of a cell: one for names and attributes, one for pages.
 const LANES: usize = 2;
@@ -25,6 +36,8 @@ struct Listener {
     seq: u32,
     /// The recall that is being handled: its number and what is left to drop.
     told: Option<(u64, BTreeSet<LeaseKey>)>,
+    /// The same as it lies in the slot, for a successor.
+    answer: Vec<LeaseKey>,
     /// Dropping waits for a read or write.
     blocked: bool,
     /// Names have to be dropped at the end.
@@ -37,6 +50,12 @@ pub struct Front {
     listeners: Vec<Listener>,
     /// What a program asks for that used what was dropped last.
     wanted: Option<Request>,
+    /// Files whose pages the kernel writes back, to the last.
+    written_back: BTreeSet<Ino>,
+    /// Its process was killed, and there is no successor yet. The kernel goes on without it.
+    pub is_dead: bool,
+    /// What the kernel has asked for meanwhile, by slot.
+    pub unsent: BTreeMap<usize, Send>,
 }
 
 impl Front {
@@ -47,7 +66,9 @@ impl Front {
 
     pub fn new(cells: usize) -> Self {
         let listeners = (0..Self::slots(cells)).map(|_| Listener::default()).collect();
-        Self { kernel: Kernel::default(), listeners, wanted: None }
+        let written_back = BTreeSet::new();
+        let (is_dead, unsent) = (false, BTreeMap::new());
+        Self { kernel: Kernel::default(), listeners, wanted: None, written_back, is_dead, unsent }
     }
 
     pub fn is_recalled(&self) -> bool {
@@ -135,33 +156,91 @@ impl World {
         if listener.seq != seq || listener.told.is_some() {
             return self.fleet.fail("a front is recalled that does not listen".to_owned());
         }
+        listener.answer.clone_from(&keys);
         listener.told = Some((number, keys.into_iter().collect()));
         self.fleet.count("a recall");
         let mut delay = self.fleet.message_delay();
         if self.fleet.rng.chance(self.swarm.late_recall, 1000) {
             self.fleet.count("a late acknowledgement");
             delay *= 200;
-            // What is late is the dropping or, if that is done now, the telling.
-            if self.fleet.rng.chance(3, 4) {
+            // What is late is the dropping or, if that is done now, the telling. Pages take long to drop.
+            let is_soon = if listener_no % LANES == 1 { 1 } else { 3 };
+            if self.fleet.rng.chance(is_soon, 4) {
                 self.drop_keys(client, listener_no);
             }
         }
         self.plan(delay, Own::DropCopies { client, listener: listener_no });
+        if self.fleet.rng.chance(self.swarm.front_kills, 100) {
+            let delay = self.fleet.rng.below(2 * delay);
+            self.plan(delay, Own::KillFront { client });
+        }
+    }
+
+    /// A front's process is killed, between any two of its messages.
+    pub(super) fn kill_front(&mut self, client: usize) {
+        let may_die = self.phase == Phase::Safety && !self.clients[client].is_gone;
+        let Some(front) = &mut self.clients[client].front else { return };
+        if !may_die || std::mem::replace(&mut front.is_dead, true) {
+            return;
+        }
+        let is_recalled = front.is_recalled();
+        let under_way = self.clients[client].slots.iter().any(|slot| slot.under_way().is_some());
+        self.fleet.count("a front killed");
+        if is_recalled {
+            self.fleet.count("a front killed while it was recalled");
+        }
+        if under_way {
+            self.fleet.count("a front killed with a request under way");
+        }
+        self.clients[client].slots.iter_mut().for_each(Slot::lose_front);
+        let delay = self.fleet.rng.below(SUCCESSOR_NANOS);
+        self.plan(delay, Own::StartFront { client });
+    }
+
+    /// The front's successor goes on with the recalls that lie in its slots, from their beginning, and with what the kernel
+    /// has asked for.
+    pub(super) fn start_front(&mut self, client: usize) {
+        if self.clients[client].is_gone {
+            return;
+        }
+        let forgets = self.fleet.plant == Some(Plant::ForgetRecalls);
+        let front = self.front(client);
+        front.is_dead = false;
+        let unsent = std::mem::take(&mut front.unsent);
+        for number in 0..front.listeners.len() {
+            let listener = &mut self.front(client).listeners[number];
+            let Some((told, keys)) = &mut listener.told else { continue };
+            keys.extend(listener.answer.iter().cloned());
+            if forgets {
+                let told = *told;
+                listener.told = None;
+                self.listen(client, number, told);
+                continue;
+            }
+            let delay = self.fleet.message_delay();
+            self.plan(delay, Own::DropCopies { client, listener: number });
+        }
+        for (slot, send) in unsent {
+            self.send(At { client, slot }, send);
+        }
+        self.write_back(client);
     }
 
     /// The kernel drops what is recalled; if that is all of it, the cell is told.
     pub(super) fn drop_copies(&mut self, client: usize, listener: usize) {
-        if !self.clients[client].is_gone
-            && let Some(number) = self.drop_keys(client, listener)
-        {
+        if self.clients[client].is_gone || self.front(client).is_dead {
+            return;
+        }
+        if let Some(number) = self.drop_keys(client, listener) {
             self.front(client).listeners[listener].told = None;
             self.listen(client, listener, number);
         }
+        self.write_back(client);
     }
 
     /// Drops as much of a recall as can be dropped now. Returns its number when all is.
     fn drop_keys(&mut self, client: usize, of: usize) -> Option<u64> {
-        let Front { kernel, listeners, wanted } = self.front(client);
+        let Front { kernel, listeners, wanted, written_back, .. } = self.front(client);
         let listener = &mut listeners[of];
         let (number, keys) = listener.told.as_mut()?;
         listener.blocked = false;
@@ -177,6 +256,9 @@ impl World {
                 LeaseKey::Name(..) => listener.names = true,
                 LeaseKey::Pages(ino) if kernel.locks_pages(*ino) => {
                     listener.blocked = true;
+                    if kernel.has_stored(*ino) {
+                        written_back.insert(*ino);
+                    }
                     self.fleet.count("a recall of pages waits for a read or write of them");
                     return None;
                 }
@@ -188,6 +270,80 @@ impl World {
             kernel.void_names();
         }
         Some(*number)
+    }
+
+    /// A program stores in a page that it has mapped. Returns whether it did.
+    pub(super) fn store_in_mapping(&mut self, at: At) -> bool {
+        let client = &mut self.clients[at.client];
+        let Some(front) = &mut client.front else { return false };
+        let may_store = self.swarm.stores && self.calls_left > 0 && self.audit.is_none();
+        if !may_store || !self.fleet.rng.chance(1, 4) {
+            return false;
+        }
+        let holdings = &client.slots[at.slot].holdings;
+        let both = AccessMode::READ | AccessMode::WRITE;
+        let mapped = holdings.handles.iter().find(|(handle, access)| {
+            Some(handle.ino) == self.known.shared
+                && access.contains(both)
+                && (self.swarm.cuts_freely || holdings.has_locked(handle.ino))
+        });
+        let Some((handle, _)) = mapped else { return false };
+        let offset = self.fleet.rng.below(SHARED_REACH);
+        let bytes = self.fleet.rng.next_u64().to_le_bytes();
+        let is_done = front.kernel.store(*handle, offset, bytes);
+        if is_done {
+            self.fleet.count("a program stored in a mapped page");
+        }
+        is_done
+    }
+
+    /// Whether what programs have stored in mappings has to be written back before the call. Programs unmap before they
+    /// let others have a lock; kernels do it before they close, sync, cut or write.
+    pub(super) fn is_to_write_back(&mut self, at: At, op: &Op) -> bool {
+        let Op::Ino(request, _) = op else { return false };
+        let ino = match request {
+            Request::Fsync { ino, .. } => *ino,
+            Request::Lock { handle, .. }
+            | Request::Close { handle }
+            | Request::Write { handle, .. } => handle.ino,
+            Request::SetAttr { ino, set, .. } if set.size.is_some() => *ino,
+            Request::Open { ino, access } if access.contains(AccessMode::TRUNCATE) => *ino,
+            _ => return false,
+        };
+        let Some(front) = &mut self.clients[at.client].front else { return false };
+        if !front.kernel.has_stored(ino) {
+            return false;
+        }
+        front.written_back.insert(ino);
+        self.write_back(at.client);
+        true
+    }
+
+    /// The kernel writes back what it has to, as far as slots are free.
+    fn write_back(&mut self, client: usize) {
+        if self.clients[client].is_gone {
+            return;
+        }
+        let files: Vec<Ino> = self.front(client).written_back.iter().copied().collect();
+        for ino in files {
+            while self.write_page_back(client, ino) {}
+            let Front { kernel, written_back, .. } = self.front(client);
+            if !kernel.has_stored(ino) {
+                written_back.remove(&ino);
+            }
+        }
+    }
+
+    /// A page was written back, or could not be.
+    pub(super) fn wrote_back(&mut self, client: usize, op: &Op, answer: &Answer) {
+        let Op::Ino(Request::Write { handle, position: Position::At(at), .. }, _) = op else {
+            return self.fleet.fail(format!("a kernel writes {op:?} back"));
+        };
+        let page = at / BLOCK_SIZE as u64;
+        self.front(client).kernel.wrote_back(handle.ino, page, answer.is_ok());
+        self.write_back(client);
+        self.go_on_deferred(client);
+        self.drop_blocked(client);
     }
 
     /// A request of the front is sent.
@@ -204,11 +360,17 @@ impl World {
         let client = &mut self.clients[at.client];
         let Some(front) = &mut client.front else { return };
         front.kernel.answered(at.slot, answer, client.slots[at.slot].payload(), read);
+        self.drop_blocked(at.client);
+    }
+
+    /// What waited for pages to be unlocked tries again.
+    fn drop_blocked(&mut self, client: usize) {
+        let front = self.front(client);
         let blocked: Vec<usize> =
             (0..front.listeners.len()).filter(|of| front.listeners[*of].blocked).collect();
         for listener in blocked {
             let delay = self.fleet.message_delay();
-            self.plan(delay, Own::DropCopies { client: at.client, listener });
+            self.plan(delay, Own::DropCopies { client, listener });
         }
     }
 }

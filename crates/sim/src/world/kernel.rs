@@ -7,8 +7,9 @@
 //! * What a request of its own may change is not used while that is under way: nobody recalls it, so
 //!   others may know of the change before its answer is here.
 //! * Pages of a file are dropped only when no read or write of it through the cache is under way, whose pages are
-//!   locked, and no truncation, during which none that was stored in is written back.
-//! * A file that was opened to be used directly is read and written without the cache.
+//!   locked, and no truncation, which begins when all that was stored in is written back.
+//! * A file that was opened to be used directly is read and written without the cache. Its mappings have pages.
+//! * A page that a program has stored in is dropped when it was written back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,22 @@ use warren_proto::{
 
 const PAGE: u64 = BLOCK_SIZE as u64;
 
-type Page = Box<[u8; BLOCK_SIZE]>;
+struct Page {
+    bytes: Box<[u8; BLOCK_SIZE]>,
+    /// How much of it the file had. What lies behind is zero.
+    len: usize,
+}
+
+/// What a program has stored in a mapped page.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Through which the file is open.
+    pub handle: Handle,
+    pub start: usize,
+    pub bytes: Vec<u8>,
+    /// The page is being written back.
+    is_written: bool,
+}
 
 /// What a name leads to; `None`: nowhere.
 type Named = Option<(Ino, FileKind)>;
@@ -49,7 +65,11 @@ struct UnderWay {
 pub struct Kernel {
     names: BTreeMap<(Ino, FileName), Named>,
     attrs: BTreeMap<Ino, Attr>,
+    /// Where files ended when their attributes came last.
+    sizes: BTreeMap<Ino, u64>,
     pages: BTreeMap<(Ino, u64), Page>,
+    /// Pages that are not written back yet.
+    stored: BTreeMap<(Ino, u64), Stored>,
     /// What was opened to be used without the cache.
     direct: BTreeSet<Handle>,
     /// Grows with everything that voids copies.
@@ -92,15 +112,29 @@ impl Kernel {
         if self.direct.contains(&handle) {
             return None;
         }
-        let attr = self.attrs.get(&handle.ino).filter(|attr| attr.kind == FileKind::Regular)?;
-        let end = attr.size.min(offset + u64::from(len));
+        let (attr, end) = (self.attrs.get(&handle.ino), offset + u64::from(len));
+        let end = match attr {
+            Some(attr) if attr.kind == FileKind::Regular => end.min(attr.size),
+            Some(_) => return None,
+            // Before the end as it was last known it asks for no attributes.
+            None => self.sizes.get(&handle.ino).filter(|size| end <= **size).map(|_| end)?,
+        };
         let mut bytes = Vec::new();
         let mut at = offset;
         while at < end {
+            if self.stored.contains_key(&(handle.ino, at / PAGE)) {
+                // The history has a store when it is written back.
+                return None;
+            }
             let page = self.pages.get(&(handle.ino, at / PAGE))?;
             let stop = end.min((at / PAGE + 1) * PAGE);
             let start = (at % PAGE) as usize;
-            bytes.extend_from_slice(&page[start..start + (stop - at) as usize]);
+            let bytes_here = start..start + (stop - at) as usize;
+            // A page that was not full when it came shows a nearer end.
+            if attr.is_none() && page.len < bytes_here.end {
+                return None;
+            }
+            bytes.extend_from_slice(&page.bytes[bytes_here]);
             at = stop;
         }
         Some(bytes)
@@ -158,8 +192,8 @@ impl Kernel {
                 self.keep_name(*dir, name, None, Some(*lease), asked);
             }
             (_, Ok(Reply::Attr { attr, lease: Some(_) })) => self.keep_attr(attr, asked),
-            (Request::Read { handle, .. } | Request::Write { handle, .. }, _)
-                if self.direct.contains(handle) => {}
+            (Request::Read { direct: true, .. } | Request::Write { direct: true, .. }, _)
+            | (Request::Write { write_back: true, .. }, _) => {}
             (
                 Request::Read { handle, position: Position::At(at), len, .. },
                 Ok(Reply::Read { .. }),
@@ -217,6 +251,9 @@ impl Kernel {
     fn keep_attr(&mut self, attr: &Attr, asked: Moment) {
         if !self.is_void(&LeaseKey::Attr(attr.ino), asked) {
             self.attrs.insert(attr.ino, *attr);
+            if attr.kind == FileKind::Regular {
+                self.sizes.insert(attr.ino, attr.size);
+            }
         }
     }
 
@@ -229,10 +266,11 @@ impl Kernel {
         for page in at.div_ceil(PAGE)..end.div_ceil(PAGE) {
             let bytes = &bytes[(page * PAGE - at) as usize..];
             let count = bytes.len().min(BLOCK_SIZE);
-            if count == BLOCK_SIZE || is_end {
+            // One that is here stays: a program may have stored in it since this was read.
+            if (count == BLOCK_SIZE || is_end) && !self.pages.contains_key(&(ino, page)) {
                 let mut copy = Box::new([0; BLOCK_SIZE]);
                 copy[..count].copy_from_slice(&bytes[..count]);
-                self.pages.insert((ino, page), copy);
+                self.pages.insert((ino, page), Page { bytes: copy, len: count });
             }
         }
     }
@@ -248,8 +286,16 @@ impl Kernel {
 
     /// Drops what the request may change. Of a write at a known place that is its own pages only.
     fn drop_changed(&mut self, request: &Request, len: u64) {
-        if let Request::Write { handle, direct: true, .. } = request {
-            // Its pages are the cell's to recall.
+        if let Request::Write { handle: Handle { ino, .. }, .. }
+        | Request::Open { ino, .. }
+        | Request::SetAttr { ino, .. } = request
+        {
+            self.sizes.remove(ino);
+        }
+        if let Request::Write { handle, direct: true, .. }
+        | Request::Write { handle, write_back: true, .. } = request
+        {
+            // Its pages are the cell's to recall, or as they are written.
             self.attrs.remove(&handle.ino);
             return;
         }
@@ -257,7 +303,10 @@ impl Kernel {
             let ino = handle.ino;
             self.attrs.remove(&ino);
             let written = at / PAGE..(at + len).div_ceil(PAGE);
-            return self.pages.retain(|(of, page), _| *of != ino || !written.contains(page));
+            let stored = &self.stored;
+            return self.pages.retain(|key, _| {
+                key.0 != ino || !written.contains(&key.1) || stored.contains_key(key)
+            });
         }
         match changes_of(request) {
             Changes::Nothing => {}
@@ -287,7 +336,9 @@ impl Kernel {
         match key {
             LeaseKey::Name(dir, name) => drop(self.names.remove(&(*dir, name.clone()))),
             LeaseKey::Attr(ino) => drop(self.attrs.remove(ino)),
-            LeaseKey::Pages(ino) => self.pages.retain(|(of, _), _| of != ino),
+            LeaseKey::Pages(ino) => {
+                self.pages.retain(|key, _| key.0 != *ino || self.stored.contains_key(key));
+            }
         }
     }
 
@@ -305,7 +356,7 @@ impl Kernel {
         self.names_voided = self.moment;
     }
 
-    /// Says in a request whether it goes past the cache.
+    /// Says in a request of a program's whether it goes past the cache.
     pub fn mark(&self, request: &mut Request) {
         if let Request::Read { handle, direct, .. } | Request::Write { handle, direct, .. } =
             request
@@ -316,13 +367,72 @@ impl Kernel {
 
     /// Whether pages of the file cannot be dropped before a request that is under way is answered.
     pub fn locks_pages(&self, ino: Ino) -> bool {
+        self.has_stored(ino)
+            || self.is_cutting(ino)
+            || self.under_way.values().any(|under_way| match &under_way.request {
+                Request::Read { handle, direct, .. } | Request::Write { handle, direct, .. } => {
+                    handle.ino == ino && !direct
+                }
+                _ => false,
+            })
+    }
+
+    /// Whether a truncation of the file is under way. (`O_TRUNC` holds up no write-back.)
+    fn is_cutting(&self, ino: Ino) -> bool {
         self.under_way.values().any(|under_way| match &under_way.request {
-            Request::Read { handle, .. } | Request::Write { handle, .. } => {
-                handle.ino == ino && !self.direct.contains(handle)
-            }
             Request::SetAttr { ino: of, set, .. } => *of == ino && set.size.is_some(),
             _ => false,
         })
+    }
+}
+
+/// Mappings.
+impl Kernel {
+    /// Whether a page of the file is not written back yet.
+    pub fn has_stored(&self, ino: Ino) -> bool {
+        self.stored.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
+    }
+
+    /// A program stores eight bytes in a page of the file that is here and that no request has locked, once before it is
+    /// written back.
+    pub fn store(&mut self, handle: Handle, at: u64, bytes: [u8; 8]) -> bool {
+        let ino = handle.ino;
+        let is_busy = self.under_way.values().any(|under_way| match &under_way.request {
+            Request::Read { handle, direct: false, .. } => handle.ino == ino,
+            Request::Write { handle, write_back: false, .. } => handle.ino == ino,
+            Request::Open { ino: of, access } => {
+                *of == ino && access.contains(AccessMode::TRUNCATE)
+            }
+            _ => false,
+        });
+        let (key, start) = ((ino, at / PAGE), (at % PAGE) as usize);
+        if is_busy || self.is_cutting(ino) || self.stored.contains_key(&key) {
+            return false;
+        }
+        let Some(page) = self.pages.get_mut(&key).filter(|page| start + bytes.len() <= page.len)
+        else {
+            return false;
+        };
+        page.bytes[start..start + bytes.len()].copy_from_slice(&bytes);
+        let stored = Stored { handle, start, bytes: bytes.into(), is_written: false };
+        self.stored.insert(key, stored);
+        true
+    }
+
+    /// The next page of the file to write back, with what was stored in it and the whole of it.
+    pub fn next_stored(&mut self, ino: Ino) -> Option<(u64, Stored, Vec<u8>)> {
+        let mut pages = self.stored.range_mut((ino, 0)..=(ino, u64::MAX));
+        let (key, stored) = pages.find(|(_, stored)| !stored.is_written)?;
+        stored.is_written = true;
+        Some((key.1, stored.clone(), self.pages[key].bytes.to_vec()))
+    }
+
+    /// A page was written back. What failed is lost with it.
+    pub fn wrote_back(&mut self, ino: Ino, page: u64, is_done: bool) {
+        self.stored.remove(&(ino, page));
+        if !is_done {
+            self.pages.remove(&(ino, page));
+        }
     }
 }
 
@@ -342,7 +452,8 @@ fn changes_of(request: &Request) -> Changes {
         Request::Open { ino, access } if access.contains(AccessMode::TRUNCATE) => {
             vec![Attr(*ino), Pages(*ino)]
         }
-        Request::Write { handle, direct: true, .. } => vec![Attr(handle.ino)],
+        Request::Write { handle, direct: true, .. }
+        | Request::Write { handle, write_back: true, .. } => vec![Attr(handle.ino)],
         Request::Write { handle, .. } => vec![Attr(handle.ino), Pages(handle.ino)],
         Request::SetAttr { ino, .. }
         | Request::SetXattr { ino, .. }

@@ -13,6 +13,8 @@ use warren_proto::{
 
 use crate::swarm::{Kind, Swarm};
 
+pub mod shared;
+
 /// Inodes of a kind that are remembered: few, so that calls meet.
 const KNOWN_MAX: usize = 12;
 
@@ -28,6 +30,8 @@ pub struct Known {
     pub dirs: Vec<Ino>,
     pub files: Vec<Ino>,
     pub links: Vec<Ino>,
+    /// The file whose pages several fronts work on.
+    pub shared: Option<Ino>,
     /// Names of directories, the last made or moved last.
     nests: Vec<(Ino, FileName)>,
 }
@@ -50,6 +54,7 @@ impl Known {
     /// What a request that succeeded did to names of directories.
     pub fn note(&mut self, request: &Request) {
         match request {
+            Request::Write { handle, .. } => self.shared = self.shared.or(Some(handle.ino)),
             Request::Create { dir, name, new, .. } if new.kind == FileKind::Directory => {
                 self.nests.push((*dir, name.clone()));
             }
@@ -72,6 +77,7 @@ impl Known {
 
     /// `ino` turned out to be gone.
     pub fn forget(&mut self, ino: Ino) {
+        self.shared = self.shared.filter(|shared| *shared != ino);
         for list in [&mut self.dirs, &mut self.files, &mut self.links] {
             list.retain(|known| *known != ino);
         }
@@ -184,6 +190,12 @@ pub type Drawn = (Op, Vec<u8>);
 
 impl Draw<'_> {
     pub fn draw(&mut self) -> Drawn {
+        if self.swarm.shares_pages
+            && self.rng.chance(19, 20)
+            && let Some(drawn) = self.share_pages()
+        {
+            return drawn;
+        }
         loop {
             let kind = self.swarm.kind(self.rng);
             if let Some(drawn) = self.try_draw(kind) {
@@ -430,13 +442,17 @@ impl Draw<'_> {
     fn write(&mut self, append: bool) -> Option<Drawn> {
         let handle = self.handle().filter(|_| self.may_write)?;
         let position = if append { Position::End } else { self.position() };
+        Some(self.write_at(handle, position))
+    }
+
+    fn write_at(&mut self, handle: Handle, position: Position) -> Drawn {
         let len = self.rng.below(self.swarm.write_max + 1) as usize;
         let pattern = self.rng.next_u64().to_le_bytes();
         let bytes: Vec<u8> = pattern.iter().copied().cycle().take(len).collect();
         let kill_privileges = self.uid != 0;
         let (write_back, direct) = (false, false);
         let write = Request::Write { handle, position, kill_privileges, write_back, direct };
-        Some((Op::Ino(write, Capabilities::default()), bytes))
+        (Op::Ino(write, Capabilities::default()), bytes)
     }
 
     fn set_attr(&mut self, kind: Kind) -> Request {
@@ -486,9 +502,7 @@ impl Draw<'_> {
         }
         let handle = self.handle()?;
         let ino = handle.ino;
-        let (flavour, range, lock) = (LockFlavour::Record, ByteRange::ALL, LockType::Exclusive);
-        let (owner, pid) = (LockOwner(u64::from(self.slot.0) + 1), 100 + u32::from(self.slot.0));
-        let spec = LockSpec { flavour, owner, lock, range, pid };
+        let spec = self.whole();
         if !self.holdings.has_locked(ino) {
             if !self.holdings.may(handle, AccessMode::WRITE) {
                 return None;
@@ -508,6 +522,13 @@ impl Draw<'_> {
             ..SetAttr::default()
         };
         Some(Request::SetAttr { ino, handle: Some(handle), set })
+    }
+
+    /// A lock of a whole file.
+    fn whole(&self) -> LockSpec {
+        let (flavour, range, lock) = (LockFlavour::Record, ByteRange::ALL, LockType::Exclusive);
+        let (owner, pid) = (LockOwner(u64::from(self.slot.0) + 1), 100 + u32::from(self.slot.0));
+        LockSpec { flavour, owner, lock, range, pid }
     }
 
     /// Whether a request says that the set-id bits go: a front says what its kernel wants, others what they like.

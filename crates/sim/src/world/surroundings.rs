@@ -30,6 +30,8 @@ impl Surroundings for World {
             }
             Own::DropCopies { client, listener } => self.drop_copies(client, listener),
             Own::Hangup { client } => self.hang_up(client),
+            Own::KillFront { client } => self.kill_front(client),
+            Own::StartFront { client } => self.start_front(client),
         }
     }
 
@@ -40,6 +42,8 @@ impl Surroundings for World {
             }
             Own::DropCopies { client, listener } => [11, *listener as u64, *client as u64, 0],
             Own::Hangup { client } => [12, *client as u64, 0, 0],
+            Own::KillFront { client } => [13, *client as u64, 0, 0],
+            Own::StartFront { client } => [14, *client as u64, 0, 0],
         }
     }
 

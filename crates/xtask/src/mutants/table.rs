@@ -213,7 +213,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if taken.held == plan.held {",
         replace: "if true {",
         found_by: MANY_SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/client/src/call.rs",
@@ -229,7 +229,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "self.send(page(dir, next), Purpose::Last, map)",
         replace: "self.send(page(dir, cookie), Purpose::Last, map)",
         found_by: SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/client/src/call.rs",
@@ -237,7 +237,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if end {\n            let entries",
         replace: "        if end || !self.listed.is_empty() {\n            let entries",
         found_by: SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/client/src/walk.rs",
@@ -365,7 +365,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.log.placing.first_key_value().is_some_and(|(lsn, _)| *lsn < goal) {",
         replace: "if false {",
         found_by: CRASH,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/oplog.rs",
@@ -373,7 +373,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        (self.log.commit, self.log.doomed) = (Commit::Idle, None);\n        self.hold_log(out);\n",
         replace: "        (self.log.commit, self.log.doomed) = (Commit::Idle, None);\n",
         found_by: CRASH,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/step.rs",
@@ -381,7 +381,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "(false, Some(last)) => inode.size.max(cover.size.min(last * PAGE)),",
         replace: "(false, Some(_)) => inode.size.max(cover.size),",
         found_by: CRASH,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/step.rs",
@@ -389,7 +389,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if !self.behind.cut(*ino, *size) {",
         replace: "self.behind.cut(*ino, *size);\n                {",
         found_by: CRASH,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/step.rs",
@@ -404,8 +404,8 @@ pub const MUTANTS: &[Mutant] = &[
         what: "directories' times go back when transactions apply out of order",
         find: "    if now >= part.ctime {\n",
         replace: "    if part.ctime >= Timestamp(0) {\n",
-        found_by: SEEDS,
-        is_proven: false,
+        found_by: CELL,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/change.rs",
@@ -413,7 +413,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "inode.nlink = if directory { 0 } else { inode.nlink.saturating_sub(1) };",
         replace: "inode.nlink = if directory { 0 } else { inode.nlink.saturating_sub(1).max(1) };",
         found_by: SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/change.rs",
@@ -421,7 +421,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "inode.nlink = inode.nlink.saturating_add(1);",
         replace: "inode.nlink = inode.nlink.saturating_add(2);",
         found_by: SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/op/rename.rs",
@@ -429,7 +429,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if source.is_directory() && view.is_above(source.ino, dir)? {",
         replace: "if source.is_directory() && source.ino == dir {",
         found_by: SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/op/rename.rs",
@@ -437,7 +437,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "Some(target) if view.is_above(target.ino, source.dir)? => {",
         replace: "Some(target) if target.ino == source.dir => {",
         found_by: SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/op/rename.rs",
@@ -445,7 +445,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "    view.tree()?;\n",
         replace: "",
         found_by: MANY_SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/filelock.rs",
@@ -453,7 +453,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if let Some(place) = self.places.get(&task).copied() {\n            self.end_wait(place);",
         replace: "        if let Some(place) = self.places.get(&task).copied().filter(|_| false) {\n            self.end_wait(place);",
         found_by: SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/filelock.rs",
@@ -461,7 +461,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if spec.lock != LockType::Exclusive {\n            return exclusive;",
         replace: "        if spec.lock == LockType::Unlock {\n            return exclusive;",
         found_by: CELL,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/permission.rs",
@@ -469,7 +469,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "|| dir.mode & STICKY == 0",
         replace: "|| dir.mode & STICKY != 0",
         found_by: SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/file.rs",
@@ -477,7 +477,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "                out.memory.frame_mut(new)[cut..].fill(0);\n",
         replace: "",
         found_by: SEEDS,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/table.rs",
@@ -485,7 +485,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if word(0) == 0 || crc != crc32c::crc32c(&entry[..24]) {",
         replace: "if word(0) == 0 || crc == 0 {",
         found_by: CELL,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/space.rs",
@@ -493,7 +493,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "let bit = (chunk.used | chunk.held).trailing_ones();",
         replace: "let bit = chunk.used.trailing_ones();",
         found_by: CRASH,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/disk/src/log.rs",
@@ -565,7 +565,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if epoch < peer.epoch {\n",
         replace: "        if false {\n",
         found_by: RUNTIME,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/runtime/src/cell/peers.rs",
@@ -573,7 +573,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.inbox.present(capability).is_err() {",
         replace: "if self.inbox.present(capability).is_err() && false {",
         found_by: RUNTIME,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/runtime/src/cell/peers.rs",
@@ -581,7 +581,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        if waiting.is_empty() {\n            match",
         replace: "        {\n            match",
         found_by: RUNTIME,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/runtime/src/cell/intake.rs",
@@ -589,7 +589,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "own < least || may_take(uid, own, live, TASKS_MAX)",
         replace: "own < usize::MAX || least > 0 || may_take(uid, own, live, TASKS_MAX)",
         found_by: RUNTIME,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/runtime/src/cell/intake.rs",
@@ -597,7 +597,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "Request::Lock { spec, .. } => spec.lock == LockType::Unlock,",
         replace: "Request::Lock { spec, .. } => spec.lock != LockType::Unlock,",
         found_by: RUNTIME,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/fuse/src/ledger.rs",
@@ -605,7 +605,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if self.unique() != unique & !abi::UNIQUE_RESEND {",
         replace: "if self.unique() != unique {",
         found_by: FUSE,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/fuse/src/ledger.rs",
@@ -613,7 +613,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "if !matches!(answer, Err(Errno::EAGAIN) | Ok(Reply::Moved(_))) {",
         replace: "if !matches!(answer, Ok(Reply::Moved(_))) {",
         found_by: FUSE,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/fuse/src/held.rs",
@@ -621,7 +621,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "self.take(ino, |held| held.owner == owner)",
         replace: "self.take(ino, |held| held.owner >= owner)",
         found_by: FUSE,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/fuse/src/recall.rs",
@@ -629,7 +629,7 @@ pub const MUTANTS: &[Mutant] = &[
         find: "LeaseKey::Name(..) => names = true,",
         replace: "LeaseKey::Name(..) => names = false,",
         found_by: FUSE,
-        is_proven: false,
+        is_proven: true,
     },
     Mutant {
         file: "crates/fuse/src/interrupt.rs",
@@ -637,6 +637,6 @@ pub const MUTANTS: &[Mutant] = &[
         find: "                table.early.push_back(unique);\n",
         replace: "                table.early.clear();\n",
         found_by: FUSE,
-        is_proven: false,
+        is_proven: true,
     },
 ];

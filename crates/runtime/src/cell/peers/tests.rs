@@ -87,11 +87,16 @@ fn a_full_inbox_delays_and_keeps_order() {
     }
     a.flush();
     assert!(a.is_backed_up());
-    let mut next = 0;
-    while next < MESSAGES {
+    let (mut next, mut sent) = (0, MESSAGES);
+    while next < sent {
         while let Some(number) = number_at(&mut b) {
             assert_eq!(number, next);
             next += 1;
+        }
+        // There is room now, but others wait for it.
+        if sent < MESSAGES + 2 {
+            a.send(B, &numbered(sent)).expect("send");
+            sent += 1;
         }
         a.flush();
     }
