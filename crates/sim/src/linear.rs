@@ -20,8 +20,8 @@ use crate::history::{Action, NEVER, Operation};
 use crate::model::{Refusal, Rules, State, identities};
 
 /// States the search looks at before it gives up. A history of the simulator needs one a call;
-/// hundreds of times that is a search that will not end.
-pub const SEARCH_MAX: usize = 300_000;
+/// thousands of times that is a search that will not end.
+pub const SEARCH_MAX: usize = 3_000_000;
 
 /// Calls before the point of failure that an [`Explanation`] shows.
 const CONTEXT: usize = 12;
