@@ -42,7 +42,10 @@ fn length_of(bench: &mut Bench, text: &str) -> u64 {
     let look = Request::Lookup { dir: Ino::ROOT, name: name(text) };
     let Ok(Reply::Entry(entry)) = bench.call(look) else { panic!("{text} leads nowhere") };
     match bench.call(Request::GetAttr { ino: entry.ino }) {
-        Ok(Reply::Attr { attr, .. }) => attr.size,
+        Ok(Reply::Attr { attr, .. }) => {
+            assert_eq!(attr.blocks, attr.size.div_ceil(BLOCK_SIZE as u64), "blocks of {text}");
+            attr.size
+        }
         other => panic!("{other:?}"),
     }
 }

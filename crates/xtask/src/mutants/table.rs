@@ -22,6 +22,7 @@ const POOL: &str = "test -p warren-pool";
 const AFFINITY: &str = "test -p warren-affinity --lib";
 const SUPERVISOR: &str = "test -p warren-supervisor --lib";
 const CELL: &str = "test -p warren-cell --lib";
+const REPLAYED: &str = "test -p warren-cell --test cell replace";
 const DISK: &str = "test -p warren-disk --lib";
 const DEVICE: &str = "test -p warren-device --lib";
 const RUNTIME: &str = "test -p warren-runtime --lib";
@@ -260,8 +261,8 @@ pub const MUTANTS: &[Mutant] = &[
         what: "what was on its way to a dead cell is taken back",
         find: "            peer.unacked.clear();\n",
         replace: "",
-        found_by: SEEDS,
-        is_proven: false,
+        found_by: POOL,
+        is_proven: true,
     },
     Mutant {
         file: "crates/pool/src/shard.rs",
@@ -300,16 +301,16 @@ pub const MUTANTS: &[Mutant] = &[
         what: "reports of an earlier epoch count",
         find: "if self.fleet.is_current(from, epoch) && listens {",
         replace: "if listens {",
-        found_by: SEEDS,
-        is_proven: false,
+        found_by: SUPERVISOR,
+        is_proven: true,
     },
     Mutant {
         file: "crates/supervisor/src/supervisor.rs",
         what: "reports of a lost cell count",
         find: "if self.fleet.is_current(from, epoch) && listens {",
         replace: "if self.fleet.is_current(from, epoch) {",
-        found_by: SEEDS,
-        is_proven: false,
+        found_by: SUPERVISOR,
+        is_proven: true,
     },
     Mutant {
         file: "crates/supervisor/src/loss.rs",
@@ -396,8 +397,8 @@ pub const MUTANTS: &[Mutant] = &[
         what: "a replayed inline page is not counted among the blocks",
         find: "                self.inode_mut(ino).blocks += 1;\n",
         replace: "                self.inode_mut(ino).blocks += 2;\n",
-        found_by: CRASH,
-        is_proven: false,
+        found_by: REPLAYED,
+        is_proven: true,
     },
     Mutant {
         file: "crates/cell/src/change.rs",

@@ -38,6 +38,37 @@ fn a_lost_cell_has_a_successor_whenever_it_is_lost() {
     }
 }
 
+/// A report that ends the fleet if it counts.
+fn broken(epoch: Epoch) -> Event {
+    let (from, shard) = (CellId(1), ShardId(1));
+    let report = Report::Broken { cell: from, shard, errno: Errno::EIO };
+    Event::Report { from, epoch, report }
+}
+
+#[test]
+fn what_a_lost_cell_reported_last_does_not_count() {
+    let mut world = World::serving(3, 1);
+    world.apply(Event::CellExited { cell: CellId(1), epoch: EPOCH, by_itself: false });
+    assert_eq!(world.supervisor.status().cells[1].state, CellState::Lost);
+    world.apply(broken(EPOCH));
+    world.settle();
+    assert_eq!(world.exit(), None);
+}
+
+#[test]
+fn reports_of_an_earlier_epoch_do_not_count() {
+    let mut world = World::serving(3, 1);
+    world.kill(CellId(1));
+    world.settle();
+    assert_eq!(world.supervisor.status().cells[1].state, CellState::Ready);
+    world.apply(broken(EPOCH));
+    world.settle();
+    assert_eq!(world.exit(), None);
+    world.apply(broken(world.epochs[1]));
+    world.settle();
+    assert!(matches!(world.exit(), Some(Err(Failure::BrokenShard { .. }))));
+}
+
 #[test]
 fn cells_that_are_lost_together_or_while_they_start_have_successors_too() {
     for seed in 0..100 {
