@@ -20,8 +20,8 @@ use crate::history::{Action, NEVER, Operation};
 use crate::model::{Refusal, Rules, State, identities};
 
 /// States the search looks at before it gives up. A history of the simulator needs one a call;
-/// thousands of times that is a search that will not end.
-pub const SEARCH_MAX: usize = 3_000_000;
+/// hundreds of times that is a search that will not end.
+pub const SEARCH_MAX: usize = 300_000;
 
 /// Calls before the point of failure that an [`Explanation`] shows.
 const CONTEXT: usize = 12;
@@ -35,7 +35,7 @@ pub enum Verdict {
         looked_at: usize,
     },
     Illegal(Explanation),
-    /// More than [`SEARCH_MAX`] states: how far the search came. Histories that are legal do not get
+    /// More states than it may look at: how far the search came. Histories that are legal do not get
     /// here with the hints they have, so this is most likely an illegal one of many processes.
     Undecided(Explanation),
 }
@@ -66,10 +66,10 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// Checks a history that begins in `first`.
-pub fn check(first: &State, history: &[Operation]) -> Verdict {
+/// Checks a history that begins in `first`, and looks at so many states of it at most.
+pub fn check(first: &State, history: &[Operation], states_max: usize) -> Verdict {
     match learn(history) {
-        Ok(rules) => Search::new(history, &rules).run(first),
+        Ok(rules) => Search::new(history, &rules, states_max).run(first),
         Err(explanation) => Verdict::Illegal(explanation),
     }
 }
@@ -114,6 +114,7 @@ struct Frame {
 struct Search<'a> {
     history: &'a [Operation],
     rules: &'a Rules,
+    states_max: usize,
     /// Calls of each process, in their order.
     processes: Vec<Vec<usize>>,
     /// How many calls of each process are in order.
@@ -126,7 +127,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(history: &'a [Operation], rules: &'a Rules) -> Self {
+    fn new(history: &'a [Operation], rules: &'a Rules, states_max: usize) -> Self {
         let count = history.iter().map(|op| op.process + 1).max().unwrap_or(0);
         let mut processes = vec![Vec::new(); count];
         for (at, operation) in history.iter().enumerate() {
@@ -141,6 +142,7 @@ impl<'a> Search<'a> {
         Self {
             history,
             rules,
+            states_max,
             positions: vec![0; count],
             left: history.iter().filter(|op| op.returned != NEVER).count(),
             processes,
@@ -157,7 +159,7 @@ impl<'a> Search<'a> {
                 let last = frame.state.clone();
                 return Verdict::Linearizable { last, looked_at: self.seen.len() };
             }
-            if self.seen.len() > SEARCH_MAX {
+            if self.seen.len() > self.states_max {
                 let depth = self.stack.len() - 1;
                 let here = self.explain(depth);
                 return Verdict::Undecided(self.best.unwrap_or(here));

@@ -14,7 +14,7 @@ use warren_supervisor::{Applicant, ConnectionNo, Event as Heard};
 use super::mix::{Kind, Mix};
 use super::model::{Effect, Model, Name, ObjectNo, ROOT};
 use super::{Own, POOL_BYTES, World};
-use crate::fleet::incident::takes_space;
+use crate::fleet::incident::{changes, takes_space};
 use crate::fleet::{MAP_VERSION, tell_supervisor};
 
 /// Objects of a client, and files that it has open.
@@ -198,8 +198,11 @@ impl World {
         let (asked_at, _) = self.clients[at].asked;
         let excused = match errno {
             Errno::EIO => self.fleet.incidents.excuse_io(request, from, asked_at),
-            Errno::EROFS => takes_space(request) && self.fleet.may_be_read_only(),
-            Errno::ENOSPC => self.is_space_short() || self.fleet.backing == Backing::OnDemand,
+            Errno::EROFS => changes(request) && self.fleet.may_be_read_only(),
+            Errno::ENOSPC => {
+                let may_be_full = self.is_space_short() || self.fleet.backing == Backing::OnDemand;
+                may_be_full && takes_space(request)
+            }
             _ => false,
         };
         if !excused {

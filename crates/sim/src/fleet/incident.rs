@@ -100,8 +100,20 @@ const fn has_parts(request: &Request) -> bool {
     )
 }
 
-/// Whether the request may want blocks or room in the log: no other is refused where a pool is full.
+/// Whether the request may be refused where a pool is full: none of those that make room, or that need none for long.
 pub const fn takes_space(request: &Request) -> bool {
+    changes(request)
+        && !matches!(
+            request,
+            Request::Unlink { .. }
+                | Request::Rmdir { .. }
+                | Request::RemoveXattr { .. }
+                | Request::SetAttr { .. }
+        )
+}
+
+/// Whether the request may change something: no other is refused where a pool is read-only.
+pub const fn changes(request: &Request) -> bool {
     matches!(
         request,
         Request::Create { .. }

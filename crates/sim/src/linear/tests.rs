@@ -289,7 +289,7 @@ fn operation(process: usize, call: Flight) -> Operation {
 
 fn verdict(seed: u64, processes: usize, calls: usize, fault: Fault) -> Verdict {
     let (first, history) = run(seed, processes, calls, fault);
-    check(&first, &history)
+    check(&first, &history, SEARCH_MAX)
 }
 
 #[test]
@@ -311,7 +311,10 @@ fn hints_are_only_hints() {
         for (at, operation) in history.iter_mut().enumerate() {
             operation.hint = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
-        assert!(matches!(check(&first, &history), Verdict::Linearizable { .. }), "seed {seed}");
+        assert!(
+            matches!(check(&first, &history, SEARCH_MAX), Verdict::Linearizable { .. }),
+            "seed {seed}"
+        );
     }
 }
 
@@ -340,13 +343,22 @@ fn a_call_that_never_returned_may_have_happened() {
     let (write, read) = (history.len() - 2, history.len() - 1);
     history[write].returned = NEVER;
     history[read].process = 1;
-    assert!(matches!(check(&first, &history), Verdict::Linearizable { .. }), "it happened");
+    assert!(
+        matches!(check(&first, &history, SEARCH_MAX), Verdict::Linearizable { .. }),
+        "it happened"
+    );
     history.truncate(read);
-    assert!(matches!(check(&first, &history), Verdict::Linearizable { .. }), "nobody looked");
+    assert!(
+        matches!(check(&first, &history, SEARCH_MAX), Verdict::Linearizable { .. }),
+        "nobody looked"
+    );
     history[write].outcome = Some(Outcome::of(Err(Errno::EPROTO)));
-    assert!(matches!(check(&first, &history), Verdict::Linearizable { .. }), "it did not happen");
+    assert!(
+        matches!(check(&first, &history, SEARCH_MAX), Verdict::Linearizable { .. }),
+        "it did not happen"
+    );
     history[write].returned = history[write].hint + 1;
-    assert!(matches!(check(&first, &history), Verdict::Illegal(_)));
+    assert!(matches!(check(&first, &history, SEARCH_MAX), Verdict::Illegal(_)));
 }
 
 #[test]
