@@ -557,7 +557,7 @@ impl Cell {
         if self.plant == Some(Plant::RenameBeforeData) {
             return Ok(());
         }
-        // Places take what is kept for every dirty page; pages in line take more. Whoever waited for locks may find less
+        // Places take what is kept for every dirty page; pages in line take more. A participant that waited for locks may find less
         // in the log than there was when it came.
         let has_room = self.log_room(self.cache.dirty_pages()) > INLINE_MAX;
         if !has_room && !self.cache.uncovered_pages(ino).is_empty() {

@@ -13,7 +13,7 @@
 //! * Each chunk of a shard is allocated, and so are the blocks before the first chunk (`mkfs`).
 //! * `allocated` names only chunks that lie in this cell's part of the pool. What comes from another cell counts as not
 //!   allocated: to allocate it again costs little.
-//! * A chunk that is being reserved or discarded lies in no pool: nobody gets it before that is over. If the
+//! * A chunk that is being reserved or discarded lies in no pool: no shard gets it before that is over. If the
 //!   process ends meanwhile it is found with the lost ones, after its predecessor's I/O (decision 9).
 //!
 //! Chunks are reserved in batches, ahead of need. Where a batch does not fit the host a single chunk is tried, and

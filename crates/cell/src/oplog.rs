@@ -281,7 +281,7 @@ impl OpLog {
         self.is_last
     }
 
-    /// Nobody takes over from a cell whose log is the last one, so that what is open and locked need not be in it.
+    /// No successor takes over from a cell whose log is the last one, so that what is open and locked need not be in it.
     pub(crate) const fn forget_session(&mut self, is_full: bool) {
         self.forgets_session = is_full;
     }
@@ -842,7 +842,7 @@ impl Cell {
         }
     }
 
-    /// The supervisor has heard of a failed flush. Whoever waits for room or durability waits in vain.
+    /// The supervisor knows of a failed flush. Tasks that wait for room or durability wait in vain.
     pub(crate) fn become_read_only<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
         self.hold_log_for_good(errno);
         self.still_held(errno, out);

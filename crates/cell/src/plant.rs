@@ -59,7 +59,7 @@ pub enum Plant {
     NumbersAreAuthority,
     /// Of a failed flush hears only who asked for it (drivers see to that).
     HideLostFlush,
-    /// What lies behind a damaged message is read, and nobody is told of it (drivers do).
+    /// What lies behind a damaged message is read, and the supervisor is not told of it (drivers tell it).
     ReadOn,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,

@@ -361,7 +361,7 @@ impl Cell {
         };
         let inode = self.inode_mut(ino);
         let mut mode = inode.mode;
-        // A new owner takes them away whoever gives the file to him, root too. So does a new length, unless it is
+        // A new owner takes them away, also if root gives the file. So does a new length, unless it is
         // root who sets it; for a front its kernel says so.
         let chown = set.uid.is_some() || set.gid.is_some();
         let truncated = set.size.is_some() && permission::is_bound(who);

@@ -57,10 +57,10 @@ pub trait Device: Send {
     fn submit_flush(&mut self, token: u64);
 
     /// Has the host allocate `count` blocks, so that no later write to them fails for lack of space. What they hold
-    /// may be lost where the host can allocate by writing alone: they are blocks that nobody uses.
+    /// may be lost where the host can allocate by writing alone: they are blocks that no file uses.
     fn submit_reserve(&mut self, token: u64, block: BlockNo, count: u64);
 
-    /// Gives `count` blocks that nobody uses back to the host. EOPNOTSUPP where it takes none.
+    /// Gives `count` unused blocks back to the host. EOPNOTSUPP where it takes none.
     fn submit_discard(&mut self, token: u64, block: BlockNo, count: u64);
 
     /// Requests submitted and not yet reported done.

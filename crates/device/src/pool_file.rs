@@ -246,7 +246,7 @@ impl PoolFile {
         }
     }
 
-    /// Gives `count` blocks that nobody uses back to the host, if it takes them.
+    /// Gives `count` unused blocks back to the host, if it takes them.
     pub fn discard(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match self.fallocate(punch, block, count) {

@@ -6,7 +6,7 @@
 //!
 //! Several recorders may write to one file: the fleet's and those of its mounts. Each locks it (`flock`) before it
 //! looks at its size and while it writes or rotates. A file that was renamed or removed meanwhile, by another
-//! recorder or by an operator, is opened anew, so no line goes to a file that nobody will read.
+//! recorder or by an operator, is opened anew, so no line goes to a file that is not read any more.
 //! A line is written as a whole or not at all.
 
 use std::fs::{self, File, OpenOptions};

@@ -219,7 +219,7 @@ impl Sink {
 
     fn put(&mut self, pool: &str, line: &Line) -> io::Result<()> {
         match self {
-            // For people: what went wrong and what came of it. Nobody waits for a terminal, so it does not fail.
+            // For people: what went wrong and what came of it. The recorder does not wait for a terminal, so it does not fail.
             Self::Stderr => {
                 if line.is_raw {
                     say(&format!("{}: {}", line.process, line.text));

@@ -19,7 +19,7 @@ use crate::{Answer, Malformed, Reader, Reply, Request, Wire};
 pub struct Capability(pub u64);
 
 impl Capability {
-    /// What a front presents, and what everybody presents for the root.
+    /// What a front presents, and what every client presents for the root.
     pub const NONE: Self = Self(0);
 
     pub const fn is_none(self) -> bool {

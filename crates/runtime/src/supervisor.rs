@@ -465,7 +465,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Everyone who asked for the end hears that it does not come, and why.
+    /// Every visitor that asked for the end is told that it does not come, and why.
     fn refuse_stop(&mut self, errno: Errno) -> Result<(), FleetError> {
         warn!(%errno, "the stop is refused, because its checkpoint failed: the fleet serves on");
         let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();

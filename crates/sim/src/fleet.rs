@@ -155,7 +155,7 @@ pub enum Happening<H> {
     Start {
         cell: CellId,
     },
-    /// A report of a process that is gone, which should have been heard before.
+    /// A report of a process that is gone, which should have been read before.
     LateReport {
         from: CellId,
         epoch: Epoch,

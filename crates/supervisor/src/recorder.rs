@@ -79,7 +79,7 @@ impl Recorder {
         self.broken
     }
 
-    /// A flush of somebody else has failed: a cell may have written nodes that are gone.
+    /// A flush of another process has failed: a cell may have written nodes that are gone.
     pub fn lose_flush(&mut self, errno: Errno) {
         self.broken = self.broken.or(Some(errno));
     }

@@ -13,7 +13,7 @@
 //! opens     files opened until it is refused, which it must be; locks the same
 //! waiters   slots that wait for locks which the same user keeps
 //! mute      every slot filled with requests that wait, and a hang-up in the middle
-//! steal     forged inodes and handles: the first INOs are what nobody may read or change
+//! steal     forged inodes and handles: the first INOs are what the hostile user may not read or change
 //! count     every request, by numbers of inodes that no permitted walk leads to (the second INOs among
 //!           them), with no capability, a forged one, another client's; others' locks; device nodes
 //! ```

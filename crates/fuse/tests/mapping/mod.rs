@@ -46,7 +46,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: its only owner is being dropped.
         unsafe { munmap(self.start, self.len) }.expect("munmap");
     }
 }

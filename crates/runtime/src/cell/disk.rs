@@ -104,13 +104,13 @@ impl Disk {
         self.device.submit_flush(io.0);
     }
 
-    /// Has the host allocate blocks that nobody uses.
+    /// Has the host allocate unused blocks.
     pub fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) {
         self.under_way.push((io, What::Reserve, block));
         self.device.submit_reserve(io.0, block, count);
     }
 
-    /// Gives blocks that nobody uses back to the host.
+    /// Gives unused blocks back to the host.
     pub fn discard(&mut self, io: IoId, block: BlockNo, count: u64) {
         self.under_way.push((io, What::Discard, block));
         self.device.submit_discard(io.0, block, count);

@@ -3,7 +3,7 @@
 //! A process dies before an event, at any store while it is handled, or when it has carried out some of
 //! the effects. What it had submitted to the device is still done, or not, in any order and late. What it
 //! had said to other cells is in their inboxes, what it had answered in the clients' slots; of its reports
-//! some were heard, the others come late and mean nothing. Its frames stay.
+//! some were read, the others come late and mean nothing. Its frames stay.
 //!
 //! ```text
 //! kill -> exit notice -> Lost: the others read what is left in their inboxes -> Restart

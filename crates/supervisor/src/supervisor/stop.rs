@@ -7,7 +7,7 @@
 //! Stop, GiveUp -> clients are expelled -> last checkpoint -> the end, whatever came of it
 //! ```
 //!
-//! What nobody has synced is lost with a fleet whose last checkpoint fails. So only who says so ends it then: a signal
+//! What nobody has synced is lost with a fleet whose last checkpoint fails. So only a caller that says so ends it then: a signal
 //! (`Stop`), of which the outcome tells, or an administrator who gives that up (`GiveUp`).
 
 use warren_base::{Errno, Timestamp};

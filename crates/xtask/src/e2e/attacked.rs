@@ -137,7 +137,7 @@ fn close_in(mounted: &Path) -> Result<Vec<u64>> {
     names.map(|name| Ok(fs::metadata(closed.join(name)).context(making)?.ino())).collect()
 }
 
-/// All is as [`close_in`] left it, and nobody made a device.
+/// All is as [`close_in`] left it, and no device was made.
 fn closed_in(mounted: &Path) -> Result<()> {
     let looking = "cannot look at the mount";
     let directory = mounted.join("closed");

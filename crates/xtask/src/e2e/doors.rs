@@ -409,7 +409,7 @@ fn cells_without_privileges(ground: &Ground, cells: u16) -> Result<()> {
     fleet.stop_and_check()
 }
 
-/// What whoever starts a fleet happens to have open is none of its processes'.
+/// What a fleet's starter happens to have open is none of its processes'.
 fn nothing_is_inherited(ground: &Ground, cells: u16) -> Result<()> {
     let pool = ground.path(&format!("inherited-{cells}")).to_string_lossy().into_owned();
     warren(ground, &["mkfs", "--size", "256M", &pool])?.expect_success("mkfs")?;

@@ -264,7 +264,7 @@ fn naming(ino: Ino, open: Ino) -> Vec<Request> {
     ]
 }
 
-/// One of every kind that takes a handle, which is another's or nobody's.
+/// One of every kind that takes a handle, which is another client's or was never given out.
 fn by_handle(handle: Handle) -> Vec<Request> {
     let (position, ino) = (Position::At(0), handle.ino);
     let (flavour, owner, lock) = (LockFlavour::Flock, LockOwner(1), LockType::Unlock);

@@ -59,7 +59,7 @@ fn the_first_alarm_of_a_process_ends_the_accused_and_each_further_one_the_accuse
     assert_eq!(world.accuse_now(A, C), [(A, again(C))]);
     assert_eq!(world.accuse_now(A, B), [], "it is being ended");
     world.replace(A);
-    // Its successor has accused nobody yet.
+    // Its successor has accused no cell yet.
     assert_eq!(world.accuse_now(A, C), [(C, accused(A))]);
     world.replace(C);
     let states: Vec<_> = world.supervisor.status().cells.iter().map(|cell| cell.state).collect();

@@ -17,7 +17,7 @@ fn a_stop_that_would_lose_something_is_refused_and_the_fleet_serves_on() {
     world.settle();
     assert!(world.log.contains(&Effect::StopRefused { errno: Errno::ENOSPC }));
     assert_eq!((world.exit(), world.supervisor.stage()), (None, Stage::Serving));
-    // Nobody was sent away, and when there is room it stops.
+    // No client was sent away, and when there is room it stops.
     assert!(!world.log.contains(&Effect::ForgetClient { client: ClientId(1) }));
     world.apply(Event::TryStop);
     world.settle();
