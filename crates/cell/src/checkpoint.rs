@@ -175,7 +175,7 @@ impl Cell {
     fn snapshot_session<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Lsn {
         /// Steps of one record, of at most about 64 bytes.
         const BATCH: usize = 512;
-        let start = self.log.pad(out.memory);
+        let start = self.log.begin_anew(out.memory);
         let opened = |(handle, file): &(Handle, crate::open::OpenFile)| Step::Opened {
             handle: *handle,
             client: file.client,

@@ -184,7 +184,8 @@ pub(crate) struct OpLog {
     depends: BTreeMap<CellId, VecDeque<Rest>>,
     /// Up to where other cells' logs were heard of and are not named in this one: the next record names them.
     heard: BTreeMap<CellId, Lsn>,
-    /// Up to where each other cell's log is named in this one, and up to where it is durable.
+    /// Up to where each other cell's log is named in this one since the last checkpoint fixed its state, and up to
+    /// where it is durable.
     named: BTreeMap<CellId, Lsn>,
     hardened: BTreeMap<CellId, Lsn>,
     /// Up to where a cell was asked to make its log durable.
@@ -491,6 +492,13 @@ impl OpLog {
         self.last = self.end;
         self.record.clear();
         self.record.resize(RECORD_HEADER, 0);
+    }
+
+    /// Where the log of a checkpoint begins, whose state is fixed now. What other cells' logs are rested on from
+    /// here on is named again, because a recovery does not read the records that named it before.
+    pub(crate) fn begin_anew<M: Memory>(&mut self, memory: &mut M) -> Lsn {
+        self.named.clear();
+        self.pad(memory)
     }
 
     /// Fills the block with zeros, so that what comes lies in the next one.

@@ -1,11 +1,11 @@
 //! Transactions of a cell with a peer: who is told when.
 
-use warren_base::{Ino, Timestamp, TxnId};
+use warren_base::{Ino, Lsn, Timestamp, TxnId};
 use warren_cell::PeerBody;
 use warren_pool::PoolMessage;
 use warren_proto::{
-    Attr, Change, FileKind, InodeValue, KeyValue, LockKey, PeerReply, PeerRequest, RenameFlags,
-    Reply, Request,
+    AccessMode, Attr, Change, FileKind, InodeValue, KeyValue, LockKey, Opened, PeerReply,
+    PeerRequest, RenameFlags, Reply, Request,
 };
 
 use crate::bench::*;
@@ -52,6 +52,11 @@ fn value(key: LockKey) -> (LockKey, KeyValue) {
 
 /// The peer prepares all that it is asked to; what it is told to change in the end.
 fn prepare_all(bench: &mut Bench) -> (TxnId, Vec<Change>) {
+    prepare_all_at(bench, Lsn(0))
+}
+
+/// The same, where the peer's log ends at `lsn`.
+fn prepare_all_at(bench: &mut Bench, lsn: Lsn) -> (TxnId, Vec<Change>) {
     loop {
         let mut is_asked = false;
         for body in std::mem::take(&mut bench.sent) {
@@ -59,7 +64,7 @@ fn prepare_all(bench: &mut Bench) -> (TxnId, Vec<Change>) {
                 PeerBody::Request(PeerRequest::Prepare { txn, keys, .. }) => {
                     let keys = keys.into_iter().map(|(key, _)| key);
                     let values = keys.map(value).collect();
-                    bench.hear(PeerBody::Reply(PeerReply::Prepared { txn, values }));
+                    bench.hear_at(lsn, PeerBody::Reply(PeerReply::Prepared { txn, values }));
                     is_asked = true;
                 }
                 PeerBody::Request(PeerRequest::Commit { txn, changes }) => return (txn, changes),
@@ -102,4 +107,24 @@ fn who_changes_an_inode_elsewhere_is_answered_at_once() {
     assert!(!changes.is_empty() && !changes.iter().any(Change::is_of_entry));
     let answers: Vec<_> = std::mem::take(&mut bench.answers).into_values().collect();
     assert!(matches!(answers[..], [Ok(Reply::Entry(_))]), "{answers:?}");
+}
+
+/// The record that names the peer's log is freed by the checkpoint, so a later record must name it again. Without
+/// it, a recovery would keep a decision whose ground in the peer's log is lost (crash seed 52000005032).
+#[test]
+fn what_rests_on_a_peer_names_it_again_after_a_checkpoint() {
+    let mut bench = bench_with_peer();
+    let there = Lsn(4200);
+    let opened = bench.call(Request::Open { ino: FILE, access: AccessMode::WRITE });
+    let Ok(Reply::Opened(Opened { handle, .. })) = opened else { panic!("{opened:?}") };
+    bench.hear_at(there, PeerBody::Request(PeerRequest::AllSaid));
+    bench.call(create(Ino::ROOT, "before", FileKind::Regular)).unwrap();
+    bench.begin_checkpoint();
+    bench.sent.clear();
+    let link = Request::Link { ino: FILE_THERE, dir: Ino::ROOT, name: name("l") };
+    assert_eq!(bench.ask(link), None);
+    prepare_all_at(&mut bench, there);
+    let fsync = Request::Fsync { ino: FILE, handle: Some(handle), data_only: false };
+    assert_eq!(bench.ask(fsync), None, "the peer's log may not be durable");
+    assert_eq!(bench.sent, [PeerBody::Request(PeerRequest::Harden { lsn: there })]);
 }
