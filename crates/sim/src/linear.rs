@@ -5,10 +5,26 @@
 //! come next, which never enters twice where the same calls led to the same state. A hint (where the
 //! call most likely took effect) orders the choices; with good hints the search goes straight
 //! through, and without any it is still right.
+//!
+//! A wrong choice may show only when a long call returns, many calls later. Without more, the search
+//! would first try every order of those calls. Two rules prevent that:
+//!
+//! * **Observers come first.** A call that can only look ([`is_observer`]: every failed call, and
+//!   lookups) is placed as soon as it is legal and leaves the state as it is; nothing else is tried in
+//!   its place. This loses no legal order. Suppose one goes on from here with the calls `X`, then the
+//!   observer, then `Y`. The observer may come first: it was invoked, and no call that is left
+//!   returned before that. It changes nothing here, so `X` stays legal. Where it stood before, it
+//!   could at most have narrowed what is known of times ([`TimeBound`](crate::model::TimeBound)), and
+//!   what is legal where more times are possible includes what is legal where fewer are: `Y` stays
+//!   legal too.
+//! * **Restarts.** After some states the search begins anew, and now tries the call that it was stuck
+//!   at most often as soon as that was invoked. This changes only the order of choices. What was
+//!   searched to its end stays known as a dead end; what was not is forgotten.
 
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use hashbrown::HashSet;
@@ -17,11 +33,15 @@ use warren_proto::Reply;
 
 use crate::fixed::{Fixed, Mix};
 use crate::history::{Action, NEVER, Operation};
-use crate::model::{Refusal, Rules, State, identities};
+use crate::model::{Refusal, Rules, State, identities, is_observer};
 
 /// States the search looks at before it gives up. A history of the simulator needs one a call;
 /// hundreds of times that is a search that will not end.
 pub const SEARCH_MAX: usize = 300_000;
+
+/// States until the first restart, and how many more there are until each next one. A straight search
+/// of a usual history needs less.
+const RESTART_STATES: usize = 2_000;
 
 /// Calls before the point of failure that an [`Explanation`] shows.
 const CONTEXT: usize = 12;
@@ -104,8 +124,9 @@ fn blame(history: &[Operation], at: usize, why: &str) -> Explanation {
 /// A place in the search: some calls are in order, `state` is what they led to.
 struct Frame {
     state: State,
-    /// The call that led here; none at the root.
-    placed: Option<usize>,
+    key: u128,
+    /// The call that led here (none at the root), then observers that were placed with it.
+    placed: Vec<usize>,
     /// Calls that may come next, the most likely last.
     choices: Vec<usize>,
     refused: Vec<(usize, Refusal)>,
@@ -121,7 +142,17 @@ struct Search<'a> {
     positions: Vec<usize>,
     /// Calls that returned and are not in order yet.
     left: usize,
+    /// Calls that are in order.
+    placed: usize,
+    /// Where the search was: dead ends, and where it is.
     seen: HashSet<u128, Fixed>,
+    looked_at: usize,
+    /// [`Operation::hint`] of each call, or what was learned since.
+    hints: Vec<u64>,
+    /// How often the search was stuck at each call since the last restart.
+    stuck: Vec<u32>,
+    restart_at: usize,
+    restart_states: usize,
     stack: Vec<Frame>,
     best: Option<Explanation>,
 }
@@ -146,7 +177,13 @@ impl<'a> Search<'a> {
             positions: vec![0; count],
             left: history.iter().filter(|op| op.returned != NEVER).count(),
             processes,
+            placed: 0,
             seen: HashSet::with_hasher(Fixed),
+            looked_at: 0,
+            hints: history.iter().map(|op| op.hint).collect(),
+            stuck: vec![0; history.len()],
+            restart_at: RESTART_STATES,
+            restart_states: RESTART_STATES,
             stack: Vec::new(),
             best: None,
         }
@@ -157,12 +194,15 @@ impl<'a> Search<'a> {
         while let Some(frame) = self.stack.last_mut() {
             if self.left == 0 {
                 let last = frame.state.clone();
-                return Verdict::Linearizable { last, looked_at: self.seen.len() };
+                return Verdict::Linearizable { last, looked_at: self.looked_at };
             }
-            if self.seen.len() > self.states_max {
-                let depth = self.stack.len() - 1;
-                let here = self.explain(depth);
+            if self.looked_at > self.states_max {
+                let here = self.explain();
                 return Verdict::Undecided(self.best.unwrap_or(here));
+            }
+            if self.looked_at > self.restart_at {
+                self.restart(first);
+                continue;
             }
             match frame.choices.pop() {
                 Some(call) => self.place(call),
@@ -172,54 +212,133 @@ impl<'a> Search<'a> {
         Verdict::Illegal(self.best.expect("the search has left its root"))
     }
 
+    /// Begins anew, if there is a call to try earlier.
+    fn restart(&mut self, first: &State) {
+        self.restart_states += RESTART_STATES;
+        self.restart_at = self.looked_at + self.restart_states;
+        let is_late = |call: &usize| self.hints[*call] > self.history[*call].invoked;
+        let stuck = (0..self.history.len()).filter(|call| self.stuck[*call] > 0);
+        let Some(call) = stuck.filter(is_late).max_by_key(|call| self.stuck[*call]) else { return };
+        self.hints[call] = self.history[call].invoked;
+        self.stuck.fill(0);
+        while let Some(frame) = self.stack.pop() {
+            self.seen.remove(&frame.key);
+            self.undo(&frame.placed);
+        }
+        self.enter(first.clone(), None);
+    }
+
     fn place(&mut self, call: usize) {
-        let operation = &self.history[call];
         let frame = self.stack.last_mut().expect("a choice belongs to a frame");
-        match frame.state.step(operation, self.rules) {
-            Ok(state) => {
-                self.positions[operation.process] += 1;
-                if self.seen.insert(self.key(&state)) {
-                    self.left -= usize::from(operation.returned != NEVER);
-                    self.enter(state, Some(call));
-                } else {
-                    self.positions[operation.process] -= 1;
-                }
-            }
+        match frame.state.step(&self.history[call], self.rules) {
+            Ok(state) => self.enter(state, Some(call)),
             Err(refusal) => frame.refused.push((call, refusal)),
         }
     }
 
-    fn enter(&mut self, state: State, placed: Option<usize>) {
-        let next = |(process, at): (usize, &usize)| self.processes[process].get(*at).copied();
-        let heads = || self.positions.iter().enumerate().filter_map(next);
-        let first_return = heads().map(|at| self.history[at].returned).min().unwrap_or(NEVER);
+    /// Goes on from `state`, where `call` led, unless the search was there before.
+    fn enter(&mut self, state: State, call: Option<usize>) {
+        let mut placed = Vec::new();
+        if let Some(call) = call {
+            self.advance(call, &mut placed);
+        }
+        self.place_observers(&state, &mut placed);
+        let key = self.key(&state);
+        if !self.seen.insert(key) {
+            return self.undo(&placed);
+        }
+        self.looked_at += 1;
+        let first_return = self.first_return();
         let mut choices: Vec<usize> =
-            heads().filter(|at| self.history[*at].invoked < first_return).collect();
-        choices.sort_by_key(|at| std::cmp::Reverse(self.history[*at].hint));
-        self.stack.push(Frame { state, placed, choices, refused: Vec::new() });
+            self.heads().filter(|at| self.history[*at].invoked < first_return).collect();
+        choices.sort_by_key(|at| Reverse(self.hints[*at]));
+        self.stack.push(Frame { state, key, placed, choices, refused: Vec::new() });
+    }
+
+    /// Places the observers that are legal in `state` and leave it as it is.
+    fn place_observers(&mut self, state: &State, placed: &mut Vec<usize>) {
+        let mut processes: Vec<usize> = (0..self.processes.len()).collect();
+        loop {
+            let (before, first_return) = (placed.len(), self.first_return());
+            // Whether the next call of the process may be placed once other calls are.
+            processes.retain(|process| {
+                while let Some(call) = self.head(*process) {
+                    if self.history[call].invoked >= first_return {
+                        return true;
+                    }
+                    if !self.leaves_as_it_is(state, call) {
+                        return false;
+                    }
+                    self.advance(call, placed);
+                }
+                false
+            });
+            if placed.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn leaves_as_it_is(&self, state: &State, call: usize) -> bool {
+        let operation = &self.history[call];
+        let same = |next: State| next.fingerprint() == state.fingerprint();
+        is_observer(operation) && state.step(operation, self.rules).is_ok_and(same)
+    }
+
+    /// The next call of a process.
+    fn head(&self, process: usize) -> Option<usize> {
+        self.processes[process].get(self.positions[process]).copied()
+    }
+
+    fn heads(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.processes.len()).filter_map(|process| self.head(process))
+    }
+
+    /// What was not invoked before this cannot come next.
+    fn first_return(&self) -> u64 {
+        self.heads().map(|at| self.history[at].returned).min().unwrap_or(NEVER)
+    }
+
+    fn advance(&mut self, call: usize, placed: &mut Vec<usize>) {
+        let operation = &self.history[call];
+        self.positions[operation.process] += 1;
+        self.left -= usize::from(operation.returned != NEVER);
+        self.placed += 1;
+        placed.push(call);
+    }
+
+    fn undo(&mut self, placed: &[usize]) {
+        self.placed -= placed.len();
+        for call in placed {
+            let operation = &self.history[*call];
+            self.positions[operation.process] -= 1;
+            self.left += usize::from(operation.returned != NEVER);
+        }
     }
 
     fn leave(&mut self) {
-        let depth = self.stack.len() - 1;
-        if self.best.as_ref().is_none_or(|best| best.placed < depth) {
-            self.best = Some(self.explain(depth));
+        if self.best.as_ref().is_none_or(|best| best.placed < self.placed) {
+            self.best = Some(self.explain());
         }
         let frame = self.stack.pop().expect("only what was entered is left");
-        if let Some(call) = frame.placed {
-            self.positions[self.history[call].process] -= 1;
-            self.left += usize::from(self.history[call].returned != NEVER);
+        let refused = frame.refused.iter().map(|(call, _)| *call);
+        if let Some(call) = refused.min_by_key(|call| self.history[*call].returned) {
+            self.stuck[call] += 1;
         }
+        self.undo(&frame.placed);
     }
 
-    fn explain(&self, placed: usize) -> Explanation {
-        let describe = |at: usize| describe(&self.history[at]);
-        let recent = self.stack.iter().rev().take(CONTEXT).rev();
-        let context = recent.filter_map(|frame| frame.placed).map(describe).collect();
+    fn explain(&self) -> Explanation {
+        let describe = |at: &usize| describe(&self.history[*at]);
+        let placed: Vec<usize> =
+            self.stack.iter().flat_map(|frame| &frame.placed).copied().collect();
+        let recent = &placed[placed.len().saturating_sub(CONTEXT)..];
+        let context = recent.iter().map(describe).collect();
         let refused = &self.stack.last().expect("the search is somewhere").refused;
-        let stuck = refused.iter().map(|(at, why)| format!("{}: {why:?}", describe(*at)));
+        let stuck = refused.iter().map(|(at, why)| format!("{}: {why:?}", describe(at)));
         let until = refused.iter().map(|(at, _)| self.history[*at].window.to).min();
         let until = until.unwrap_or_default();
-        Explanation { placed, context, stuck: stuck.collect(), until }
+        Explanation { placed: self.placed, context, stuck: stuck.collect(), until }
     }
 
     fn key(&self, state: &State) -> u128 {

@@ -337,3 +337,30 @@ pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u6
     let made = entry.filter(|_| exclusive).map(|entry| (entry.ino, None));
     made.into_iter().chain(opened.map(|o| (o.handle.ino, Some(o.handle.open))))
 }
+
+/// Whether the call can only look: wherever its outcome is legal, it changes nothing, or only narrows
+/// what is known of times. What may have set a time is none: a read, a listing, a link read.
+pub fn is_observer(operation: &Operation) -> bool {
+    let Some(outcome) = &operation.outcome else { return false };
+    match (&operation.action, &outcome.answer) {
+        (Action::Expel(_) | Action::Restart, _) => false,
+        (Action::Forged(_) | Action::Stat { .. }, _) => true,
+        // A conversion that fails has given up the old lock.
+        (Action::Request(Request::Lock { .. }), Err(errno)) => *errno != Errno::EAGAIN,
+        (Action::Request(_), Err(_)) => true,
+        (Action::Request(request), Ok(_)) => matches!(
+            request,
+            Request::Null
+                | Request::Sync
+                | Request::StatFs
+                | Request::Cancel { .. }
+                | Request::AwaitRecall { .. }
+                | Request::Lookup { .. }
+                | Request::GetAttr { .. }
+                | Request::Fsync { .. }
+                | Request::GetXattr { .. }
+                | Request::ListXattr { .. }
+                | Request::TestLock { .. }
+        ),
+    }
+}

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use warren_base::{ClientId, Errno, Ino, Rng, Timestamp};
 use warren_proto::{
     AccessMode, Attr, CreateFlags, Credentials, Entry, FileKind, FileName, Handle, NewInode,
-    Opened, Position, RenameFlags, Reply, Request,
+    Opened, Position, RenameFlags, Reply, Request, SetAttr,
 };
 
 use super::*;
@@ -57,7 +57,7 @@ impl Server {
             ino,
             kind: FileKind::Regular,
             mode: 0o600,
-            nlink: 1,
+            nlink: self.names.values().filter(|named| **named == ino).count() as u32,
             uid: 0,
             gid: 0,
             rdev: 0,
@@ -93,24 +93,34 @@ impl Server {
             Request::Create { name, .. } => self.create(name, now, rng),
             Request::Unlink { name, .. } => {
                 self.remember(rng);
-                self.names.remove(name).map(|_| Reply::Done).ok_or(Errno::ENOENT)
+                let removed = self.names.remove(name);
+                removed.map(|ino| self.unlinked(ino, now)).ok_or(Errno::ENOENT)
             }
             Request::Rename { from_name, name, .. } => {
                 self.remember(rng);
                 match self.names.remove(from_name) {
+                    Some(ino) if from_name == name => {
+                        self.names.insert(name.clone(), ino);
+                        Ok(Reply::Done)
+                    }
                     Some(ino) => {
                         let replaced = self.names.insert(name.clone(), ino);
                         if replaced != Some(ino) {
                             self.ctimes.get_mut(&ino).unwrap()[2] = now;
                         }
-                        if replaced == Some(ino) {
-                            self.names.insert(from_name.clone(), ino);
+                        match replaced {
+                            Some(other) if other == ino => {
+                                self.names.insert(from_name.clone(), ino);
+                            }
+                            Some(other) => drop(self.unlinked(other, now)),
+                            None => {}
                         }
                         Ok(Reply::Done)
                     }
                     None => Err(Errno::ENOENT),
                 }
             }
+            Request::GetAttr { ino } => Ok(Reply::Attr { attr: self.attr(*ino), lease: None }),
             Request::Write { handle, .. } => Ok(self.write(handle.ino, payload, now, rng)),
             Request::Read { handle, .. } => {
                 let bytes = self.files[&handle.ino].clone();
@@ -119,6 +129,11 @@ impl Server {
             _ => unreachable!("not in the mix"),
         };
         (answer, Vec::new())
+    }
+
+    fn unlinked(&mut self, ino: Ino, now: i64) -> Reply {
+        self.ctimes.get_mut(&ino).unwrap()[2] = now;
+        Reply::Done
     }
 
     fn create(&mut self, name: &FileName, now: i64, rng: &mut Rng) -> Result<Reply, Errno> {
@@ -175,7 +190,7 @@ fn draw(process: usize, handles: &[Handle], rng: &mut Rng) -> (Request, Vec<u8>)
     let dir = DIR;
     let own: Vec<&Handle> = handles.iter().filter(|h| h.open % 8 == process as u64).collect();
     let data = if own.is_empty() { None } else { Some(**rng.pick(&own)) };
-    match (rng.below(8), data) {
+    match (rng.below(9), data) {
         (0 | 1, _) => (Request::Lookup { dir, name: pick_name(rng) }, Vec::new()),
         (2, _) => (Request::Unlink { dir, name: pick_name(rng) }, Vec::new()),
         (3, _) => {
@@ -200,13 +215,15 @@ fn draw(process: usize, handles: &[Handle], rng: &mut Rng) -> (Request, Vec<u8>)
             Request::Read { handle, position: Position::At(0), len: 1 << 20, direct: false },
             Vec::new(),
         ),
-        _ => {
-            let new = NewInode::regular(0o600);
-            let flags = CreateFlags::EXCLUSIVE | CreateFlags::OPEN;
-            let access = AccessMode::READ | AccessMode::WRITE;
-            (Request::Create { dir, name: pick_name(rng), new, flags, access }, Vec::new())
-        }
+        (7, Some(handle)) => (Request::GetAttr { ino: handle.ino }, Vec::new()),
+        _ => (create(pick_name(rng)), Vec::new()),
     }
+}
+
+fn create(name: FileName) -> Request {
+    let new = NewInode::regular(0o600);
+    let flags = CreateFlags::EXCLUSIVE | CreateFlags::OPEN;
+    Request::Create { dir: DIR, name, new, flags, access: AccessMode::READ | AccessMode::WRITE }
 }
 
 fn run(seed: u64, processes: usize, calls: usize, fault: Fault) -> (State, Vec<Operation>) {
@@ -369,4 +386,139 @@ fn an_explanation_names_the_call_that_fits_nowhere() {
     });
     let failure = failure.expect("a lost write is found");
     assert!(failure.contains("and then none of"), "{failure}");
+}
+
+/// Whether a legal order of all calls begins with `placed`: tries every one, with no rule that saves work.
+fn has_legal_order(
+    state: &State,
+    history: &[Operation],
+    rules: &Rules,
+    placed: &mut Vec<usize>,
+) -> bool {
+    let left: Vec<usize> = (0..history.len()).filter(|call| !placed.contains(call)).collect();
+    let first_return = left.iter().map(|call| history[*call].returned).min();
+    let may_be_next = |call: &&usize| history[**call].invoked < first_return.unwrap_or(NEVER);
+    left.is_empty()
+        || left.iter().filter(may_be_next).any(|call| {
+            let Ok(next) = state.step(&history[*call], rules) else { return false };
+            placed.push(*call);
+            let found = has_legal_order(&next, history, rules, placed);
+            placed.pop();
+            found
+        })
+}
+
+/// Checks with hints that mislead. Whether there is a legal order.
+fn agrees_with_trying_every_order(seed: u64, first: &State, history: &mut [Operation]) -> bool {
+    for (at, operation) in history.iter_mut().enumerate() {
+        operation.hint = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    let rules = learn(history).unwrap_or_default();
+    let expected = has_legal_order(first, history, &rules, &mut Vec::new());
+    match check(first, history, SEARCH_MAX) {
+        Verdict::Linearizable { .. } => assert!(expected, "seed {seed} is illegal"),
+        Verdict::Illegal(_) => assert!(!expected, "seed {seed} is legal"),
+        Verdict::Undecided(_) => panic!("seed {seed} is small"),
+    }
+    expected
+}
+
+#[test]
+fn the_verdict_is_that_of_trying_every_order() {
+    let mut legal = 0;
+    for seed in 0..200 {
+        let faults = [Fault::LostWrite, Fault::TornRename, Fault::StaleLookup, Fault::DoubleCreate];
+        let (first, mut history) = run(seed, 4, 14, *Rng::new(seed).pick(&faults));
+        legal += u32::from(agrees_with_trying_every_order(seed, &first, &mut history));
+    }
+    assert!((100..180).contains(&legal), "{legal} of 200 are legal");
+}
+
+/// Changes of a file's mode, and looks at it that are wrong about its time now and then.
+fn changes_and_looks(rng: &mut Rng) -> Vec<Operation> {
+    let ino = Ino(2);
+    let mut server = Server::new(Fault::None);
+    let name = FileName::new(b"a").unwrap();
+    let made = server.create(&name, 1, rng);
+    let mut all = vec![(create(name), [0, 1, 2], made)];
+    let mut mode = 0o600;
+    for at in (4..).step_by(2).take(7) {
+        let times = [at - 1 - rng.below(6).min(at - 4), at, at + 1 + rng.below(6)];
+        if rng.chance(1, 2) {
+            mode = 0o600 + rng.below(3) as u16;
+            server.ctimes.get_mut(&ino).unwrap()[2] = at as i64;
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            all.push((Request::SetAttr { ino, handle: None, set }, times, Ok(Reply::Done)));
+        } else {
+            let mut attr = Attr { mode, ..server.attr(ino) };
+            attr.ctime.0 += *rng.pick(&[0, 0, 0, 0, -1, 1, 2]);
+            all.push((Request::GetAttr { ino }, times, Ok(Reply::Attr { attr, lease: None })));
+        }
+    }
+    calls(all)
+}
+
+/// What a look tells of times decides what the next one may tell.
+#[test]
+fn looks_at_times_are_judged_as_by_trying_every_order() {
+    let mut legal = 0;
+    for seed in 0..500 {
+        let mut history = changes_and_looks(&mut Rng::new(seed));
+        let first = State::new(0, 0, Timestamp(0));
+        legal += u32::from(agrees_with_trying_every_order(seed, &first, &mut history));
+    }
+    assert!((150..350).contains(&legal), "{legal} of 500 are legal");
+}
+
+/// A request, when it is `[invoked, done, returned]`, and its answer.
+type Call = (Request, [u64; 3], Result<Reply, Errno>);
+
+/// A history of calls, each of a process of its own.
+fn calls(calls: Vec<Call>) -> Vec<Operation> {
+    let call = |(process, (request, [start, at, end], answer)): (usize, Call)| {
+        let outcome = Some(Outcome::of(answer));
+        operation(process, Flight { request, payload: Vec::new(), start, at, end, outcome })
+    };
+    calls.into_iter().enumerate().map(call).collect()
+}
+
+/// A file is made and its name is removed, while `long` goes on. Then many others are made at once.
+fn made_and_removed_during(long: Request, answer: Result<Reply, Errno>) -> Vec<Operation> {
+    let mut server = Server::new(Fault::None);
+    let mut rng = Rng::new(1);
+    let name = |letter: u8| FileName::new(&[letter]).unwrap();
+    let mut made = |letter: u8, at: u64| {
+        let answer = server.create(&name(letter), at as i64, &mut rng);
+        (create(name(letter)), [at - 1, at, at + 1], answer)
+    };
+    let mut all = vec![made(b'a', 2)];
+    let handle = Handle { ino: Ino(2), open: 2 };
+    all.push((long, [4, 90, 91], answer));
+    all.push((Request::Unlink { dir: DIR, name: name(b'a') }, [10, 11, 12], Ok(Reply::Done)));
+    all.push((Request::Close { handle }, [13, 14, 15], Ok(Reply::Done)));
+    for letter in b'b'..=b'y' {
+        let (request, [_, at, _], answer) = made(letter, 20 + u64::from(letter - b'b'));
+        all.push((request, [18, at, 80], answer));
+    }
+    calls(all)
+}
+
+/// A call that belongs before what its hint says: that shows only when it returns, and by then many
+/// calls are in order which do not matter.
+#[test]
+fn a_hint_that_misleads_does_not_cost_every_order_of_what_follows() {
+    let first = State::new(0, 0, Timestamp(0));
+    let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+    let linked = Request::Link { ino: Ino(2), dir: DIR, name: FileName::new(b"a").unwrap() };
+    let changed = Request::SetAttr { ino: Ino(2), handle: None, set };
+    for (long, answer) in [(linked, Err(Errno::EEXIST)), (changed, Ok(Reply::Done))] {
+        let history = made_and_removed_during(long.clone(), answer);
+        match check(&first, &history, SEARCH_MAX) {
+            Verdict::Linearizable { looked_at, .. } => assert!(looked_at < 10_000, "{looked_at}"),
+            other => panic!("{long:?}: {other:?}"),
+        }
+        let answer = Err(Errno::EPERM);
+        let history = made_and_removed_during(long.clone(), answer);
+        assert!(!matches!(check(&first, &history, 1_000), Verdict::Linearizable { .. }));
+    }
 }
