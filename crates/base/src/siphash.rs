@@ -4,11 +4,13 @@
 //! one of the paper; the numbers are rounds a word and rounds at the end.
 
 /// SipHash-1-3 of `bytes`.
+#[inline]
 pub fn siphash_1_3(key: [u64; 2], bytes: &[u8]) -> u64 {
     siphash::<1, 3>(key, bytes)
 }
 
 /// SipHash-2-4 of `bytes`.
+#[inline]
 pub fn siphash_2_4(key: [u64; 2], bytes: &[u8]) -> u64 {
     siphash::<2, 4>(key, bytes)
 }

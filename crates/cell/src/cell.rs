@@ -17,6 +17,7 @@ use warren_proto::{
     LockFlavour, LockKey, LockMode, LockSpec, LockType, Reply, Request, RequestHeader, Step,
 };
 
+use crate::authority::Capabilities;
 use crate::cache::Cache;
 use crate::checkpoint::Checkpoint;
 use crate::chunk::Chunks;
@@ -29,11 +30,10 @@ use crate::lease::{Lane, Leases};
 use crate::loss::Peers;
 use crate::open::Opens;
 use crate::oplog::OpLog;
-use crate::permission;
 use crate::plant::Plant;
 use crate::replay::{Recovery, Replay};
 use crate::request;
-use crate::shard::{self, Shard};
+use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::step::Behind;
 use crate::table::FrameTable;
@@ -145,7 +145,7 @@ pub struct Cell {
     pub(crate) map: Vec<CellId>,
     pub(crate) secret: u64,
     pub(crate) nodes_max: usize,
-    capabilities: CapabilityKey,
+    pub(crate) capabilities: Capabilities,
     pub(crate) now: Clock,
     pub(crate) shards: Shards,
     pub(crate) lost: BTreeSet<ShardId>,
@@ -206,7 +206,7 @@ impl Cell {
             id: config.id,
             secret: config.secret,
             nodes_max: config.nodes_max,
-            capabilities: config.capabilities,
+            capabilities: Capabilities::new(config.capabilities),
             lost: config.lost,
             now,
             cache: Cache::new(config.frames),
@@ -398,58 +398,6 @@ impl Cell {
             return None;
         }
         Some(who)
-    }
-
-    /// Whether the client has a capability for every inode that the request names. For a front its kernel has
-    /// walked. The answer to all others is the same whether or not there is such an inode.
-    fn may_name(
-        &self,
-        client: ClientId,
-        who: &Credentials,
-        header: &RequestHeader,
-        request: &Request,
-    ) -> bool {
-        if who.checked_by_kernel || self.plant == Some(Plant::NumbersAreAuthority) {
-            return true;
-        }
-        let (inode, other) = request.named();
-        let presented = header.capabilities;
-        let admits = |ino: Option<Ino>, capability| {
-            ino.is_none_or(|ino| self.capabilities.admits(client, ino, capability))
-        };
-        admits(inode, presented.inode) && admits(other, presented.other)
-    }
-
-    /// What lets the client name the inode that a permitted walk has reached with this answer: where a name
-    /// leads, and where `..` leads if the client may search the directory. A front needs nothing.
-    fn granted(
-        &self,
-        client: ClientId,
-        who: &Credentials,
-        request: &Request,
-        answer: &Answer,
-    ) -> Capability {
-        let reached = match (request, answer) {
-            (_, Ok(Reply::Entry(entry) | Reply::Created { entry, .. })) => entry.ino,
-            (Request::ReadDir { dir, .. }, Ok(Reply::Listing { parent, .. }))
-                if self.may_search(*dir, who) =>
-            {
-                *parent
-            }
-            _ => return Capability::NONE,
-        };
-        if who.checked_by_kernel {
-            return Capability::NONE;
-        }
-        self.capabilities.capability(client, reached)
-    }
-
-    /// Of a directory that was read in the same go.
-    fn may_search(&self, dir: Ino, who: &Credentials) -> bool {
-        let inode = self.shards.get(&dir.shard()).and_then(|shard| shard.inode(dir).ok().flatten());
-        inode.is_some_and(|inode| {
-            permission::check(who, &shard::attr_of(dir, inode), permission::EXECUTE).is_ok()
-        })
     }
 
     fn peer<M: Memory>(&mut self, from: CellId, message: PeerMessage, out: &mut Out<'_, M>) {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod ascent;
+mod authority;
 mod cache;
 mod cell;
 mod change;

@@ -150,6 +150,12 @@ impl<R: Load> ClientReader<R> {
         self.slots
     }
 
+    /// Whether a slot rang since `last_seen`.
+    #[inline]
+    pub fn has_rung(&self, cell: CellId, last_seen: u64) -> bool {
+        self.memory.load64(doorbell(cell), Relaxed) != last_seen
+    }
+
     /// The slots that rang since `last_seen`, as bits, and remembers them as seen. Bits beyond the
     /// client's slots do not ring.
     pub fn rung(&self, cell: CellId, last_seen: &mut u64) -> u64 {

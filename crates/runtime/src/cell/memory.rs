@@ -177,6 +177,12 @@ impl SharedMemory {
         }
     }
 
+    /// Whether a slot has rung that was not offered yet.
+    #[inline]
+    pub fn is_rung(&self) -> bool {
+        self.clients.values().any(|memory| memory.requests.has_rung(self.cell, memory.bells_seen))
+    }
+
     pub fn clients(&self) -> usize {
         self.clients.len()
     }
