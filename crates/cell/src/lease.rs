@@ -12,7 +12,8 @@
 //! * Where there are two fronts, files that are opened for writing are written past the kernels' caches, which
 //!   locks no page. Only files that were opened before the second front came are written through one; that front
 //!   waits for pages of others, and theirs wait for no write.
-//! * Recalls go to their holder on two lanes: names and attributes are never behind pages.
+//! * Recalls go to their holder on two lanes: names and attributes are never behind pages. A holder that does not
+//!   listen for pages yet is not told of them before it does.
 //! * Write-backs of mapped pages, and truncations, which hold up write-backs, do not wait for others' pages while
 //!   a task waits for their own client's. What they overtook is waited for by the next `fsync`, and by whoever
 //!   gets a lock.
@@ -51,6 +52,13 @@ pub(crate) enum Lane {
 
 impl Lane {
     pub(crate) const ALL: [Self; 2] = [Self::Other, Self::Pages];
+
+    const fn of(key: &LeaseKey) -> Self {
+        match key {
+            LeaseKey::Pages(_) => Self::Pages,
+            LeaseKey::Attr(_) | LeaseKey::Name(..) => Self::Other,
+        }
+    }
 }
 
 /// What is on its way to one acknowledging holder, on one lane.
@@ -79,14 +87,11 @@ impl Recalls {
 #[derive(Debug, Default)]
 struct Lanes {
     lanes: [Recalls; Lane::ALL.len()],
-    /// It has listened for pages; one that never does is told of them on the other lane.
-    has_pages: bool,
 }
 
 impl Lanes {
     fn of_key(&mut self, key: &LeaseKey) -> &mut Recalls {
-        let of_pages = self.has_pages && matches!(key, LeaseKey::Pages(_));
-        self.get(if of_pages { Lane::Pages } else { Lane::Other })
+        self.get(Lane::of(key))
     }
 
     fn get(&mut self, lane: Lane) -> &mut Recalls {
@@ -94,7 +99,7 @@ impl Lanes {
     }
 
     fn names(&self, key: &LeaseKey) -> bool {
-        self.lanes.iter().any(|recalls| recalls.names(key))
+        self.lanes[Lane::of(key) as usize].names(key)
     }
 }
 
@@ -245,9 +250,9 @@ impl Leases {
     /// recall there has to be another.
     pub(crate) fn hold_again(&mut self, key: LeaseKey, client: ClientId) {
         if let Some(lanes) = self.recalls.get_mut(&client)
-            && let Some(recalls) = lanes.lanes.iter_mut().find(|recalls| recalls.is_sent(&key))
+            && lanes.of_key(&key).is_sent(&key)
         {
-            recalls.queued.insert(key.clone());
+            lanes.of_key(&key).queued.insert(key.clone());
         }
         let holders = self.acknowledged.entry(key).or_default();
         if !holders.contains(&client) {
@@ -265,9 +270,8 @@ impl Leases {
     /// before this is answered.
     pub(crate) fn overtakes(&mut self, ino: Ino, client: ClientId) -> bool {
         let key = LeaseKey::Pages(ino);
-        let own = self.recalls.get(&client).into_iter().flat_map(|lanes| &lanes.lanes);
-        let mut naming = own.filter(|recalls| recalls.names(&key));
-        let is_awaited = naming.any(|recalls| !recalls.awaited.is_empty());
+        let own = self.recalls.get_mut(&client).map(|lanes| lanes.get(Lane::Pages));
+        let is_awaited = own.is_some_and(|own| own.names(&key) && !own.awaited.is_empty());
         if !is_awaited || self.plant == Some(Plant::WaitForOwnRecall) {
             return false;
         }
@@ -308,9 +312,6 @@ impl Leases {
     pub(crate) fn inherit(&mut self, client: ClientId) {
         let inherited = Inherited { names: true, dropped: HashSet::default() };
         self.inherited.insert(client, inherited);
-        // It may be busy dropping pages of which the predecessor has told it, and listen only then; on the
-        // other lane they must not be in the way of names and attributes.
-        self.recalls.entry(client).or_default().has_pages = true;
     }
 
     /// Whether nobody but `except` holds an acknowledged lease on `key`; if somebody does, the recall
@@ -362,8 +363,8 @@ impl Leases {
         let key = LeaseKey::Pages(ino);
         let mut is_new = false;
         for (_, lanes) in self.recalls.iter_mut().filter(|(client, _)| Some(**client) != except) {
-            for recalls in lanes.lanes.iter_mut().filter(|recalls| recalls.names(&key)) {
-                is_new |= recalls.awaited.insert(ino);
+            if lanes.names(&key) {
+                is_new |= lanes.get(Lane::Pages).awaited.insert(ino);
             }
         }
         is_new
@@ -373,14 +374,6 @@ impl Leases {
     /// was under way.
     pub(crate) fn listens(&mut self, client: ClientId, lane: Lane, number: u64) -> bool {
         let lanes = self.recalls.entry(client).or_default();
-        if lane == Lane::Pages && !std::mem::replace(&mut lanes.has_pages, true) {
-            let of_pages = |key: &LeaseKey| matches!(key, LeaseKey::Pages(_));
-            let other = lanes.get(Lane::Other);
-            let moved = other.queued.extract_if(.., of_pages).collect();
-            let awaited = std::mem::take(&mut other.awaited);
-            let pages = lanes.get(Lane::Pages);
-            (pages.queued, pages.awaited) = (moved, awaited);
-        }
         let recalls = lanes.get(lane);
         let Some((_, keys)) = recalls.sent.take_if(|(sent, _)| *sent == number) else {
             return false;
@@ -552,14 +545,17 @@ mod tests {
         let pages = LeaseKey::Pages(Ino::ROOT);
         assert!(leases.hold(KEY, A) && leases.hold(pages.clone(), A));
         assert!(!leases.recall(&pages, None));
-        assert!(!leases.listens(A, Lane::Pages, 0), "it had listened on the other lane only");
+        assert!(leases.take_recall(A, Lane::Other).is_none(), "not before it listens for pages");
         let (number, keys) = leases.take_recall(A, Lane::Pages).unwrap();
         assert_eq!(keys, std::slice::from_ref(&pages));
+        leases.hold_again(pages.clone(), A);
         assert!(!leases.recall(&KEY, None));
         let (other, keys) = leases.take_recall(A, Lane::Other).unwrap();
-        assert_eq!(keys, [KEY]);
+        assert_eq!(keys, [KEY], "seed 54000007573");
         assert!(leases.listens(A, Lane::Other, other) && leases.recall(&KEY, None));
         assert!(!leases.recall(&pages, None), "the pages are not dropped yet");
+        assert!(leases.listens(A, Lane::Pages, number) && !leases.recall(&pages, None));
+        let (number, _) = leases.take_recall(A, Lane::Pages).unwrap();
         assert!(leases.listens(A, Lane::Pages, number) && leases.recall(&pages, None));
     }
 
