@@ -240,6 +240,8 @@ impl<H> Fleet<H> {
                 let answer = Answered { answer, granted };
                 self.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
             }
+            // Drivers of real cells bound a user's live tasks; here there are few.
+            Effect::AwaitsLock { .. } => {}
             Effect::Send { to, message } => self.send_peer(id, to, message),
             Effect::Report(report) => self.send_report(id, report),
             // What is damaged on the way its checksum has told.
