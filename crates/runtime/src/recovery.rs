@@ -294,6 +294,7 @@ impl<'a> LoneFleet<'a> {
                 | Said::RefuseClient { .. }
                 | Said::ForgetClient { .. }
                 | Said::Kill { .. }
+                | Said::MayStop
                 | Said::StopRefused { .. }
                 | Said::Restart { .. } => continue,
             };

@@ -375,7 +375,7 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: Said) {
         Said::RefuseClient { connection, errno } => world.refuse(connection, errno),
         Said::ForgetClient { client } => fleet.check_forgotten(client),
         // Only who asks in a way that can be refused is told.
-        Said::StopRefused { .. } => {}
+        Said::MayStop | Said::StopRefused { .. } => {}
         Said::Restart { cell, epoch } => fleet.restart_cell(cell, epoch),
         Said::Kill { cell, epoch, verdict } => {
             fleet.count(match verdict {
