@@ -60,14 +60,9 @@ pub const LEASE_WORDS: usize = 1 << 16;
 /// Live tasks of a cell before it stops taking new requests: every slot of a busy front, and some.
 pub const TASKS_MAX: usize = 1024;
 
-/// Locks that an inode has: more than any program was seen to hold on a file, and few enough for the snapshot of a
-/// session. A user has a share of them (`budget`).
+/// Locks that an inode has, and requests that wait for one: more than any program was seen to hold on a file, and few
+/// enough for the snapshot of a session. A user has a share of them (`budget`).
 pub const LOCKS_OF_INODE_MAX: usize = 1 << 15;
-
-/// Requests that wait for a lock at a cell: half of the tasks, because those that wait for locks end only when others
-/// go on. All may wait for one inode's. A user has a share of them, too.
-pub const LOCK_WAITERS_MAX: usize = TASKS_MAX / 2;
-pub const LOCK_WAITERS_OF_INODE_MAX: usize = LOCK_WAITERS_MAX;
 
 /// Supplementary groups of a client, as Linux's `NGROUPS_MAX`.
 pub const GROUPS_MAX: usize = 65_536;

@@ -189,6 +189,7 @@ impl LoneCell {
             }
             Effect::Reserve { io, .. } | Effect::Discard { io, .. } => io,
             Effect::Send { .. }
+            | Effect::AwaitsLock { .. }
             | Effect::Suspect { .. }
             | Effect::Report(_)
             | Effect::Wake(_)

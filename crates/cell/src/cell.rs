@@ -880,9 +880,16 @@ impl Cell {
         self.steps_up
     }
 
-    /// Requests and messages that wait for something.
+    /// Requests and messages that wait for something, but for file locks: who gives a lock back must not find the
+    /// tasks taken by those who wait for it.
     pub fn live_tasks(&self) -> usize {
-        self.tasks.len()
+        self.tasks.live()
+    }
+
+    /// Requests that wait for file locks. Each occupies a slot of its client, and counts for its user with the locks
+    /// that are held.
+    pub const fn lock_waiters(&self) -> usize {
+        self.tasks.lock_waiters()
     }
 }
 

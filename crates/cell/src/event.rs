@@ -89,6 +89,11 @@ pub enum Effect {
         /// For the inode that the answer leads to.
         granted: Capability,
     },
+    /// The slot's request waits for a file lock, for as long as others please. Until it is answered it is no live task, and
+    /// counts for no user's share of them.
+    AwaitsLock {
+        from: SlotRef,
+    },
     /// Messages to one peer arrive in order. The driver keeps what finds the inbox full.
     Send {
         to: CellId,

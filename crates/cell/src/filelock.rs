@@ -5,18 +5,29 @@
 //! following who waits for whom.
 //!
 //! Each lock is in the index of its owner, whose locks of one flavour on an inode never overlap, and in an
-//! [`Intervals`] with all others of its kind, which finds what stands in the way of somebody. Nothing looks at all
-//! locks, or all that wait.
+//! [`Intervals`] with all others of its kind, which finds what stands in the way of an owner. Nothing looks at all
+//! locks, or at all requests that wait.
 //!
-//! Invariant: no request waits that could be granted, once [`FileLocks::grant`] was called after a change.
+//! **Classes.** Requests that wait for the same kind of lock on the same range are blocked by the same locks, except by
+//! their owners' own. So they are a [`Class`]; a request whose owner has a lock in the range is in a class of that
+//! owner's. If the first request of a class is blocked all are, and the others are not looked at. A release costs a look
+//! at each class that it may concern, and at each request that it lets go on, however many wait.
+//!
+//! How many requests wait is bounded where they come from: each waits in a slot of its own, and counts with what is held
+//! for the room of the inode ([`FileLocks::has_room`]) and of the log's snapshot.
+//!
+//! Invariants:
+//! * No request waits that could be granted, once [`FileLocks::grant`] was called after a change.
+//! * All requests of a class can be granted now, or none.
 
 mod interval;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use warren_base::budget::may_take;
-use warren_base::limits::{LOCK_WAITERS_MAX, LOCK_WAITERS_OF_INODE_MAX, LOCKS_OF_INODE_MAX};
+use warren_base::limits::LOCKS_OF_INODE_MAX;
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 
@@ -42,12 +53,22 @@ struct Held {
     uid: u32,
 }
 
+/// What requests have in common that are blocked, all of them, or none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Class {
+    range: ByteRange,
+    is_exclusive: bool,
+    /// All are of this owner. If `None`, none of their owners has a lock in the range.
+    owner: Option<Owner>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Waiter<T> {
     task: T,
     client: ClientId,
     spec: LockSpec,
     uid: u32,
+    class: Class,
 }
 
 impl<T> Waiter<T> {
@@ -64,7 +85,11 @@ struct Side<T> {
     exclusive: Intervals<Owner>,
     /// By arrival.
     waiters: BTreeMap<u64, Waiter<T>>,
-    waiting: Intervals<u64>,
+    /// The arrivals of each class, none of which is empty, and where they want something.
+    classes: BTreeMap<Class, BTreeSet<u64>>,
+    waiting: Intervals<Class>,
+    /// The arrivals of each owner whose requests are not in classes of its own.
+    strangers: BTreeMap<Owner, BTreeSet<u64>>,
     /// Where locks were given up or made weaker since requests were granted.
     eased: Option<ByteRange>,
 }
@@ -76,7 +101,9 @@ impl<T> Default for Side<T> {
             shared: Intervals::default(),
             exclusive: Intervals::default(),
             waiters: BTreeMap::new(),
+            classes: BTreeMap::new(),
             waiting: Intervals::default(),
+            strangers: BTreeMap::new(),
             eased: None,
         }
     }
@@ -91,6 +118,10 @@ struct Count {
 
 impl Count {
     const NONE: Self = Self { held: 0, waiting: 0 };
+
+    const fn all(self) -> usize {
+        self.held + self.waiting
+    }
 }
 
 /// What is counted for one inode, and for all.
@@ -243,10 +274,75 @@ impl<T: Copy> Side<T> {
         usize::from(before.is_some()) + usize::from(behind.is_some())
     }
 
+    fn class_of(&self, client: ClientId, spec: &LockSpec) -> Class {
+        let owner = (client, spec.owner);
+        let has_some = self
+            .own_before(owner, spec.range.end)
+            .is_some_and(|(_, held)| held.end >= spec.range.start);
+        let is_exclusive = spec.lock == LockType::Exclusive;
+        Class { range: spec.range, is_exclusive, owner: has_some.then_some(owner) }
+    }
+
+    fn enter(&mut self, arrival: u64, waiter: Waiter<T>) {
+        let class = waiter.class;
+        match self.classes.entry(class) {
+            Entry::Occupied(mut entry) => drop(entry.get_mut().insert(arrival)),
+            Entry::Vacant(entry) => {
+                entry.insert(BTreeSet::from([arrival]));
+                self.waiting.insert(class.range, class);
+            }
+        }
+        if class.owner.is_none() {
+            self.strangers.entry(waiter.owner()).or_default().insert(arrival);
+        }
+        self.waiters.insert(arrival, waiter);
+    }
+
+    fn leave(&mut self, arrival: u64) -> Option<Waiter<T>> {
+        let waiter = self.waiters.remove(&arrival)?;
+        let class = waiter.class;
+        if remove_from(&mut self.classes, &class, arrival) {
+            self.waiting.remove(class.range.start, class);
+        }
+        if class.owner.is_none() {
+            remove_from(&mut self.strangers, &waiter.owner(), arrival);
+        }
+        Some(waiter)
+    }
+
+    /// The owner has got a lock: its requests that wait are in classes of its own from now on, wherever the lock is,
+    /// so that each changes its class once.
+    fn part_from_strangers(&mut self, owner: Owner) {
+        for arrival in self.strangers.remove(&owner).into_iter().flatten() {
+            let mut waiter = self.waiters.remove(&arrival).expect("a stranger waits");
+            if remove_from(&mut self.classes, &waiter.class, arrival) {
+                self.waiting.remove(waiter.class.range.start, waiter.class);
+            }
+            waiter.class.owner = Some(owner);
+            self.enter(arrival, waiter);
+        }
+    }
+
+    /// The first request of the class to come.
+    fn first_of(&self, class: &Class) -> Option<u64> {
+        self.classes.get(class)?.first().copied()
+    }
+
     fn ease(&mut self, range: ByteRange) {
         let all = self.eased.get_or_insert(range);
         *all = ByteRange { start: all.start.min(range.start), end: all.end.max(range.end) };
     }
+}
+
+/// Takes `arrival` out of the set of `key`. Whether it was the last of it.
+fn remove_from<K: Ord>(sets: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, arrival: u64) -> bool {
+    let Some(set) = sets.get_mut(key) else { return false };
+    set.remove(&arrival);
+    let is_last = set.is_empty();
+    if is_last {
+        sets.remove(key);
+    }
+    is_last
 }
 
 impl<T: Copy + Ord> FileLocks<T> {
@@ -276,7 +372,7 @@ impl<T: Copy + Ord> FileLocks<T> {
     }
 
     /// Takes, changes or releases a lock on behalf of `uid`. EAGAIN if it cannot be had and `wait` is `None`;
-    /// EDEADLK if waiting would never end; ENOLCK if too many wait. [`Self::grant`] comes next.
+    /// EDEADLK if waiting would never end. [`Self::grant`] comes next.
     pub(crate) fn lock(
         &mut self,
         ino: Ino,
@@ -304,38 +400,27 @@ impl<T: Copy + Ord> FileLocks<T> {
         if spec.flavour == LockFlavour::Record && self.would_deadlock(ino, client, &spec) {
             return Err(Errno::EDEADLK);
         }
-        self.await_turn(ino, Waiter { task, client, spec, uid })?;
+        self.await_turn(ino, task, (client, uid), spec);
         Ok(LockOutcome::Waits)
     }
 
-    fn await_turn(&mut self, ino: Ino, waiter: Waiter<T>) -> Result<(), Errno> {
+    fn await_turn(&mut self, ino: Ino, task: T, (client, uid): (ClientId, u32), spec: LockSpec) {
         let file = self.files.entry(ino).or_insert_with(File::new);
-        let (own, all) = (file.counts.of(waiter.uid).waiting, file.counts.all.waiting);
-        let of_cell = (self.counts.of(waiter.uid).waiting, self.counts.all.waiting);
-        if !may_take(waiter.uid, own, all, LOCK_WAITERS_OF_INODE_MAX)
-            || !may_take(waiter.uid, of_cell.0, of_cell.1, LOCK_WAITERS_MAX)
-        {
-            return Err(Errno::ENOLCK);
-        }
         self.arrivals += 1;
-        let flavour = waiter.spec.flavour;
-        let place = (ino, flavour, self.arrivals);
-        file.counts.change(waiter.uid, |count| count.waiting += 1);
-        self.counts.change(waiter.uid, |count| count.waiting += 1);
-        let side = file.side_mut(flavour);
-        side.waiting.insert(waiter.spec.range, self.arrivals);
-        side.waiters.insert(self.arrivals, waiter);
-        self.waiting.entry(waiter.owner()).or_default().insert(place);
-        self.places.insert(waiter.task, place);
-        Ok(())
+        let place = (ino, spec.flavour, self.arrivals);
+        file.counts.change(uid, |count| count.waiting += 1);
+        self.counts.change(uid, |count| count.waiting += 1);
+        let side = file.side_mut(spec.flavour);
+        let class = side.class_of(client, &spec);
+        side.enter(self.arrivals, Waiter { task, client, spec, uid, class });
+        self.waiting.entry((client, spec.owner)).or_default().insert(place);
+        self.places.insert(task, place);
     }
 
     fn end_wait(&mut self, place: Place) -> Option<Waiter<T>> {
         let (ino, flavour, arrival) = place;
         let file = self.files.get_mut(&ino)?;
-        let side = file.side_mut(flavour);
-        let waiter = side.waiters.remove(&arrival)?;
-        side.waiting.remove(waiter.spec.range.start, arrival);
+        let waiter = file.side_mut(flavour).leave(arrival)?;
         file.counts.change(waiter.uid, |count| count.waiting -= 1);
         self.counts.change(waiter.uid, |count| count.waiting -= 1);
         self.places.remove(&waiter.task);
@@ -370,7 +455,8 @@ impl<T: Copy + Ord> FileLocks<T> {
                     return ControlFlow::Break(());
                 }
                 if let Some(places) = self.waiting.get(&owner).filter(|_| seen.insert(owner)) {
-                    open.extend(places.iter().filter_map(|place| self.record_waiter(*place)));
+                    let places = places.iter().take(DEADLOCK_STEPS_MAX);
+                    open.extend(places.filter_map(|place| self.record_waiter(*place)));
                 }
                 ControlFlow::Continue(())
             };
@@ -417,7 +503,11 @@ impl<T: Copy + Ord> FileLocks<T> {
         let side = file.side_mut(spec.flavour);
         let (taken, left) = side.cut(owner, spec.range);
         let held = Held { end: spec.range.end, lock: spec.lock, pid: spec.pid, uid };
-        let joined = if takes { side.put_joined(owner, spec.range.start, held) } else { 0 };
+        let mut joined = 0;
+        if takes {
+            joined = side.put_joined(owner, spec.range.start, held);
+            side.part_from_strangers(owner);
+        }
         if let (Some((_, last)), Some((first, _))) = (taken.first(), taken.last())
             && !side.waiters.is_empty()
         {
@@ -469,31 +559,36 @@ impl<T: Copy + Ord> FileLocks<T> {
             let side = self.files.get_mut(&ino).map(|file| file.side_mut(flavour));
             let Some(side) = side else { continue };
             let Some(range) = side.eased.take() else { continue };
-            let mut arrivals = Vec::new();
-            let _ = side.waiting.visit(range, None, &mut |_, arrival| {
-                arrivals.push(arrival);
+            let mut firsts = BTreeSet::new();
+            let _ = side.waiting.visit(range, None, &mut |_, class| {
+                firsts.extend(side.first_of(&class).map(|arrival| (arrival, class)));
                 ControlFlow::Continue(())
             });
-            arrivals.sort_unstable();
-            for arrival in arrivals {
-                let Some(waiter) = self.grant_one((ino, flavour, arrival)) else { continue };
-                granted.push(waiter.task);
-                let ByteRange { start, end } = waiter.spec.range;
-                let covers = start <= range.start && range.end <= end;
-                // Whoever else waits for a part of it waits for this one now, but the owner itself.
-                if covers
-                    && waiter.spec.lock == LockType::Exclusive
-                    && !self.waiting.contains_key(&waiter.owner())
-                {
-                    break;
+            while let Some((arrival, class)) = firsts.pop_first() {
+                let mut classes = vec![class];
+                if self.first_of(ino, flavour, &class) == Some(arrival) {
+                    let Some((task, parted)) = self.grant_one((ino, flavour, arrival)) else {
+                        continue;
+                    };
+                    granted.push(task);
+                    classes.extend(parted);
+                }
+                for class in classes {
+                    let first = self.first_of(ino, flavour, &class);
+                    firsts.extend(first.map(|arrival| (arrival, class)));
                 }
             }
         }
         granted
     }
 
-    /// Grants a request if nothing is in its way.
-    fn grant_one(&mut self, place: Place) -> Option<Waiter<T>> {
+    fn first_of(&self, ino: Ino, flavour: LockFlavour, class: &Class) -> Option<u64> {
+        self.side(ino, flavour)?.first_of(class)
+    }
+
+    /// Grants a request if nothing is in its way. Returns it, and the classes into which others of its owner come by
+    /// that.
+    fn grant_one(&mut self, place: Place) -> Option<(T, BTreeSet<Class>)> {
         let (ino, flavour, arrival) = place;
         let side = self.side(ino, flavour)?;
         let waiter = side.waiters.get(&arrival)?;
@@ -501,26 +596,30 @@ impl<T: Copy + Ord> FileLocks<T> {
             return None;
         }
         let waiter = self.end_wait(place)?;
+        let strangers = self.side(ino, flavour).and_then(|it| it.strangers.get(&waiter.owner()));
+        let strangers = strangers.cloned().unwrap_or_default();
         self.set(ino, (waiter.client, waiter.uid), waiter.spec);
-        Some(waiter)
+        let side = self.side(ino, flavour).expect("it has this lock");
+        let parted = strangers.iter().map(|arrival| side.waiters[arrival].class).collect();
+        Some((waiter.task, parted))
     }
 
-    /// Whether the inode may have another lock of the user's.
+    /// Whether the inode may have another lock of the user's, or request for one: each of those that wait may get what
+    /// it waits for.
     pub(crate) fn has_room(&self, ino: Ino, uid: u32) -> bool {
         let Some(file) = self.files.get(&ino) else { return true };
-        let (own, all) = (file.counts.of(uid).held, file.counts.all.held);
+        let (own, all) = (file.counts.of(uid).all(), file.counts.all.all());
         may_take(uid, own, all, LOCKS_OF_INODE_MAX)
     }
 
     /// How many locks are held or waited for.
     pub(crate) const fn count(&self) -> usize {
-        self.counts.all.held + self.counts.all.waiting
+        self.counts.all.all()
     }
 
     /// How many of them are the user's.
     pub(crate) fn count_of_user(&self, uid: u32) -> usize {
-        let Count { held, waiting } = self.counts.of(uid);
-        held + waiting
+        self.counts.of(uid).all()
     }
 
     /// Whether the client holds any.

@@ -14,7 +14,7 @@ use warren_proto::{
 };
 
 use crate::cell::{Cell, Out};
-use crate::event::{Memory, SlotRef};
+use crate::event::{Effect, Memory, SlotRef};
 use crate::file::WriteMode;
 use crate::filelock::LockOutcome;
 use crate::lease::Lane;
@@ -620,7 +620,7 @@ impl Cell {
         let outcome = self.file_locks.lock(ino, (client, uid), spec, wait.then_some(id));
         match outcome {
             Ok(LockOutcome::Granted) => self.log.note(&Step::Locked { ino, client, spec, uid }),
-            Ok(LockOutcome::Waits) | Err(Errno::EAGAIN | Errno::ENOLCK) if gives_up => {
+            Ok(LockOutcome::Waits) | Err(Errno::EAGAIN) if gives_up => {
                 let spec = LockSpec { lock: LockType::Unlock, ..spec };
                 self.log.note(&Step::Locked { ino, client, spec, uid });
             }
@@ -630,7 +630,12 @@ impl Cell {
         self.grant_file_locks();
         match outcome {
             Ok(LockOutcome::Granted) => done(Reply::Done),
-            Ok(LockOutcome::Waits) => Err(Stop::Wait(Wait::Registered)),
+            Ok(LockOutcome::Waits) => {
+                let from = task.slot().expect("a request");
+                task.awaits_lock = true;
+                out.effects.push(Effect::AwaitsLock { from });
+                Err(Stop::Wait(Wait::Registered))
+            }
             // Something was done: the answer goes into its record.
             Err(errno) if gives_up => Ok(Some((Err(errno), 0))),
             Err(errno) => Err(errno.into()),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use warren_base::{CellId, ClientId, Errno, FixedState, Ino, Lsn, ShardId, TxnId};
+use warren_base::{CellId, ClientId, Errno, FixedState, Ino, Lsn, ShardId, SlotNo, TxnId};
 use warren_disk::BlockPtr;
 use warren_proto::{Answer, Change, Credentials, LockKey, LockMode, Request, RequestHeader};
 
@@ -159,6 +159,9 @@ pub(crate) struct Task {
     pub(crate) no_chunk: bool,
     /// What the task was promised or told while it waited (a lock granted).
     pub(crate) granted: bool,
+    /// It waits for a file lock, or did. From then on until it is answered it is no live task
+    /// ([`crate::Cell::live_tasks`]).
+    pub(crate) awaits_lock: bool,
     /// The point of the op log whose durability it waits for.
     pub(crate) durable: Option<Lsn>,
     pub(crate) decided: Option<Box<Decided>>,
@@ -182,6 +185,7 @@ impl Task {
             checkpointed: false,
             no_chunk: false,
             granted: false,
+            awaits_lock: false,
             durable: None,
             decided: None,
         }
@@ -245,6 +249,8 @@ pub(crate) struct Tasks {
     by_slot: BTreeMap<SlotRef, TaskId>,
     queues: HashMap<WaitKey, Vec<TaskId>, FixedState>,
     ready: VecDeque<TaskId>,
+    /// How many of those that wait do so for a file lock.
+    lock_waiters: usize,
     next: u64,
 }
 
@@ -254,8 +260,13 @@ impl Tasks {
         TaskId(self.next)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
+    /// Those that wait, but for file locks.
+    pub(crate) fn live(&self) -> usize {
+        self.waiting.len() - self.lock_waiters
+    }
+
+    pub(crate) const fn lock_waiters(&self) -> usize {
+        self.lock_waiters
     }
 
     /// Keeps a task until it is woken.
@@ -263,6 +274,7 @@ impl Tasks {
         if let Some(slot) = task.slot() {
             self.by_slot.insert(slot, id);
         }
+        self.lock_waiters += usize::from(task.awaits_lock);
         let old = self.waiting.insert(id, task);
         assert!(old.is_none());
     }
@@ -341,6 +353,7 @@ impl Tasks {
 
     pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
         let task = self.waiting.remove(&id)?;
+        self.lock_waiters -= usize::from(task.awaits_lock);
         if let Some(slot) = task.slot()
             && self.by_slot.get(&slot) == Some(&id)
         {
@@ -367,6 +380,7 @@ impl Tasks {
 
     /// The waiting tasks that a client's requests started.
     pub(crate) fn of_client(&self, client: ClientId) -> Vec<TaskId> {
-        self.by_slot.iter().filter(|(slot, _)| slot.client == client).map(|(_, id)| *id).collect()
+        let slots = [0, u16::MAX].map(|slot| SlotRef { client, slot: SlotNo(slot) });
+        self.by_slot.range(slots[0]..=slots[1]).map(|(_, id)| *id).collect()
     }
 }

@@ -599,7 +599,8 @@ impl Shared {
         errands.as_ref().is_some_and(|queue| queue.send(errand).is_ok())
     }
 
-    /// Runs errands until closed. Deferred locks are tried in the order in which they came.
+    /// Runs errands until closed. Deferred locks are tried in the order in which they came, at times: not whenever an
+    /// errand comes, or a crowd that arrives would be tried as often as it has members.
     fn run_errands(
         &self,
         courier: &mut dyn Courier,
@@ -607,14 +608,21 @@ impl Shared {
         mut locks: Vec<Deferred>,
     ) {
         let mut pages = PageDropper::new(Arc::clone(&self.channel));
+        let mut next_try = Instant::now();
         loop {
             let arrived = if locks.is_empty() {
                 arrivals.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                arrivals.recv_timeout(DEFERRED_RETRY)
+                arrivals.recv_timeout(next_try.saturating_duration_since(Instant::now()))
             };
             match arrived {
-                Ok(Errand::Lock(lock)) => locks.push(lock),
+                Ok(Errand::Lock(lock)) => {
+                    // It was tried when it came.
+                    if locks.is_empty() {
+                        next_try = Instant::now() + DEFERRED_RETRY;
+                    }
+                    locks.push(lock);
+                }
                 Ok(Errand::DropPages(ino, place)) => {
                     pages.drop_pages(ino);
                     if let Some(place) = place {
@@ -628,14 +636,21 @@ impl Shared {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            locks.retain(|lock| match self.front.retry(courier, lock) {
-                Some(answer) => {
-                    self.channel.reply(lock.unique, answer.map(|()| &[][..]));
-                    false
-                }
-                None => true,
-            });
+            if Instant::now() >= next_try {
+                self.try_locks(courier, &mut locks);
+                next_try = Instant::now() + DEFERRED_RETRY;
+            }
         }
+    }
+
+    fn try_locks(&self, courier: &mut dyn Courier, locks: &mut Vec<Deferred>) {
+        locks.retain(|lock| match self.front.retry(courier, lock) {
+            Some(answer) => {
+                self.channel.reply(lock.unique, answer.map(|()| &[][..]));
+                false
+            }
+            None => true,
+        });
     }
 }
 

@@ -430,6 +430,7 @@ impl CellLoop {
         let dropped = self.peers.dropped();
         let gauges = [
             (Counter::Tasks, self.core.live_tasks() as u64),
+            (Counter::LockWaiters, self.core.lock_waiters() as u64),
             (Counter::Queued, self.intake.clients_waiting() as u64),
             (Counter::Ios, self.disk.in_flight() as u64),
             (Counter::Refused, dropped.refused),
@@ -492,6 +493,7 @@ impl CellLoop {
                 self.moved += u64::from(payload_len);
                 self.memory.reply(to, seq, header, &self.body);
             }
+            Effect::AwaitsLock { from } => self.memory.await_lock(from),
             Effect::Send { to, message } => self.peers.send(to, &message)?,
             Effect::Suspect { cell, why } => self.peers.suspect(cell, why),
             Effect::Report(report) => self.report(report)?,

@@ -29,7 +29,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a fleet may take for its last checkpoint: longer than it gives its cells.
-const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());
 
@@ -282,17 +282,18 @@ pub struct StopOptions {
     pub discard: bool,
 }
 
-/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. Its mounts are unmounted first;
-/// while one is in use that is refused, and all stay as they are. If the checkpoint fails the fleet serves on
-/// ([`FleetError::StopRefused`]), unless what it lacks is to be discarded.
+/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. Its mounts are unmounted first, after
+/// another checkpoint has shown that nothing would be lost; while one is in use that is refused, and all stay as they
+/// are. If a checkpoint fails the fleet serves on ([`FleetError::StopRefused`]), unless what it lacks is to be discarded.
 pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
     let StopOptions { force, discard } = options;
     let request = DoorRequest::Stop { version: DOOR_VERSION, force, discard };
     let (mut link, keeper) =
-        converse(pool, patience(), |call| match ask(&mut call.link, &request, call.until)?.0 {
+        converse(pool, patience(), |call| match begin_stop(call, &request)? {
             DoorReply::Stopping { keeper } => {
                 Ok((call.link.share().map_err(system("talk to the fleet"))?, keeper))
             }
+            DoorReply::StopRefused { errno } => Err(stop_refused(errno)),
             DoorReply::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
         })?;
@@ -312,6 +313,21 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
         Err(FleetError::Died(_)) if is_in_order(pool) => Ok(()),
         outcome => outcome,
     }
+}
+
+/// The answer of a fleet that is to stop, after its trial if it makes one.
+fn begin_stop(call: &mut Call, request: &DoorRequest) -> Result<DoorReply, FleetError> {
+    let mut answer = ask(&mut call.link, request, call.until)?.0;
+    while answer == DoorReply::Trying {
+        let packet = await_packet(&mut call.link, Instant::now() + STOP_TIMEOUT)?;
+        answer =
+            DoorReply::from_bytes(&packet.bytes).map_err(|_| FleetError::Refused(Errno::EPROTO))?;
+    }
+    Ok(answer)
+}
+
+fn stop_refused(errno: i32) -> FleetError {
+    FleetError::StopRefused(Errno::from_raw(errno).unwrap_or(Errno::EIO))
 }
 
 /// Whether the pool says that a last checkpoint was made, and nothing since.
@@ -338,9 +354,7 @@ fn last_word(link: &mut Link) -> Result<(), FleetError> {
                 continue;
             }
             Ok(DoorReply::Stopped) => Ok(()),
-            Ok(DoorReply::StopRefused { errno }) => {
-                Err(FleetError::StopRefused(Errno::from_raw(errno).unwrap_or(Errno::EIO)))
-            }
+            Ok(DoorReply::StopRefused { errno }) => Err(stop_refused(errno)),
             Ok(DoorReply::Failed { kind, line }) => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
         };

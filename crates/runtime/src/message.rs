@@ -17,7 +17,7 @@ use crate::clients::Clients;
 use crate::error::ErrorKind;
 
 /// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 8;
+pub const DOOR_VERSION: u32 = 9;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -321,6 +321,8 @@ pub enum DoorReply {
     CutOff {
         line: Box<[u8]>,
     },
+    /// Before `Stopping`, or what comes instead: a checkpoint shows whether the fleet can stop, which may take long.
+    Trying,
     /// The fleet is stopping; its keeper is the last to go.
     Stopping {
         keeper: u32,
@@ -332,7 +334,7 @@ pub enum DoorReply {
     },
     /// After `Stopping`: all is on the device.
     Stopped,
-    /// After `Stopping`: the last checkpoint failed, and the fleet serves on.
+    /// After `Stopping`, or `Trying`: the last checkpoint, or the trial, failed, and the fleet serves on.
     StopRefused {
         errno: i32,
     },

@@ -195,7 +195,9 @@ impl<'a> LoneFleet<'a> {
                     continue;
                 }
                 // Nobody is here to be ended: a recovery that needs what was refused comes to nothing.
-                Effect::Reply { .. } | Effect::Suspect { .. } => continue,
+                Effect::Reply { .. } | Effect::AwaitsLock { .. } | Effect::Suspect { .. } => {
+                    continue;
+                }
                 Effect::Read { io, block, frames } => (io, self.read(id, block, &frames)),
                 Effect::Write { io, block, frames } => (io, self.write(id, block, &frames)),
                 Effect::WriteThrough { io, block, frames } => {
@@ -292,6 +294,7 @@ impl<'a> LoneFleet<'a> {
                 | Said::RefuseClient { .. }
                 | Said::ForgetClient { .. }
                 | Said::Kill { .. }
+                | Said::MayStop
                 | Said::StopRefused { .. }
                 | Said::Restart { .. } => continue,
             };

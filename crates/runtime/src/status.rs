@@ -74,8 +74,9 @@ pub struct CellStatus {
     /// Time at work (and spinning), time asleep.
     pub busy_ns: u64,
     pub parked_ns: u64,
-    /// Live tasks, clients' requests that wait in their slots, I/Os under way.
+    /// Live tasks, requests that wait for file locks, clients' requests that wait in their slots, I/Os under way.
     pub tasks: u64,
+    pub lock_waiters: u64,
     pub queued: u64,
     pub ios: u64,
     /// Blocks read from and written to the device.

@@ -364,6 +364,7 @@ impl Shell<'_> {
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
             Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
+            Effect::MayStop => self.trial_succeeded(),
             Effect::StopRefused { errno } => self.refuse_stop(errno)?,
             Effect::Exit(result) => self.ended = Some(result),
         }
@@ -468,6 +469,7 @@ impl Shell<'_> {
     /// Every visitor that asked for the end is told that it does not come, and why.
     fn refuse_stop(&mut self, errno: Errno) -> Result<(), FleetError> {
         warn!(%errno, "the stop is refused, because its checkpoint failed: the fleet serves on");
+        self.departure.take_if(|departure| departure.is_on_trial());
         let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
         for connection in connections {
             self.tell_keeper(&ToKeeper::Forget { name: Kept::Stopping(connection.0) })?;

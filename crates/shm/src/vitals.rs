@@ -59,6 +59,8 @@ pub enum Counter {
     ParkedNs,
     /// Live tasks now (gauge).
     Tasks,
+    /// Requests that wait for file locks now (gauge).
+    LockWaiters,
     /// Clients' requests that wait in their slots now (gauge).
     Queued,
     /// I/Os in flight now (gauge).
@@ -78,12 +80,13 @@ pub enum Counter {
 }
 
 impl Counter {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Requests,
         Self::PeerMessages,
         Self::BusyNs,
         Self::ParkedNs,
         Self::Tasks,
+        Self::LockWaiters,
         Self::Queued,
         Self::Ios,
         Self::BlocksRead,

@@ -56,6 +56,9 @@ pub enum Event {
     Hangup {
         client: ClientId,
     },
+    /// Take a checkpoint while all goes on, to see whether a stop would lose anything: [`Effect::MayStop`], or
+    /// [`Effect::StopRefused`].
+    TryCheckpoint,
     /// Take a last checkpoint and end the fleet, unless that checkpoint fails: [`Effect::StopRefused`] then.
     TryStop,
     /// Take a last checkpoint and end the fleet, whatever comes of it.
@@ -126,7 +129,9 @@ pub enum Effect {
         epoch: Epoch,
         verdict: Verdict,
     },
-    /// The fleet serves on: the checkpoint that was to be its last has failed.
+    /// The checkpoint of a trial has succeeded, or the fleet ends whatever comes of it.
+    MayStop,
+    /// The fleet serves on: the checkpoint of a trial, or the one that was to be its last, has failed.
     StopRefused {
         errno: Errno,
     },

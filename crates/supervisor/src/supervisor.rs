@@ -185,7 +185,9 @@ impl Supervisor {
                 self.connect(connection, applicant, &mut turn);
             }
             Event::Hangup { client } => self.hangup(client, &mut turn),
-            Event::TryStop | Event::Stop | Event::GiveUp => self.asked_to_stop(&event, &mut turn),
+            Event::TryCheckpoint | Event::TryStop | Event::Stop | Event::GiveUp => {
+                self.asked_to_stop(&event, &mut turn);
+            }
             Event::FlushFailed { errno } => self.recorder.lose_flush(errno),
             Event::IoDone { io, result } => {
                 let progress = self.recorder.io_done(io, result, turn.effects);

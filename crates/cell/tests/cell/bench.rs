@@ -206,6 +206,8 @@ pub struct Bench {
     pub is_broken: bool,
     /// How often it found that a peer is not honest.
     pub suspicions: u32,
+    /// Requests that wait for file locks, as it has said.
+    pub lock_waiters: Vec<SlotRef>,
     checkpoint: u64,
     /// Where its log ends, once it has said so.
     log_end: Option<Lsn>,
@@ -321,6 +323,7 @@ impl Bench {
             sent,
             is_broken: false,
             suspicions: 0,
+            lock_waiters: Vec::new(),
             checkpoint: 1,
             log_end: None,
             grants: true,
@@ -338,6 +341,11 @@ impl Bench {
         bench.apply(Event::Tick);
         bench.admit(CLIENT);
         bench
+    }
+
+    /// How many live tasks it has, and how many requests wait for file locks.
+    pub fn tasks(&self) -> (usize, usize) {
+        (self.cell.live_tasks(), self.cell.lock_waiters())
     }
 
     /// Whether it serves.
@@ -417,6 +425,10 @@ impl Bench {
             }
             Effect::Send { message, .. } => {
                 self.sent.push(message.body);
+                None
+            }
+            Effect::AwaitsLock { from } => {
+                self.lock_waiters.push(from);
                 None
             }
             Effect::Report(report) => self.report(report),

@@ -1,6 +1,6 @@
 //! What a log has room for, and what a successor finds in it.
 
-use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, TASKS_MAX};
 use warren_base::{BlockNo, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
 use warren_cell::{Event, PeerBody};
 use warren_disk::{Key, Value, Xattr};
@@ -75,6 +75,54 @@ fn a_flock_that_was_given_up_to_wait_is_nobodys_after_a_death() {
     assert_eq!(bench.call(flock(3, LockType::Shared, false)), Err(Errno::EAGAIN));
     assert_eq!(bench.call(flock(2, LockType::Unlock, false)), Ok(Reply::Done));
     assert_eq!(bench.call(flock(3, LockType::Exclusive, false)), Ok(Reply::Done));
+}
+
+/// More wait than a cell has live tasks. Some are interrupted, some end with their client, and the process dies.
+#[test]
+fn those_who_wait_for_locks_take_no_tasks_and_outlive_a_death() {
+    const CROWD: u64 = TASKS_MAX as u64 + 64;
+    let other = ClientId(9);
+    let mut bench = Bench::new(&Image::new(), false);
+    open(&mut bench);
+    bench.admit(other);
+    let access = AccessMode::READ;
+    let Some(Ok(Reply::Opened(opened))) = bench.ask_as(other, Request::Open { ino: FILE, access })
+    else {
+        panic!("it is opened");
+    };
+    let exclusive = flock(1, LockType::Exclusive, false);
+    assert_eq!(bench.call(exclusive), Ok(Reply::Done));
+    let wait = |bench: &mut Bench| {
+        bench.lock_waiters.clear();
+        for owner in 2..2 + CROWD {
+            assert_eq!(bench.ask(flock(owner, LockType::Shared, true)), None);
+        }
+        assert_eq!(bench.tasks(), (0, CROWD as usize));
+        assert_eq!(bench.lock_waiters.len(), CROWD as usize, "it says so of each once");
+    };
+    wait(&mut bench);
+    let interrupted = bench.lock_waiters[7];
+    let seq = u32::from(interrupted.slot.0);
+    let cancel = Request::Cancel { slot: interrupted.slot, seq };
+    assert_eq!(bench.call(cancel), Ok(Reply::Done));
+    assert_eq!(bench.answers.remove(&seq), Some(Err(Errno::EINTR)));
+    let spec = spec(LockFlavour::Flock, 1, LockType::Shared, ByteRange::ALL);
+    for _ in 0..100 {
+        let wanted = Request::Lock { handle: opened.handle, spec, wait: true };
+        assert_eq!(bench.ask_as(other, wanted), None);
+    }
+    assert_eq!(bench.tasks(), (0, CROWD as usize + 99));
+    bench.apply(Event::Order(Order::Expel { client: other }));
+    assert_eq!(bench.tasks(), (0, CROWD as usize - 1));
+    assert!(bench.answers.is_empty());
+    // The successor finds their requests in their slots.
+    bench.take_over();
+    assert_eq!(bench.tasks(), (0, 0));
+    wait(&mut bench);
+    assert_eq!(bench.call(flock(1, LockType::Unlock, false)), Ok(Reply::Done));
+    let answers: Vec<Answer> = std::mem::take(&mut bench.answers).into_values().collect();
+    assert_eq!(answers, vec![Ok(Reply::Done); CROWD as usize]);
+    assert_eq!(bench.tasks(), (0, 0));
 }
 
 #[test]

@@ -105,6 +105,45 @@ fn the_end_comes_even_if_a_request_waits_for_ever() {
     assert_eq!(channel.reply_to(2), Err(Errno::EINTR));
 }
 
+/// Each of them is tried when it comes, and all every ten milliseconds, but not all whenever another one comes.
+#[test]
+fn a_crowd_that_waits_for_a_lock_is_tried_at_times() {
+    const CROWD: u64 = 300;
+    let (attempts, gate) =
+        (Arc::new(AtomicU64::new(0)), Arc::new((Mutex::new(false), Condvar::new())));
+    let (tried, shut) = (Arc::clone(&attempts), Arc::clone(&gate));
+    let fleet = Scripted::new(6, move |_, request| match request {
+        Request::Lock { wait: false, .. } => {
+            tried.fetch_add(1, Ordering::SeqCst);
+            if *shut.0.lock().unwrap() { Ok(Reply::Done) } else { Err(Errno::EAGAIN) }
+        }
+        Request::Lock { .. } => {
+            drop(shut.1.wait_while(shut.0.lock().unwrap(), |is_open| !*is_open).unwrap());
+            Ok(Reply::Done)
+        }
+        _ => Ok(Reply::StatFs(StatFs::default())),
+    });
+    let (channel, crew) = crew(fleet);
+    let mut lock = vec![0; 48];
+    lock[32..36].copy_from_slice(&libc::F_WRLCK.to_ne_bytes());
+    let begun = Instant::now();
+    // After these something is answered, so that all were read.
+    (0..CROWD).for_each(|n| channel.send(message(opcode::SETLKW, 2 + 2 * n, 5, &[&lock])));
+    channel.send(statfs(1));
+    assert!(channel.reply_to(1).is_ok());
+    while attempts.load(Ordering::SeqCst) < 3 * CROWD {
+        assert!(begun.elapsed() < Duration::from_secs(20), "they are tried again and again");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let (tried, rounds) =
+        (attempts.load(Ordering::SeqCst), begun.elapsed().as_millis() as u64 / 10);
+    assert!(tried <= CROWD * (3 + rounds), "{tried} attempts in {rounds} rounds");
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
+    (0..CROWD).for_each(|n| assert!(channel.reply_to(2 + 2 * n).is_ok()));
+    crew.stop();
+}
+
 #[test]
 fn a_connection_with_too_few_slots_is_refused() {
     let fleet = Scripted::new(2, |_, _| Err(Errno::EIO));

@@ -12,6 +12,8 @@
 //! work. So a user is held up by others only beyond its share, and root never. No request that a peer or a client
 //! has sent is ever dropped here.
 //!
+//! A request that waits for a file lock is no live task: it ends when others go on, who must find room.
+//!
 //! A request is looked at where its client can still change it. So one that was let through by what
 //! it looked like is judged again when it has been taken, by its one copy.
 //!

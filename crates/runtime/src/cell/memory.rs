@@ -11,7 +11,8 @@
 //! client's slots bound what it can ask for at once. A slot that rings early waits for its turn.
 //!
 //! A request that is still in work when its turn is over counts for its user until it is answered: the client's, or
-//! of a front's request the one whom it names.
+//! of a front's request the one whom it names. One that waits for a file lock does not: it may wait for as long as
+//! others please.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,6 +41,8 @@ struct ClientMemory {
     in_work: u64,
     /// Of these, requests that count for a user, and of each slot for whom.
     counted: u64,
+    /// Those that wait for file locks, and so do not count.
+    awaits_lock: u64,
     users: Vec<u32>,
     /// The client's own user, unless it acts for others.
     user: Option<u32>,
@@ -67,6 +70,7 @@ impl ClientMemory {
             queued: 0,
             in_work: 0,
             counted: 0,
+            awaits_lock: 0,
             users: vec![0; slots],
             user,
             taken,
@@ -197,11 +201,30 @@ impl SharedMemory {
     pub fn end_turn(&mut self, from: SlotRef, header: &RequestHeader) {
         let Some(memory) = self.clients.get_mut(&from.client) else { return };
         let bit = 1 << from.slot.0;
-        if memory.in_work & !memory.counted & bit != 0 {
+        if memory.in_work & !memory.counted & !memory.awaits_lock & bit != 0 {
             let uid = memory.user.unwrap_or(header.uid);
             memory.counted |= bit;
             memory.users[usize::from(from.slot.0)] = uid;
             *self.in_work.entry(uid).or_default() += 1;
+        }
+    }
+
+    /// The slot's request waits for a file lock, and counts for no user until it is answered.
+    pub fn await_lock(&mut self, from: SlotRef) {
+        let Some(memory) = self.clients.get_mut(&from.client) else { return };
+        memory.awaits_lock |= 1 << from.slot.0;
+        self.discount(from);
+        self.eased += 1;
+    }
+
+    /// The slot's request counts for its user no more.
+    fn discount(&mut self, from: SlotRef) {
+        let Some(memory) = self.clients.get_mut(&from.client) else { return };
+        let bit = 1 << from.slot.0;
+        if memory.counted & bit != 0 {
+            memory.counted &= !bit;
+            let uid = memory.users[usize::from(from.slot.0)];
+            self.one_less_of(uid);
         }
     }
 
@@ -244,13 +267,10 @@ impl SharedMemory {
         let memory = memory.expect("the core names only clients that it has not forgotten");
         let bit = 1 << to.slot.0;
         memory.in_work &= !bit;
+        memory.awaits_lock &= !bit;
         self.eased += 1;
         memory.replies.reply(&memory.requests, to.slot, seq, header, body);
-        if memory.counted & bit != 0 {
-            memory.counted &= !bit;
-            let uid = memory.users[usize::from(to.slot.0)];
-            self.one_less_of(uid);
-        }
+        self.discount(to);
     }
 
     /// Answers bytes that are no request.

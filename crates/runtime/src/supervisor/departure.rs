@@ -1,10 +1,15 @@
 //! Before a fleet stops its mounts are given up, each by the process that keeps it (the custodian).
 //!
 //! ```text
-//! stop          all fronts: Ask ──▶ all idle ──▶ all fronts: IfIdle ──▶ all gone ──▶ the core stops
-//!                            └─ one is in use, or silent ──┴──▶ the stop is refused, the fleet goes on
-//! stop --force  all fronts: Force ──▶ all gone, or the time is over ──▶ the core stops
+//! stop          trial ──▶ all fronts: Ask ──▶ all idle ──▶ all fronts: IfIdle ──▶ all gone ──▶ the core stops
+//!                 │                   └─ one is in use, or silent ──┴──▶ the stop is refused, the fleet goes on
+//!                 └─ its checkpoint fails ──▶ the stop is refused, the fleet goes on
+//! stop --force  trial ──▶ all fronts: Force ──▶ all gone, or the time is over ──▶ the core stops
 //! ```
+//!
+//! The trial is a checkpoint while all goes on. It comes first because mounts that have left do not come back when the
+//! last checkpoint turns out to fail. A fleet without mounts, one that is to lose what was not synced (`--discard`), and one that
+//! ends by a signal make none here.
 //!
 //! Asking first leaves every mount in its place when one of them is in use: under a directory that is unmounted
 //! programs would write to another file system. A signal to the keeper is a forced stop, because a service must
@@ -23,6 +28,7 @@ use warren_supervisor::{ClientState, ClientStatus, ConnectionNo, Event, Stage};
 
 use super::{Shell, keeper_died};
 use crate::clock;
+use crate::door::STOP_TIMEOUT;
 use crate::error::{ErrorKind, FleetError};
 use crate::launch::path_of;
 use crate::message::{DoorReply, IN_USE_MAX, Kept, Leave, ToKeeper};
@@ -34,8 +40,22 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// waits longer than that for its answer.
 const FORCE_PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long a trial may take.
+const TRIAL_PATIENCE: Duration = Duration::from_secs(90);
+
+// A visitor that was told to wait does not give up before the fronts had their time, too.
+const _: () = assert!(TRIAL_PATIENCE.as_secs() + FORCE_PATIENCE.as_secs() < STOP_TIMEOUT.as_secs());
+
+/// The checkpoint that comes first, while no front is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trial {
+    UnderWay,
+    Succeeded,
+}
+
 pub(super) struct Departure {
     number: u32,
+    trial: Option<Trial>,
     how: Leave,
     /// Visitors that asked for the stop, and whether the keeper did.
     visitors: Vec<ConnectionNo>,
@@ -51,7 +71,12 @@ pub(super) struct Departure {
 
 impl Departure {
     fn is_over(&self, now: Instant) -> bool {
-        self.waiting.is_empty() || self.until <= now
+        self.until <= now || (!self.is_on_trial() && self.waiting.is_empty())
+    }
+
+    /// No front was asked yet.
+    pub(super) fn is_on_trial(&self) -> bool {
+        self.trial == Some(Trial::UnderWay)
     }
 }
 
@@ -59,7 +84,7 @@ impl Shell<'_> {
     /// The fleet shall stop, because this visitor or the keeper says so.
     pub(super) fn depart(
         &mut self,
-        force: bool,
+        mut force: bool,
         mut discard: bool,
         visitor: Option<ConnectionNo>,
     ) -> Result<(), FleetError> {
@@ -70,10 +95,14 @@ impl Shell<'_> {
         if status.stage != Stage::Serving || is_in_vain {
             return self.stop_for(&visitors, asks_for(by_keeper, discard));
         }
+        let mut is_tried = false;
         if let Some(mut earlier) = self.departure.take() {
             visitors.append(&mut earlier.visitors);
             discard |= earlier.discard;
-            if earlier.how == Leave::Force {
+            is_tried = !earlier.is_on_trial();
+            if earlier.is_on_trial() {
+                force |= earlier.how == Leave::Force;
+            } else if earlier.how == Leave::Force {
                 if by_keeper && earlier.by_keeper {
                     earlier.until = clock::monotonic();
                 }
@@ -83,8 +112,36 @@ impl Shell<'_> {
             }
         }
         let how = if force || by_keeper { Leave::Force } else { Leave::Ask };
-        self.ask_fronts(how, visitors, (by_keeper, discard));
-        Ok(())
+        if is_tried || by_keeper || discard || self.fronts().is_empty() {
+            self.ask_fronts(how, visitors, (by_keeper, discard));
+            return Ok(());
+        }
+        self.begin_trial(how, visitors)
+    }
+
+    /// Sees first whether the stop would be refused. A trial that is under way for an earlier caller does for this one.
+    fn begin_trial(&mut self, how: Leave, visitors: Vec<ConnectionNo>) -> Result<(), FleetError> {
+        visitors.iter().for_each(|&it| self.visitors.tell(it, &DoorReply::Trying, Vec::new()));
+        let until = clock::monotonic() + TRIAL_PATIENCE;
+        self.departure = Some(Departure {
+            number: self.departures,
+            trial: Some(Trial::UnderWay),
+            how,
+            visitors,
+            by_keeper: false,
+            discard: false,
+            waiting: BTreeSet::new(),
+            in_use: Vec::new(),
+            until,
+        });
+        self.apply(Event::TryCheckpoint)
+    }
+
+    /// The fronts are asked as soon as everything that has come is taken in.
+    pub(super) fn trial_succeeded(&mut self) {
+        if let Some(departure) = self.departure.as_mut().filter(|it| it.is_on_trial()) {
+            departure.trial = Some(Trial::Succeeded);
+        }
     }
 
     fn ask_fronts(
@@ -105,9 +162,18 @@ impl Shell<'_> {
             }
         }
         let until = clock::monotonic() + patience;
-        let in_use = Vec::new();
-        self.departure =
-            Some(Departure { number, how, visitors, by_keeper, discard, waiting, in_use, until });
+        let (trial, in_use) = (None, Vec::new());
+        self.departure = Some(Departure {
+            number,
+            trial,
+            how,
+            visitors,
+            by_keeper,
+            discard,
+            waiting,
+            in_use,
+            until,
+        });
     }
 
     fn fronts(&self) -> Vec<ClientStatus> {
@@ -164,6 +230,21 @@ impl Shell<'_> {
 
     fn end_departure(&mut self, departure: Departure) -> Result<(), FleetError> {
         let (by_keeper, discard) = (departure.by_keeper, departure.discard);
+        match departure.trial {
+            None => {}
+            Some(Trial::UnderWay) => {
+                self.refuse_late_trial(&departure);
+                return Ok(());
+            }
+            // Another stop went on without the mounts that have come meanwhile.
+            Some(Trial::Succeeded) if self.core.status().stage != Stage::Serving => {
+                return self.stop_for(&departure.visitors, asks_for(by_keeper, discard));
+            }
+            Some(Trial::Succeeded) => {
+                self.ask_fronts(departure.how, departure.visitors, (by_keeper, discard));
+                return Ok(());
+            }
+        }
         match departure.how {
             Leave::Force => {
                 let cut_off: Vec<DoorReply> = departure.in_use.iter().map(cut_off).collect();
@@ -183,6 +264,23 @@ impl Shell<'_> {
         Ok(())
     }
 
+    fn refuse_late_trial(&mut self, departure: &Departure) {
+        let line = format!(
+            "{}: a checkpoint takes longer than {} s: the fleet serves on",
+            path_of(&self.plan.pool).display(),
+            TRIAL_PATIENCE.as_secs()
+        );
+        warn!("the stop is refused, because its checkpoint takes too long");
+        self.refuse(departure, ErrorKind::StopRefused, line);
+    }
+
+    fn refuse(&mut self, departure: &Departure, kind: ErrorKind, line: String) {
+        let refused = DoorReply::Failed { kind, line: line.into_bytes().into() };
+        for &visitor in &departure.visitors {
+            self.visitors.disappoint(visitor, &refused);
+        }
+    }
+
     fn refuse_departure(&mut self, departure: &Departure) {
         let pool = path_of(&self.plan.pool);
         let line = format!(
@@ -191,11 +289,7 @@ impl Shell<'_> {
             departure.in_use.join("; ")
         );
         warn!("the stop is refused, because a mount is in use: {}", departure.in_use.join("; "));
-        let line = line.into_bytes().into_boxed_slice();
-        let refused = DoorReply::Failed { kind: ErrorKind::PoolInUse, line };
-        for &visitor in &departure.visitors {
-            self.visitors.disappoint(visitor, &refused);
-        }
+        self.refuse(departure, ErrorKind::PoolInUse, line);
     }
 
     /// No mount stands in the way any more.

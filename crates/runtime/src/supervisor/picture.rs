@@ -70,6 +70,7 @@ impl Shell<'_> {
             busy_ns: memory.counter(Counter::BusyNs),
             parked_ns: memory.counter(Counter::ParkedNs),
             tasks: memory.counter(Counter::Tasks),
+            lock_waiters: memory.counter(Counter::LockWaiters),
             queued: memory.counter(Counter::Queued),
             ios: memory.counter(Counter::Ios),
             blocks_read: memory.counter(Counter::BlocksRead),

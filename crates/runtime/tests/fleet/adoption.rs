@@ -31,7 +31,7 @@ fn supervisor_of(keeper: u32) -> Option<Pid> {
 }
 
 /// Whether there was one to kill.
-fn kill_supervisor(keeper: u32) -> bool {
+pub fn kill_supervisor(keeper: u32) -> bool {
     supervisor_of(keeper).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, Rlimit, Signal};
-use warren_base::limits::{BODY_MAX, LOCK_WAITERS_MAX, XATTR_NAME_MAX};
+use warren_base::limits::{BODY_MAX, TASKS_MAX, XATTR_NAME_MAX};
 use warren_base::{CellId, Errno, Ino};
 use warren_proto::{
     AccessMode, CreateFlags, Handle, LockType, NewInode, RenameFlags, Reply, Request, XattrMode,
@@ -19,6 +19,7 @@ use warren_proto::{
 use warren_runtime::{ConnectOptions, Connection, FleetError, Lifetime, Slot, door, start_fleet};
 
 use super::MAKER;
+use super::cells::kill_cell;
 use super::ground::{Files, ROOT, Scratch, connect, flock, memfd_of, name_of, open_root};
 use super::lifecycle::{cpu_ticks, door_of};
 
@@ -283,9 +284,10 @@ pub fn make_for_ever(pool: &Path) -> ! {
     unreachable!("it is killed");
 }
 
-/// More requests want a lock than may wait for one. Those beyond are refused; others are served, and so is the unlock.
+/// More requests wait for a lock than a cell has live tasks. They take none: others are served, and so is the unlock.
+/// The cell's successor finds them all.
 pub fn a_crowd_that_waits_holds_up_only_itself() {
-    const CROWD: usize = LOCK_WAITERS_MAX + 64;
+    const CROWD: usize = TASKS_MAX + 64;
     const STACK: usize = 256 << 10;
     let scratch = Scratch::formatted("crowd");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
@@ -293,35 +295,40 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     let mut holder = connection.slot().expect("slot");
     let handle = open_root(&mut holder);
     assert_eq!(holder.call(ROOT, &flock(handle, LockType::Exclusive, 1), 0), Ok(Reply::Done));
-    let (mut crowd, refused) = (Vec::new(), Arc::new(AtomicU64::new(0)));
+    let (mut crowd, answered) = (Vec::new(), Arc::new(AtomicU64::new(0)));
     while crowd.len() < CROWD {
         let connection = connect(&scratch.pool);
         let handle = open_root(&mut connection.slot().expect("slot"));
         for mut slot in std::iter::from_fn(|| connection.slot()).take(CROWD - crowd.len()) {
             let lock = flock(handle, LockType::Shared, 2 + crowd.len() as u64);
-            let refused = Arc::clone(&refused);
-            let wait = move || match slot.call(ROOT, &lock, 0) {
-                Err(Errno::ENOLCK) => drop(refused.fetch_add(1, Ordering::Relaxed)),
-                answer => assert_eq!(answer, Ok(Reply::Done)),
+            let answered = Arc::clone(&answered);
+            let wait = move || {
+                let answer = slot.call(ROOT, &lock, 0);
+                answered.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(answer, Ok(Reply::Done));
             };
             let thread = std::thread::Builder::new().stack_size(STACK);
             crowd.push(thread.spawn(wait).expect("thread"));
         }
     }
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        // A request wakes the cell, which then shows its gauges.
-        assert_eq!(holder.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
-        let cell = &door::status(&scratch.pool).expect("status").cells[0];
-        let refused = refused.load(Ordering::Relaxed);
-        if refused > 0 && cell.tasks + refused >= crowd.len() as u64 {
-            println!("  {} requests wait, {refused} were refused", cell.tasks);
-            assert!(cell.tasks as usize >= LOCK_WAITERS_MAX * 7 / 8, "{} wait", cell.tasks);
-            break;
+    let mut await_all = |requests: u64| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            // A request wakes the cell, which then shows its gauges.
+            assert_eq!(holder.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
+            assert_eq!(answered.load(Ordering::Relaxed), 0);
+            let cell = &door::status(&scratch.pool).expect("status").cells[0];
+            if cell.lock_waiters == CROWD as u64 && cell.requests >= requests {
+                assert!(cell.tasks < 16, "{} tasks", cell.tasks);
+                return cell.requests;
+            }
+            assert!(Instant::now() < deadline, "{} wait", cell.lock_waiters);
+            std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(Instant::now() < deadline, "{} tasks, {refused} refused", cell.tasks);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    };
+    let taken = await_all(CROWD as u64);
+    kill_cell(&scratch.pool, 0);
+    await_all(taken + CROWD as u64);
     let getattr = Request::GetAttr { ino: Ino::ROOT };
     assert!(connect(&scratch.pool).slot().expect("slot").call(ROOT, &getattr, 0).is_ok());
     assert_eq!(holder.call(ROOT, &flock(handle, LockType::Unlock, 1), 0), Ok(Reply::Done));

@@ -18,6 +18,7 @@ mod files;
 mod ground;
 mod lifecycle;
 mod recovery;
+mod stops;
 
 /// The role of a process that starts a fleet and is killed.
 const STARTER: &str = "starter";
@@ -46,6 +47,9 @@ const TESTS: &[(&str, fn())] = named![
     adoption::clients_come_and_go_while_supervisors_die,
     adoption::cells_and_supervisors_die_together,
     adoption::a_stop_outlives_the_supervisor,
+    stops::a_stop_whose_trial_fails_leaves_the_mounts,
+    stops::a_stop_is_refused_while_a_mount_is_in_use,
+    stops::a_stop_with_a_mount_is_asked_twice_and_outlives_the_supervisor,
     adoption::a_failed_flush_is_known_to_the_next_supervisor,
     adoption::a_supervisor_that_fails_has_a_successor,
     adoption::a_supervisor_that_fails_ever_again_ends_the_fleet,

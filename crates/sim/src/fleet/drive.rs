@@ -240,6 +240,8 @@ impl<H> Fleet<H> {
                 let answer = Answered { answer, granted };
                 self.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
             }
+            // Drivers of real cells bound a user's live tasks; here there are few.
+            Effect::AwaitsLock { .. } => {}
             Effect::Send { to, message } => self.send_peer(id, to, message),
             Effect::Report(report) => self.send_report(id, report),
             // What is damaged on the way its checksum has told.
@@ -373,7 +375,7 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: Said) {
         Said::RefuseClient { connection, errno } => world.refuse(connection, errno),
         Said::ForgetClient { client } => fleet.check_forgotten(client),
         // Only who asks in a way that can be refused is told.
-        Said::StopRefused { .. } => {}
+        Said::MayStop | Said::StopRefused { .. } => {}
         Said::Restart { cell, epoch } => fleet.restart_cell(cell, epoch),
         Said::Kill { cell, epoch, verdict } => {
             fleet.count(match verdict {

@@ -1,11 +1,15 @@
 //! How a fleet comes to its end when it is asked to.
 //!
 //! ```text
+//! TryCheckpoint -> a checkpoint while all goes on: fails -> StopRefused, or else MayStop; the fleet serves
 //! TryStop -> a checkpoint while all goes on: fails -> StopRefused, the fleet serves
 //!         -> clients are expelled -> last checkpoint: fails -> StopRefused, the fleet serves
 //!         -> the end
 //! Stop, GiveUp -> clients are expelled -> last checkpoint -> the end, whatever came of it
 //! ```
+//!
+//! `TryCheckpoint` comes before mounts are given up, which is not to be for a stop that is then refused. `TryStop` tries
+//! again, because programs went on meanwhile.
 //!
 //! What nobody has synced is lost with a fleet whose last checkpoint fails. So only a caller that says so ends it then: a signal
 //! (`Stop`), of which the outcome tells, or an administrator who gives that up (`GiveUp`).
@@ -34,6 +38,8 @@ pub(super) struct Stopping {
     /// A stop was asked for before the pool was open.
     is_early: bool,
     trial: Trial,
+    /// A trial that succeeds begins the end.
+    ends: bool,
     /// The fleet ends though its last checkpoint fails; that is no failure if it was given up.
     may_lose: bool,
     gives_up: bool,
@@ -44,15 +50,30 @@ pub(super) struct Stopping {
 impl Supervisor {
     /// An event that asks for the end.
     pub(super) fn asked_to_stop(&mut self, event: &Event, turn: &mut Turn<'_>) {
+        if matches!(event, Event::TryCheckpoint) {
+            return self.asked_to_try(turn);
+        }
         self.stopping.may_lose |= !matches!(event, Event::TryStop);
         self.stopping.gives_up |= matches!(event, Event::GiveUp);
         match self.stage {
             Stage::Opening => self.stopping.is_early = true,
             Stage::Serving if !self.stopping.may_lose => match self.recorder.broken() {
                 Some(errno) => turn.effects.push(Effect::StopRefused { errno }),
-                None => self.stopping.trial = Trial::Wanted,
+                None => (self.stopping.trial, self.stopping.ends) = (Trial::Wanted, true),
             },
             _ => self.stop(turn),
+        }
+    }
+
+    /// An attempt that is wanted or under way already tells this caller as well.
+    fn asked_to_try(&mut self, turn: &mut Turn<'_>) {
+        match (self.stage, self.recorder.broken()) {
+            (Stage::Serving, Some(errno)) => turn.effects.push(Effect::StopRefused { errno }),
+            (Stage::Serving, None) if self.stopping.trial == Trial::None => {
+                self.stopping.trial = Trial::Wanted;
+            }
+            (Stage::Serving, None) => {}
+            _ => turn.effects.push(Effect::MayStop),
         }
     }
 
@@ -84,9 +105,16 @@ impl Supervisor {
             return;
         }
         self.stopping.trial = Trial::None;
+        let ends = std::mem::take(&mut self.stopping.ends);
         match result {
-            Ok(()) => self.stop(turn),
-            Err(errno) => turn.effects.push(Effect::StopRefused { errno }),
+            Err(errno) if self.stage == Stage::Serving => {
+                turn.effects.push(Effect::StopRefused { errno });
+            }
+            // Perhaps it ends already, whatever is lost.
+            _ => turn.effects.push(Effect::MayStop),
+        }
+        if ends && result.is_ok() {
+            self.stop(turn);
         }
     }
 

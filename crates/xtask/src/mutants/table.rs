@@ -457,6 +457,22 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
+        file: "crates/cell/src/task.rs",
+        what: "a request that waits for a file lock is a live task",
+        find: "self.waiting.len() - self.lock_waiters\n",
+        replace: "self.waiting.len()\n",
+        found_by: CELL,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/filelock.rs",
+        what: "a request whose owner has a lock there waits with all others",
+        find: "owner: has_some.then_some(owner) }",
+        replace: "owner: has_some.then_some(owner).filter(|_| false) }",
+        found_by: CELL,
+        is_proven: true,
+    },
+    Mutant {
         file: "crates/cell/src/filelock.rs",
         what: "shared locks exclude each other",
         find: "        if spec.lock != LockType::Exclusive {\n            return exclusive;",

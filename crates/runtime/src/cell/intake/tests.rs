@@ -158,6 +158,36 @@ fn a_user_has_a_share_of_the_tasks_however_many_its_clients() {
     assert_eq!(cell.next(live - 100).map(|(client, _)| client < 400), Some(true));
 }
 
+/// A request that waits for a lock is in work for as long as others please.
+#[test]
+fn requests_that_wait_for_locks_are_not_of_their_users_share() {
+    let mut cell = Cell::new(&[Some(USER), FRONT]);
+    for slot in 0..SLOTS as u16 {
+        cell.post(0, slot, &Request::Null);
+        cell.gather();
+        assert_eq!((cell.next(LIVE), cell.memory.in_work(USER)), (Some((0, slot)), 1));
+        // It had waited for something else until now; or it was in its turn, which ends.
+        cell.memory.await_lock(slot_of(0, slot));
+        cell.memory.end_turn(slot_of(0, slot), &RequestHeader::default());
+        assert_eq!(cell.memory.in_work(USER), 0);
+    }
+    (0..SLOTS as u16).for_each(|slot| cell.post_as(USER, 1, slot, &Request::Null));
+    cell.gather();
+    assert_eq!([(); 3].map(|()| cell.next(LIVE)), [Some((1, 0)), Some((1, 1)), None]);
+    cell.memory.await_lock(slot_of(1, 0));
+    assert_eq!((cell.next(LIVE), cell.memory.in_work(USER)), (Some((1, 2)), SHARE_MIN));
+    // One has its lock. The next request of its slot counts as any.
+    cell.memory.refuse(slot_of(0, 0), 1);
+    assert_eq!(cell.memory.in_work(USER), SHARE_MIN);
+    let header = RequestHeader { seq: 2, ..Default::default() };
+    cell.clients[0].post(CELL, SlotNo(0), &header, &Request::Null.to_bytes());
+    cell.clients[0].ring(CELL, SlotNo(0));
+    cell.gather();
+    assert_eq!((cell.next(0), cell.memory.in_work(USER)), (Some((0, 0)), SHARE_MIN + 1));
+    [0, 1].into_iter().for_each(|client| cell.memory.forget(ClientId(client)));
+    assert_eq!(cell.memory.in_work(USER), 0);
+}
+
 #[test]
 fn a_flood_through_many_clients_is_one_turn_before_another_user() {
     let crowd: Vec<_> = (0..40).map(|_| Some(USER)).chain([Some(ROOT)]).collect();

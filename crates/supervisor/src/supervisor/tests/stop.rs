@@ -25,6 +25,71 @@ fn a_stop_that_would_lose_something_is_refused_and_the_fleet_serves_on() {
     assert!(world.device.open().0.superblock().clean);
 }
 
+fn count(world: &World, wanted: &Effect) -> usize {
+    world.log.iter().filter(|effect| *effect == wanted).count()
+}
+
+#[test]
+fn a_trial_says_how_a_stop_would_go_and_the_fleet_serves_on() {
+    let mut world = World::serving(2, 1);
+    world.connect(1);
+    world.changes = 1;
+    world.lie = Some(Err(Errno::ENOSPC));
+    // Asked twice while the checkpoint is under way: that is one trial.
+    (0..2).for_each(|_| world.apply(Event::TryCheckpoint));
+    world.settle();
+    assert_eq!((refusals(&world), count(&world, &Effect::MayStop)), (1, 0));
+    (0..2).for_each(|_| world.apply(Event::TryCheckpoint));
+    world.settle();
+    assert_eq!((refusals(&world), count(&world, &Effect::MayStop)), (1, 1));
+    assert_eq!((world.exit(), world.supervisor.stage()), (None, Stage::Serving));
+    assert!(!world.log.contains(&Effect::ForgetClient { client: ClientId(1) }));
+    // A device that is known to fail needs no trial.
+    world.apply(Event::FlushFailed { errno: Errno::EIO });
+    world.apply(Event::TryCheckpoint);
+    assert_eq!(refusals(&world), 2);
+}
+
+#[test]
+fn a_stop_during_a_trial_ends_the_fleet_and_who_tries_is_told() {
+    for stop in [Event::TryStop, Event::Stop, Event::GiveUp] {
+        let mut world = World::serving(2, 1);
+        world.apply(Event::TryCheckpoint);
+        world.apply(stop);
+        world.settle();
+        assert_eq!((world.exit(), refusals(&world)), (Some(Ok(())), 0));
+        assert_eq!(count(&world, &Effect::MayStop), 1);
+    }
+}
+
+#[test]
+fn a_trial_outlives_the_supervisor_and_ends_nothing() {
+    for fails in [false, true] {
+        let mut world = World::serving(2, 1);
+        world.changes = 1;
+        world.lie = fails.then_some(Err(Errno::ENOSPC));
+        world.apply(Event::TryCheckpoint);
+        let effects = world.adopt();
+        world.carry_out(effects);
+        world.settle();
+        let told = (refusals(&world), count(&world, &Effect::MayStop));
+        assert_eq!(told, if fails { (1, 0) } else { (0, 1) });
+        assert_eq!((world.exit(), world.supervisor.stage()), (None, Stage::Serving));
+    }
+}
+
+/// What ends whatever is lost is not refused because of a trial that another had asked for.
+#[test]
+fn a_trial_that_fails_does_not_refuse_a_stop_that_may_lose() {
+    let mut world = World::serving(2, 1);
+    world.changes = 1;
+    world.lie = Some(Err(Errno::ENOSPC));
+    world.apply(Event::TryCheckpoint);
+    world.apply(Event::GiveUp);
+    world.settle();
+    assert_eq!((world.exit(), refusals(&world)), (Some(Ok(())), 0));
+}
+
 #[test]
 fn who_gives_up_what_a_last_checkpoint_lacks_ends_the_fleet_without_a_failure() {
     let mut world = World::serving(2, 1);
