@@ -29,7 +29,7 @@ use crate::io::Io;
 use crate::lease::{Lane, Leases};
 use crate::loss::Peers;
 use crate::open::Opens;
-use crate::oplog::OpLog;
+use crate::oplog::{OpLog, PER_GRANT};
 use crate::plant::Plant;
 use crate::replay::{Recovery, Replay};
 use crate::request;
@@ -317,6 +317,9 @@ impl Cell {
             // Whoever an acknowledgement woke has said by now whether there is more to recall.
             self.send_recalls(out);
             self.poll_pool(out);
+            if self.file_locks.is_to_grant() {
+                self.grant_more_file_locks(out);
+            }
             self.write_back(out);
             self.advance_checkpoint(out);
             self.issue_node_writes(out);
@@ -576,6 +579,8 @@ impl Cell {
             }
         }
         let may_wait = match &task.work {
+            // For the record of a lock that was granted there is room.
+            Work::Request { request: Request::Lock { .. }, .. } if task.granted => false,
             Work::Request { request, .. } => request::may_log(request) && !task.holds_locks(),
             Work::Reap { .. } => true,
             _ => false,
@@ -819,9 +824,20 @@ impl Cell {
         out.effects.push(Effect::Report(Report::Expelled { client }));
     }
 
-    /// Lets requests go on whose locks can be granted now.
+    /// The log had no room for the records of all that could be granted.
+    fn grant_more_file_locks<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        self.grant_file_locks();
+        if self.file_locks.is_to_grant() && !self.tasks.has_ready() {
+            self.want_checkpoint(out);
+        }
+    }
+
+    /// Lets requests go on whose locks can be granted now, as far as the log has room: each logs its lock at once, and
+    /// what runs before it may take the other half.
     pub(crate) fn grant_file_locks(&mut self) {
-        for id in self.file_locks.grant() {
+        let room = self.log_room(self.cache.dirty_pages());
+        let max = (room / 2 / PER_GRANT).max(room.min(1));
+        for id in self.file_locks.grant(max as usize) {
             if let Some(task) = self.tasks.get_mut(id) {
                 task.granted = true;
                 self.tasks.wake(id);

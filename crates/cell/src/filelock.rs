@@ -17,7 +17,8 @@
 //! for the room of the inode ([`FileLocks::has_room`]) and of the log's snapshot.
 //!
 //! Invariants:
-//! * No request waits that could be granted, once [`FileLocks::grant`] was called after a change.
+//! * No request waits that could be granted, once [`FileLocks::grant`] was called after a change and has returned
+//!   less than it was allowed to.
 //! * All requests of a class can be granted now, or none.
 
 mod interval;
@@ -484,6 +485,13 @@ impl<T: Copy + Ord> FileLocks<T> {
         side.is_some_and(|side| side.own_before((client, spec.owner), u64::MAX).is_some())
     }
 
+    /// Whether the owner has the lock.
+    pub(crate) fn holds(&self, ino: Ino, client: ClientId, spec: LockSpec) -> bool {
+        let side = self.side(ino, spec.flavour);
+        let own = side.and_then(|it| it.own_before((client, spec.owner), spec.range.start));
+        own.is_some_and(|(_, held)| held.end >= spec.range.end && held.lock == spec.lock)
+    }
+
     /// Whether `spec` makes two locks of one.
     pub(crate) fn splits(&self, ino: Ino, client: ClientId, spec: LockSpec) -> bool {
         let Some(before) = spec.range.start.checked_sub(1) else { return false };
@@ -552,8 +560,13 @@ impl<T: Copy + Ord> FileLocks<T> {
         self.set(ino, (client, 0), spec)
     }
 
-    /// Grants what can be granted now and returns the requests that no longer wait.
-    pub(crate) fn grant(&mut self) -> Vec<T> {
+    /// Whether a request that waits may be one that can be granted.
+    pub(crate) fn is_to_grant(&self) -> bool {
+        !self.eased.is_empty()
+    }
+
+    /// Grants what can be granted now, `max` requests at most, and returns those that no longer wait.
+    pub(crate) fn grant(&mut self, max: usize) -> Vec<T> {
         let mut granted = Vec::new();
         while let Some((ino, flavour)) = self.eased.pop_first() {
             let side = self.files.get_mut(&ino).map(|file| file.side_mut(flavour));
@@ -565,6 +578,12 @@ impl<T: Copy + Ord> FileLocks<T> {
                 ControlFlow::Continue(())
             });
             while let Some((arrival, class)) = firsts.pop_first() {
+                if granted.len() == max {
+                    let file = self.files.get_mut(&ino).expect("a request waits for it");
+                    file.side_mut(flavour).ease(range);
+                    self.eased.insert((ino, flavour));
+                    return granted;
+                }
                 let mut classes = vec![class];
                 if self.first_of(ino, flavour, &class) == Some(arrival) {
                     let Some((task, parted)) = self.grant_one((ino, flavour, arrival)) else {

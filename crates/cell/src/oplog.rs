@@ -48,6 +48,8 @@ const PER_DIRTY_PAGE: u64 = 104;
 const PER_TXN: u64 = BODY_MAX as u64;
 /// Bytes of the longest step of a session's snapshot, with its share of a record's header.
 const SESSION_STEP: u64 = 64;
+/// Bytes of the record of a lock that is granted to a request that waited.
+pub(crate) const PER_GRANT: u64 = 96;
 /// Blocks of one write of the log.
 const WRITE_MAX: u64 = 256;
 /// Points in other logs that are kept apart for each cell; beyond, the last ones become one.
@@ -336,15 +338,16 @@ impl OpLog {
         self.end.0 - self.start.0 + needed <= self.area.bytes()
     }
 
-    /// Bytes that are kept free for a snapshot of the session.
+    /// Bytes that are kept free for a snapshot of the session. The last one is in the log as well until the next is
+    /// durable, so twice this and twice [`Self::unanswered_bytes`] leave some of what is not in the reserve.
     const fn session_bytes(&self) -> u64 {
-        self.area.bytes() / 4
+        (self.area.bytes() - RESERVE) / 4
     }
 
     /// Bytes that are kept free for answers that a predecessor may not have given: those of the requests that
     /// were under way when it died.
     pub(crate) const fn unanswered_bytes(&self) -> u64 {
-        self.area.bytes() / 16
+        (self.area.bytes() - RESERVE) / 16
     }
 
     /// Open files and held locks of a cell, together: what a snapshot of the session has room for.
@@ -897,8 +900,8 @@ impl OpLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_base::{BlockNo, Ino, Timestamp};
-    use warren_proto::{Cover, Run};
+    use warren_base::{BlockNo, ClientId, Ino, Timestamp};
+    use warren_proto::{ByteRange, Cover, LockFlavour, LockOwner, LockSpec, LockType, Run};
 
     #[test]
     fn a_page_placed_alone_takes_no_more_than_was_kept_for_it() {
@@ -910,5 +913,17 @@ mod tests {
         Cause::Cell.encode(&mut record);
         seal_record(&mut record, Lsn(0), 1, 1);
         assert_eq!(record.len() as u64, PER_DIRTY_PAGE);
+    }
+
+    #[test]
+    fn a_lock_granted_alone_takes_no_more_than_was_kept_for_it() {
+        let range = ByteRange::ALL;
+        let (flavour, owner, lock) = (LockFlavour::Record, LockOwner(1), LockType::Exclusive);
+        let spec = LockSpec { flavour, owner, lock, range, pid: 1 };
+        let mut record = vec![0; RECORD_HEADER];
+        Step::Locked { ino: Ino::ROOT, client: ClientId(1), spec, uid: 1 }.encode(&mut record);
+        Cause::Cell.encode(&mut record);
+        seal_record(&mut record, Lsn(0), 1, 1);
+        assert!(record.len() as u64 <= PER_GRANT, "{}", record.len());
     }
 }

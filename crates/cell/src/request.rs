@@ -595,6 +595,9 @@ impl Cell {
         Err(Stop::Wait(Wait::Recall))
     }
 
+    /// Locks or unlocks. A lock that was granted to a request that waited is logged before anything that the request
+    /// may still wait for: other owners were refused for it, so a successor must know it. And so such a request
+    /// cannot be cancelled any more, nor when a successor executes it again.
     fn lock_file<M: Memory>(
         &mut self,
         (id, uid): (TaskId, u32),
@@ -604,14 +607,20 @@ impl Cell {
         out: &mut Out<'_, M>,
     ) -> Result<Finished, Stop> {
         let (ino, client) = (handle.ino, task.client().expect("a request"));
+        if !task.granted {
+            check_lock(self.descriptor(handle, client)?, &spec)?;
+            if wait && self.file_locks.holds(ino, client, spec) {
+                (task.granted, task.is_grant_logged) = (true, true);
+            }
+        } else if !std::mem::replace(&mut task.is_grant_logged, true) {
+            self.log.note(&Step::Locked { ino, client, spec, uid });
+        }
         if spec.lock != LockType::Unlock {
             self.drop_old_pages(ino, task, out)?;
         }
         if task.granted {
-            self.log.note(&Step::Locked { ino, client, spec, uid });
             return done(Reply::Done);
         }
-        check_lock(self.descriptor(handle, client)?, &spec)?;
         let grows = spec.lock != LockType::Unlock || self.file_locks.splits(ino, client, spec);
         if grows && (self.check_opens(uid).is_err() || !self.file_locks.has_room(ino, uid)) {
             return Err(Errno::ENOLCK.into());

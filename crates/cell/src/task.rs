@@ -159,6 +159,8 @@ pub(crate) struct Task {
     pub(crate) no_chunk: bool,
     /// What the task was promised or told while it waited (a lock granted).
     pub(crate) granted: bool,
+    /// The lock that it was granted is in the log.
+    pub(crate) is_grant_logged: bool,
     /// It waits for a file lock, or did. From then on until it is answered it is no live task
     /// ([`crate::Cell::live_tasks`]).
     pub(crate) awaits_lock: bool,
@@ -185,6 +187,7 @@ impl Task {
             checkpointed: false,
             no_chunk: false,
             granted: false,
+            is_grant_logged: false,
             awaits_lock: false,
             durable: None,
             decided: None,

@@ -77,7 +77,7 @@ fn a_circle_of_waiters_is_refused() {
     assert_eq!(circle, Err(Errno::EDEADLK));
     assert!(locks.release(y, A, LockFlavour::Record, LockOwner(2)));
     assert!(!locks.release(y, A, LockFlavour::Record, LockOwner(2)));
-    assert_eq!(locks.grant(), vec![7]);
+    assert_eq!(locks.grant(usize::MAX), vec![7]);
 }
 
 #[test]
@@ -101,9 +101,9 @@ fn waiters_are_served_as_they_came() {
         let waits = lock(&mut locks, ino, flock(owner, kind), Some(task));
         assert_eq!(waits, Ok(LockOutcome::Waits));
     }
-    assert_eq!(locks.grant(), vec![]);
+    assert_eq!(locks.grant(usize::MAX), vec![]);
     locks.release(ino, A, LockFlavour::Flock, LockOwner(1));
-    assert_eq!(locks.grant(), vec![2, 4]);
+    assert_eq!(locks.grant(usize::MAX), vec![2, 4]);
     locks.cancel(3);
     assert_eq!((locks.count(), locks.waiting.len(), locks.places.len()), (2, 0, 0));
 }
@@ -314,14 +314,14 @@ fn random_history(seed: u64) {
                 assert_eq!(outcome, naive.lock((client, owner), uid, spec, wait), "{spec:?}");
             }
         }
-        let granted = locks.grant();
+        let granted = locks.grant(usize::MAX);
         naive.expect_in_order(&granted);
         naive.follow(&granted);
         compare(&locks, &naive, ino, &mut rng);
     }
     locks.forget_client(A);
     locks.forget_client(B);
-    locks.grant();
+    locks.grant(usize::MAX);
     assert!(
         locks.files.is_empty() && locks.by_client.is_empty() && locks.counts.by_user.is_empty()
     );
@@ -406,7 +406,7 @@ fn requests_that_wait_cost_only_when_it_is_their_turn() {
             let owner = if all_for_one { n } else { 0 };
             let unlock = spec(owner, LockType::Unlock, start, end);
             assert_eq!(lock(&mut locks, ino, unlock, None), Ok(LockOutcome::Granted));
-            assert_eq!(locks.grant(), vec![n as u32]);
+            assert_eq!(locks.grant(usize::MAX), vec![n as u32]);
         }
         let cost = (visits(&locks, ino) - before) / waiters;
         assert!(cost < PER_REQUEST, "{cost} for each");
@@ -431,7 +431,7 @@ fn readers_that_end_one_by_one_cost_writers_that_wait_little() {
     for n in 0..MANY / 2 {
         lock(&mut locks, ino, all(n, LockType::Unlock), None).unwrap();
         let first = if n + 1 == MANY / 2 { vec![0] } else { Vec::new() };
-        assert_eq!(locks.grant(), first);
+        assert_eq!(locks.grant(usize::MAX), first);
     }
     let cost = (visits(&locks, ino) - before) / (MANY / 2);
     assert!(cost < PER_REQUEST, "{cost} for each");
@@ -450,7 +450,7 @@ fn many_threads_of_one_owner_wait_and_go_on_together() {
         }
         let before = visits(&locks, ino);
         lock(&mut locks, ino, spec(1, LockType::Unlock, 0, u64::MAX), None).unwrap();
-        assert!(locks.grant().into_iter().eq(0..MANY as u32 / 2));
+        assert!(locks.grant(usize::MAX).into_iter().eq(0..MANY as u32 / 2));
         let cost = (visits(&locks, ino) - before) / (MANY / 2);
         assert!(cost < PER_REQUEST, "{cost} for each");
     }

@@ -25,7 +25,9 @@ use warren_proto::{
 pub const SECRET: u64 = 99;
 pub const KEY: CapabilityKey = CapabilityKey([21, 22]);
 pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
-pub const LOG: LogArea = LogArea { start: BlockNo(CHUNKS * CHUNK_BLOCKS), blocks: LOG_BLOCKS_MIN };
+/// Half as much again as the smallest log, of which half is its reserve.
+const LOG_BLOCKS: u64 = LOG_BLOCKS_MIN + LOG_BLOCKS_MIN / 2;
+pub const LOG: LogArea = LogArea { start: BlockNo(CHUNKS * CHUNK_BLOCKS), blocks: LOG_BLOCKS };
 pub const RESERVED: u64 = 3;
 pub const CHUNKS: u64 = 40;
 pub const CLIENT: ClientId = ClientId(1);
@@ -226,7 +228,7 @@ pub struct Bench {
     /// Chunks that the host of a sparse pool has room for, and those that it has allocated.
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
-    seq: u32,
+    pub seq: u32,
     /// What came with the last answer.
     pub granted: Capability,
 }
@@ -371,6 +373,14 @@ impl Bench {
     pub fn admit_with(&mut self, client: ClientId, credentials: Credentials) {
         let slots = u16::MAX;
         let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
+        self.apply(Event::Order(admit));
+    }
+
+    /// A front, whose kernel caches and acknowledges recalls.
+    pub fn admit_front(&mut self, client: ClientId) {
+        let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
+        let (acknowledged_leases, slots) = (true, u16::MAX);
+        let admit = Order::Admit { client, credentials, acknowledged_leases, slots };
         self.apply(Event::Order(admit));
     }
 

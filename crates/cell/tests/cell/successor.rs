@@ -1,7 +1,7 @@
 //! What a log has room for, and what a successor finds in it.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, TASKS_MAX};
-use warren_base::{BlockNo, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
+use warren_base::{BlockNo, ClientId, Errno, Ino, Lsn, ShardId, SlotNo, TxnId};
 use warren_cell::{Event, PeerBody};
 use warren_disk::{Key, Value, Xattr};
 use warren_pool::PoolMessage;
@@ -123,6 +123,43 @@ fn those_who_wait_for_locks_take_no_tasks_and_outlive_a_death() {
     let answers: Vec<Answer> = std::mem::take(&mut bench.answers).into_values().collect();
     assert_eq!(answers, vec![Ok(Reply::Done); CROWD as usize]);
     assert_eq!(bench.tasks(), (0, 0));
+}
+
+/// A front was granted a lock and has to drop old pages before it is told. Others have been refused for it, so the
+/// lock outlives the process, and the wait for the pages cannot be interrupted (seed 54000004621).
+#[test]
+fn a_lock_that_was_granted_and_not_answered_outlives_a_death() {
+    let front = ClientId(5);
+    let mut bench = Bench::new(&Image::new(), false);
+    bench.admit_front(front);
+    open(&mut bench);
+    let access = AccessMode::READ;
+    let answer = bench.ask_as(front, Request::Open { ino: FILE, access });
+    let Some(Ok(Reply::Opened(opened))) = answer else { panic!("{answer:?}") };
+    let (handle, position) = (opened.handle, Position::At(0));
+    let read = Request::Read { handle, position, len: BLOCK_SIZE as u32, direct: false };
+    assert!(bench.ask_as(front, read).is_some());
+    assert_eq!(bench.call(flock(1, LockType::Exclusive, false)), Ok(Reply::Done));
+    let spec = spec(LockFlavour::Flock, 2, LockType::Exclusive, ByteRange::ALL);
+    let wanted = Request::Lock { handle, spec, wait: true };
+    assert_eq!(bench.ask_as(front, wanted.clone()), None);
+    assert_eq!(bench.ask(write(FIRST, 0)), None, "the front has the page");
+    assert_eq!(bench.call(flock(1, LockType::Unlock, false)), Ok(Reply::Done));
+    assert_eq!(bench.call(flock(3, LockType::Exclusive, false)), Err(Errno::EAGAIN));
+    assert!(bench.answers.is_empty(), "it has the page still");
+    bench.take_over();
+    bench.admit_front(front);
+    assert_eq!(bench.call(flock(3, LockType::Exclusive, false)), Err(Errno::EAGAIN));
+    assert_eq!(bench.ask_as(front, wanted), None, "it may have pages of before");
+    let seq = bench.seq;
+    let cancel = Request::Cancel { slot: SlotNo(seq as u16), seq };
+    assert_eq!(bench.ask_as(front, cancel), Some(Ok(Reply::Done)));
+    assert!(bench.answers.is_empty(), "what has a lock is not interrupted");
+    let listens = |acknowledged| Request::AwaitRecall { pages: true, acknowledged };
+    let told = bench.ask_as(front, listens(0));
+    let Some(Ok(Reply::Recall { number, .. })) = told else { panic!("{told:?}") };
+    bench.ask_as(front, listens(number));
+    assert_eq!(bench.answers.remove(&seq), Some(Ok(Reply::Done)));
 }
 
 #[test]
