@@ -39,6 +39,7 @@ const CASES: &[(&str, Case)] = &[
     ("cells_without_privileges", cells_without_privileges),
     ("few_descriptors", few_descriptors),
     ("json_errors", json_errors),
+    ("unheard_help", unheard_help),
 ];
 
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
@@ -531,6 +532,21 @@ fn few_descriptors(ground: &Ground, cells: u16) -> Result<()> {
         format!("ulimit -S -n 64 && exec {warren} run --pool '{pool}' -- bash -c 'ulimit -S -n'");
     let soft = bash(ground, &ground.place, &soft)?.expect_success("with a low soft limit")?;
     ensure!(soft.stdout == "64\n", "the command got another limit: {}", soft.stdout);
+    Ok(())
+}
+
+/// Help that nobody reads, or that cannot be written, ends as any other output does.
+fn unheard_help(ground: &Ground, _: u16) -> Result<()> {
+    for words in ["--help", "--version"] {
+        let warren = ground.warren.display();
+        // The reader is gone before anything is written.
+        let unread = format!("{{ sleep 0.1; {warren} {words}; echo $? >&2; }} | true");
+        let unread = bash(ground, &ground.place, &format!("set +o pipefail; {unread}"))?;
+        ensure!(unread.stderr == "141\n", "{words}: {}", unread.stderr);
+        let full = bash(ground, &ground.place, &format!("{warren} {words} > /dev/full"))?;
+        expect(&full, 1, words)?;
+        ensure!(full.stderr.starts_with("warren: cannot write"), "{words}: {}", full.stderr);
+    }
     Ok(())
 }
 
