@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Err(error) if error.use_stderr() => usage_failure(&arguments, &error).report(json),
         Err(help) => match help.print() {
             Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
+            Err(error) => output::end_unheard(&error),
         },
     }
 }

@@ -43,7 +43,13 @@ pub fn print_json_line(json: &str) {
 
 fn print_raw(text: &str) {
     let mut out = io::stdout();
-    let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) else { return };
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        end_unheard(&error);
+    }
+}
+
+/// Ends the process, which cannot print what it should.
+pub fn end_unheard(error: &io::Error) -> ! {
     if error.kind() != io::ErrorKind::BrokenPipe {
         let line = format!("cannot write to standard output: {error}; free space or redirect it");
         Failure::new(CODE_FAILURE, line).report(false);

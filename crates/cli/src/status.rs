@@ -63,6 +63,13 @@ fn describe(fleet: &FleetStatus) -> String {
              copy what is not, look after the device, then `warren stop --discard` and start again"
         );
     }
+    if let Some(harm) = &fleet.pool_harm {
+        let harm = printable(harm);
+        let _ = writeln!(
+            text,
+            "  POOL FILE {harm}: what it holds may be lost when the fleet ends; copy it out of a mount first"
+        );
+    }
     if !fleet.log.is_empty() {
         let trouble = fleet.log_trouble.iter().map(|why| {
             format!(
@@ -170,6 +177,13 @@ mod tests {
         assert_eq!(text.lines().count(), 3);
         assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free"));
         assert!(!text.contains("restarted"));
+    }
+
+    #[test]
+    fn what_was_done_to_a_pools_file_is_told() {
+        let harmed = FleetStatus { pool_harm: Some("deleted".into()), ..FleetStatus::default() };
+        assert!(describe(&harmed).contains("\n  POOL FILE deleted: what it holds may be lost"));
+        assert!(!describe(&FleetStatus::default()).contains("POOL FILE"));
     }
 
     #[test]

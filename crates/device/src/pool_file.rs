@@ -274,6 +274,15 @@ impl PoolFile {
         }
     }
 
+    /// What somebody has done to the file below those who have it open, if it should have so many blocks.
+    pub fn harm(&self, blocks: u64) -> Option<&'static str> {
+        let found = fstat(&self.fd).ok().filter(|_| !self.is_block_device)?;
+        if found.st_nlink == 0 {
+            return Some("deleted");
+        }
+        (found.st_size.unsigned_abs() / (BLOCK_SIZE as u64) < blocks).then_some("cut short")
+    }
+
     /// What comes of a request, if it is to reserve blocks on a host that cannot allocate: they are written.
     pub(crate) fn reserved_by_writing(
         &self,

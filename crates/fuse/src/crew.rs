@@ -64,8 +64,9 @@ const SLOTS_FOR_THE_REST: usize = 8;
 /// The thread that runs errands has a slot too.
 const ERRAND_SLOTS: usize = 1;
 
-/// How long the end waits for threads whose requests do not.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long the end waits for threads whose requests do not, because their cell is stopped: less than a custodian
+/// waits for a front whose mount is gone.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// A serving thread needs little: no recursion, and file data lies in the lanes.
 const STACK: usize = 256 * 1024;
@@ -228,26 +229,31 @@ impl Crew {
         self.shared.close();
         let mut threads = std::mem::take(&mut self.service);
         threads.append(&mut self.shared.yard().threads);
+        let over = Arc::new(AtomicBool::new(false));
+        self.cancel_waits_until(&over);
         let deadline = Instant::now() + GRACE;
         while Instant::now() < deadline && threads.iter().any(|thread| !thread.is_finished()) {
-            self.cancel_waits();
             thread::sleep(Duration::from_millis(1));
         }
+        over.store(true, Ordering::Release);
         for thread in threads.into_iter().filter(JoinHandle::is_finished) {
             // A thread that panicked has said so on standard error.
             let _ = thread.join();
         }
     }
 
-    fn cancel_waits(&self) {
-        let fleet = &self.shared.front.fleet;
-        let Ok(mut courier) = fleet.courier() else { return };
-        for slot in self.shared.front.interrupts.slots().iter().chain(&self.recall_slots) {
-            if let Some(seq) = fleet.in_flight(*slot) {
-                // It is tried again until the thread is gone.
-                let _ = courier.call((0, 0), &Request::Cancel { slot: *slot, seq }, 0);
+    /// In a thread of its own, because a cell that is stopped answers no `Cancel` either.
+    fn cancel_waits_until(&self, over: &Arc<AtomicBool>) {
+        let (shared, over) = (Arc::clone(&self.shared), Arc::clone(over));
+        let recall_slots = self.recall_slots.clone();
+        let work = move || {
+            while !over.load(Ordering::Acquire) {
+                shared.cancel_waits(&recall_slots);
+                thread::sleep(Duration::from_millis(1));
             }
-        }
+        };
+        // Without it the threads that wait are left behind.
+        let _ = thread::Builder::new().name("cancel".into()).stack_size(STACK).spawn(work);
     }
 }
 
@@ -288,6 +294,17 @@ impl Estate {
 }
 
 impl Shared {
+    fn cancel_waits(&self, recall_slots: &[SlotNo]) {
+        let fleet = &self.front.fleet;
+        let Ok(mut courier) = fleet.courier() else { return };
+        for slot in self.front.interrupts.slots().iter().chain(recall_slots) {
+            if let Some(seq) = fleet.in_flight(*slot) {
+                // It is tried again until the thread is gone.
+                let _ = courier.call((0, 0), &Request::Cancel { slot: *slot, seq }, 0);
+            }
+        }
+    }
+
     /// Gives every slot that is in use a thread, then has somebody read.
     fn enter_upon(self: &Arc<Self>, estate: Estate) -> io::Result<()> {
         let Estate { mut begun, in_flight } = estate;

@@ -57,6 +57,10 @@ pub enum FleetError {
         "{what} needs {needed} descriptors, and {limit} are allowed; raise the limit (ulimit -n {needed})"
     )]
     FewDescriptors { what: String, needed: u64, limit: u64 },
+    #[error(
+        "{what} writes files of {needed} KiB, and {limit} KiB are allowed; raise the limit (ulimit -f {needed})"
+    )]
+    ShortFiles { what: String, needed: u64, limit: u64 },
     #[error("{}: its fleet does not answer within {seconds} s: {what}", .pool.display())]
     Silent { pool: PathBuf, seconds: u64, what: String },
     #[error("the fleet refused: {0}; see `warren status`")]

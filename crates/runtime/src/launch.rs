@@ -19,6 +19,7 @@ use crate::limit;
 use crate::link::{Link, Packet, Received, Wait};
 use crate::message::{FleetPlan, Launch, OsBytes};
 use crate::process::{self, ROLE_CELL, ROLE_KEEPER, ROLE_SUPERVISOR, Tie, role_args};
+use crate::supervisor::journal::LEN_MAX as RECORD_LEN_MAX;
 use crate::{cell, notice, supervisor};
 
 /// How long a fleet may take to open its pool.
@@ -58,6 +59,9 @@ impl ServeOptions {
         limit::require(fleet, limit::of_fleet(usize::from(self.cells)))?;
         self.log.check()?;
         let pool = fs::canonicalize(&self.pool).map_err(|e| FleetError::opening(&self.pool, &e))?;
+        // Of a block device there is no limit.
+        let pool_len = fs::metadata(&pool).map_or(0, |found| found.len());
+        limit::require_files(fleet, pool_len.max(self.cache_bytes).max(RECORD_LEN_MAX))?;
         Ok(FleetPlan {
             pool: pool.into_os_string().into_vec().into(),
             cells: self.cells,

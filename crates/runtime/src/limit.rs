@@ -1,7 +1,7 @@
-//! Whether a process may have as many descriptors as a fleet or a front takes.
+//! Whether a process may have what a fleet or a front takes: descriptors, files as long as the pool, addresses.
 //!
 //! With too few it would start and then fail where nothing can be done about it. So a start is refused, and says how
-//! many there must be.
+//! many there must be. Addresses run out later, when clients come: then the client is refused.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use warren_base::limits::CELLS_MAX;
@@ -35,10 +35,39 @@ pub fn of_front() -> u64 {
     (OF_A_FRONT + welcome_descriptors(CELLS_MAX)) as u64
 }
 
-/// Takes as many as may be had.
+/// What a process may go on to map for itself beside its clients' memory.
+const ADDRESSES_OF_ITS_OWN: u64 = 64 << 20;
+
+/// Takes as many as may be had, and what else a soft limit keeps from a fleet.
 pub fn raise() {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    for resource in [Resource::Nofile, Resource::Fsize, Resource::As] {
+        let limit = getrlimit(resource);
+        let _ = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
+    }
+}
+
+/// Refuses to go on where files may not get as long. A process that writes beyond it is killed (SIGXFSZ).
+pub(crate) fn require_files(what: impl FnOnce() -> String, bytes: u64) -> Result<(), FleetError> {
+    match getrlimit(Resource::Fsize).maximum {
+        Some(limit) if limit < bytes => {
+            let (needed, limit) = (bytes.div_ceil(1024), limit / 1024);
+            Err(FleetError::ShortFiles { what: what(), needed, limit })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a process with this one's limit may map so many bytes more. A cell that cannot map a client's memory ends,
+/// and so do its successors.
+pub(crate) fn lets_map(process: u32, bytes: u64) -> bool {
+    let Some(limit) = getrlimit(Resource::As).current else { return true };
+    let pages = std::fs::read_to_string(format!("/proc/{process}/statm")).ok().and_then(|line| {
+        let (pages, _) = line.split_once(' ')?;
+        pages.parse::<u64>().ok()
+    });
+    // One that is gone has a successor, which maps what is known then.
+    let mapped = pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64);
+    mapped.saturating_add(bytes).saturating_add(ADDRESSES_OF_ITS_OWN) <= limit
 }
 
 /// Refuses to go on where [`raise`] cannot make room for so many.
@@ -64,5 +93,15 @@ mod tests {
         assert!(line.starts_with("a thing needs 18446744073709551615 "), "{line}");
         assert!(line.contains("ulimit -n 18446744073709551615"), "{line}");
         assert!(require(|| unreachable!(), 1).is_ok());
+    }
+
+    #[test]
+    fn what_is_mapped_already_counts() {
+        let limit = getrlimit(Resource::As).current;
+        assert_eq!(lets_map(std::process::id(), u64::MAX), limit.is_none());
+        assert!(lets_map(std::process::id(), 4096));
+        let refused = require_files(|| "a thing".into(), u64::MAX).map_err(|it| it.to_string());
+        let Err(line) = refused else { return };
+        assert!(line.ends_with("raise the limit (ulimit -f 18014398509481984)"), "{line}");
     }
 }

@@ -9,6 +9,9 @@ pub const SILENT: &str = "silent";
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FleetStatus {
     pub pool: String,
+    /// What somebody has done to the pool's file meanwhile: `deleted`, `cut short`.
+    #[serde(default)]
+    pub pool_harm: Option<String>,
     /// Where its log goes: `stderr`, `journal` or a path. Why nothing can be recorded there now, and since when.
     #[serde(default)]
     pub log: String,

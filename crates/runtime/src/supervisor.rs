@@ -8,7 +8,7 @@
 mod adopt;
 mod departure;
 pub(crate) mod descriptors;
-mod journal;
+pub(crate) mod journal;
 mod mailboxes;
 mod memory;
 mod picture;
@@ -35,6 +35,7 @@ use tracing::{error, warn};
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant};
 use warren_log::record_all;
 use warren_proto::control::{Order, Report};
+use warren_proto::slot::{cell_segment_len, client_segment_len};
 use warren_proto::{CapabilityKey, Wire};
 use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
 
@@ -495,13 +496,20 @@ impl Shell<'_> {
     fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<(OwnedFd, Outfit)> {
         let welcomes = (self.clients.len() + 1) * welcome_descriptors(self.cells.len());
         let reserve = Reserve::of(self.cells.len());
-        if !reserve.lets_send(welcomes) {
+        if !reserve.lets_send(welcomes) || !self.cells_can_map(slots) {
             return None;
         }
         let socket = self.visitors.socket(connection)?;
         let outfit = self.memory.outfit(connection, slots).ok()?;
         let is_scarce = outfit.fds().any(|fd| reserve.has(fd));
         (!is_scarce).then_some((socket, outfit))
+    }
+
+    /// Whether every cell may map the memory of one more client of so many slots.
+    fn cells_can_map(&self, slots: u16) -> bool {
+        let slots = usize::from(slots);
+        let bytes = (client_segment_len(slots) + cell_segment_len(slots)) as u64;
+        self.cells.iter().filter(|cell| cell.alive).all(|cell| limit::lets_map(cell.pid, bytes))
     }
 
     /// Hears a bounded amount; says whether there may be more.

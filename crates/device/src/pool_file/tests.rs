@@ -150,3 +150,15 @@ fn a_block_device_is_claimed_and_used_directly() {
     assert_eq!(block, [7; BLOCK_SIZE]);
     assert!(pool.write_blocks(last.offset(1), &[7; BLOCK_SIZE]).is_err());
 }
+
+#[test]
+fn a_file_that_is_cut_or_deleted_while_it_is_open_says_so() {
+    let scratch = ScratchPath::new();
+    let pool = PoolFile::create(scratch.path(), 4).unwrap();
+    assert_eq!(pool.harm(4), None);
+    let file = std::fs::File::options().write(true).open(scratch.path()).unwrap();
+    file.set_len(3 * BLOCK_SIZE as u64).unwrap();
+    assert_eq!(pool.harm(4), Some("cut short"));
+    std::fs::remove_file(scratch.path()).unwrap();
+    assert_eq!(pool.harm(4), Some("deleted"));
+}

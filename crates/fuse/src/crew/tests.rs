@@ -145,6 +145,33 @@ fn a_crowd_that_waits_for_a_lock_is_tried_at_times() {
 }
 
 #[test]
+fn a_cell_that_answers_nothing_does_not_keep_the_end_from_coming() {
+    let (held, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    // As a cell that a signal has stopped: it answers no `Cancel` either.
+    let fleet = Scripted::new(6, move |_, request| match request {
+        Request::Lock { wait: false, .. } => Err(Errno::EAGAIN),
+        _ => {
+            let _ = gate.lock().unwrap().recv();
+            Err(Errno::EIO)
+        }
+    });
+    let (channel, crew) = crew(fleet);
+    let mut lock = vec![0; 48];
+    lock[32..36].copy_from_slice(&libc::F_WRLCK.to_ne_bytes());
+    channel.send(message(opcode::SETLKW, 2, 5, &[&lock]));
+    thread::sleep(Duration::from_millis(20));
+    let (over, ended) = mpsc::channel();
+    thread::spawn(move || {
+        crew.stop();
+        let _ = over.send(());
+    });
+    let stopped = ended.recv_timeout(GRACE + Duration::from_secs(5));
+    drop(held);
+    assert_eq!(stopped, Ok(()));
+}
+
+#[test]
 fn a_connection_with_too_few_slots_is_refused() {
     let fleet = Scripted::new(2, |_, _| Err(Errno::EIO));
     let channel = Arc::new(FakeChannel::default());

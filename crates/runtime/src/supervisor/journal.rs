@@ -24,6 +24,9 @@ use crate::message::OsBytes;
 /// Between the two places: far more than notes can be.
 const PLACE: u64 = 4 << 30;
 
+/// What the file may come to, holes included: limits on the length of files count them.
+pub(crate) const LEN_MAX: u64 = PLACE + (1 << 30);
+
 const HEADER: usize = 8 + 8 + 4;
 
 /// Of a cell.

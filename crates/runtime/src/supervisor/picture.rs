@@ -26,6 +26,7 @@ impl Shell<'_> {
             log: String::from_utf8_lossy(&self.plan.log).into_owned(),
             log_trouble: Some(self.recorded.trouble.clone()).filter(|trouble| !trouble.is_empty()),
             pool: String::from_utf8_lossy(&self.plan.pool).into_owned(),
+            pool_harm: self.pool.harm(self.total_blocks).map(str::to_owned),
             keeper_pid: keeper,
             supervisor_pid: std::process::id(),
             supervisor_restarts: self.predecessors,

@@ -51,6 +51,11 @@ impl OpenPool {
         self.file.host_room()
     }
 
+    /// What was done to the pool's file, if it should have so many blocks.
+    pub fn harm(&self, blocks: u64) -> Option<&'static str> {
+        self.file.harm(blocks)
+    }
+
     pub fn backing(&self, ledger: &Ledger) -> Backing {
         match (self.file.is_block_device(), ledger.superblock().reserved) {
             (true, _) => Backing::Device,

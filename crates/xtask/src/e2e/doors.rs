@@ -38,7 +38,10 @@ const CASES: &[(&str, Case)] = &[
     ("mount_powers", mount_powers),
     ("cells_without_privileges", cells_without_privileges),
     ("few_descriptors", few_descriptors),
+    ("few_addresses", few_addresses),
+    ("short_files", short_files),
     ("json_errors", json_errors),
+    ("unheard_help", unheard_help),
 ];
 
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
@@ -531,6 +534,61 @@ fn few_descriptors(ground: &Ground, cells: u16) -> Result<()> {
         format!("ulimit -S -n 64 && exec {warren} run --pool '{pool}' -- bash -c 'ulimit -S -n'");
     let soft = bash(ground, &ground.place, &soft)?.expect_success("with a low soft limit")?;
     ensure!(soft.stdout == "64\n", "the command got another limit: {}", soft.stdout);
+    Ok(())
+}
+
+/// A client for whose memory the cells have no addresses left (`ulimit -v`) is refused, and the fleet serves the others.
+fn few_addresses(ground: &Ground, cells: u16) -> Result<()> {
+    let pool = ground.path(&format!("addresses-{cells}")).to_string_lossy().into_owned();
+    warren(ground, &["mkfs", "--size", "256M", &pool])?.expect_success("mkfs")?;
+    let script = format!(
+        "mkdir -p addresses/{{1..8}}; trap \"$WARREN stop --force '{pool}' || true; wait\" EXIT
+        (ulimit -v 600000; exec $WARREN serve --cells {cells} --cache 64MiB --pool '{pool}') > /dev/null &
+        for try in $(seq 200); do ! $WARREN status '{pool}' > /dev/null 2>&1 || break; sleep 0.02; done
+        $WARREN mount '{pool}' addresses/1; echo kept > addresses/1/file
+        code=0; for n in $(seq 2 8); do $WARREN mount '{pool}' addresses/$n || {{ code=$?; break; }}; done
+        echo $n $code; cat addresses/1/file; touch addresses/1/another
+        $WARREN status --json '{pool}' | grep -c '\"state\":\"serving\"'",
+    );
+    let script = format!("WARREN='{}'; {script}", ground.warren.display());
+    let outcome =
+        bash(ground, &ground.place, &script)?.expect_success("a fleet with few addresses")?;
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    let [refused, "kept", "1"] = lines[..] else { bail!("{}{}", outcome.stdout, outcome.stderr) };
+    ensure!(refused.ends_with(" 1") && outcome.stderr.contains("refused"), "{}", outcome.stderr);
+    ensure!(!outcome.stderr.contains("successor"), "{}", outcome.stderr);
+    Ok(())
+}
+
+/// A start is refused where files may not get as long as a fleet's (`ulimit -f`); a soft limit is raised.
+fn short_files(ground: &Ground, cells: u16) -> Result<()> {
+    let pool = ground.path(&format!("short-{cells}")).to_string_lossy().into_owned();
+    warren(ground, &["mkfs", "--size", "1G", &pool])?.expect_success("mkfs")?;
+    let run = |limit: &str| {
+        let warren = ground.warren.display();
+        let run = format!("exec {warren} run --cells {cells} --pool '{pool}' -- true");
+        bash(ground, &ground.place, &format!("ulimit {limit} && {run}"))
+    };
+    let refused = run("-f 5242879")?;
+    expect(&refused, 1, "run")?;
+    ensure!(refused.stderr.contains("ulimit -f 5242880"), "{}", refused.stderr);
+    run("-f 5242880")?.expect_success("with as much as was asked for")?;
+    run("-S -f 100")?.expect_success("with a low soft limit")?;
+    Ok(())
+}
+
+/// Help that nobody reads, or that cannot be written, ends as any other output does.
+fn unheard_help(ground: &Ground, _: u16) -> Result<()> {
+    for words in ["--help", "--version"] {
+        let warren = ground.warren.display();
+        // The reader is gone before anything is written.
+        let unread = format!("{{ sleep 0.1; {warren} {words}; echo $? >&2; }} | true");
+        let unread = bash(ground, &ground.place, &format!("set +o pipefail; {unread}"))?;
+        ensure!(unread.stderr == "141\n", "{words}: {}", unread.stderr);
+        let full = bash(ground, &ground.place, &format!("{warren} {words} > /dev/full"))?;
+        expect(&full, 1, words)?;
+        ensure!(full.stderr.starts_with("warren: cannot write"), "{words}: {}", full.stderr);
+    }
     Ok(())
 }
 
