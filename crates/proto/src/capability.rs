@@ -25,6 +25,12 @@ impl Capability {
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
+
+    /// The last capability of a body, if any follows.
+    fn from_rest(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let last = if reader.left() > 0 { u64::decode(reader)? } else { 0 };
+        if reader.left() == 0 { Ok(Self(last)) } else { Err(Malformed::TRAILING) }
+    }
 }
 
 impl fmt::Debug for Capability {
@@ -64,6 +70,11 @@ impl Capabilities {
     /// For a request that names one inode.
     pub const fn of(inode: Capability) -> Self {
         Self { inode, other: Capability::NONE }
+    }
+
+    fn from_rest(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let inode = Capability(if reader.left() > 0 { u64::decode(reader)? } else { 0 });
+        Ok(Self { inode, other: Capability::from_rest(reader)? })
     }
 }
 
@@ -136,17 +147,17 @@ impl Request {
         }
     }
 
-    pub fn from_body(body: &[u8]) -> Result<(Self, Capabilities), Malformed> {
+    /// What is presented goes to `capabilities`, and not beside the request: that is large, and each time that it is
+    /// moved the processor waits until its fields, which were just stored, are in the cache.
+    pub fn from_body(body: &[u8], capabilities: &mut Capabilities) -> Result<Self, Malformed> {
         let mut reader = Reader::new(body);
-        let request = Self::decode(&mut reader)?;
-        let mut capabilities = Capabilities::default();
-        if reader.left() > 0 {
-            capabilities.inode.0 = u64::decode(&mut reader)?;
+        let mut request = Self::decode(&mut reader);
+        match Capabilities::from_rest(&mut reader) {
+            Ok(rest) => *capabilities = rest,
+            Err(malformed) if request.is_ok() => request = Err(malformed),
+            Err(_) => {}
         }
-        if reader.left() > 0 {
-            capabilities.other.0 = u64::decode(&mut reader)?;
-        }
-        if reader.left() == 0 { Ok((request, capabilities)) } else { Err(Malformed::TRAILING) }
+        request
     }
 }
 
@@ -159,11 +170,16 @@ impl Reply {
         }
     }
 
-    pub fn from_body(body: &[u8]) -> Result<(Self, Capability), Malformed> {
+    /// The capability goes to `granted`, for the same reason.
+    pub fn from_body(body: &[u8], granted: &mut Capability) -> Result<Self, Malformed> {
         let mut reader = Reader::new(body);
-        let reply = Self::decode(&mut reader)?;
-        let granted = if reader.left() > 0 { u64::decode(&mut reader)? } else { 0 };
-        if reader.left() == 0 { Ok((reply, Capability(granted))) } else { Err(Malformed::TRAILING) }
+        let mut reply = Self::decode(&mut reader);
+        match Capability::from_rest(&mut reader) {
+            Ok(rest) => *granted = rest,
+            Err(malformed) if reply.is_ok() => reply = Err(malformed),
+            Err(_) => {}
+        }
+        reply
     }
 }
 
@@ -200,9 +216,11 @@ mod tests {
             let mut body = Vec::new();
             request.encode_body(with, &mut body);
             assert_eq!(body.len(), bare + more);
-            assert_eq!(Request::from_body(&body), Ok((request.clone(), with)));
+            let mut found = Capabilities::default();
+            assert_eq!(Request::from_body(&body, &mut found), Ok(request.clone()));
+            assert_eq!(found, with);
             body.push(0);
-            assert!(Request::from_body(&body).is_err());
+            assert!(Request::from_body(&body, &mut found).is_err());
         }
     }
 
@@ -211,9 +229,11 @@ mod tests {
         for granted in [Capability::NONE, Capability(9)] {
             let mut body = Vec::new();
             Reply::Done.encode_body(granted, &mut body);
-            assert_eq!(Reply::from_body(&body), Ok((Reply::Done, granted)));
+            let mut found = Capability::NONE;
+            assert_eq!(Reply::from_body(&body, &mut found), Ok(Reply::Done));
+            assert_eq!(found, granted);
             body.push(0);
-            assert!(Reply::from_body(&body).is_err());
+            assert!(Reply::from_body(&body, &mut found).is_err());
         }
     }
 

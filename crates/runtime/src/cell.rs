@@ -26,7 +26,7 @@ use warren_disk::{LogArea, RootSlot};
 use warren_log::record_all;
 use warren_mailbox::{Capability, Work as Next};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Answer, Request, RequestHeader, Wire};
+use warren_proto::{Answer, Request, Wire};
 use warren_shm::{
     Counter, Culprit, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only,
     map_writable,
@@ -394,7 +394,7 @@ impl CellLoop {
         // A request before it may have ended the client's admission.
         let Some(taken) = self.memory.take(from, &mut self.body) else { return Ok(()) };
         self.vitals.add(Counter::Requests, 1);
-        let header = match taken {
+        let mut header = match taken {
             Ok(header) => header,
             Err(unreadable) => {
                 self.memory.refuse(from, unreadable);
@@ -411,9 +411,8 @@ impl CellLoop {
             );
             return self.apply(now, Event::Refuse { from, header });
         }
-        match Request::from_body(&self.body) {
-            Ok((request, capabilities)) if !must_end_tasks || intake::ends_tasks(&request) => {
-                let header = RequestHeader { capabilities, ..header };
+        match Request::from_body(&self.body, &mut header.capabilities) {
+            Ok(request) if !must_end_tasks || intake::ends_tasks(&request) => {
                 self.moved += u64::from(header.payload_len);
                 self.apply(now, Event::Request { from, header, request })?;
                 self.memory.end_turn(from, &header);
@@ -721,7 +720,9 @@ mod tests {
         let (outcome, bytes) = encoded(names(31));
         assert_eq!(outcome, Ok(()));
         let reply = names(31).expect("a reply");
-        assert_eq!(Reply::from_body(&bytes).ok(), Some((reply, granted)));
+        let mut found = warren_proto::Capability::NONE;
+        assert_eq!(Reply::from_body(&bytes, &mut found), Ok(reply));
+        assert_eq!(found, granted);
         assert_eq!(encoded(names(33)), (Err(Errno::EIO), Vec::new()));
         assert_eq!(encoded(Err(Errno::ENOENT)), (Err(Errno::ENOENT), Vec::new()));
     }

@@ -259,9 +259,7 @@ impl Slot {
         if let Some(errno) = header.errno {
             return Err(errno);
         }
-        let (reply, granted) = Reply::from_body(&self.body).map_err(|_| Errno::EPROTO)?;
-        self.granted = granted;
-        Ok(reply)
+        Reply::from_body(&self.body, &mut self.granted).map_err(|_| Errno::EPROTO)
     }
 
     /// Waits for the answer; says whether the spin saw it. A cell that slept takes longer than any

@@ -26,7 +26,7 @@ use warren_base::budget::{ROOT, may_take, reserve_of};
 use warren_base::limits::{SLOTS_MAX, TASKS_MAX};
 use warren_cell::{PeerMessage, SlotRef};
 use warren_mailbox::{Dispatch, DispatchLimits, Next as Taken, Origin, Sender, Work as Next};
-use warren_proto::{LockType, Request};
+use warren_proto::{Capabilities, LockType, Request};
 use warren_supervisor::ADMISSIONS_MAX;
 
 use super::disk::Finished;
@@ -165,7 +165,8 @@ fn may_go_on(uid: u32, live: usize, memory: &SharedMemory) -> bool {
 /// Whether the slot's request looks like one that others may be waiting for.
 fn seems_to_end_tasks(from: SlotRef, memory: &SharedMemory, body: &mut Vec<u8>) -> bool {
     // What is nothing or is refused takes no task.
-    !memory.peek(from, body) || Request::from_body(body).map_or(true, |(r, _)| ends_tasks(&r))
+    let of = |body: &[u8]| Request::from_body(body, &mut Capabilities::default());
+    !memory.peek(from, body) || of(body).map_or(true, |request| ends_tasks(&request))
 }
 
 /// Whether the request takes no task for long, but may end others'.

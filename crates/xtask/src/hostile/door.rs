@@ -252,7 +252,8 @@ impl Admission {
         match header.errno {
             Some(errno) => Some(Err(errno)),
             None => {
-                let (reply, granted) = Reply::from_body(&body).ok()?;
+                let mut granted = Capability::NONE;
+                let reply = Reply::from_body(&body, &mut granted).ok()?;
                 self.learn(&reply, granted);
                 Some(Ok(reply))
             }

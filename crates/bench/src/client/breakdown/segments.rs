@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use warren_base::{CellId, Epoch, SlotNo};
 use warren_proto::slot::{cell_segment_len, client_segment_len};
-use warren_proto::{Reply, Request, RequestHeader};
+use warren_proto::{Capabilities, Capability, Reply, Request, RequestHeader};
 use warren_shm::{
     ClientReader, ClientWriter, ReplyHeader, ReplyReader, ReplyWriter, Segment, SegmentError,
     VITALS_LEN, VitalsReader, VitalsWriter, map_read_only,
@@ -70,7 +70,8 @@ impl Segments {
 
     pub fn take(&self, body: &mut Vec<u8>) {
         let taken = self.seen.take(CELL, SLOT, self.seq.wrapping_sub(1), body);
-        let _ = std::hint::black_box((taken, Request::from_body(body)));
+        let mut presented = Capabilities::default();
+        let _ = std::hint::black_box((taken, Request::from_body(body, &mut presented), presented));
     }
 
     pub fn reply(&self, body: &[u8]) {
@@ -80,7 +81,8 @@ impl Segments {
 
     pub fn parse(&self, body: &mut Vec<u8>) {
         let taken = self.answers.take(SLOT, self.seq, body);
-        let _ = std::hint::black_box((taken, Reply::from_body(body)));
+        let mut granted = Capability::NONE;
+        let _ = std::hint::black_box((taken, Reply::from_body(body, &mut granted), granted));
     }
 
     pub fn fill_lane(&self) {
