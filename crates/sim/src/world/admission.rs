@@ -131,6 +131,7 @@ impl World {
 
     /// `cell` says that it has released everything of the client's.
     pub(super) fn note_expelled(&mut self, cell: CellId, id: ClientId) {
+        self.note_pending_locks(cell, id);
         let Some(client) = self.clients.iter().find(|c| c.id == id && c.is_gone) else { return };
         let process = client.process + 2 * client.slots.len();
         let credentials = client.credentials.clone();

@@ -675,6 +675,21 @@ impl World {
         }
     }
 
+    /// A request that waited for a lock may have got it before its client was expelled, and not been answered because
+    /// pages had to be dropped first. Other owners were refused for it meanwhile.
+    pub(super) fn note_pending_locks(&mut self, cell: CellId, id: ClientId) {
+        let client = self.clients.iter_mut().find(|client| client.id == id && client.is_gone);
+        for slot in client.into_iter().flat_map(|client| &mut client.slots) {
+            let awaits_lock = |asked: &mut Asked| {
+                asked.cell == cell && matches!(asked.request, Request::Lock { wait: true, .. })
+            };
+            if let Some(Asked { mut operation, .. }) = slot.asked.take_if(awaits_lock) {
+                operation.outcome = Some(Outcome::of(Ok(Reply::Done)));
+                self.history.push(operation);
+            }
+        }
+    }
+
     /// What a predecessor did for clients that are gone: nobody will hear of it, but it happened.
     pub(super) fn note_unanswered(&mut self, id: CellId) {
         let host = &self.fleet.cells[usize::from(id.0)];
