@@ -64,7 +64,10 @@ impl Surroundings for World {
     }
 
     fn refuse(&mut self, connection: ConnectionNo, errno: Errno) {
-        if !self.fleet.cells.iter().any(|host| host.dead) {
+        // A fleet that saves what it has before it ends admits no client. Whether it may end is judged when it has.
+        let mut ids = (0..self.fleet.cells.len() as u16).map(CellId);
+        let may_end = errno == Errno::EIO && ids.any(|id| self.fleet.incidents.excuse_broken(id));
+        if !may_end && !self.fleet.cells.iter().any(|host| host.dead) {
             self.fleet.fail(format!("{connection:?} was refused: {errno}"));
         }
     }
