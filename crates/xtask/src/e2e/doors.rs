@@ -562,7 +562,7 @@ fn few_addresses(ground: &Ground, cells: u16) -> Result<()> {
 
 /// A start is refused where files may not get as long as a fleet's (`ulimit -f`); a soft limit is raised.
 fn short_files(ground: &Ground, cells: u16) -> Result<()> {
-    let pool = ground.path(&format!("short-{cells}")).to_string_lossy().into_owned();
+    let pool = ground.path(&format!("short-files-{cells}")).to_string_lossy().into_owned();
     warren(ground, &["mkfs", "--size", "1G", &pool])?.expect_success("mkfs")?;
     let run = |limit: &str| {
         let warren = ground.warren.display();
