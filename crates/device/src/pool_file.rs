@@ -274,7 +274,7 @@ impl PoolFile {
         }
     }
 
-    /// What somebody has done to the file below those who have it open, if it should have so many blocks.
+    /// How another process has harmed the file since it was opened, if it should have so many blocks.
     pub fn harm(&self, blocks: u64) -> Option<&'static str> {
         let found = fstat(&self.fd).ok().filter(|_| !self.is_block_device)?;
         if found.st_nlink == 0 {

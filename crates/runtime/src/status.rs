@@ -9,7 +9,7 @@ pub const SILENT: &str = "silent";
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FleetStatus {
     pub pool: String,
-    /// What somebody has done to the pool's file meanwhile: `deleted`, `cut short`.
+    /// How another process has harmed the pool's file since the fleet opened it: `deleted`, `cut short`.
     #[serde(default)]
     pub pool_harm: Option<String>,
     /// Where its log goes: `stderr`, `journal` or a path. Why nothing can be recorded there now, and since when.

@@ -147,12 +147,15 @@ fn a_crowd_that_waits_for_a_lock_is_tried_at_times() {
 #[test]
 fn a_cell_that_answers_nothing_does_not_keep_the_end_from_coming() {
     let (held, gate) = mpsc::channel::<()>();
-    let gate = Mutex::new(gate);
+    let (taken, is_taken) = mpsc::channel();
+    let ends = Mutex::new((gate, taken));
     // As a cell that a signal has stopped: it answers no `Cancel` either.
     let fleet = Scripted::new(6, move |_, request| match request {
         Request::Lock { wait: false, .. } => Err(Errno::EAGAIN),
         _ => {
-            let _ = gate.lock().unwrap().recv();
+            let (gate, taken) = &*ends.lock().unwrap();
+            let _ = taken.send(());
+            let _ = gate.recv();
             Err(Errno::EIO)
         }
     });
@@ -160,7 +163,7 @@ fn a_cell_that_answers_nothing_does_not_keep_the_end_from_coming() {
     let mut lock = vec![0; 48];
     lock[32..36].copy_from_slice(&libc::F_WRLCK.to_ne_bytes());
     channel.send(message(opcode::SETLKW, 2, 5, &[&lock]));
-    thread::sleep(Duration::from_millis(20));
+    is_taken.recv_timeout(Duration::from_secs(20)).expect("the request waits at the cell");
     let (over, ended) = mpsc::channel();
     thread::spawn(move || {
         crew.stop();

@@ -577,7 +577,7 @@ fn short_files(ground: &Ground, cells: u16) -> Result<()> {
     Ok(())
 }
 
-/// Help that nobody reads, or that cannot be written, ends as any other output does.
+/// A command whose help cannot be written ends as one whose other output cannot be written does.
 fn unheard_help(ground: &Ground, _: u16) -> Result<()> {
     for words in ["--help", "--version"] {
         let warren = ground.warren.display();
