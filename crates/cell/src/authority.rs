@@ -56,6 +56,7 @@ const fn place(client: ClientId, ino: Ino) -> usize {
 impl Cell {
     /// Whether the client has a capability for every inode that the request names. For a front its kernel has
     /// walked. The answer to all others is the same whether or not there is such an inode.
+    #[inline]
     pub(crate) fn may_name(
         &mut self,
         client: ClientId,
@@ -76,6 +77,7 @@ impl Cell {
 
     /// What lets the client name the inode that a permitted walk has reached with this answer: where a name
     /// leads, and where `..` leads if the client may search the directory. A front needs nothing.
+    #[inline]
     pub(crate) fn granted(
         &mut self,
         client: ClientId,

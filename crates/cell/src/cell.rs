@@ -13,7 +13,7 @@ use warren_base::{CellId, ClientId, Epoch, Errno, Ino, Lsn, MapVersion, ShardId,
 use warren_disk::{LogArea, RootSlot};
 use warren_proto::control::{Order, Report};
 use warren_proto::{
-    Answer, ByteRange, Capability, CapabilityKey, Cause, Change, Credentials, InodeValue, LeaseKey,
+    Answer, ByteRange, Capability, CapabilityKey, Change, Credentials, InodeValue, LeaseKey,
     LockFlavour, LockKey, LockMode, LockSpec, LockType, Reply, Request, RequestHeader, Step,
 };
 
@@ -323,7 +323,7 @@ impl Cell {
             self.write_back(out);
             self.advance_checkpoint(out);
             self.issue_node_writes(out);
-            self.seal(Cause::Cell, out);
+            self.seal(out);
             self.advance_log(out);
             if !self.tasks.has_ready() {
                 return;
@@ -480,7 +480,7 @@ impl Cell {
         if let Some(decided) = task.decided.take() {
             return self.answer_decided((id, task), decided, out);
         }
-        self.seal(Cause::Cell, out);
+        self.seal(out);
         let outcome = match task.failed.take() {
             Some(errno) => Err(Stop::Fail(errno)),
             None => self.work_in_affinity(id, &mut task, out),
@@ -623,14 +623,11 @@ impl Cell {
         answer: Option<(Answer, u32)>,
         out: &mut Out<'_, M>,
     ) {
-        let Some((answer, payload_len)) = answer else { return };
+        if let Work::Request { from, header, request, who } = &task.work {
+            return self.finish_request((*from, header.seq), (who, request), answer, out);
+        }
+        let Some((answer, _)) = answer else { return };
         match (&task.work, &answer) {
-            (Work::Request { from, header, request, who }, _) => {
-                let (to, seq) = (*from, header.seq);
-                let granted = self.granted(to.client, who, request, &answer);
-                out.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
-                self.let_go(to.client, out);
-            }
             (Work::Prepare { from, txn, .. }, Err(errno)) => self.refuse(*from, *txn, *errno, out),
             (Work::Peek { from, txn, .. }, Err(errno)) => {
                 let refused = warren_proto::PeerReply::Refused { txn: *txn, errno: *errno };
@@ -648,6 +645,19 @@ impl Cell {
             }
             _ => {}
         }
+    }
+
+    fn finish_request<M: Memory>(
+        &mut self,
+        (to, seq): (SlotRef, u32),
+        (who, request): (&Credentials, &Request),
+        answer: Option<(Answer, u32)>,
+        out: &mut Out<'_, M>,
+    ) {
+        let Some((answer, payload_len)) = answer else { return };
+        let granted = self.granted(to.client, who, request, &answer);
+        out.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
+        self.let_go(to.client, out);
     }
 
     /// The shard can be served no more.
@@ -738,6 +748,9 @@ impl Cell {
 
     /// Sends recalls to whoever listens.
     pub(crate) fn send_recalls<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        if !self.leases.has_listeners() {
+            return;
+        }
         for (id, client) in &mut self.clients {
             for lane in Lane::ALL {
                 let Some((to, seq)) = client.listening[lane as usize] else { continue };

@@ -136,6 +136,9 @@ impl Cell {
 
     /// Revokes what [`Plant::RevokeAfterCommit`] has put off.
     pub(crate) fn revoke_late<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        if self.late.is_empty() {
+            return;
+        }
         for (changes, client) in std::mem::take(&mut self.late) {
             self.revoke_all(&changes, client, out);
         }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use warren_base::{BlockNo, Errno, Ino, Lsn, ShardId, TxnId};
 use warren_disk::{Key, Value};
 use warren_proto::control::{Report, ShardRoot, Written};
-use warren_proto::{Cause, Handle, Step};
+use warren_proto::{Handle, Step};
 
 use crate::cache::PageNo;
 use crate::cell::{Cell, Out};
@@ -138,7 +138,7 @@ impl Cell {
         self.io.take_write_error();
         while self.cache.dirty_pages() > 0 {
             self.place_pages(usize::MAX, out)?;
-            self.seal(Cause::Cell, out);
+            self.seal(out);
         }
         self.check_log()?;
         let ids = self.shards.ids().to_vec();
@@ -148,7 +148,7 @@ impl Cell {
             self.write_tree(id, &mut written)?;
         }
         // Chunks that were claimed for the trees go before, the session that goes on comes behind.
-        self.seal(Cause::Cell, out);
+        self.seal(out);
         written.log_start = match self.log.snapshot() {
             Some(start) => start,
             None => self.snapshot_session(out),
@@ -189,13 +189,13 @@ impl Cell {
         let session: Vec<Step> = session.collect();
         for batch in session.chunks(BATCH) {
             batch.iter().for_each(|step| self.log.note(step));
-            self.seal(Cause::Cell, out);
+            self.seal(out);
         }
         self.forget_executed_of_gone();
         // One a record: an answer may be long.
         for request in self.unanswered_within(self.log.unanswered_bytes()) {
             self.log.note(&Step::Unanswered { request });
-            self.seal(Cause::Cell, out);
+            self.seal(out);
         }
         self.log.snapshot_taken(start);
         start
@@ -420,7 +420,7 @@ impl Cell {
         let limit = self.cache.frames() as usize / 4;
         while self.cache.dirty_pages() > limit && self.io.writes_under_way() < WRITES_MAX {
             match self.place_pages(WRITE_BACK_BATCH, out) {
-                Ok(()) => self.seal(Cause::Cell, out),
+                Ok(()) => self.seal(out),
                 Err(Stop::Wait(Wait::Node(shard, pointer))) => {
                     self.read_node(shard, pointer, out);
                     return;
@@ -451,7 +451,7 @@ impl Cell {
         {
             placed = self.place_run(first, WRITE_BACK_BATCH, out);
         }
-        self.seal(Cause::Cell, out);
+        self.seal(out);
         placed.map(|()| dirty(self).is_some())
     }
 

@@ -5,7 +5,7 @@
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, PAYLOAD_MAX};
 use warren_base::{ClientId, Errno, Ino, Timestamp};
 use warren_proto::{
-    AccessMode, Cause, Credentials, FileKind, Handle, InlinePage, LeaseKey, Position, Step,
+    AccessMode, Credentials, FileKind, Handle, InlinePage, LeaseKey, Position, Step,
 };
 
 use crate::cache::{PageNo, PageState};
@@ -566,7 +566,7 @@ impl Cell {
         }
         self.cover_file(ino, out)?;
         // A record of its own: two files that are exchanged may not fit one.
-        self.seal(Cause::Cell, out);
+        self.seal(out);
         Ok(())
     }
 

@@ -183,10 +183,10 @@ impl Cell {
                 self.tasks.wake_all(WaitKey::Allocated);
             }
         }
-        let batch = std::mem::take(&mut self.chunks.host.batch);
-        if batch.is_empty() {
+        if self.chunks.host.batch.is_empty() {
             return;
         }
+        let batch = std::mem::take(&mut self.chunks.host.batch);
         (self.chunks.host.batch_len, self.chunks.host.any_allocated) = (batch.len(), false);
         for run in runs(batch) {
             let (io, (block, count)) = (self.new_io(), blocks_of(&run));

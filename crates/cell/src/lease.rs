@@ -299,6 +299,11 @@ impl Leases {
         });
     }
 
+    /// Whether a client has ever listened for recalls, or has any to hear of.
+    pub(crate) fn has_listeners(&self) -> bool {
+        !self.recalls.is_empty()
+    }
+
     fn is_recalling(&self, key: &LeaseKey) -> bool {
         self.recalls.values().any(|lanes| lanes.names(key))
     }

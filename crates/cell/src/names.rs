@@ -177,7 +177,7 @@ impl Cell {
                 }
                 let leads = (attr.ino, attr.kind);
                 let entry = self.entry((dir, &name), leads, Some(attr), client, out);
-                Ok(Reply::Created { entry, opened })
+                Ok(Reply::Created { entry, opened: opened.map(Box::new) })
             }
         }
     }

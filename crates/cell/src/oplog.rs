@@ -369,6 +369,12 @@ impl OpLog {
         self.steps += 1;
     }
 
+    /// Whether there is anything to make a record of, or to do after one.
+    #[inline]
+    fn has_noted(&self) -> bool {
+        self.steps > 0 || self.decided.is_some() || !self.after.is_empty()
+    }
+
     /// Whether a step of any size still fits the record that is being made.
     pub(crate) fn takes_another_step(&self) -> bool {
         self.record.len() <= RECORD_MAX / 2
@@ -537,9 +543,16 @@ impl Cell {
         self.log.room(dirty, self.participants.len() + self.live_txns.len())
     }
 
-    /// Makes a record of what was noted since the last, if anything was. What a transaction decides is in the
-    /// record of the request that it answers.
-    pub(crate) fn seal<M: Memory>(&mut self, cause: Cause, out: &mut Out<'_, M>) {
+    /// Makes a record of what the cell itself has noted since the last, if it has noted anything.
+    #[inline]
+    pub(crate) fn seal<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        if self.log.has_noted() {
+            self.seal_noted(Cause::Cell, out);
+        }
+    }
+
+    /// What a transaction decides is in the record of the request that it answers.
+    fn seal_noted<M: Memory>(&mut self, cause: Cause, out: &mut Out<'_, M>) {
         if self.log.steps > 0 || self.log.decided.is_some() {
             assert!(!self.replay.needs_image(), "a record over what is to be replayed");
             let cause = match (self.log.decided.take(), cause) {
@@ -556,6 +569,9 @@ impl Cell {
 
     /// Does what waited for the record of the steps made so far. Of a replayed step it is there already.
     pub(crate) fn settle<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+        if self.log.after.is_empty() {
+            return;
+        }
         for after in std::mem::take(&mut self.log.after) {
             match after {
                 After::Untag(frame) => self.table.clear(frame, out.memory),
@@ -574,8 +590,8 @@ impl Cell {
         answer: Option<&warren_proto::Answer>,
         out: &mut Out<'_, M>,
     ) {
-        if self.log.steps == 0 && self.log.decided.is_none() {
-            return self.seal(Cause::Cell, out);
+        if !self.log.has_noted() {
+            return;
         }
         let cause = match (&task.work, answer) {
             (Work::Request { from, header, .. }, Some(answer)) => Cause::Request(Executed {
@@ -587,7 +603,7 @@ impl Cell {
             (Work::Commit { txn, .. } | Work::Again { txn, .. }, _) => Cause::Applied { txn: *txn },
             _ => Cause::Cell,
         };
-        self.seal(cause, out);
+        self.seal_noted(cause, out);
     }
 
     /// A checkpoint has made everything before `lsn` durable.

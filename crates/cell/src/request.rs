@@ -8,9 +8,9 @@ use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, SYMLINK_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    AccessMode, Answer, Attr, Attributes, Cause, CreateFlags, Credentials, FileKind, Handle,
-    InodeValue, LeaseKey, LockFlavour, LockMode, LockSpec, LockType, Position, Reply, Request,
-    SetAttr, SetTime, Step, Wire, XattrMode, XattrName,
+    AccessMode, Answer, Attr, Attributes, CreateFlags, Credentials, FileKind, Handle, InodeValue,
+    LeaseKey, LockFlavour, LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr,
+    SetTime, Step, Wire, XattrMode, XattrName,
 };
 
 use crate::cell::{Cell, Out};
@@ -487,7 +487,7 @@ impl Cell {
                     return Err(Stop::Wait(Wait::LogRoom));
                 }
                 self.cover_file(ino, out)?;
-                self.seal(Cause::Cell, out);
+                self.seal(out);
                 *task.durable.insert(self.log.end())
             }
         };

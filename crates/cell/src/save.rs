@@ -9,7 +9,6 @@
 //! for a checkpoint or is full) costs what was not synced, and never the end.
 
 use warren_base::Ino;
-use warren_proto::Cause;
 use warren_proto::control::Report;
 
 use crate::cell::{Cell, Out};
@@ -24,7 +23,7 @@ impl Cell {
                 && let Some(ino) = self.first_uncovered()
             {
                 match self.cover_file(ino, out) {
-                    Ok(()) => self.seal(Cause::Cell, out),
+                    Ok(()) => self.seal(out),
                     Err(Stop::Fail(_)) => break,
                     Err(wait) => return Err(wait),
                 }

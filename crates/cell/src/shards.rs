@@ -62,7 +62,8 @@ impl Shards {
 
     /// Whether the shard is this cell's, handed out or not.
     pub(crate) fn contains_key(&self, id: &ShardId) -> bool {
-        self.ids.binary_search(id).is_ok()
+        let is_handed_out = matches!(self.running, Affinity::Names(own) if own == *id);
+        is_handed_out || self.resting.get(usize::from(id.0)).is_some_and(Option::is_some)
     }
 
     /// A shard of this cell that whoever runs was handed.

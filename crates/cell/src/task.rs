@@ -291,11 +291,11 @@ impl Tasks {
         self.ready.push_back(id);
     }
 
+    #[inline]
     pub(crate) fn wake_all(&mut self, key: WaitKey) {
-        if self.queues.is_empty() {
-            return;
+        if !self.queues.is_empty() {
+            self.ready.extend(self.queues.remove(&key).into_iter().flatten());
         }
-        self.ready.extend(self.queues.remove(&key).into_iter().flatten());
     }
 
     /// Lets those run that waited for an I/O that failed.

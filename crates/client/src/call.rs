@@ -101,19 +101,24 @@ struct Asked {
 #[derive(Clone, Debug)]
 enum Phase {
     Plan,
-    /// The words of `plan.held[..next]` held their stamps.
-    First {
+    /// A walk over copies is done, which may be believed only after their words were loaded.
+    Check {
         plan: Plan,
-        next: usize,
-    },
-    Take(Plan),
-    Second {
-        plan: Plan,
-        next: usize,
+        at: Check,
     },
     Waiting(Asked),
     Resend(Asked),
     Finished,
+}
+
+/// Words are loaded one in a step: before the copies are taken, and after.
+#[derive(Clone, Copy, Debug)]
+enum Check {
+    /// The words of `plan.held[..next]` held their stamps.
+    First(usize),
+    Take,
+    /// They did so again.
+    Second(usize),
 }
 
 /// One call of one thread of a client.
@@ -160,18 +165,19 @@ impl Call {
         words: &impl Words,
         input: Option<Answered>,
     ) -> Step {
+        if let Phase::Check { .. } = self.phase {
+            return self.check(cache, map, words);
+        }
         match std::mem::replace(&mut self.phase, Phase::Finished) {
             Phase::Plan => {
                 let plan = self.plan(cache);
                 if plan.held.is_empty() {
                     return self.conclude(plan.end, map);
                 }
-                self.phase = Phase::First { plan, next: 0 };
+                self.phase = Phase::Check { plan, at: Check::First(0) };
                 Step::Yield
             }
-            Phase::First { plan, next } => self.first(cache, map, words, plan, next),
-            Phase::Take(plan) => self.take(cache, plan),
-            Phase::Second { plan, next } => self.second(cache, map, words, plan, next),
+            Phase::Check { .. } => unreachable!("seen above"),
             Phase::Waiting(asked) => {
                 let answer = input.expect("a call that waits is stepped with the answer");
                 self.answered(cache, map, asked, answer)
@@ -186,63 +192,50 @@ impl Call {
             cache: (self.tries < CACHED_TRIES).then_some(cache),
             answers: &self.answers,
             credentials: &self.caller.credentials,
-            held: Vec::new(),
+            held: Vec::with_capacity(4),
         };
         let end = self.op.goal(&mut walker);
         Plan { held: walker.held, end }
     }
 
-    fn first(
-        &mut self,
-        cache: &mut Cache,
-        map: &ShardMap,
-        words: &impl Words,
-        plan: Plan,
-        next: usize,
-    ) -> Step {
-        if !plan.held[next].holds(words) {
-            return self.again(cache, plan.held[next]);
-        }
-        let next = next + 1;
-        if next < plan.held.len() {
-            self.phase = Phase::First { plan, next };
-        } else if matches!(plan.end, Err(Stop::Need(_))) {
-            return self.conclude(plan.end, map);
-        } else {
-            self.phase = Phase::Take(plan);
+    /// Goes on where the phase is: moves of a plan would cost more than the check.
+    fn check(&mut self, cache: &mut Cache, map: &ShardMap, words: &impl Words) -> Step {
+        let Phase::Check { plan, at } = &mut self.phase else { unreachable!("asked for") };
+        let last = plan.held.len() - 1;
+        match *at {
+            Check::First(next) | Check::Second(next) if !plan.held[next].holds(words) => {
+                let stale = plan.held[next];
+                return self.again(cache, stale);
+            }
+            Check::First(next) if next < last => *at = Check::First(next + 1),
+            Check::First(_) if matches!(plan.end, Err(Stop::Need(_))) => return self.believe(map),
+            Check::First(_) => *at = Check::Take,
+            Check::Take => self.take(cache),
+            Check::Second(next) if next < last => *at = Check::Second(next + 1),
+            Check::Second(_) => return self.believe(map),
         }
         Step::Yield
     }
 
     /// Uses the copies between the loads: another call of the client may have replaced some.
-    fn take(&mut self, cache: &mut Cache, plan: Plan) -> Step {
+    fn take(&mut self, cache: &mut Cache) {
         let taken = self.plan(cache);
-        if taken.held == plan.held {
-            self.phase = Phase::Second { plan: taken, next: 0 };
-        } else {
-            self.tries += 1;
-            self.phase = Phase::Plan;
+        match &mut self.phase {
+            Phase::Check { plan, at } if taken.held == plan.held => {
+                (*plan, *at) = (taken, Check::Second(0));
+            }
+            phase => {
+                *phase = Phase::Plan;
+                self.tries += 1;
+            }
         }
-        Step::Yield
     }
 
-    fn second(
-        &mut self,
-        cache: &mut Cache,
-        map: &ShardMap,
-        words: &impl Words,
-        plan: Plan,
-        next: usize,
-    ) -> Step {
-        if !plan.held[next].holds(words) {
-            return self.again(cache, plan.held[next]);
+    fn believe(&mut self, map: &ShardMap) -> Step {
+        match std::mem::replace(&mut self.phase, Phase::Finished) {
+            Phase::Check { plan, .. } => self.conclude(plan.end, map),
+            _ => unreachable!("only what was checked is believed"),
         }
-        let next = next + 1;
-        if next == plan.held.len() {
-            return self.conclude(plan.end, map);
-        }
-        self.phase = Phase::Second { plan, next };
-        Step::Yield
     }
 
     /// A copy was stale.
@@ -410,7 +403,7 @@ impl Call {
         let entry = self.found.take();
         match (answer, entry) {
             (Ok(Reply::Opened(opened)), Some((entry, granted))) => {
-                let answer = Ok(Reply::Created { entry, opened: Some(opened) });
+                let answer = Ok(Reply::Created { entry, opened: Some(Box::new(opened)) });
                 Step::Done(Answered { answer, granted })
             }
             (Err(errno @ (Errno::ESTALE | Errno::ENOENT)), _) => self.vanished(errno),

@@ -54,7 +54,7 @@ impl Components {
         if path.len() > SYMLINK_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let mut todo = VecDeque::new();
+        let mut todo = VecDeque::with_capacity(4);
         for piece in path.split(|&b| b == b'/') {
             match piece {
                 b"" => {}

@@ -111,7 +111,8 @@ impl Walker<'_> {
     pub fn walk(&mut self, path: &Path, want: Want) -> Result<Landing, Stop> {
         let mut rest = Components::parse(&path.bytes)?;
         // Directories on the way, so that `..` needs no question. The last one is where we are.
-        let mut way = vec![if rest.absolute { path.root } else { path.start }];
+        let mut way = Vec::with_capacity(4);
+        way.push(if rest.absolute { path.root } else { path.start });
         let mut links = 0;
         while let Some(component) = rest.todo.pop_front() {
             let here = *way.last().expect("a way has a start");

@@ -1,15 +1,17 @@
 //! Names that can hold only what is legal.
 
 use std::fmt;
+use std::sync::Arc;
 
 use warren_base::Errno;
 use warren_base::limits::{NAME_MAX, XATTR_NAME_MAX};
 
 use crate::{Malformed, Reader, Wire};
 
-/// The name of a directory entry: 1 to 255 bytes, no `/`, no NUL, not `.` or `..`.
+/// The name of a directory entry: 1 to 255 bytes, no `/`, no NUL, not `.` or `..`. Its clones share its bytes: a
+/// request's name goes into changes, leases and copies.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileName(Box<[u8]>);
+pub struct FileName(Arc<[u8]>);
 
 impl FileName {
     /// ENAMETOOLONG if too long, EINVAL for the rest of what is no name.

@@ -78,7 +78,8 @@ pub enum Reply {
     /// A new inode, or the existing one, opened if that was asked.
     Created {
         entry: Entry,
-        opened: Option<Opened>,
+        /// In a box, so that no answer is moved about with room for it.
+        opened: Option<Box<Opened>>,
     },
     Opened(Opened),
     /// Bytes read lie in the reply's payload lane.
@@ -112,6 +113,15 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// What the reply says of a file that was opened.
+    pub fn opened(&self) -> Option<&Opened> {
+        match self {
+            Self::Created { opened, .. } => opened.as_deref(),
+            Self::Opened(opened) => Some(opened),
+            _ => None,
+        }
+    }
+
     /// The reply as a later cell may give it: a lease ends with the cell that granted it.
     pub fn without_leases(&self) -> Self {
         let mut reply = self.clone();
@@ -123,8 +133,10 @@ impl Reply {
             Self::Attr { lease, .. } => *lease = None,
             _ => {}
         }
-        if let Self::Created { opened: Some(opened), .. } | Self::Opened(opened) = &mut reply {
-            opened.keep_pages = false;
+        match &mut reply {
+            Self::Created { opened: Some(opened), .. } => opened.keep_pages = false,
+            Self::Opened(opened) => opened.keep_pages = false,
+            _ => {}
         }
         reply
     }

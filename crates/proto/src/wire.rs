@@ -254,6 +254,16 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
     }
 }
 
+impl<T: Wire> Wire for Box<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        T::encode(self, out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        T::decode(from).map(Self::new)
+    }
+}
+
 impl Wire for Box<[u8]> {
     fn encode(&self, out: &mut Vec<u8>) {
         encode_len(self.len(), out);

@@ -477,39 +477,40 @@ impl CellLoop {
 
     /// Does what the core wants, in order, and keeps the vector for the next time.
     fn carry_out(&mut self, mut effects: Vec<Effect>) -> Result<(), FleetError> {
-        for effect in effects.drain(..) {
+        for effect in &effects {
             self.carry_out_one(effect)?;
         }
+        effects.clear();
         self.effects = effects;
         Ok(())
     }
 
-    fn carry_out_one(&mut self, effect: Effect) -> Result<(), FleetError> {
-        match effect {
-            Effect::Reply { to, seq, answer, payload_len, granted } => {
-                let errno = encode(&answer, granted, &mut self.body).err();
+    fn carry_out_one(&mut self, effect: &Effect) -> Result<(), FleetError> {
+        match *effect {
+            Effect::Reply { to, seq, ref answer, payload_len, granted } => {
+                let errno = encode(answer, granted, &mut self.body).err();
                 let header = ReplyHeader { errno, payload_len };
                 self.moved += u64::from(payload_len);
                 self.memory.reply(to, seq, header, &self.body);
             }
             Effect::AwaitsLock { from } => self.memory.await_lock(from),
-            Effect::Send { to, message } => self.peers.send(to, &message)?,
+            Effect::Send { to, ref message } => self.peers.send(to, message)?,
             Effect::Suspect { cell, why } => self.peers.suspect(cell, why),
-            Effect::Report(report) => self.report(report)?,
-            Effect::Read { io, block, frames } => {
+            Effect::Report(ref report) => self.report(report.clone())?,
+            Effect::Read { io, block, ref frames } => {
                 self.vitals.add(Counter::BlocksRead, frames.len() as u64);
-                self.disk.read(io, block, &frames, self.memory.frames());
+                self.disk.read(io, block, frames, self.memory.frames());
             }
-            Effect::Write { io, block, frames } => {
+            Effect::Write { io, block, ref frames } => {
                 self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
                 self.vitals.add(Counter::Writes, 1);
-                self.disk.write(io, block, &frames, self.memory.frames());
+                self.disk.write(io, block, frames, self.memory.frames());
             }
-            Effect::WriteThrough { io, block, frames } => {
+            Effect::WriteThrough { io, block, ref frames } => {
                 self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
                 self.vitals.add(Counter::Writes, 1);
                 self.vitals.add(Counter::Flushes, 1);
-                self.disk.write_through(io, block, &frames, self.memory.frames());
+                self.disk.write_through(io, block, frames, self.memory.frames());
             }
             Effect::Flush { io } => {
                 self.vitals.add(Counter::Flushes, 1);

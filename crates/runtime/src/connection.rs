@@ -7,8 +7,8 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -206,19 +206,20 @@ impl Shared {
     }
 
     pub fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
-        let (call, waits) = InFlight::unpack(self.flights.load64(self.flight(slot)?, SeqCst))?;
+        let (call, waits) = InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire))?;
         waits.then_some(call)
     }
 
     /// The slot's last call, whether or not it was answered; `None` if there was none yet.
     pub fn last_call(&self, slot: SlotNo) -> Option<InFlight> {
-        InFlight::unpack(self.flights.load64(self.flight(slot)?, SeqCst)).map(|(call, _)| call)
+        InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire)).map(|(call, _)| call)
     }
 
-    /// The slot makes this call, or has made it.
+    /// The slot makes this call, or has made it. Nobody must see it at once: it is there before the request is, and who
+    /// wants to cancel a call and does not find it tries again.
     pub fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
         let at = self.flight(slot).expect("a slot of ours");
-        self.flights.store64(at, call.pack(waits), SeqCst);
+        self.flights.store64(at, call.pack(waits), Release);
     }
 
     fn flight(&self, slot: SlotNo) -> Option<usize> {
@@ -244,7 +245,7 @@ impl Shared {
     }
 
     fn wait_for_hangup(&self, timeout: Duration) -> bool {
-        if self.dead.load(Ordering::Relaxed) {
+        if self.dead.load(Relaxed) {
             return true;
         }
         // Not what there is to read: a supervisor that takes over may have said welcome once more.
@@ -252,7 +253,7 @@ impl Shared {
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let hung_up = matches!(poll(&mut fds, timeout.as_ref()), Ok(ready) if ready > 0);
         if hung_up {
-            self.dead.store(true, Ordering::Relaxed);
+            self.dead.store(true, Relaxed);
         }
         hung_up
     }

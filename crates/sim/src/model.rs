@@ -326,7 +326,7 @@ const UNEXPECTED_REPLY: Refusal = Refusal::Differs("a reply that belongs to anot
 pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u64>)> {
     let answer = operation.outcome.as_ref().map(|outcome| &outcome.answer);
     let (entry, opened) = match answer {
-        Some(Ok(Reply::Created { entry, opened })) => (Some(entry), opened.as_ref()),
+        Some(Ok(Reply::Created { entry, opened })) => (Some(entry), opened.as_deref()),
         Some(Ok(Reply::Opened(opened))) => (None, Some(opened)),
         _ => (None, None),
     };

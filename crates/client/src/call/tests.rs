@@ -220,7 +220,7 @@ impl Tree {
         }
         let handle = Handle { ino, open: 2 };
         let opened = Some(Opened { handle, attr, keep_pages: false, direct: false });
-        Ok(Reply::Created { entry, opened })
+        Ok(Reply::Created { entry, opened: opened.map(Box::new) })
     }
 
     /// Two entries a page.

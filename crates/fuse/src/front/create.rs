@@ -48,7 +48,7 @@ impl Call<'_> {
     ) -> Result<(Entry, Option<Opened>), Errno> {
         let request = Request::Create { dir: self.header.ino, name, new, flags, access };
         match self.call(&request)? {
-            Reply::Created { entry, opened } => Ok((entry, opened)),
+            Reply::Created { entry, opened } => Ok((entry, opened.map(|opened| *opened))),
             other => Err(unexpected(&other)),
         }
     }
@@ -91,7 +91,7 @@ impl Call<'_> {
         let request =
             Request::Create { dir: self.header.ino, name: create.name, new, flags, access };
         let (mut entry, mut opened) = match self.call(&request)? {
-            Reply::Created { entry, opened: Some(opened) } => (entry, opened),
+            Reply::Created { entry, opened: Some(opened) } => (entry, *opened),
             // It lies on another cell.
             Reply::Entry(entry) => match self.call(&Request::Open { ino: entry.ino, access })? {
                 Reply::Opened(opened) => (entry, opened),

@@ -293,7 +293,7 @@ fn open_made_elsewhere(theirs: Attr, flags: i32) -> (Result<Outcome, Errno>, boo
             assert!(!access.contains(AccessMode::TRUNCATE), "before it is known whose it is");
             let entry = Entry { ino: theirs.ino, kind: theirs.kind, lease: None, attr: None };
             let opened = Some(Opened { handle, attr: theirs, keep_pages: true, direct: false });
-            Ok(Reply::Created { entry, opened })
+            Ok(Reply::Created { entry, opened: opened.map(Box::new) })
         }
         Request::SetAttr { set, .. } => {
             assert_eq!(set.size, Some(0));

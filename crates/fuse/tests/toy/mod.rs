@@ -366,7 +366,7 @@ impl State {
         };
         let opened =
             flags.contains(CreateFlags::OPEN).then(|| self.open(ino, *access)).transpose()?;
-        Ok(Reply::Created { entry: self.entry(ino)?, opened })
+        Ok(Reply::Created { entry: self.entry(ino)?, opened: opened.map(Box::new) })
     }
 
     fn rename(&mut self, request: &Request) -> Answer {

@@ -150,7 +150,7 @@ impl Server {
         let handle = Handle { ino, open: ino.0 };
         let opened =
             Some(Opened { handle, attr: self.attr(ino), keep_pages: false, direct: false });
-        Ok(Reply::Created { entry: entry(ino), opened })
+        Ok(Reply::Created { entry: entry(ino), opened: opened.map(Box::new) })
     }
 
     fn write(&mut self, ino: Ino, payload: &[u8], now: i64, rng: &mut Rng) -> Reply {

@@ -61,7 +61,7 @@ impl State {
             Some((_, Reply::Created { entry, opened })) => {
                 self.make(step, *dir, name.as_bytes(), new, entry.ino)?;
                 let wanted = flags.contains(CreateFlags::OPEN);
-                self.observe_created(step, entry, opened.as_ref(), wanted, *access)
+                self.observe_created(step, entry, opened.as_deref(), wanted, *access)
             }
             Some(_) => Err(UNEXPECTED_REPLY),
             None => Ok(()),
@@ -104,7 +104,7 @@ impl State {
                 if opens && access.contains(AccessMode::TRUNCATE) {
                     self.cut(step, ino);
                 }
-                self.observe_created(step, entry, opened.as_ref(), opens, access)
+                self.observe_created(step, entry, opened.as_deref(), opens, access)
             }
             (Ok(Some(_)), _) => Err(UNEXPECTED_REPLY),
             (Ok(None), _) => Ok(()),

@@ -159,7 +159,7 @@ impl Kernel {
         }
         // Whoever asked while it changed something may have got what was before, or not.
         self.mark_changed(&request);
-        if let Ok(Reply::Opened(opened) | Reply::Created { opened: Some(opened), .. }) = answer {
+        if let Some(opened) = answer.as_ref().ok().and_then(Reply::opened) {
             if opened.direct {
                 self.direct.insert(opened.handle);
             }

@@ -113,9 +113,8 @@ impl Holdings {
     /// Sees a request that was answered with success.
     pub fn note(&mut self, request: &Request, reply: &Reply) {
         match (request, reply) {
-            (Request::Create { access, .. }, Reply::Created { opened: Some(opened), .. })
-            | (Request::Open { access, .. }, Reply::Opened(opened)) => {
-                self.handles.push((opened.handle, *access));
+            (Request::Create { access, .. } | Request::Open { access, .. }, reply) => {
+                self.handles.extend(reply.opened().map(|opened| (opened.handle, *access)));
             }
             (Request::Close { handle }, _) => self.handles.retain(|(held, _)| held != handle),
             (Request::Lock { handle, spec, .. }, _) => {
