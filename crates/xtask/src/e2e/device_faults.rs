@@ -40,8 +40,8 @@ const ROUNDS_FULL: u32 = 40;
 const ROUNDS_A_POOL: u32 = 8;
 const PROGRAMS: usize = 3;
 const POOL_BYTES: u64 = 256 << 20;
-/// Less than the programs' files, so that the device is read.
-const CACHE: &str = "8MiB";
+/// Less than the programs' files, so that the device is read; a cell takes no less than half of it.
+const CACHE_MIB: u16 = 8;
 
 /// What any call may take, whatever dies meanwhile.
 const CALL_MAX: Duration = Duration::from_secs(5);
@@ -280,7 +280,8 @@ impl<'a> Pool<'a> {
             self.round(round == 0, &plan, totals).with_context(told)?;
             totals.rounds += 1;
             if self.ground.options.keep {
-                let failed = [What::Read, What::Write, What::Flush].map(|it| self.device.injected(it));
+                let failed =
+                    [What::Read, What::Write, What::Flush].map(|it| self.device.injected(it));
                 println!("{}: {failed:?} failed ({} ms)", told(), begun.elapsed().as_millis());
             }
         }
@@ -291,8 +292,9 @@ impl<'a> Pool<'a> {
     /// A fleet on the device as it is, which is whole; everything that was promised is there.
     fn open(&mut self, is_first: bool) -> Result<Fleet> {
         self.device.begin();
-        let fleet =
-            Fleet::resume_with(self.ground, &self.name, self.cells, &["--cache", CACHE])?;
+        let cache = format!("{}MiB", CACHE_MIB.max(CACHE_MIB / 2 * self.cells));
+        let options = ["--cache", cache.as_str()];
+        let fleet = Fleet::resume_with(self.ground, &self.name, self.cells, &options)?;
         let mut look = || {
             for program in &mut self.programs {
                 program.check(&fleet.mounted)?;
@@ -343,7 +345,7 @@ impl<'a> Pool<'a> {
 
     /// The programs work while the device fails and processes are killed.
     fn work(&mut self, fleet: &Fleet, plan: &Plan, totals: &mut Totals) -> Result<()> {
-        let mut at_work = Vec::new();
+        let (mut at_work, mut failing, mut failed_for) = (Vec::new(), None, Duration::ZERO);
         for mut program in self.programs.drain(..) {
             let (mounted, watch) = (fleet.mounted.clone(), program.watch.clone());
             let thread = std::thread::spawn(move || {
@@ -361,9 +363,11 @@ impl<'a> Pool<'a> {
                     watch.may_fail.store(true, Ordering::SeqCst);
                 }
                 self.device.inject(fault.clone());
+                failing = Some(Instant::now());
             }
             if part == 2 && !plan.end.is_failing() {
                 self.device.heal();
+                failed_for = failing.take().map_or(failed_for, |since: Instant| since.elapsed());
             }
             self.rest();
             for victim in victims {
@@ -375,7 +379,7 @@ impl<'a> Pool<'a> {
         for (watch, _) in &at_work {
             watch.is_over.store(true, Ordering::Relaxed);
         }
-        self.gather(at_work)
+        self.gather(at_work, failing, failed_for)
     }
 
     fn rest(&mut self) {
@@ -395,7 +399,12 @@ impl<'a> Pool<'a> {
     }
 
     /// Takes the programs back when they have come to their ends.
-    fn gather(&mut self, at_work: Vec<AtWork>) -> Result<()> {
+    fn gather(
+        &mut self,
+        at_work: Vec<AtWork>,
+        failing: Option<Instant>,
+        failed_for: Duration,
+    ) -> Result<()> {
         let deadline = Instant::now() + HANG;
         let late = || at_work.iter().find(|(_, thread)| !thread.is_finished());
         while late().is_some() && Instant::now() < deadline {
@@ -411,7 +420,8 @@ impl<'a> Pool<'a> {
                 failed = Some(error);
             }
             let (slowest, call) = (program.figures.slowest, &program.figures.slowest_call);
-            if slowest > CALL_MAX {
+            let failed_for = failing.map_or(failed_for, |since| since.elapsed());
+            if slowest > CALL_MAX + failed_for {
                 failed = Some(anyhow!("{call} took {} ms", slowest.as_millis()));
             }
             self.programs.push(program);
@@ -436,7 +446,8 @@ impl<'a> Pool<'a> {
             let json = fleet.warren(&["status", "--json"], &[&fleet.pool])?;
             if told.code() == 0 && told.stdout.contains(READ_ONLY) {
                 let json = json.stdout;
-                let is_told = json.contains("\"broken\":\"") && !json.contains("\"read_only_since\":null");
+                let is_told =
+                    json.contains("\"broken\":\"") && !json.contains("\"read_only_since\":null");
                 ensure!(is_told, "JSON says nothing: {json}");
                 ensure!(self.device.has_failed(), "read-only without a fault");
                 let kept = self.programs[0].probe(&fleet.mounted)?;

@@ -66,12 +66,7 @@ impl Fleet {
     }
 
     /// The same, with more options of `warren serve`.
-    pub fn resume_with(
-        ground: &Ground,
-        name: &str,
-        cells: u16,
-        options: &[&str],
-    ) -> Result<Self> {
+    pub fn resume_with(ground: &Ground, name: &str, cells: u16, options: &[&str]) -> Result<Self> {
         Self::serve(ground, name, cells, options, None)
     }
 

@@ -104,7 +104,9 @@ pub const DEVICE_MOUNT: &str = "fuse.warren-e2e-device";
 /// Ends every FUSE mount of this mount namespace: whoever waits for one gets an error.
 pub fn abort_connections() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    for mount in mounts.lines().filter(|line| line.contains(" fuse") && !line.contains(DEVICE_MOUNT)) {
+    for mount in
+        mounts.lines().filter(|line| line.contains(" fuse") && !line.contains(DEVICE_MOUNT))
+    {
         let minor = mount.split(' ').nth(2).and_then(|device| device.split(':').nth(1));
         if let Some(minor) = minor {
             let _gone = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");

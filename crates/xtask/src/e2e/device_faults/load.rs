@@ -381,7 +381,9 @@ impl Program {
     fn create(&mut self, place: &Path) -> Result<Option<u64>> {
         let (id, name) = (self.change, self.fresh_name());
         let path = place.join(&name);
-        let made = self.call("create", || File::options().read(true).write(true).create_new(true).open(&path))?;
+        let made = self.call("create", || {
+            File::options().read(true).write(true).create_new(true).open(&path)
+        })?;
         let outcome = made.as_ref().err().copied().unwrap_or(Outcome::Done);
         if outcome == Outcome::Refused {
             return Ok(None);
@@ -576,7 +578,7 @@ impl Program {
         Ok(())
     }
 
-    /// Reads everything while the fleet serves. 
+    /// Reads everything while the fleet serves.
     pub fn look_at_all(&mut self, mounted: &Path) -> Result<()> {
         let place = self.place(mounted);
         for id in self.known().collect::<Vec<_>>() {
@@ -639,11 +641,17 @@ impl Program {
         }
         for (id, file) in self.files.iter().filter(|(id, _)| !seen.contains(id)) {
             if !file.may_be_gone(0) {
-                wrong.push(format!("file {id} is lost: {:?}, {}", file.names, told(file.content())));
+                wrong.push(format!(
+                    "file {id} is lost: {:?}, {}",
+                    file.names,
+                    told(file.content())
+                ));
             }
             let Some((heir, before)) = &file.replaced_by else { continue };
             if self.files.get(heir).is_some_and(|heir| heir.name() == Some(before)) {
-                wrong.push(format!("file {id} is gone, and file {heir}, which replaces it, is still {before}"));
+                wrong.push(format!(
+                    "file {id} is gone, and file {heir}, which replaces it, is still {before}"
+                ));
             }
         }
         ensure!(wrong.is_empty(), "program {}: {}", self.number, wrong.join("; "));
@@ -654,7 +662,8 @@ impl Program {
     /// The file that this may be.
     fn owner(&self, name: &str, content: &[u8]) -> Option<u64> {
         let may_be = |(id, file): &(&u64, &Remembered)| {
-            (content.is_empty() || content.starts_with(&header(**id))) && file.may_be(name, content, 0)
+            (content.is_empty() || content.starts_with(&header(**id)))
+                && file.may_be(name, content, 0)
         };
         self.files.iter().find(may_be).map(|(id, _)| *id)
     }
