@@ -30,6 +30,7 @@ const NOW: Timestamp = Timestamp(7);
 struct Device {
     blocks: RefCell<BTreeMap<BlockNo, Box<[u8]>>>,
     unreadable: BTreeSet<BlockNo>,
+    takes_no_writes: bool,
     /// What was written, up to each flush.
     trail: RefCell<Vec<Vec<BlockWrite>>>,
 }
@@ -50,6 +51,9 @@ impl Blocks for Device {
     }
 
     fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
+        if self.takes_no_writes {
+            return Err(Errno::EIO);
+        }
         for (at, bytes) in (block.0..).map(BlockNo).zip(bytes.chunks_exact(BLOCK_SIZE)) {
             self.put(at, bytes.into());
             self.trail.borrow_mut().last_mut().expect("one is begun").push((at, bytes.into()));
@@ -447,6 +451,22 @@ fn a_log_is_replayed_as_far_as_it_can_be_read() {
 
 /// What is done to a pool, and the paths that are left.
 type Spoil = (fn(&Device), &'static [&'static str]);
+
+/// It is not tried for ever, and does no harm.
+#[test]
+fn a_recovery_on_a_device_that_takes_no_writes_fails() {
+    let mut device = Device::with_logs();
+    device.takes_no_writes = true;
+    let load = |device: &Device| pool_blocks::load(device, Path::new("pool")).expect("a pool");
+    let (ledger, copies) = load(&device);
+    let failed = recovery::recover(&device, ledger, copies).expect_err("nothing can be written");
+    assert!(matches!(failed, FleetError::Unrecovered(Errno::EIO)), "{failed}");
+    device.takes_no_writes = false;
+    let (ledger, copies) = load(&device);
+    assert!(recovery::is_needed(&ledger));
+    recovery::recover(&device, ledger, copies).expect("a recovery");
+    assert!(device.check().is_sound());
+}
 
 /// The power fails at any write of the whole, which is run again.
 #[test]

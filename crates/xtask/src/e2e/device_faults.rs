@@ -49,6 +49,8 @@ const CALL_MAX: Duration = Duration::from_secs(5);
 const HANG: Duration = Duration::from_secs(30);
 /// How long it may take until the status says that the fleet is read-only, or changes are promised again.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
+/// How long a start on a device that fails may take until it succeeds or fails.
+const START_MAX: Duration = Duration::from_secs(15);
 /// The longest part of a round.
 const PART_MAX_MS: u64 = 400;
 
@@ -127,6 +129,8 @@ struct Totals {
     ended: u32,
     whole_kills: u32,
     power_cuts: u32,
+    starts: u32,
+    failed_starts: u32,
     figures: Figures,
 }
 
@@ -137,12 +141,14 @@ impl std::fmt::Display for Totals {
         write!(
             f,
             "{} rounds: {} processes and {} fleets killed, {} power cuts; {reads} reads, {writes} writes and {flushes} \
-             flushes failed; {} fleets read-only, {} ended by themselves; {calls} calls, {synced} synced, {read} read, \
+             flushes failed; {} of {} starts on a failing device failed; {} fleets read-only, {} ended by themselves; {calls} calls, {synced} synced, {read} read, \
              {refused} refused, {failed} failed; the slowest took {} ms ({slowest_call})",
             self.rounds,
             self.kills,
             self.whole_kills,
             self.power_cuts,
+            self.failed_starts,
+            self.starts,
             self.read_only,
             self.ended,
             slowest.as_millis(),
@@ -279,6 +285,9 @@ impl<'a> Pool<'a> {
             let begun = Instant::now();
             self.round(round == 0, &plan, totals).with_context(told)?;
             totals.rounds += 1;
+            if self.rng.chance(1, 4) {
+                self.start_failing(totals)?;
+            }
             if self.ground.options.keep {
                 let failed =
                     [What::Read, What::Write, What::Flush].map(|it| self.device.injected(it));
@@ -286,6 +295,7 @@ impl<'a> Pool<'a> {
             }
         }
         let fleet = self.open(false).context("the last look")?;
+        self.programs.iter_mut().for_each(Program::close);
         fleet.stop_and_check()
     }
 
@@ -295,12 +305,15 @@ impl<'a> Pool<'a> {
         let cache = format!("{}MiB", CACHE_MIB.max(CACHE_MIB / 2 * self.cells));
         let options = ["--cache", cache.as_str()];
         let fleet = Fleet::resume_with(self.ground, &self.name, self.cells, &options)?;
-        let mut look = || {
+        let mut look = || -> Result<()> {
+            if is_first {
+                load::fill_shelf(&fleet.mounted)?;
+            }
             for program in &mut self.programs {
                 program.check(&fleet.mounted)?;
                 program.begin(&fleet.mounted)?;
             }
-            if is_first { load::fill_shelf(&fleet.mounted) } else { Ok(()) }
+            Ok(())
         };
         match look() {
             Ok(()) => Ok(fleet),
@@ -334,9 +347,53 @@ impl<'a> Pool<'a> {
             self.device.cut_power();
             totals.power_cuts += 1;
         }
-        let checked = warren(self.ground, &["fsck", "-n", &self.path()])?;
-        ensure!(checked.code() == 0, "fsck: {}{}", checked.stdout, checked.stderr);
-        Ok(())
+        self.check()
+    }
+
+    /// The pool is sound. Of a fleet that was killed the last open files may take a moment to go.
+    fn check(&self) -> Result<()> {
+        let deadline = Instant::now() + SETTLE_MAX;
+        loop {
+            let checked = warren(self.ground, &["fsck", "-n", &self.path()])?;
+            if checked.code() == 0 {
+                return Ok(());
+            }
+            let is_in_use = checked.stderr.contains("in use") && Instant::now() < deadline;
+            ensure!(is_in_use, "fsck: {}{}", checked.stdout, checked.stderr);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A fleet is started on a device that fails, and killed, whether it serves or not.
+    fn start_failing(&mut self, totals: &mut Totals) -> Result<()> {
+        let what = *self.rng.pick(&[What::Read, What::Write, What::Flush]);
+        let times = self.rng.chance(1, 2).then(|| 1 + self.rng.below(20));
+        let one_in = *self.rng.pick(&[1, 3, 20]);
+        let loses = what == What::Flush && self.rng.chance(1, 2);
+        self.device.begin();
+        self.device.inject(Fault { what, whose: Whose::All, times, one_in, loses });
+        let begun = Instant::now();
+        let started = Fleet::resume(self.ground, &self.name, self.cells);
+        let took = begun.elapsed();
+        totals.failed_starts += u32::from(started.is_err());
+        totals.starts += 1;
+        let words = match started {
+            Ok(mut fleet) => {
+                fleet.kill_keeper()?;
+                let words = fleet.words();
+                fleet.kill();
+                words
+            }
+            Err(error) => format!("{error:#}"),
+        };
+        await_no_survivors()?;
+        self.device.heal();
+        ensure!(took < START_MAX, "{what:?}: a start took {} ms", took.as_millis());
+        ensure!(!words.contains("panicked"), "{what:?}: {words}");
+        if self.rng.chance(1, 2) {
+            self.device.cut_power();
+        }
+        self.check().with_context(|| format!("a start with {what:?} {times:?} {one_in}"))
     }
 
     fn path(&self) -> String {
@@ -359,6 +416,7 @@ impl<'a> Pool<'a> {
             if part == 1 {
                 for (watch, _) in &at_work {
                     watch.may_lose.store(fault.loses, Ordering::SeqCst);
+                    watch.opens_may_fail.store(fault.what == What::Write, Ordering::SeqCst);
                     watch.reads_may_fail.store(fault.what == What::Read, Ordering::SeqCst);
                     watch.may_fail.store(true, Ordering::SeqCst);
                 }
