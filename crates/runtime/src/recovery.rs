@@ -32,9 +32,9 @@ const FRAMES: u32 = 4096;
 const LOG_PER_PAGE: u64 = 64;
 /// What stands for a block of a log that cannot be read: no record's header consists of it.
 const NO_RECORD: u8 = 0xEE;
-/// Writes that may fail: more than are under way together when the device fails for a moment. A device that takes none would
-/// be tried for ever, because cells try again what has failed, and nobody waits for them here.
-const WRITES_FAILED_MAX: u32 = 1024;
+/// Writes that may fail. Cells try again what has failed, and nobody waits for them here: on a device that takes no writes that
+/// would be for ever, and on one that refuses one in twenty, for long, as each checkpoint writes everything anew.
+const WRITES_FAILED_MAX: u32 = 64;
 const EPOCH: Epoch = Epoch(1);
 const MAP: MapVersion = MapVersion(1);
 

@@ -388,7 +388,8 @@ impl<'a> Pool<'a> {
         };
         await_no_survivors()?;
         self.device.heal();
-        ensure!(took < START_MAX, "{what:?}: a start took {} ms", took.as_millis());
+        let told = format!("{what:?}, {times:?} times, one in {one_in}");
+        ensure!(took < START_MAX, "{told}: a start took {} ms: {words}", took.as_millis());
         ensure!(!words.contains("panicked"), "{what:?}: {words}");
         if self.rng.chance(1, 2) {
             self.device.cut_power();
