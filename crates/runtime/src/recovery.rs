@@ -5,7 +5,8 @@
 //! clean; what is started then may have any number of cells.
 //!
 //! This is a small driver beside the simulator's, not a use of it: its device answers at once and with real
-//! errors, it has no clients, and nothing in it may die. So it ends at the first flush that fails, and after some writes.
+//! errors, it has no clients, and nothing in it may die. So it ends when its
+//! checkpoint fails: a fleet would serve on, and be stopped again later.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -32,9 +33,6 @@ const FRAMES: u32 = 4096;
 const LOG_PER_PAGE: u64 = 64;
 /// What stands for a block of a log that cannot be read: no record's header consists of it.
 const NO_RECORD: u8 = 0xEE;
-/// Writes that may fail. Cells try again what has failed, and nobody waits for them here: on a device that takes no writes that
-/// would be for ever, and on one that refuses one in twenty, for long, as each checkpoint writes everything anew.
-const WRITES_FAILED_MAX: u32 = 64;
 const EPOCH: Epoch = Epoch(1);
 const MAP: MapVersion = MapVersion(1);
 
@@ -106,7 +104,6 @@ struct LoneFleet<'a> {
     wake: Option<Instant>,
     /// The first flush that failed.
     flushed: Result<(), Errno>,
-    writes_failed: u32,
     ended: Option<Result<(), FleetError>>,
     /// Whose logs end at a block that cannot be read, if they may.
     cut: Option<BTreeSet<CellId>>,
@@ -144,7 +141,6 @@ impl<'a> LoneFleet<'a> {
             now: Instant(1),
             wake: None,
             flushed: Ok(()),
-            writes_failed: 0,
             ended: None,
             cut: None,
         };
@@ -260,21 +256,10 @@ impl<'a> LoneFleet<'a> {
         }
     }
 
-    fn write(&mut self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
+    fn write(&self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
         let from = &self.members[usize::from(id.0)].frames;
         let bytes: Vec<u8> = frames.iter().flat_map(|frame| from.frame(*frame)).copied().collect();
-        self.put(block, &bytes)
-    }
-
-    fn put(&mut self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
-        let written = self.pool.write(block, bytes);
-        if let Err(errno) = written {
-            self.writes_failed += 1;
-            if self.writes_failed == WRITES_FAILED_MAX {
-                self.ended = Some(Err(FleetError::Unrecovered(errno)));
-            }
-        }
-        written
+        self.pool.write(block, &bytes)
     }
 
     /// What one flush has lost no other makes good, whoever asks for it.
@@ -293,7 +278,7 @@ impl<'a> LoneFleet<'a> {
                     self.queue.push_back(Happening::Cell(to, Event::Order(order)));
                     continue;
                 }
-                Said::Write { io, block, bytes } => (io, self.put(block, &bytes)),
+                Said::Write { io, block, bytes } => (io, self.pool.write(block, &bytes)),
                 Said::Flush { io } => (io, self.flush()),
                 Said::Wake(at) => {
                     self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
@@ -301,6 +286,10 @@ impl<'a> LoneFleet<'a> {
                 }
                 Said::Exit(result) => {
                     self.ended = Some(result.map_err(FleetError::Ended));
+                    continue;
+                }
+                Said::StopRefused { errno } => {
+                    self.ended = Some(Err(FleetError::Unrecovered(errno)));
                     continue;
                 }
                 // Nobody is admitted.
@@ -311,7 +300,6 @@ impl<'a> LoneFleet<'a> {
                 | Said::ForgetClient { .. }
                 | Said::Kill { .. }
                 | Said::MayStop
-                | Said::StopRefused { .. }
                 | Said::Restart { .. } => continue,
             };
             self.queue.push_back(Happening::Supervisor(Heard::IoDone { io, result }));
