@@ -73,6 +73,11 @@ pub enum FleetError {
     Died(String),
     #[error("{0}; start the fleet again")]
     Ended(warren_supervisor::Failure),
+    #[error(
+        "what its logs hold cannot be written to their pool ({0}), and stays in them; look after the device, or make \
+         room for it, and start the fleet again"
+    )]
+    Unrecovered(Errno),
     #[error("a bug in Warren: {0}; the pool is as of its last checkpoint")]
     Bug(String),
     #[error(

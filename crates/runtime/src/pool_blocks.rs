@@ -70,6 +70,12 @@ pub fn superblock(
     let (a, b) = both.split_at(BLOCK_SIZE);
     match Superblock::choose(a, b) {
         Ok(chosen) => Ok(chosen),
+        // Nothing is known of it: least of all may a new pool be made there.
+        Err(SuperblockError::NotAPool) if is_unread(a) || is_unread(b) => Err(FleetError::PoolIo {
+            pool: path.to_path_buf(),
+            doing: "read its superblocks",
+            errno: Errno::EIO,
+        }),
         Err(SuperblockError::NotAPool) => Err(not_a_pool(path)),
         Err(error @ SuperblockError::UnknownVersion(_)) => Err(FleetError::BadPool {
             pool: path.to_path_buf(),
@@ -94,6 +100,10 @@ fn read(pool: &dyn Blocks, block: BlockNo, blocks: u64) -> Vec<u8> {
     bytes
 }
 
+fn is_unread(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == UNREADABLE)
+}
+
 pub fn errno_of_device(error: &DeviceError) -> Errno {
     match error {
         DeviceError::Io { source, .. } => crate::error::errno_of(source),
@@ -113,5 +123,47 @@ fn damaged(path: &Path, why: &str) -> FleetError {
     FleetError::BadPool {
         pool: path.to_path_buf(),
         what: format!("{why}; check the pool with `warren fsck`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Zeros, of which some blocks cannot be read.
+    struct Zeros(&'static [u64]);
+
+    impl Blocks for Zeros {
+        fn len_blocks(&self) -> u64 {
+            16
+        }
+
+        fn read(&self, block: BlockNo, into: &mut [u8]) -> Result<(), Errno> {
+            let end = block.0 + (into.len() / BLOCK_SIZE) as u64;
+            into.fill(0);
+            if self.0.iter().any(|bad| (block.0..end).contains(bad)) {
+                return Err(Errno::EIO);
+            }
+            Ok(())
+        }
+
+        fn write(&self, _: BlockNo, _: &[u8]) -> Result<(), Errno> {
+            Err(Errno::EROFS)
+        }
+
+        fn flush(&self) -> Result<(), Errno> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_called_no_pool() {
+        let told = |unreadable| {
+            superblock(&Zeros(unreadable), Path::new("pool")).expect_err("no pool").to_string()
+        };
+        assert!(told(&[]).contains("mkfs"));
+        for unreadable in [&[0, 1][..], &[0], &[1]] {
+            assert_eq!(told(unreadable), "pool: cannot read its superblocks: input/output error");
+        }
     }
 }

@@ -5,7 +5,8 @@
 //! clean; what is started then may have any number of cells.
 //!
 //! This is a small driver beside the simulator's, not a use of it: its device answers at once and with real
-//! errors, it has no clients, and nothing in it may die.
+//! errors, it has no clients, and nothing in it may die. So it ends when its
+//! checkpoint fails: a fleet would serve on, and be stopped again later.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -287,6 +288,10 @@ impl<'a> LoneFleet<'a> {
                     self.ended = Some(result.map_err(FleetError::Ended));
                     continue;
                 }
+                Said::StopRefused { errno } => {
+                    self.ended = Some(Err(FleetError::Unrecovered(errno)));
+                    continue;
+                }
                 // Nobody is admitted.
                 Said::FleetReady
                 | Said::NewClient { .. }
@@ -295,7 +300,6 @@ impl<'a> LoneFleet<'a> {
                 | Said::ForgetClient { .. }
                 | Said::Kill { .. }
                 | Said::MayStop
-                | Said::StopRefused { .. }
                 | Said::Restart { .. } => continue,
             };
             self.queue.push_back(Happening::Supervisor(Heard::IoDone { io, result }));

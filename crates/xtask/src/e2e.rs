@@ -14,6 +14,7 @@
 
 mod attacked;
 mod checks;
+mod device_faults;
 mod doors;
 mod fleet;
 mod full_host;
@@ -297,6 +298,7 @@ pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             log::run(&ground, cells, &mut tally);
             doors::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
+            device_faults::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);
             large::run(&ground, cells, &mut tally);

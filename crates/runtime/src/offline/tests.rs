@@ -30,6 +30,8 @@ const NOW: Timestamp = Timestamp(7);
 struct Device {
     blocks: RefCell<BTreeMap<BlockNo, Box<[u8]>>>,
     unreadable: BTreeSet<BlockNo>,
+    /// Until so many more writes were asked for, every n-th of them fails.
+    failing: RefCell<(u32, u32)>,
     /// What was written, up to each flush.
     trail: RefCell<Vec<Vec<BlockWrite>>>,
 }
@@ -50,6 +52,11 @@ impl Blocks for Device {
     }
 
     fn write(&self, block: BlockNo, bytes: &[u8]) -> Result<(), Errno> {
+        let (left, one_in) = *self.failing.borrow();
+        self.failing.borrow_mut().0 = left.saturating_sub(1);
+        if left > 0 && left.is_multiple_of(one_in) {
+            return Err(Errno::EIO);
+        }
         for (at, bytes) in (block.0..).map(BlockNo).zip(bytes.chunks_exact(BLOCK_SIZE)) {
             self.put(at, bytes.into());
             self.trail.borrow_mut().last_mut().expect("one is begun").push((at, bytes.into()));
@@ -447,6 +454,29 @@ fn a_log_is_replayed_as_far_as_it_can_be_read() {
 
 /// What is done to a pool, and the paths that are left.
 type Spoil = (fn(&Device), &'static [&'static str]);
+
+/// It ends, and does no harm.
+#[test]
+fn a_recovery_on_a_device_that_refuses_writes_fails() {
+    let load = |device: &Device| pool_blocks::load(device, Path::new("pool")).expect("a pool");
+    let mut failed = 0;
+    for failing in [(u32::MAX, 1), (1, 1), (4, 1), (9, 3), (20, 1), (20, 5), (u32::MAX, 7)] {
+        let device = Device::with_logs();
+        device.failing.replace(failing);
+        let (ledger, copies) = load(&device);
+        let recovered = recovery::recover(&device, ledger, copies);
+        device.failing.replace((0, 1));
+        if let Err(error) = recovered {
+            assert!(matches!(error, FleetError::Unrecovered(Errno::EIO)), "{failing:?}: {error}");
+            let (ledger, copies) = load(&device);
+            assert!(recovery::is_needed(&ledger));
+            recovery::recover(&device, ledger, copies).expect("a recovery");
+            failed += 1;
+        }
+        assert!(device.check().is_sound(), "{failing:?}");
+    }
+    assert!(failed > 1, "the device did not fail when it mattered");
+}
 
 /// The power fails at any write of the whole, which is run again.
 #[test]

@@ -8,6 +8,8 @@
 //! Invariants:
 //! * Nothing is written before every process of that cell is gone, and all that it had given the kernel (its lock as a writer).
 //! * A record is written only if the data that it names is on the device: the log ends before the first of which it is not.
+//! * No log becomes shorter than it is on the device, where all of it may be promised: neither because data that a record
+//!   names cannot be read, nor because the log itself cannot.
 //! * Where successors ended by themselves, what they took over may have ended them, and would end the next start's replay as
 //!   well. It stays off the device.
 
@@ -15,7 +17,7 @@ use std::time::Duration;
 
 use tracing::{error, warn};
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Instant, Lsn};
+use warren_base::{CellId, Errno, Instant, Lsn};
 use warren_device::PoolFile;
 use warren_disk::{LogArea, RawRecord, read_record};
 use warren_proto::{Reader, Run, Step, Wire};
@@ -109,18 +111,47 @@ impl Shell<'_> {
         let mut bytes = vec![0; area.bytes() as usize];
         let first = u64::from(frames_of_a_cell(&self.plan));
         self.memory.read_frames(cell, first, &mut bytes)?;
-        let mut image = Image { area, bytes };
-        let end = self.end_of(&image, start, logs.incarnation);
-        self.write_log(&mut image, start, end)
+        let log = SavedLog { blocks: &self.pool, area, start, incarnation: logs.incarnation };
+        let pool = path_of(&self.plan.pool);
+        log.complete(&mut Image { area, bytes }).map_err(|errno| FleetError::PoolIo {
+            pool,
+            doing: "write a log to it",
+            errno,
+        })
+    }
+}
+
+/// The log of a cell on the device.
+struct SavedLog<'a> {
+    blocks: &'a dyn Blocks,
+    area: LogArea,
+    start: Lsn,
+    incarnation: u64,
+}
+
+impl SavedLog<'_> {
+    /// Writes what the image has and the device lacks. Returns how many blocks were written.
+    fn complete(&self, image: &mut Image) -> Result<u64, Errno> {
+        // If it cannot be read, it is not known what is durable, and nothing may be written over.
+        let mut there = vec![0; self.area.bytes() as usize];
+        self.blocks.read(self.area.start, &mut there)?;
+        let there = Image { area: self.area, bytes: there };
+        let durable = self.end_of(&there, |_| true);
+        let end = self.end_of(image, |record| self.is_complete(record));
+        // The last block is padded, which would cut off what was promised.
+        if end <= durable {
+            return Ok(0);
+        }
+        self.write(image, &there, end)
     }
 
-    /// Behind the last record that can be replayed.
-    fn end_of(&self, image: &Image, start: Lsn, incarnation: u64) -> Lsn {
-        let limit = Lsn(start.0 + image.area.bytes());
-        let mut end = start;
+    /// Behind the last record of those in a row that are wanted.
+    fn end_of(&self, image: &Image, is_wanted: impl Fn(&RawRecord) -> bool) -> Lsn {
+        let limit = Lsn(self.start.0 + self.area.bytes());
+        let mut end = self.start;
         while let Some(record) =
-            read_record(end, limit, incarnation, |at, into| image.copy(at, into))
-            && self.is_complete(&record)
+            read_record(end, limit, self.incarnation, |at, into| image.copy(at, into))
+            && is_wanted(&record)
         {
             end = record.end;
         }
@@ -139,27 +170,29 @@ impl Shell<'_> {
 
     fn is_there(&self, run: &Run) -> bool {
         let mut bytes = vec![0; run.checksums.len() * BLOCK_SIZE];
-        let is_read = self.pool.read(run.block, &mut bytes).is_ok();
+        let is_read = self.blocks.read(run.block, &mut bytes).is_ok();
         let pages = bytes.chunks_exact(BLOCK_SIZE).zip(&run.checksums);
         is_read && pages.into_iter().all(|(page, sum)| crc32c::crc32c(page) == *sum)
     }
 
     /// Writes the blocks that the device does not hold. The last is padded, as that of every commit.
-    fn write_log(&self, image: &mut Image, start: Lsn, end: Lsn) -> Result<u64, FleetError> {
-        let (mut written, mut there) = (0, vec![0; BLOCK_SIZE]);
-        for number in start.0 / BLOCK..end.0.div_ceil(BLOCK) {
-            let (place, _) = image.area.place(Lsn(number * BLOCK));
-            let bytes = &mut image.bytes[place as usize * BLOCK_SIZE..][..BLOCK_SIZE];
+    fn write(&self, image: &mut Image, there: &Image, end: Lsn) -> Result<u64, Errno> {
+        let mut written = 0;
+        for number in self.start.0 / BLOCK..end.0.div_ceil(BLOCK) {
+            let (place, _) = self.area.place(Lsn(number * BLOCK));
+            let at = place as usize * BLOCK_SIZE;
+            let bytes = &mut image.bytes[at..at + BLOCK_SIZE];
             let filled = end.0.saturating_sub(number * BLOCK).min(BLOCK);
             bytes[filled as usize..].fill(0);
-            let block = image.area.start.offset(place);
-            let pool = path_of(&self.plan.pool);
-            let failed = |errno| FleetError::PoolIo { pool, doing: "write a log to it", errno };
-            if self.pool.read(block, &mut there).is_err() || there != *bytes {
-                self.pool.write(block, bytes).map_err(failed)?;
+            if there.bytes[at..at + BLOCK_SIZE] != *bytes {
+                self.blocks.write(self.area.start.offset(place), bytes)?;
                 written += 1;
             }
         }
         Ok(written)
     }
 }
+
+#[cfg(test)]
+#[path = "save/tests.rs"]
+mod tests;

@@ -65,6 +65,11 @@ impl Fleet {
         Self::serve(ground, name, cells, &[], None)
     }
 
+    /// The same, with more options of `warren serve`.
+    pub fn resume_with(ground: &Ground, name: &str, cells: u16, options: &[&str]) -> Result<Self> {
+        Self::serve(ground, name, cells, options, None)
+    }
+
     /// What it says goes into a log, unless there is something else to take it.
     fn serve(
         ground: &Ground,
@@ -194,6 +199,11 @@ impl Fleet {
     /// The fleet's first process, its keeper.
     pub fn pid(&self) -> u32 {
         self.serving.id()
+    }
+
+    /// Whether its first process has ended.
+    pub fn is_gone(&mut self) -> bool {
+        matches!(self.serving.try_wait(), Ok(Some(_)))
     }
 
     /// Sends it a signal.

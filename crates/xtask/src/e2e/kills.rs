@@ -107,10 +107,11 @@ fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Whose processes are killed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Victim {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Victim {
     Cell,
     Supervisor,
+    Front,
 }
 
 impl Victim {
@@ -119,13 +120,19 @@ impl Victim {
         match self {
             Self::Cell => b"warren\0cell\0",
             Self::Supervisor => b"warren\0supervisor\0",
+            Self::Front => b"warren\0front\0",
         }
+    }
+
+    pub fn processes(self) -> Vec<Pid> {
+        survivors().into_keys().filter_map(|pid| process_of(self, pid)).collect()
     }
 
     const fn plural(self) -> &'static str {
         match self {
             Self::Cell => "cells",
             Self::Supervisor => "supervisors",
+            Self::Front => "fronts",
         }
     }
 }
@@ -229,8 +236,7 @@ impl<'a> Killer<'a> {
     }
 
     fn kill_one(&mut self, victim: Victim) -> Result<bool> {
-        let is_one = |pid| process_of(victim, pid);
-        let processes: Vec<Pid> = survivors().into_keys().filter_map(is_one).collect();
+        let processes = victim.processes();
         if processes.is_empty() {
             return Ok(false);
         }

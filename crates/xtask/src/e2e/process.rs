@@ -98,10 +98,15 @@ fn kill_group(child: &Child) {
     }
 }
 
+/// The kind of mount under which a pool lies, and not on which one is seen: it goes on when the others are ended.
+pub const DEVICE_MOUNT: &str = "fuse.warren-e2e-device";
+
 /// Ends every FUSE mount of this mount namespace: whoever waits for one gets an error.
-fn abort_connections() {
+pub fn abort_connections() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    for mount in mounts.lines().filter(|line| line.contains(" fuse")) {
+    for mount in
+        mounts.lines().filter(|line| line.contains(" fuse") && !line.contains(DEVICE_MOUNT))
+    {
         let minor = mount.split(' ').nth(2).and_then(|device| device.split(':').nth(1));
         if let Some(minor) = minor {
             let _gone = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
