@@ -12,9 +12,9 @@ use tracing::error;
 use warren_base::Ino;
 use warren_log::{LIFE, record_all};
 use warren_proto::Wire;
-use warren_runtime::Admission;
 use warren_runtime::link::{Link, Received, Wait};
 use warren_runtime::process::{begin, has_link};
+use warren_runtime::{Admission, slice};
 
 use crate::channel::{Channel, DevFuse};
 use crate::crew::Crew;
@@ -80,6 +80,7 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
 /// another front or unmount, and a dead mount is what programs notice.
 fn serve() -> io::Result<()> {
     let mut link = begin("warren-front", false).map_err(io::Error::other)?;
+    slice::shorten();
     record_all();
     // Before there are threads, so that they inherit the mask.
     let signals = signal_descriptor()?;

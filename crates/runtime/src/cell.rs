@@ -38,7 +38,7 @@ use crate::error::{FleetError, system};
 use crate::launch::path_of;
 use crate::link::{Link, Outbox, Packet, Received, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, ToCell};
-use crate::process;
+use crate::{process, slice};
 use disk::{Disk, Finished};
 use intake::{ClientWork, Completion, Intake, Work};
 use memory::SharedMemory;
@@ -114,6 +114,7 @@ struct CellLoop {
 /// The role `cell N`.
 pub(crate) fn main(number: u16) -> Result<(), FleetError> {
     let mut link = process::begin(&format!("warren-cell-{number}"), true)?;
+    slice::shorten();
     record_all();
     let last_words = link.share().map_err(system("share the cell's link"))?;
     let ended = process::guarded(|| {

@@ -8,6 +8,7 @@
 //! admission   a place in a fleet           connection  its use      slot  one request on its way
 //! link        packets with descriptors    message  what is in them
 //! confine     what a cell gives up             limit  how many descriptors there must be
+//! slice       how soon a process runs that was woken
 //! place       where a pool's door is      door  asking there
 //! recovery    replays a pool's logs       offline  a pool that is checked or repaired
 //! ```
@@ -39,6 +40,7 @@ mod pool_blocks;
 pub mod process;
 mod recovery;
 mod silence;
+pub mod slice;
 mod slot;
 mod status;
 mod supervisor;

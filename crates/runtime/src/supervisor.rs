@@ -214,7 +214,7 @@ impl Shell<'_> {
                 self.hear_cell(cell)?;
             }
             if awake.door {
-                self.visitors.accept();
+                self.visitors.accept(clock::monotonic());
             }
             for connection in awake.visitors {
                 self.hear_visitor(connection)?;
@@ -229,7 +229,9 @@ impl Shell<'_> {
     }
 
     fn wait(&self) -> Result<Awake, FleetError> {
-        let door = if self.visitors.is_deaf() { PollFlags::empty() } else { PollFlags::IN };
+        let pace = self.visitors.pause(clock::monotonic());
+        let is_shut = self.visitors.is_deaf() || pace.is_some();
+        let door = if is_shut { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.keeper.link.as_fd(), self.keeper.poll_flags()),
             PollFd::from_borrowed_fd(self.visitors.listener(), door),
@@ -246,7 +248,7 @@ impl Shell<'_> {
         let pause = (is_short || self.visitors.is_deaf()).then_some(SHORTAGE_PAUSE);
         let departure = self.departure.as_ref().map(|departure| departure.until);
         let wake = self.wake.into_iter().chain(departure).min().map(|at| at - clock::monotonic());
-        let limit = wake.into_iter().chain(pause).min();
+        let limit = wake.into_iter().chain(pause).chain(pace).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();

@@ -50,5 +50,5 @@ for path in files:
     check(path)
 took.sort()
 most = took[len(took) * 95 // 100]
-print(f"median {statistics.median(took):.2f} ms, 95 of 100 up to {most:.1f}, slowest {took[-1]:.0f}, {len(took)} rounds")
+print(f"median {statistics.median(took):.2f} ms, 95 of 100 up to {most:.2f}, slowest {took[-1]:.0f}, {len(took)} rounds")
 sys.exit(0 if len(took) >= 20 else f"only {len(took)} rounds")

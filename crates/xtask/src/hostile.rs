@@ -25,6 +25,7 @@ mod count;
 mod door;
 mod forge;
 mod hoard;
+pub mod load;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -43,6 +44,9 @@ pub const TASK: &str = "hostile";
 
 /// What stands in every file that the client must never see a byte of.
 pub const MARK: &[u8] = b"for the eyes of the owner alone";
+
+/// Threads that work at once: an attacker each, and one that changes what another has sent.
+pub const THREADS: usize = attack::ALL.len() + 1;
 
 /// Nobody's number, everywhere.
 const NOBODY: u32 = 65_534;
@@ -117,6 +121,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         all.add(deeds);
     }
     ensure!(all.admissions > 0 && all.answers > 0, "nobody was heard: {all:?}");
+    println!("hostile: {} requests, {} ms of CPU", all.requests, load::cpu_used().as_millis());
     Ok(true)
 }
 

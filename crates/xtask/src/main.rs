@@ -62,6 +62,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         e2e::INSIDE => e2e::run_inside(&root, &e2e::Options::parse(options)?),
         killed::TASK => killed::run(options),
         hostile::TASK => hostile::run(options),
+        hostile::load::TASK => hostile::load::run(options),
         "--help" | "-h" | "help" => {
             println!("{USAGE}");
             Ok(true)

@@ -2,18 +2,22 @@
 //!
 //! A visitor is anybody. It gets one answer to one request, so what waits for it is bounded; if it
 //! asked to enter, its connection stays open for as long as it is a client. Whoever says more is hung
-//! up on.
+//! up on. Connections are accepted at a [`pace`].
+
+mod pace;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno as OsError;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 use tracing::{info, warn};
+use warren_base::Instant;
 use warren_base::limits::SLOTS_MAX;
 use warren_base::{ClientId, Errno};
 use warren_proto::{Credentials, Wire};
@@ -27,6 +31,7 @@ use crate::identity::{self, Identity};
 use crate::link::{Link, Outbox, Received, Trust, Wait};
 use crate::message::{DOOR_VERSION, DoorReply, DoorRequest, MOUNTED_MAX, OsBytes};
 use crate::place::{self, PoolId};
+use pace::Pace;
 
 /// Connections at a time, clients included. Who is one too many is hung up on.
 const VISITORS_MAX: usize = 4096;
@@ -93,6 +98,7 @@ pub struct Visitors {
     reserve: Reserve,
     /// The last one who knocked could not be let in for want of descriptors or memory.
     is_deaf: bool,
+    pace: Pace,
 }
 
 impl Visitors {
@@ -127,7 +133,8 @@ impl Visitors {
         reserve: Reserve,
     ) -> Self {
         let (visitors, leaving) = (BTreeMap::new(), BTreeMap::new());
-        Self { listener, path, clients, next, visitors, leaving, reserve, is_deaf: false }
+        let (is_deaf, pace) = (false, Pace::new());
+        Self { listener, path, clients, next, visitors, leaving, reserve, is_deaf, pace }
     }
 
     /// For the next supervisor.
@@ -190,9 +197,17 @@ impl Visitors {
         self.is_deaf
     }
 
+    /// How long no connection is accepted because too many were.
+    pub fn pause(&self, now: Instant) -> Option<Duration> {
+        self.pace.wait(now)
+    }
+
     /// Lets in who waits.
-    pub fn accept(&mut self) {
+    pub fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPTS_A_TURN {
+            if !self.pace.permits(now) {
+                return;
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let accepted = accept_with(&self.listener, flags);
             let failed = accepted.as_ref().err().filter(|&&error| error != OsError::AGAIN);
@@ -203,6 +218,7 @@ impl Visitors {
             }
             self.is_deaf = failed.is_some();
             let Ok(socket) = accepted else { return };
+            self.pace.count();
             // Who cannot be identified, or is one too many, is hung up on.
             let Ok(identity) = identity::of_peer(&socket) else { continue };
             let is_scarce = match is_privileged(identity.uid) {

@@ -2,6 +2,10 @@
 //!
 //! Two honest ones, root's and another user's, must find everything right, no process may end or grow without bound, and
 //! when the hostile one is gone, everything it had must be gone with it.
+//!
+//! How long their calls take is printed three times: with nothing beside them, beside the hostile client, and beside an
+//! honest load (`crate::hostile::load`) of as many threads, which sends as many requests and uses as much CPU time. What
+//! they lose to that load they lose to the machine; the rest of what they lose to the hostile client is its doing.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -26,8 +30,12 @@ const CLOSED_FILES: &[(&str, u32)] =
 const ATTACK: Duration = Duration::from_secs(8);
 const ATTACK_FULL: Duration = Duration::from_secs(60);
 
-/// How long the honest programs work before it, for comparison.
+/// How long the honest programs work before it and beside the honest load, for comparison.
 const BEFORE: Duration = Duration::from_secs(2);
+const BEFORE_FULL: Duration = Duration::from_secs(15);
+
+/// How long the honest load goes on beyond the programs beside it.
+const LOAD_MORE: Duration = Duration::from_secs(1);
 
 /// Neither root nor the hostile client's.
 const ORDINARY_USER: u32 = 12_345;
@@ -54,30 +62,39 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
 }
 
 fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
-    let attack = if ground.options.full { ATTACK_FULL } else { ATTACK };
+    let full = ground.options.full;
+    let (attack, before) = if full { (ATTACK_FULL, BEFORE_FULL) } else { (ATTACK, BEFORE) };
     let forbidden = prepare(&fleet.mounted)?;
     let closed = close_in(&fleet.mounted)?;
     let lock = Locked::take(&fleet.mounted)?;
-    honest_work(ground, fleet, "before", BEFORE)?;
-    let before = Possessions::of_fleet()?;
+    let quiet = honest_work(ground, fleet, "before", before)?;
+    let had = Possessions::of_fleet()?;
     let mut hostile = set_loose(ground, fleet, attack, &forbidden, &closed)?;
-    let honest = honest_work(ground, fleet, "beside", attack - Duration::from_secs(2));
+    let beside = honest_work(ground, fleet, "beside", attack - Duration::from_secs(2));
     let during = Possessions::of_fleet();
     let (status, killed) = process::wait(&mut hostile, attack + PATIENCE)?;
     let said = fs::read_to_string(ground.path("hostile.log")).unwrap_or_default();
-    honest?;
+    let beside = beside?;
     println!("{}", process::tail(&said));
     ensure!(!killed && status.success(), "the hostile client: {status}: {}", process::tail(&said));
-    before.must_be_the_processes_of(&during?)?;
+    had.must_be_the_processes_of(&during?)?;
     lock.must_be_held()?;
     closed_in(&fleet.mounted)?;
+    await_all_given_back(&had)?;
+    let loaded = loaded_work(ground, fleet, before, &Effort::of_hostile(&said, attack)?)?;
+    compare(&quiet, &loaded, &beside);
+    Ok(Verdict::Passed)
+}
+
+/// All that the hostile client had is gone.
+fn await_all_given_back(had: &Possessions) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let after = Possessions::of_fleet()?;
-        before.must_be_the_processes_of(&after)?;
-        let left = before.grown_to(&after);
+        had.must_be_the_processes_of(&after)?;
+        let left = had.grown_to(&after);
         if left.is_empty() {
-            return Ok(Verdict::Passed);
+            return Ok(());
         }
         ensure!(Instant::now() < deadline, "left by the hostile client: {}", left.join("; "));
         std::thread::sleep(Duration::from_millis(100));
@@ -208,18 +225,109 @@ fn socket_of(pool: &Path) -> Result<PathBuf> {
     Ok(PathBuf::from(format!("/run/warren/{:x}-{:x}.sock", found.dev(), found.ino())))
 }
 
-/// The work of root's and of another user's program at once, `before` or `beside` the hostile client.
-fn honest_work(ground: &Ground, fleet: &Fleet, when: &str, time: Duration) -> Result<()> {
+/// What the hostile client did, for an honest load that does as much.
+struct Effort {
+    requests_per_second: u64,
+    core_percent: u64,
+}
+
+impl Effort {
+    /// From its last line: `hostile: N requests, N ms of CPU`.
+    fn of_hostile(said: &str, time: Duration) -> Result<Self> {
+        let last = said.lines().rfind(|line| line.ends_with(" ms of CPU")).context("no effort")?;
+        let numbers: Vec<u64> = last.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [requests, cpu_ms] = numbers[..] else { anyhow::bail!("what is {last:?}?") };
+        let requests_per_second = (requests / time.as_secs()).max(1);
+        Ok(Self { requests_per_second, core_percent: cpu_ms / 10 / time.as_secs() })
+    }
+}
+
+/// The same work beside an honest load.
+fn loaded_work(ground: &Ground, fleet: &Fleet, time: Duration, effort: &Effort) -> Result<Both> {
+    let log = fs::File::create(ground.path("load.log")).context("cannot make a log")?;
+    let all = time + LOAD_MORE;
+    let mut load = Command::new(std::env::current_exe().context("cannot name this program")?)
+        .arg(hostile::load::TASK)
+        .arg(socket_of(&fleet.pool)?)
+        .args([all.as_secs().to_string(), hostile::THREADS.to_string()])
+        .args([effort.requests_per_second.to_string(), effort.core_percent.to_string()])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot share a log")?)
+        .stderr(log)
+        .spawn()
+        .context("cannot start the honest load")?;
+    let beside = honest_work(ground, fleet, "loaded", time);
+    let (status, killed) = process::wait(&mut load, all + PATIENCE)?;
+    let said = fs::read_to_string(ground.path("load.log")).unwrap_or_default();
+    println!("{}", process::tail(&said));
+    ensure!(!killed && status.success(), "the honest load: {status}: {}", process::tail(&said));
+    beside
+}
+
+/// Both ratios: to a quiet machine, and to an honest load of the same size.
+fn compare(quiet: &Both, loaded: &Both, hostile: &Both) {
+    let users = [("root", 0), ("another user", 1)];
+    for (name, user) in users {
+        let of = |both: &Both| both.0[user];
+        let (quiet, loaded, hostile) = (of(quiet), of(loaded), of(hostile));
+        for (what, ms) in [("median", Took::median as fn(&Took) -> f64), ("p95", Took::most)] {
+            let (quiet, loaded, hostile) = (ms(&quiet), ms(&loaded), ms(&hostile));
+            println!(
+                "{name}, {what}: {hostile:.2} ms beside the hostile client, {:.2} times the {quiet:.2} of a quiet fleet, \
+                 {:.2} times the {loaded:.2} beside an honest load",
+                hostile / quiet,
+                hostile / loaded,
+            );
+        }
+    }
+}
+
+/// What a round of an honest program's work took, in ms.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Took {
+    median: f64,
+    /// 95 of 100.
+    most: f64,
+}
+
+impl Took {
+    /// From what the program prints.
+    fn of(printed: &str) -> Result<Self> {
+        let number = |word: &str| word.trim_end_matches(',').parse::<f64>().ok();
+        let after = |name: &str| {
+            let rest = printed.split_once(name).and_then(|(_, rest)| rest.split(' ').next());
+            rest.and_then(number).with_context(|| format!("no {name:?} in {printed:?}"))
+        };
+        // A round may take less than can be printed.
+        let at_least = |ms: f64| ms.max(0.01);
+        Ok(Self { median: at_least(after("median ")?), most: at_least(after("up to ")?) })
+    }
+
+    fn median(&self) -> f64 {
+        self.median
+    }
+
+    fn most(&self) -> f64 {
+        self.most
+    }
+}
+
+/// Of root's program and of another user's.
+struct Both([Took; 2]);
+
+/// The work of root's and of another user's program at once: `before`, `beside` the hostile client, or `loaded`.
+fn honest_work(ground: &Ground, fleet: &Fleet, when: &str, time: Duration) -> Result<Both> {
     let open = fleet.mounted.join("open");
     let (roots, ordinary) = std::thread::scope(|scope| {
         let ordinary = || honest_program(ground, &open, Some(ORDINARY_USER), when, time);
         let ordinary = scope.spawn(ordinary);
         (honest_program(ground, &fleet.mounted, None, when, time), ordinary.join())
     });
-    println!("{when} the hostile client, root: {}", roots.context("root's program")?);
+    let roots = roots.context("root's program")?;
+    println!("{when}, root: {roots}");
     let ordinary = ordinary.expect("it does not panic").context("another user's program")?;
-    println!("{when} the hostile client, another user: {ordinary}");
-    Ok(())
+    println!("{when}, another user: {ordinary}");
+    Ok(Both([Took::of(&roots)?, Took::of(&ordinary)?]))
 }
 
 fn honest_program(
@@ -298,5 +406,22 @@ impl Possessions {
             }
         }
         grown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_programs_print_is_read() {
+        let printed = "median 0.33 ms, 95 of 100 up to 2.1, slowest 177, 1042 rounds";
+        assert_eq!(Took::of(printed).expect("numbers"), Took { median: 0.33, most: 2.1 });
+        assert!(Took::of("only 3 rounds").is_err());
+        let said =
+            "hostile: count: Deeds { requests: 9 }\nhostile: 6000 requests, 12300 ms of CPU\n";
+        let effort = Effort::of_hostile(said, Duration::from_secs(10)).expect("an effort");
+        assert_eq!((effort.requests_per_second, effort.core_percent), (600, 123));
+        assert!(Effort::of_hostile("hostile: seed 1", Duration::from_secs(1)).is_err());
     }
 }

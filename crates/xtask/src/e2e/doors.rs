@@ -393,11 +393,13 @@ fn bash(ground: &Ground, directory: &Path, script: &str) -> Result<Outcome> {
 }
 
 /// What the kernel says of each cell: no user that anything else has, no capabilities, no way to new ones, a filter, and
-/// no descriptor of a file but the pool and its standard error. Also of a successor.
+/// no descriptor of a file but the pool and its standard error. And that its slices, and a front's, are short. Also of a
+/// successor.
 fn cells_without_privileges(ground: &Ground, cells: u16) -> Result<()> {
     nothing_is_inherited(ground, cells)?;
     let fleet = Fleet::start(ground, &format!("cells-{cells}"), "256M", cells)?;
     cells_have_nothing(&fleet)?;
+    slices_are_short()?;
     let victim = pids_of_cells()?[0];
     process::quietly("kill", &["-KILL", &victim.to_string()])?;
     let deadline = Instant::now() + LIMIT;
@@ -409,7 +411,31 @@ fn cells_without_privileges(ground: &Ground, cells: u16) -> Result<()> {
         .expect_success("work after the successor's start")?;
     ensure!(!pids_of_cells()?.contains(&victim));
     cells_have_nothing(&fleet)?;
+    slices_are_short()?;
     fleet.stop_and_check()
+}
+
+/// Each thread of a cell and of a front asks for short slices (decision 25), if the kernel knows them.
+fn slices_are_short() -> Result<()> {
+    /// What they ask for, in ns.
+    const SLICE: u64 = 100_000;
+    let slice_of = |thread: &Path| -> Option<u64> {
+        let said = fs::read_to_string(thread.join("sched")).ok()?;
+        let line = said.lines().find(|line| line.starts_with("se.slice"))?;
+        line.rsplit(':').next()?.trim().parse().ok()
+    };
+    // Written since the same version in which a process could choose it.
+    if slice_of(Path::new("/proc/self")).is_none() {
+        return Ok(());
+    }
+    for pid in pids_of_cells()?.into_iter().chain(pids_of("front")?) {
+        for thread in fs::read_dir(format!("/proc/{pid}/task")).context("no process")? {
+            let slice = slice_of(&thread.context("no thread")?.path());
+            // A thread may have ended.
+            ensure!(slice.is_none_or(|ns| ns <= SLICE), "process {pid} has slices of {slice:?} ns");
+        }
+    }
+    Ok(())
 }
 
 /// What a fleet's starter happens to have open is none of its processes'.

@@ -23,7 +23,8 @@ use warren_proto::slot::request::{GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_
 use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, Posted, REQUEST_AREAS};
 use warren_proto::{Answer, Capabilities, Capability, Reply, Request};
 use warren_shm::{
-    ReplyReader, ShardMap, ShardMapReader, Store, WriteMap, map_read_only, map_writable,
+    ReplyReader, ShardMap, ShardMapReader, Store, VitalsReader, WakeFd, WriteMap, map_read_only,
+    map_writable,
 };
 
 /// The kernel's `SCM_MAX_FD`.
@@ -152,7 +153,10 @@ pub struct Admission {
     pub slots: u16,
     pub memory: WriteMap,
     replies: Vec<ReplyReader>,
-    bells: Vec<OwnedFd>,
+    bells: Vec<WakeFd>,
+    vitals: Vec<VitalsReader>,
+    /// It wakes only cells that sleep, as the client library does.
+    pub is_polite: Cell<bool>,
     /// What answers have given it the right to name.
     reached: RefCell<BTreeMap<Ino, Capability>>,
     /// Requests posted, answers read.
@@ -188,18 +192,32 @@ impl Admission {
         let mut next = || fds.next().context("a descriptor too few");
         let memory = map_writable(next()?.as_fd())?;
         let map = ShardMapReader::new(map_read_only(next()?.as_fd())?)?.read()?;
-        let (mut replies, mut bells) = (Vec::new(), Vec::new());
+        let (mut replies, mut vitals, mut bells) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..cells {
             let segment = next()?;
             ensure!(map_writable(segment.as_fd()).is_err(), "a cell's memory is writable");
             replies.push(ReplyReader::new(map_read_only(segment.as_fd())?, slots.into())?);
-            let vitals = next()?;
-            ensure!(map_writable(vitals.as_fd()).is_err(), "a cell's vitals are writable");
-            bells.push(next()?);
+            let segment = next()?;
+            ensure!(map_writable(segment.as_fd()).is_err(), "a cell's vitals are writable");
+            vitals.push(VitalsReader::new(map_read_only(segment.as_fd())?)?);
+            bells.push(WakeFd::from_fd(next()?));
         }
         let (requests, answers) = (Cell::new(0), Cell::new(0));
-        let reached = RefCell::default();
-        Ok(Self { socket, cells, slots, map, memory, replies, bells, reached, requests, answers })
+        let (reached, is_polite) = (RefCell::default(), Cell::new(false));
+        Ok(Self {
+            socket,
+            cells,
+            map,
+            slots,
+            memory,
+            replies,
+            bells,
+            vitals,
+            is_polite,
+            reached,
+            requests,
+            answers,
+        })
     }
 
     pub fn line(slot: SlotNo) -> usize {
@@ -228,11 +246,15 @@ impl Admission {
         self.ring(cell, 1 << slot.0);
     }
 
-    /// Flips bits of a cell's doorbell, and wakes it whether it sleeps or not.
+    /// Flips bits of a cell's doorbell, and wakes it whether it sleeps or not, unless it is polite.
     pub fn ring(&self, cell: CellId, bits: u64) {
         self.memory.xor64(DOORBELLS + usize::from(cell.0) * LINE, bits, Release);
-        // A full pipe rings as well.
-        let _rung = rustix::io::write(&self.bells[usize::from(cell.0)], &[1; 8]);
+        let (bell, vitals) = (&self.bells[usize::from(cell.0)], &self.vitals[usize::from(cell.0)]);
+        if self.is_polite.get() {
+            bell.wake_if_parked(vitals);
+        } else {
+            bell.wake();
+        }
     }
 
     /// The answer to the slot's request, if it comes in time.

@@ -6,6 +6,8 @@ use rustix::net::connect;
 struct Place {
     file: PathBuf,
     door: Visitors,
+    /// Long enough after the last knock that none waits.
+    now: Instant,
 }
 
 impl Place {
@@ -19,16 +21,22 @@ impl Place {
         let pool = PoolId::of(&file).expect("id");
         let door = Visitors::open(pool, clients, Reserve::of(1)).expect("door");
         door.listen().expect("listen");
-        Self { file, door }
+        Self { file, door, now: Instant(0) }
     }
 
-    fn knock(&mut self) -> (Link, ConnectionNo) {
+    fn connect(&self) -> OwnedFd {
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .expect("socket");
         connect(&socket, &SocketAddrUnix::new(&self.door.path).expect("address")).expect("connect");
+        socket
+    }
+
+    fn knock(&mut self) -> (Link, ConnectionNo) {
+        let socket = self.connect();
         let number = ConnectionNo(self.door.next);
-        self.door.accept();
+        self.now = self.now + pace::TICK;
+        self.door.accept(self.now);
         assert!(self.door.visitors.contains_key(&number), "it is let in");
         (Link::new(socket, Trust::Host), number)
     }
@@ -42,6 +50,29 @@ impl Place {
 
 fn ask(link: &Link, request: &DoorRequest) {
     link.send(&request.to_bytes(), &[], Wait::Yes).expect("send");
+}
+
+#[test]
+fn a_flood_of_connections_is_accepted_at_a_pace() {
+    let mut place = Place::new("flood");
+    let now = Instant(1 << 40);
+    // More than a burst; those that may not come in wait at the door, which has room for them.
+    let flood = pace::BURST + BACKLOG as u64 / 2;
+    for _ in 0..flood {
+        let visitor = place.connect();
+        place.door.accept(now);
+        drop(visitor);
+        place.door.visitors.clear();
+    }
+    assert_eq!((place.door.next, place.door.pause(now)), (pace::BURST, Some(pace::TICK)));
+    let next = now + pace::TICK;
+    assert_eq!(place.door.pause(next), None);
+    place.door.accept(next);
+    assert_eq!(
+        (place.door.next, place.door.pause(next)),
+        (pace::BURST + pace::A_TICK, Some(pace::TICK))
+    );
+    place.close();
 }
 
 #[test]

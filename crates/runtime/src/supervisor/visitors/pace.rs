@@ -1,0 +1,88 @@
+//! How many connections are accepted, so that a flood of them takes a bounded part of a core from everything else.
+//!
+//! A token for each connection, up to [`BURST`] of them; [`A_TICK`] new ones every [`TICK`]. Those for which there is none
+//! wait in the listener's queue, in their order, and whoever makes them waits in `connect` when that is full. Nothing is
+//! refused: under a flood a connection waits for those before it, some tenths of a second at most.
+
+use std::time::Duration;
+
+use warren_base::Instant;
+
+/// Programs that start at once and connect together wait for nothing.
+pub const BURST: u64 = 256;
+
+/// To accept a connection, hear and answer it, and close it takes some 30 us, and a look at all connections as
+/// much: of two thousand a second, taken sixteen at a time, a flood has less than a tenth of a core.
+pub const A_TICK: u64 = 16;
+pub const TICK: Duration = Duration::from_millis(8);
+
+const TICK_NS: u64 = TICK.as_nanos() as u64;
+
+#[derive(Debug)]
+pub struct Pace {
+    tokens: u64,
+    /// Since then no token was added.
+    since: Instant,
+}
+
+impl Pace {
+    pub const fn new() -> Self {
+        Self { tokens: BURST, since: Instant(0) }
+    }
+
+    /// Whether a connection may be accepted.
+    pub fn permits(&mut self, now: Instant) -> bool {
+        let ticks = (now - self.since).as_nanos() as u64 / TICK_NS;
+        self.tokens = ticks.saturating_mul(A_TICK).saturating_add(self.tokens).min(BURST);
+        let is_full = self.tokens == BURST;
+        self.since = if is_full { now } else { Instant(self.since.0 + ticks * TICK_NS) };
+        self.tokens > 0
+    }
+
+    /// One was accepted, as was permitted.
+    pub fn count(&mut self) {
+        self.tokens -= 1;
+    }
+
+    /// How long nothing is permitted.
+    pub fn wait(&self, now: Instant) -> Option<Duration> {
+        let due = self.since + TICK;
+        (self.tokens == 0 && now < due).then(|| due - now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000_000;
+
+    fn taken(pace: &mut Pace, now: Instant) -> u64 {
+        let permitted = |pace: &mut Pace| pace.permits(now).then(|| pace.count());
+        (0..10 * BURST).map_while(|_| permitted(pace)).count() as u64
+    }
+
+    #[test]
+    fn a_burst_waits_for_nothing_and_a_flood_for_its_turn() {
+        let mut pace = Pace::new();
+        let mut now = Instant(HOUR);
+        assert_eq!(pace.wait(now), None);
+        assert_eq!(taken(&mut pace, now), BURST);
+        assert_eq!(pace.wait(now), Some(TICK));
+        now = now + TICK / 2;
+        assert_eq!((taken(&mut pace, now), pace.wait(now)), (0, Some(TICK / 2)));
+        // What is over of a tick is not lost.
+        now = now + TICK * 2;
+        assert_eq!((pace.wait(now), taken(&mut pace, now)), (None, 2 * A_TICK));
+        assert_eq!(pace.wait(now), Some(TICK / 2));
+        let (begun, second) = (now, Duration::from_secs(1));
+        let of_second = (second.as_nanos() / TICK.as_nanos()) as u64 * A_TICK;
+        let mut flood = 0;
+        while now - begun < second {
+            now = now + Duration::from_micros(7);
+            flood += taken(&mut pace, now);
+        }
+        assert!((of_second - A_TICK..=of_second + A_TICK).contains(&flood), "{flood}");
+        assert_eq!(taken(&mut pace, now + Duration::from_secs(9)), BURST, "no more than a burst");
+    }
+}
