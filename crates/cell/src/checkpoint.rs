@@ -27,6 +27,8 @@ use crate::task::{Stop, Task, Wait, WaitKey, Work};
 
 /// Turns after which nodes are counted: a turn adds few, and counting visits every shard.
 const TURNS_PER_COUNT: u64 = 64;
+/// Checkpoints that the device refuses while a log is full before the fleet is read-only.
+const REFUSALS_MAX: u32 = 2;
 /// Pages that write-back gives places to in one go.
 const WRITE_BACK_BATCH: usize = 1024;
 /// Writes under way beyond which write-back starts no more.
@@ -56,6 +58,8 @@ pub(crate) struct Checkpoint {
     log_start: Lsn,
     /// The shards whose trees were written, which must be written again if it fails, and where.
     roots: Vec<(ShardId, Vec<BlockNo>)>,
+    /// Checkpoints in a row that the device has refused while the log was full.
+    refused: u32,
     /// Whether free chunks are to be counted.
     count: bool,
     /// Transactions of others that were made here before the state was fixed.
@@ -72,6 +76,7 @@ impl Checkpoint {
             written: Written::default(),
             log_start: Lsn(0),
             roots: Vec::new(),
+            refused: 0,
             count: false,
             applied: BTreeSet::new(),
         }
@@ -325,6 +330,7 @@ impl Cell {
         self.chunks.end_count();
         self.log.switched();
         self.behind.switched();
+        self.checkpoint.refused = 0;
         self.free_log(self.checkpoint.log_start, out);
         self.end_checkpoint();
         self.tasks.wake_all(WaitKey::Checkpoint(number));
@@ -349,6 +355,9 @@ impl Cell {
         }
         self.still_held(errno, out);
         self.end_checkpoint();
+        if !broken {
+            self.count_refusal(errno, out);
+        }
         // Nobody else may ask for the next.
         self.tasks.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
         if self.tasks.waiting_for(WaitKey::NextCheckpoint) > 0 {
@@ -357,7 +366,18 @@ impl Cell {
         if self.plant == Some(Plant::IgnoreFailure) {
             return self.tasks.wake_all(WaitKey::Checkpoint(number));
         }
-        self.tasks.fail_all(WaitKey::Checkpoint(number), errno);
+        let goes_on = |task: &Task| errno != Errno::ENOSPC && task.is_of_session();
+        self.tasks.fail_all_but(WaitKey::Checkpoint(number), errno, goes_on);
+    }
+
+    /// One such failure may pass. After the next the fleet gives up changes, so that reads go on: they open files, and
+    /// what is open is in the log. (A full host is waited for: it has room for checkpoints, decision 18.)
+    fn count_refusal<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
+        let is_refused = errno != Errno::ENOSPC && !self.log_has_room();
+        self.checkpoint.refused = if is_refused { self.checkpoint.refused + 1 } else { 0 };
+        if self.checkpoint.refused == REFUSALS_MAX {
+            out.effects.push(Effect::Report(Report::Stuck { cell: self.id, errno }));
+        }
     }
 
     /// It was given up: who waits for it waits for the next, which comes unasked.

@@ -12,6 +12,7 @@ use warren_disk::BlockPtr;
 use warren_proto::{Answer, Change, Credentials, LockKey, LockMode, Request, RequestHeader};
 
 use crate::cache::PageNo;
+use crate::request;
 use crate::shard::Placed;
 use crate::txn::Txn;
 use crate::{IoId, SlotRef};
@@ -200,6 +201,12 @@ impl Task {
         self.txn.is_some() && !(self.checkpointed && are_chunks_certain)
     }
 
+    /// Whether it is a request that changes only what is open and locked.
+    pub(crate) fn is_of_session(&self) -> bool {
+        let Work::Request { request, .. } = &self.work else { return false };
+        request::may_log(request) && !request::is_change(request)
+    }
+
     /// Whether other cells take part in it.
     pub(crate) fn is_of_txn(&self) -> bool {
         self.txn.is_some() || self.decided.is_some()
@@ -298,10 +305,20 @@ impl Tasks {
         }
     }
 
-    /// Lets those run that waited for an I/O that failed.
+    /// Lets those run that waited for something that failed.
     pub(crate) fn fail_all(&mut self, key: WaitKey, errno: Errno) {
+        self.fail_all_but(key, errno, |_| false);
+    }
+
+    /// Some of them only to see whether they can go on.
+    pub(crate) fn fail_all_but(
+        &mut self,
+        key: WaitKey,
+        errno: Errno,
+        goes_on: impl Fn(&Task) -> bool,
+    ) {
         for id in self.queues.remove(&key).into_iter().flatten() {
-            if let Some(task) = self.waiting.get_mut(&id) {
+            if let Some(task) = self.waiting.get_mut(&id).filter(|task| !goes_on(task)) {
                 task.failed = Some(errno);
             }
             self.ready.push_back(id);

@@ -170,6 +170,12 @@ pub enum Report {
         cell: CellId,
         errno: Errno,
     },
+    /// The cell's op log is full, and checkpoints, which would make room, fail with this error of the device: what
+    /// changes anything, an open too, can only wait.
+    Stuck {
+        cell: CellId,
+        errno: Errno,
+    },
     /// The cell has nothing left to do.
     Stopped {
         cell: CellId,

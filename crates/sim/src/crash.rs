@@ -301,7 +301,7 @@ impl World {
         self.stage = Stage::Starting;
         self.fleet.count("power cut");
         self.fleet.count_after_loss("power cut after a failed flush");
-        self.fleet.flush_failed_at = None;
+        (self.fleet.flush_failed_at, self.fleet.is_stuck) = (None, false);
         self.count_many("write lost", cut.lost);
         self.count_many("torn block", cut.torn);
     }
@@ -316,7 +316,7 @@ impl World {
     fn may_fail(&self, failure: Ended) -> bool {
         let is_broken = matches!(failure, Ended::BrokenShard { shard, errno: Errno::EIO }
             if self.fleet.incidents.excuse_broken(self.fleet.owner(shard)));
-        let is_lost = self.fleet.flush_failed_at.is_some() || self.fleet.supervisor_faults > 0;
+        let is_lost = self.fleet.may_be_read_only();
         is_broken || is_lost || (self.is_stopping && self.fleet.cell_faults > 0)
     }
 

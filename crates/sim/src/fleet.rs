@@ -277,6 +277,8 @@ pub struct Fleet<H> {
     /// Where in the order of events the last checkpoint was done, and a flush failed.
     pub switched_at: u64,
     pub flush_failed_at: Option<u64>,
+    /// A log is full, and the device refuses the checkpoints that would make room.
+    pub is_stuck: bool,
     /// Faults of the device that cells, and the supervisor, have met.
     pub cell_faults: u64,
     pub supervisor_faults: u64,
@@ -286,9 +288,10 @@ pub struct Fleet<H> {
 }
 
 impl<H> Fleet<H> {
-    /// Whether a flush has failed, or a write of a supervisor's: then the fleet refuses changes.
+    /// Whether a flush has failed, or a write of a supervisor's, or what keeps a log full: then the fleet refuses
+    /// changes.
     pub const fn may_be_read_only(&self) -> bool {
-        self.supervisor_faults > 0 || self.flush_failed_at.is_some()
+        self.supervisor_faults > 0 || self.flush_failed_at.is_some() || self.is_stuck
     }
 
     pub fn new(rng: Rng, disk: Disk, trace: Trace) -> Self {
@@ -317,6 +320,7 @@ impl<H> Fleet<H> {
             event_began: 0,
             switched_at: 0,
             flush_failed_at: None,
+            is_stuck: false,
             cell_faults: 0,
             supervisor_faults: 0,
             incidents: Incidents::default(),

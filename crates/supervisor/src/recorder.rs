@@ -79,8 +79,9 @@ impl Recorder {
         self.broken
     }
 
-    /// A flush of another process has failed: a cell may have written nodes that are gone.
-    pub fn lose_flush(&mut self, errno: Errno) {
+    /// Nothing more is recorded. A flush of another process has failed, and a cell may have written nodes that are gone;
+    /// or the device refuses what cells write.
+    pub fn give_up(&mut self, errno: Errno) {
         self.broken = self.broken.or(Some(errno));
     }
 

@@ -188,7 +188,7 @@ impl Supervisor {
             Event::TryCheckpoint | Event::TryStop | Event::Stop | Event::GiveUp => {
                 self.asked_to_stop(&event, &mut turn);
             }
-            Event::FlushFailed { errno } => self.recorder.lose_flush(errno),
+            Event::FlushFailed { errno } => self.recorder.give_up(errno),
             Event::IoDone { io, result } => {
                 let progress = self.recorder.io_done(io, result, turn.effects);
                 self.progress(progress, &mut turn);
@@ -231,6 +231,7 @@ impl Supervisor {
             Report::Broken { shard, errno, .. } => {
                 self.fail(Failure::BrokenShard { shard, errno }, turn);
             }
+            Report::Stuck { errno, .. } => self.recorder.give_up(errno),
             Report::BrokenLog { errno, .. } => {
                 self.fail(Failure::BrokenLog { cell: from, errno }, turn);
             }

@@ -225,6 +225,8 @@ pub struct Bench {
     under_way: Vec<Effect>,
     /// Whether the supervisor's flushes fail.
     pub broken_device: bool,
+    /// So many of the next checkpoints the device refuses.
+    pub refused: u32,
     /// Chunks that the host of a sparse pool has room for, and those that it has allocated.
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
@@ -335,6 +337,7 @@ impl Bench {
             is_slow: false,
             under_way: Vec::new(),
             broken_device: false,
+            refused: 0,
             host_room: 0,
             allocated: BTreeSet::new(),
             seq: 0,
@@ -572,6 +575,14 @@ impl Bench {
             Report::Drained { number, .. } => Order::Write { number, count: false },
             Report::Written { number, .. } if self.broken_device => {
                 Order::Failed { number, errno: Errno::EIO, broken: true }
+            }
+            Report::Written { number, .. } if self.refused > 0 => {
+                self.refused -= 1;
+                Order::Failed { number, errno: Errno::EIO, broken: false }
+            }
+            Report::Stuck { errno, .. } => {
+                self.broken_device = true;
+                Order::ReadOnly { errno }
             }
             Report::Written { number, result: Ok(written), .. } => {
                 self.record(number, &written);

@@ -73,8 +73,8 @@ fn changes_are_refused_and_reads_go_on() {
     assert_eq!(bench.call(Request::Sync), Err(Errno::EIO));
 }
 
-#[test]
-fn reads_and_opens_go_on_with_a_full_log() {
+/// A change and an open wait for room in the log.
+fn with_a_full_log() -> (Bench, Handle) {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
     let handle = open(&mut bench, AccessMode::READ | AccessMode::WRITE).expect("opened");
@@ -87,6 +87,12 @@ fn reads_and_opens_go_on_with_a_full_log() {
         "the log is full"
     );
     bench.grants = true;
+    (bench, handle)
+}
+
+#[test]
+fn reads_and_opens_go_on_with_a_full_log() {
+    let (mut bench, handle) = with_a_full_log();
     breaks(&mut bench);
     // Who had waited is answered: the change is refused, the open done.
     let answers: Vec<_> = bench.answers.values().map(Result::is_ok).collect();
@@ -97,5 +103,23 @@ fn reads_and_opens_go_on_with_a_full_log() {
         assert_eq!(bench.call(Request::Close { handle: opened }), Ok(Reply::Done));
         let read = Request::Read { handle, position: Position::Current, len: 1, direct: false };
         assert!(bench.call(read).is_ok());
+    }
+}
+
+/// The device refuses checkpoints, and no flush has failed.
+#[test]
+fn opens_wait_for_one_more_checkpoint_and_go_on_without() {
+    for refused in 1..=3 {
+        let (mut bench, _) = with_a_full_log();
+        bench.refused = refused;
+        bench.begin_checkpoint();
+        let answers: Vec<_> = bench.answers.values().map(|answer| answer.clone().err()).collect();
+        let is_read_only = refused > 1;
+        assert_eq!(answers, [is_read_only.then_some(Errno::EIO), None], "{refused} refused");
+        bench.answers.clear();
+        let opened = open(&mut bench, AccessMode::READ).expect("opened");
+        assert_eq!(bench.call(Request::Close { handle: opened }), Ok(Reply::Done));
+        let wanted = if is_read_only { Err(Errno::EROFS) } else { Ok(()) };
+        assert_eq!(open(&mut bench, AccessMode::WRITE).map(drop), wanted);
     }
 }

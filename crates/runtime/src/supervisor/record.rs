@@ -43,7 +43,7 @@ impl Shell<'_> {
             }
         }
         if let Some(errno) = read_only {
-            error!(%errno, "the fleet is read-only from now on: the device may have lost what was written");
+            error!(%errno, "the fleet is read-only from now on: the device may have lost what was written, or refuses it");
         }
         if saves {
             warn!("the fleet cannot go on: its cells write what they have answered, and end");

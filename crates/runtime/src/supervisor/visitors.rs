@@ -133,7 +133,8 @@ impl Visitors {
         reserve: Reserve,
     ) -> Self {
         let (visitors, leaving) = (BTreeMap::new(), BTreeMap::new());
-        let (is_deaf, pace) = (false, Pace::new());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (is_deaf, pace) = (false, Pace::new(cores));
         Self { listener, path, clients, next, visitors, leaving, reserve, is_deaf, pace }
     }
 

@@ -243,7 +243,13 @@ impl<H> Fleet<H> {
             // Drivers of real cells bound a user's live tasks; here there are few.
             Effect::AwaitsLock { .. } => {}
             Effect::Send { to, message } => self.send_peer(id, to, message),
-            Effect::Report(report) => self.send_report(id, report),
+            Effect::Report(report) => {
+                if matches!(report, Report::Stuck { .. }) {
+                    self.is_stuck = true;
+                    self.count("a full log that the device refuses");
+                }
+                self.send_report(id, report);
+            }
             // What is damaged on the way its checksum has told.
             Effect::Suspect { cell, why } => self.fail(format!("{id} suspects {cell}: {why}")),
             Effect::Read { io, block, frames } => self.submit(id, io, Doing::Read, block, frames),

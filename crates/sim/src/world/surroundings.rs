@@ -76,7 +76,7 @@ impl Surroundings for World {
         match result {
             Ok(()) => {}
             // Which checkpoint is on the device nobody knew any more.
-            Err(Failure::CellExited { .. }) if self.supervisor_failed() => {
+            Err(Failure::CellExited { .. }) if self.fleet.may_be_read_only() => {
                 self.fleet.count("a cell killed that could have no successor");
                 self.lost = true;
             }
@@ -93,7 +93,7 @@ impl Surroundings for World {
                 self.fleet.count("a cell killed after the last checkpoint");
             }
             Err(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
-                if self.supervisor_failed() =>
+                if self.fleet.may_be_read_only() =>
             {
                 self.fleet.count("a last checkpoint failed");
                 self.lost = true;

@@ -417,7 +417,6 @@ impl<'a> Pool<'a> {
             if part == 1 {
                 for (watch, _) in &at_work {
                     watch.may_lose.store(fault.loses, Ordering::SeqCst);
-                    watch.opens_may_fail.store(fault.what == What::Write, Ordering::SeqCst);
                     watch.reads_may_fail.store(fault.what == What::Read, Ordering::SeqCst);
                     watch.may_fail.store(true, Ordering::SeqCst);
                 }

@@ -1,7 +1,7 @@
 //! How many connections are accepted, so that a flood of them takes a bounded part of a core from everything else.
 //!
-//! A token for each connection, up to [`BURST`] of them; [`A_TICK`] new ones every [`TICK`]. Those for which there is none
-//! wait in the listener's queue, in their order, and whoever makes them waits in `connect` when that is full. Nothing is
+//! A token for each connection, up to [`BURST`] of them; [`A_TICK`] new ones every [`TICK`], on a larger machine more. Those
+//! for which there is none wait in the listener's queue, in their order, and whoever makes them waits in `connect` when that is full. Nothing is
 //! refused: under a flood a connection waits for those before it, some tenths of a second at most.
 
 use std::time::Duration;
@@ -12,8 +12,10 @@ use warren_base::Instant;
 pub const BURST: u64 = 256;
 
 /// To accept a connection, hear and answer it, and close it takes some 30 us, and a look at all connections as
-/// much: of two thousand a second, taken sixteen at a time, a flood has less than a tenth of a core.
+/// much: of two thousand a second, taken sixteen at a time, a flood has less than a tenth of a core. So many are taken
+/// for each [`CORES`] of the machine, where as many more programs may start.
 pub const A_TICK: u64 = 16;
+pub const CORES: usize = 2;
 pub const TICK: Duration = Duration::from_millis(8);
 
 const TICK_NS: u64 = TICK.as_nanos() as u64;
@@ -21,20 +23,25 @@ const TICK_NS: u64 = TICK.as_nanos() as u64;
 #[derive(Debug)]
 pub struct Pace {
     tokens: u64,
+    /// Tokens that a tick adds.
+    a_tick: u64,
     /// Since then no token was added.
     since: Instant,
 }
 
 impl Pace {
-    pub const fn new() -> Self {
-        Self { tokens: BURST, since: Instant(0) }
+    /// On a machine of so many cores.
+    pub fn new(cores: usize) -> Self {
+        let a_tick = A_TICK * cores.div_ceil(CORES) as u64;
+        Self { tokens: BURST.max(a_tick), a_tick, since: Instant(0) }
     }
 
     /// Whether a connection may be accepted.
     pub fn permits(&mut self, now: Instant) -> bool {
         let ticks = (now - self.since).as_nanos() as u64 / TICK_NS;
-        self.tokens = ticks.saturating_mul(A_TICK).saturating_add(self.tokens).min(BURST);
-        let is_full = self.tokens == BURST;
+        let full = BURST.max(self.a_tick);
+        self.tokens = ticks.saturating_mul(self.a_tick).saturating_add(self.tokens).min(full);
+        let is_full = self.tokens == full;
         self.since = if is_full { now } else { Instant(self.since.0 + ticks * TICK_NS) };
         self.tokens > 0
     }
@@ -64,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_burst_waits_for_nothing_and_a_flood_for_its_turn() {
-        let mut pace = Pace::new();
+        let mut pace = Pace::new(CORES);
         let mut now = Instant(HOUR);
         assert_eq!(pace.wait(now), None);
         assert_eq!(taken(&mut pace, now), BURST);
@@ -84,5 +91,15 @@ mod tests {
         }
         assert!((of_second - A_TICK..=of_second + A_TICK).contains(&flood), "{flood}");
         assert_eq!(taken(&mut pace, now + Duration::from_secs(9)), BURST, "no more than a burst");
+    }
+
+    #[test]
+    fn a_larger_machine_lets_in_more() {
+        let now = Instant(HOUR);
+        for (cores, more) in [(1, 1), (16, 8), (64, 32)] {
+            let mut pace = Pace::new(cores);
+            taken(&mut pace, now);
+            assert_eq!(taken(&mut pace, now + TICK), more * A_TICK, "{cores} cores");
+        }
     }
 }

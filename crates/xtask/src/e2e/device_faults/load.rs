@@ -139,8 +139,6 @@ enum Kind {
     Change,
     ReadSynced,
     ReadUnsynced,
-    /// Of a file that was opened before.
-    ReadOpen,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,8 +185,6 @@ pub struct Watch {
     pub may_lose: AtomicBool,
     /// Whether any read may fail.
     pub reads_may_fail: AtomicBool,
-    /// Whether an open may fail: it takes room in a log, which checkpoints make. Who has a file open reads on.
-    pub opens_may_fail: AtomicBool,
     under_way: Mutex<Option<String>>,
 }
 
@@ -334,8 +330,7 @@ impl Program {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
         ensure!(is_set(&self.watch.may_fail), "{name} without a fault: {error}");
         let may_be_unread = is_set(&self.watch.reads_may_fail)
-            || kind == Kind::ReadUnsynced && is_set(&self.watch.may_lose)
-            || kind != Kind::ReadOpen && is_set(&self.watch.opens_may_fail);
+            || kind == Kind::ReadUnsynced && is_set(&self.watch.may_lose);
         match Errno::from_io_error(&error) {
             Some(errno @ (Errno::ROFS | Errno::IO)) if kind != Kind::Change && !may_be_unread => {
                 bail!("{name}: {errno}, though no read of the device fails")
@@ -577,7 +572,6 @@ impl Program {
         let at = self.rng.below(SHELVED_PAGES - 4) * PAGE as u64;
         let opened = self.shelf.iter().find(|(open, _)| *open == number).map(|(_, file)| file);
         let opened = opened.map(File::try_clone).transpose().context("cannot share a file")?;
-        let kind = if opened.is_some() { Kind::ReadOpen } else { Kind::ReadSynced };
         let path = place.with_file_name("shelf").join(number.to_string());
         let mut found = vec![0; 4 * PAGE];
         let result = self.timed("read of what is old", || {
@@ -585,7 +579,7 @@ impl Program {
             fadvise(&file, 0, None, Advice::DontNeed)?;
             file.read_exact_at(&mut found, at)
         });
-        if self.judge("read of what is old", result, kind)?.is_ok() {
+        if self.judge("read of what is old", result, Kind::ReadSynced)?.is_ok() {
             self.figures.read += 1;
             let expected = shelved(number);
             let expected = &expected[at as usize..at as usize + found.len()];
