@@ -215,8 +215,8 @@ impl Shared {
         InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire)).map(|(call, _)| call)
     }
 
-    /// The slot makes this call, or has made it. Nobody must see it at once: it is there before the request is, and who
-    /// wants to cancel a call and does not find it tries again.
+    /// The slot makes this call, or has made it. No other thread of the client must see that at once: a cell sees the
+    /// request only after it, and a thread that wants to cancel the call and does not find it tries again.
     pub fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
         let at = self.flight(slot).expect("a slot of ours");
         self.flights.store64(at, call.pack(waits), Release);

@@ -1,8 +1,8 @@
 //! How long a thread of ours may run while others wait for its core, and with that how soon it runs when it was woken.
 //!
 //! A cell or a front works for some microseconds for each request that wakes it. The kernel's scheduler (EEVDF, Linux
-//! 6.6 and later) lets whoever runs go on to the end of its slice, 3 ms by default, unless the slice of the one that
-//! was woken is shorter. A process may choose its own since Linux 6.12. A shorter slice is no larger share of the
+//! 6.6 and later) lets the thread that runs go on to the end of its slice (1.4 ms by default on two cores), unless the one that was
+//! woken has a shorter one. A process may choose its own since Linux 6.12. A shorter slice is no larger share of the
 //! machine: who asks for it is also interrupted sooner. So it takes no privileges, and nothing from other programs
 //! (decision 25).
 

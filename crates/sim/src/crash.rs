@@ -316,8 +316,9 @@ impl World {
     fn may_fail(&self, failure: Ended) -> bool {
         let is_broken = matches!(failure, Ended::BrokenShard { shard, errno: Errno::EIO }
             if self.fleet.incidents.excuse_broken(self.fleet.owner(shard)));
-        let is_lost = self.fleet.may_be_read_only();
-        is_broken || is_lost || (self.is_stopping && self.fleet.cell_faults > 0)
+        is_broken
+            || self.fleet.may_be_read_only()
+            || (self.is_stopping && self.fleet.cell_faults > 0)
     }
 
     /// Replays the logs, however often the power is cut meanwhile.

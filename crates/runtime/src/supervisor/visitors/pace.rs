@@ -1,8 +1,9 @@
 //! How many connections are accepted, so that a flood of them takes a bounded part of a core from everything else.
 //!
-//! A token for each connection, up to [`BURST`] of them; [`A_TICK`] new ones every [`TICK`], on a larger machine more. Those
-//! for which there is none wait in the listener's queue, in their order, and whoever makes them waits in `connect` when that is full. Nothing is
-//! refused: under a flood a connection waits for those before it, some tenths of a second at most.
+//! A connection takes a token, of which there are up to [`BURST`]; [`A_TICK`] new ones come every [`TICK`], on a larger
+//! machine more. Connections for which there is no token wait in the listener's queue, in their order, and when that is
+//! full, clients wait in `connect`. The supervisor refuses none: under a flood a client waits for those before it, some
+//! tenths of a second at most.
 
 use std::time::Duration;
 

@@ -279,7 +279,7 @@ impl Medium {
             reply.extend(error.to_le_bytes());
             reply.extend(request.unique.to_le_bytes());
             reply.extend(body);
-            // Of a request that was interrupted, or at the end of the connection, nobody hears.
+            // The kernel takes no answer to a request that its caller gave up, nor at the end of the connection.
             let _unheard = fuse.write(&reply);
         }
     }
@@ -425,6 +425,7 @@ fn init() -> Vec<u8> {
     out
 }
 
+/// Written down once more, from the kernel's header: the device shares no code with the file system that it is to try.
 mod opcode {
     pub const GETATTR: u32 = 3;
     pub const SETATTR: u32 = 4;

@@ -348,6 +348,7 @@ impl Program {
             }
             Some(Errno::IO) => {
                 self.figures.failed += 1;
+                // As little as while the fleet is read-only.
                 std::thread::sleep(Duration::from_millis(1));
                 Ok(Err(Outcome::Unknown))
             }
