@@ -8,10 +8,12 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, Capability, CapabilityKey, Credentials, Reply, Request, RequestHeader};
 
-use crate::cell::Cell;
+use crate::cell::Core;
+use crate::event::Memory;
 use crate::permission;
 use crate::plant::Plant;
 use crate::shard;
+use crate::turn::Turn;
 
 /// Places of the table, a power of two: 16 KiB, which stays in the processor's caches.
 const PLACES: usize = 512;
@@ -53,24 +55,25 @@ const fn place(client: ClientId, ino: Ino) -> usize {
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2())) as usize
 }
 
-impl Cell {
+impl Core {
     /// Whether the client has a capability for every inode that the request names. For a front its kernel has
     /// walked. The answer to all others is the same whether or not there is such an inode.
     #[inline]
-    pub(crate) fn may_name(
+    pub(crate) fn may_name<M: Memory>(
         &mut self,
         client: ClientId,
         who: &Credentials,
         header: &RequestHeader,
         request: &Request,
+        turn: &mut Turn<'_, M>,
     ) -> bool {
-        if who.checked_by_kernel || self.plant == Some(Plant::NumbersAreAuthority) {
+        if who.checked_by_kernel || turn.plants(Plant::NumbersAreAuthority) {
             return true;
         }
         let (inode, other) = request.named();
         let presented = header.capabilities;
         let mut admits = |ino: Option<Ino>, capability| {
-            ino.is_none_or(|ino| self.capabilities.admits(client, ino, capability))
+            ino.is_none_or(|ino| turn.capabilities.admits(client, ino, capability))
         };
         admits(inode, presented.inode) && admits(other, presented.other)
     }
@@ -78,12 +81,13 @@ impl Cell {
     /// What lets the client name the inode that a permitted walk has reached with this answer: where a name
     /// leads, and where `..` leads if the client may search the directory. A front needs nothing.
     #[inline]
-    pub(crate) fn granted(
+    pub(crate) fn granted<M: Memory>(
         &mut self,
         client: ClientId,
         who: &Credentials,
         request: &Request,
         answer: &Answer,
+        turn: &mut Turn<'_, M>,
     ) -> Capability {
         let reached = match (request, answer) {
             (_, Ok(Reply::Entry(entry) | Reply::Created { entry, .. })) => entry.ino,
@@ -97,7 +101,7 @@ impl Cell {
         if who.checked_by_kernel {
             return Capability::NONE;
         }
-        self.capabilities.capability(client, reached)
+        turn.capabilities.capability(client, reached)
     }
 
     /// Of a directory that was read in the same go.

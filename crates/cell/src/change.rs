@@ -7,12 +7,14 @@ use warren_base::{ClientId, Errno, Ino, Timestamp};
 use warren_disk::{Key, Kind, Part, TARGET_PIECE, Value, name_hash};
 use warren_proto::{Change, FileKind, LeaseKey, Step};
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::Memory;
 use crate::plant::Plant;
 use crate::room::Growth;
+use crate::run::wait::{Stop, TaskId, Wait, WaitKey, Waits};
 use crate::shard;
-use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
+use crate::task::{Task, Work};
+use crate::turn::Turn;
 
 /// Records of an inode that are freed in one go.
 const REAP_BATCH: usize = 128;
@@ -41,7 +43,7 @@ fn stamp(part: &mut Part, now: Timestamp) {
     }
 }
 
-impl Cell {
+impl Core {
     /// Brings what the changes need; they all lie on this cell. `promised` blocks of each change's
     /// shard are spoken for already.
     pub(crate) fn ready<M: Memory>(
@@ -50,16 +52,16 @@ impl Cell {
         client: Option<ClientId>,
         task: &mut Task,
         promised: bool,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let mut free = true;
         for change in changes {
-            self.fetch_change(change)?;
+            self.fetch_change(change, turn)?;
         }
         // Almost always nobody holds such a lease, and there is no need to name what is changed.
-        let recalls = if self.leases.has_acknowledged() { changes } else { &[] };
+        let recalls = if turn.leases.has_acknowledged() { changes } else { &[] };
         for key in recalls.iter().flat_map(leases_of).flatten() {
-            free &= self.recall(&key, client, out);
+            free &= self.recall(&key, client, turn);
         }
         if !free {
             return Err(Stop::Wait(Wait::Recall));
@@ -74,14 +76,18 @@ impl Cell {
             let same = || changes[at..].iter().filter(|change| change.shard() == shard);
             let home = &self.shards[&shard];
             let nodes = same().map(|change| home.nodes_of(change)).sum();
-            self.ensure_room(shard, nodes, Growth::of(same()), task)?;
+            self.ensure_room(shard, nodes, Growth::of(same()), task, turn)?;
         }
         Ok(())
     }
 
     /// Reads the nodes that the change will touch, and sees that the records are there which it changes: a
     /// damaged image may lack some, or a peer's change be nonsense.
-    pub(crate) fn fetch_change(&self, change: &Change) -> Result<(), Stop> {
+    pub(crate) fn fetch_change<M: Memory>(
+        &self,
+        change: &Change,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
         let shard = &self.shards[&change.shard()];
         // Whoever planned this has seen the inode, unless it was a peer that made it up.
         let exists = |ino| shard.inode(ino)?.map(|_| ()).ok_or(Stop::Fail(Errno::EPROTO));
@@ -96,9 +102,9 @@ impl Cell {
             Change::AddEntry { dir, name, .. }
             | Change::RemoveEntry { dir, name, .. }
             | Change::ReplaceEntry { dir, name, .. } => {
-                shard.fetch(&Key::entry(*dir, name_hash(self.secret, name.as_bytes())))?;
+                shard.fetch(&Key::entry(*dir, name_hash(turn.volume.secret, name.as_bytes())))?;
                 exists(*dir)?;
-                shard.check_entry(self.secret, *dir, name)
+                shard.check_entry(turn.volume.secret, *dir, name)
             }
             Change::RemoveLink { ino, .. } => {
                 shard.fetch(&Key::orphan(*ino))?;
@@ -116,31 +122,31 @@ impl Cell {
         &mut self,
         changes: &[Change],
         client: Option<ClientId>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        if self.plant == Some(Plant::RevokeAfterCommit) {
+        if turn.plants(Plant::RevokeAfterCommit) {
             self.late.push((changes.to_vec(), client));
         } else {
-            self.revoke_all(changes, client, out);
+            self.revoke_all(changes, client, turn);
         }
         for change in changes {
-            self.log.note(&Step::Change(change.clone()));
-            self.make_one(change);
+            turn.note(&Step::Change(change.clone()));
+            self.make_one(change, turn);
         }
         for change in changes {
             if let Change::RemoveLink { ino, .. } = change {
-                self.bury(*ino, out);
+                self.bury(*ino, turn);
             }
         }
     }
 
     /// Revokes what [`Plant::RevokeAfterCommit`] has put off.
-    pub(crate) fn revoke_late<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    pub(crate) fn revoke_late<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         if self.late.is_empty() {
             return;
         }
         for (changes, client) in std::mem::take(&mut self.late) {
-            self.revoke_all(&changes, client, out);
+            self.revoke_all(&changes, client, turn);
         }
     }
 
@@ -148,31 +154,31 @@ impl Cell {
         &mut self,
         changes: &[Change],
         client: Option<ClientId>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        let acknowledging = client.filter(|client| self.acknowledges(*client));
+        let acknowledging = client.filter(|client| turn.clients.acknowledges(*client));
         for change in changes {
             for key in leases_of(change).iter().flatten() {
-                if self.plant != Some(Plant::ForgetRevoke) {
-                    self.leases.revoke(key, out.memory);
+                if !turn.plants(Plant::ForgetRevoke) {
+                    turn.leases.revoke(key, turn.memory);
                 }
             }
             // The kernel behind a front changes its own copy of the name along with us.
             if let (Some(client), Change::RemoveEntry { dir, name, .. }) = (acknowledging, change) {
-                self.leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client);
+                turn.leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client);
             }
             if let (
                 Some(client),
                 Change::AddEntry { dir, name, .. } | Change::ReplaceEntry { dir, name, .. },
             ) = (acknowledging, change)
             {
-                self.leases.hold_again(LeaseKey::Name(*dir, name.clone()), client);
+                turn.leases.hold_again(LeaseKey::Name(*dir, name.clone()), client);
             }
         }
     }
 
-    pub(crate) fn make_one(&mut self, change: &Change) {
-        let secret = self.secret;
+    pub(crate) fn make_one<M: Memory>(&mut self, change: &Change, turn: &mut Turn<'_, M>) {
+        let secret = turn.volume.secret;
         let shard = self.shards.get_mut(&change.shard()).expect("the change lies here");
         match change {
             Change::NewInode { ino, new, uid, gid, parent, now } => {
@@ -236,8 +242,8 @@ impl Cell {
 
     /// An inode lost a link. Without any it goes at once if that is little work, else (it is open, large,
     /// or some of it is not in memory) its orphan record says that it has to.
-    pub(crate) fn bury<M: Memory>(&mut self, ino: Ino, out: &mut Out<'_, M>) {
-        let dirty = self.cache.dirty_pages_of(ino.shard());
+    pub(crate) fn bury<M: Memory>(&mut self, ino: Ino, turn: &mut Turn<'_, M>) {
+        let dirty = turn.cache.dirty_pages_of(ino.shard());
         let is_open = self.opens.is_open(ino);
         let shard = self.shards.get_mut(&ino.shard()).expect("the change lies here");
         if shard.inode_mut(ino).nlink > 0 {
@@ -249,11 +255,11 @@ impl Cell {
         let has_room = shard.room(dirty) >= shard.reserve(Growth::Keeps);
         let at_once = !is_open && has_room && !replaying;
         match belongings {
-            Ok(all) if at_once && all.len() < REAP_BATCH => self.step(Step::Reaped { ino }, out),
+            Ok(all) if at_once && all.len() < REAP_BATCH => self.step(Step::Reaped { ino }, turn),
             _ => {
                 shard.put(Key::orphan(ino), Value::Orphan);
                 if !is_open && !replaying {
-                    self.start(Task::new(Work::Reap { ino }));
+                    self.start(Task::new(Work::Reap { ino }), turn.waits);
                 }
             }
         }
@@ -266,11 +272,11 @@ impl Cell {
         &mut self,
         ino: Ino,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         // It goes on even without room for the nodes it makes dirty, but not before a checkpoint has
         // made what room there is.
-        let dirty = self.cache.dirty_pages_of(ino.shard());
+        let dirty = turn.cache.dirty_pages_of(ino.shard());
         let shard = self.shards.get_mut(&ino.shard()).expect("reaped where it lies");
         let has_room = shard.room(dirty) >= shard.reserve(Growth::Keeps);
         if !has_room && !std::mem::replace(&mut task.checkpointed, true) {
@@ -283,7 +289,7 @@ impl Cell {
         }
         let belongings = shard.belongings(ino, REAP_BATCH)?;
         if belongings.len() < REAP_BATCH {
-            self.step(Step::Reaped { ino }, out);
+            self.step(Step::Reaped { ino }, turn);
             return Ok(());
         }
         // A checkpoint may hold what is left: of a directory its part, without which it would be none.
@@ -293,7 +299,7 @@ impl Cell {
             }
             shard.take(&key);
         }
-        self.forget_pages(ino, 0..=u64::MAX);
+        self.forget_pages(ino, 0..=u64::MAX, turn);
         Err(Stop::Wait(Wait::Turn))
     }
 
@@ -302,11 +308,11 @@ impl Cell {
         &mut self,
         key: &LeaseKey,
         except: Option<ClientId>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> bool {
-        let free = self.leases.recall(key, except);
+        let free = turn.leases.recall(key, except);
         if !free {
-            self.send_recalls(out);
+            self.send_recalls(turn);
         }
         free
     }
@@ -316,22 +322,22 @@ impl Cell {
         &mut self,
         ino: Ino,
         from: impl Fn(ClientId) -> bool,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
-        if self.leases.recall_inherited(&LeaseKey::Pages(ino), from) {
+        if turn.leases.recall_inherited(&LeaseKey::Pages(ino), from) {
             return Ok(());
         }
-        self.send_recalls(out);
-        if self.leases.await_pages(ino, None) {
-            self.tasks.wake_all(WaitKey::Recall);
+        self.send_recalls(turn);
+        if turn.leases.await_pages(ino, None) {
+            turn.waits.wake_all(WaitKey::Recall);
         }
         Err(Stop::Wait(Wait::Recall))
     }
 
-    pub(crate) fn start(&mut self, task: Task) -> TaskId {
-        let id = self.tasks.new_id();
+    pub(crate) fn start(&mut self, task: Task, waits: &mut Waits) -> TaskId {
+        let id = waits.new_id();
         self.tasks.park(id, task);
-        self.tasks.wake(id);
+        waits.wake(id);
         id
     }
 }

@@ -18,12 +18,14 @@ use warren_disk::{Key, Value};
 use warren_proto::control::{Report, ShardRoot, Written};
 use warren_proto::{Handle, Step};
 
-use crate::cache::PageNo;
-use crate::cell::{Cell, Out};
+use crate::cache::{Cache, PageNo};
+use crate::cell::Core;
 use crate::event::{Effect, FrameNo, Memory};
 use crate::plant::Plant;
+use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::step::runs_of;
-use crate::task::{Stop, Task, Wait, WaitKey, Work};
+use crate::task::{Task, Work};
+use crate::turn::Turn;
 
 /// Turns after which nodes are counted: a turn adds few, and counting visits every shard.
 const TURNS_PER_COUNT: u64 = 64;
@@ -93,38 +95,43 @@ impl Checkpoint {
     }
 }
 
-impl Cell {
+impl Core {
     /// Asks for a checkpoint that starts from now on.
-    pub(crate) fn want_checkpoint<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    pub(crate) fn want_checkpoint<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         if !std::mem::replace(&mut self.checkpoint.wanted, true) {
-            out.effects.push(Effect::Report(Report::WantCheckpoint { cell: self.id }));
+            turn.effects.push(Effect::Report(Report::WantCheckpoint { cell: turn.volume.id }));
         }
     }
 
-    pub(crate) fn drain<M: Memory>(&mut self, number: u64, out: &mut Out<'_, M>) {
+    pub(crate) fn drain<M: Memory>(&mut self, number: u64, turn: &mut Turn<'_, M>) {
         self.checkpoint.phase = Phase::Draining { reported: false };
         self.checkpoint.number = number;
         self.checkpoint.wanted = false;
-        self.tasks.requeue(WaitKey::NextCheckpoint, WaitKey::Checkpoint(number));
-        self.report_if_drained(out);
+        turn.waits.requeue(WaitKey::NextCheckpoint, WaitKey::Checkpoint(number));
+        self.report_if_drained(turn);
     }
 
-    pub(crate) fn report_if_drained<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    pub(crate) fn report_if_drained<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         if self.checkpoint.phase == (Phase::Draining { reported: false })
             && self.live_txns.is_empty()
         {
             self.checkpoint.phase = Phase::Draining { reported: true };
-            let (cell, number) = (self.id, self.checkpoint.number);
-            out.effects.push(Effect::Report(Report::Drained { cell, number }));
+            let (cell, number) = (turn.volume.id, self.checkpoint.number);
+            turn.effects.push(Effect::Report(Report::Drained { cell, number }));
         }
     }
 
-    pub(crate) fn start_writing(&mut self, number: u64, count: bool) {
+    pub(crate) fn start_writing<M: Memory>(
+        &mut self,
+        number: u64,
+        count: bool,
+        turn: &mut Turn<'_, M>,
+    ) {
         if self.checkpoint.number == number {
             self.checkpoint.count = count;
-            self.chunks.begin_count(count);
+            turn.chunks.begin_count(count);
             self.checkpoint.phase = Phase::Fixing;
-            self.start(Task::new(Work::Fix));
+            self.start(Task::new(Work::Fix), turn.waits);
         }
     }
 
@@ -132,55 +139,55 @@ impl Cell {
     pub(crate) fn fix<M: Memory>(
         &mut self,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         // It was given up meanwhile.
         if self.checkpoint.phase != Phase::Fixing {
             return Ok(());
         }
-        self.stock_up(task)?;
+        self.stock_up(task, turn)?;
         // What a failed write left dirty is written again now: only failures from here on count.
-        self.io.take_write_error();
-        while self.cache.dirty_pages() > 0 {
-            self.place_pages(usize::MAX, out)?;
-            self.seal(out);
+        turn.io.take_write_error();
+        while turn.cache.dirty_pages() > 0 {
+            self.place_pages(usize::MAX, turn)?;
+            turn.seal();
         }
-        self.check_log()?;
+        self.check_log(turn)?;
         let ids = self.shards.ids().to_vec();
         // From here on nothing waits: this is the state.
         let mut written = Written::default();
         for id in ids {
-            self.write_tree(id, &mut written)?;
+            self.write_tree(id, &mut written, turn)?;
         }
         // Chunks that were claimed for the trees go before, the session that goes on comes behind.
-        self.seal(out);
-        written.log_start = match self.log.snapshot() {
+        turn.seal();
+        written.log_start = match turn.log.snapshot() {
             Some(start) => start,
-            None => self.snapshot_session(out),
+            None => self.snapshot_session(turn),
         };
         if self.checkpoint.count {
             let departing = self.shards.values().flat_map(|shard| shard.space.departing());
-            written.free = Some(self.chunks.count(departing.copied()));
+            written.free = Some(turn.chunks.count(departing.copied()));
         }
         self.behind.fixed();
         self.checkpoint.applied.append(&mut self.replay.applied);
-        self.log.fixed();
+        turn.log.fixed();
         self.checkpoint.written = written;
         self.checkpoint.phase = Phase::Writing;
         Ok(())
     }
 
     /// Whether the log has room for a checkpoint. It may lack it only where many have failed.
-    fn check_log(&self) -> Result<(), Errno> {
+    fn check_log<M: Memory>(&self, turn: &mut Turn<'_, M>) -> Result<(), Errno> {
         let session = self.opens.count() + self.file_locks.count();
-        if self.log.may_checkpoint(session) { Ok(()) } else { Err(Errno::ENOSPC) }
+        if turn.log.may_checkpoint(session) { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 
     /// Logs anew what of the session was logged before the checkpoint. Returns where that begins.
-    fn snapshot_session<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Lsn {
+    fn snapshot_session<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Lsn {
         /// Steps of one record, of at most about 64 bytes.
         const BATCH: usize = 512;
-        let start = self.log.begin_anew(out.memory);
+        let start = turn.log.begin_anew(turn.memory);
         let opened = |(handle, file): &(Handle, crate::open::OpenFile)| Step::Opened {
             handle: *handle,
             client: file.client,
@@ -193,32 +200,37 @@ impl Cell {
         let session = opens.iter().map(opened).chain(self.file_locks.all().map(locked));
         let session: Vec<Step> = session.collect();
         for batch in session.chunks(BATCH) {
-            batch.iter().for_each(|step| self.log.note(step));
-            self.seal(out);
+            batch.iter().for_each(|step| turn.note(step));
+            turn.seal();
         }
-        self.forget_executed_of_gone();
+        self.forget_executed_of_gone(turn);
         // One a record: an answer may be long.
-        for request in self.unanswered_within(self.log.unanswered_bytes()) {
-            self.log.note(&Step::Unanswered { request });
-            self.seal(out);
+        for request in self.unanswered_within(turn.log.unanswered_bytes()) {
+            turn.note(&Step::Unanswered { request });
+            turn.seal();
         }
-        self.log.snapshot_taken(start);
+        turn.log.snapshot_taken(start);
         start
     }
 
     /// The state could not be fixed: there is no checkpoint this time.
-    pub(crate) fn fix_failed<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
+    pub(crate) fn fix_failed<M: Memory>(&mut self, errno: Errno, turn: &mut Turn<'_, M>) {
         // It was given up meanwhile.
         if self.checkpoint.phase != Phase::Fixing {
             return;
         }
         self.checkpoint.phase = Phase::Reported;
-        let (cell, number) = (self.id, self.checkpoint.number);
-        out.effects.push(Effect::Report(Report::Written { cell, number, result: Err(errno) }));
+        let (cell, number) = (turn.volume.id, self.checkpoint.number);
+        turn.effects.push(Effect::Report(Report::Written { cell, number, result: Err(errno) }));
     }
 
     /// Gives the tree's dirty nodes places and queues them to be written.
-    fn write_tree(&mut self, id: ShardId, written: &mut Written) -> Result<(), Stop> {
+    fn write_tree<M: Memory>(
+        &mut self,
+        id: ShardId,
+        written: &mut Written,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
         let mut places: Vec<BlockNo> = Vec::new();
         loop {
             let shard = self.shards.get_mut(&id).expect("owned");
@@ -233,7 +245,7 @@ impl Cell {
                 }
             }
             if places.len() < shard.tree.dirty_nodes() {
-                if self.claim_spare(id) {
+                if self.claim_spare(id, turn) {
                     continue;
                 }
                 let shard = self.shards.get_mut(&id).expect("owned");
@@ -277,30 +289,30 @@ impl Cell {
             blocks: shard.space.used_blocks(),
         });
         self.checkpoint.roots.push((id, places));
-        self.io.queue_nodes(nodes);
+        turn.io.queue_nodes(nodes);
         Ok(())
     }
 
     /// Reports when the checkpoint's writes are done.
-    pub(crate) fn advance_checkpoint<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    pub(crate) fn advance_checkpoint<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         self.checkpoint.turns += 1;
         if self.checkpoint.phase == Phase::Idle
             && self.checkpoint.turns.is_multiple_of(TURNS_PER_COUNT)
         {
-            self.evict_nodes(out);
+            self.evict_nodes(turn);
         }
-        if self.checkpoint.phase != Phase::Writing || !self.io.writes_are_done() {
+        if self.checkpoint.phase != Phase::Writing || !turn.io.writes_are_done() {
             return;
         }
         self.checkpoint.phase = Phase::Reported;
         let written = std::mem::take(&mut self.checkpoint.written);
         self.checkpoint.log_start = written.log_start;
-        let result = self.io.take_write_error().map_or(Ok(written), Err);
-        let (cell, number) = (self.id, self.checkpoint.number);
-        out.effects.push(Effect::Report(Report::Written { cell, number, result }));
+        let result = turn.io.take_write_error().map_or(Ok(written), Err);
+        let (cell, number) = (turn.volume.id, self.checkpoint.number);
+        turn.effects.push(Effect::Report(Report::Written { cell, number, result }));
     }
 
-    fn evict_nodes<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    fn evict_nodes<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         let resident: usize = self.shards.values().map(|shard| shard.tree.resident_nodes()).sum();
         let most = self.nodes_max;
         if resident <= most {
@@ -313,27 +325,27 @@ impl Cell {
         let dirty: usize = self.shards.values().map(|shard| shard.tree.dirty_nodes()).sum();
         // The timer's next checkpoint may be too late: dirty nodes cannot be evicted.
         if dirty > most / 2 {
-            self.want_checkpoint(out);
+            self.want_checkpoint(turn);
         }
     }
 
-    pub(crate) fn switched<M: Memory>(&mut self, number: u64, out: &mut Out<'_, M>) {
+    pub(crate) fn switched<M: Memory>(&mut self, number: u64, turn: &mut Turn<'_, M>) {
         if self.checkpoint.number != number {
             return;
         }
         for (id, _) in std::mem::take(&mut self.checkpoint.roots) {
             let chunks = self.shards.get_mut(&id).expect("owned").space.switched();
-            self.release_chunks(chunks, out);
+            self.release_chunks(chunks, turn);
         }
-        self.review_host(out);
+        self.review_host(turn);
         self.checkpoint.applied.clear();
-        self.chunks.end_count();
-        self.log.switched();
+        turn.chunks.end_count();
+        turn.log.switched();
         self.behind.switched();
         self.checkpoint.refused = 0;
-        self.free_log(self.checkpoint.log_start, out);
-        self.end_checkpoint();
-        self.tasks.wake_all(WaitKey::Checkpoint(number));
+        self.free_log(self.checkpoint.log_start, turn);
+        self.end_checkpoint(turn);
+        turn.waits.wake_all(WaitKey::Checkpoint(number));
     }
 
     pub(crate) fn checkpoint_failed<M: Memory>(
@@ -341,57 +353,63 @@ impl Cell {
         number: u64,
         errno: Errno,
         broken: bool,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         if self.checkpoint.number != number {
             return;
         }
         // Later ones are not even begun.
-        let may_count = broken && !self.log.is_last();
-        self.undo_checkpoint(may_count);
+        let may_count = broken && !turn.log.is_last();
+        self.undo_checkpoint(may_count, turn);
         if broken {
-            self.hold_log_for_good(errno);
-            self.tasks.wake_all(WaitKey::LogRoom);
+            self.hold_log_for_good(errno, turn);
+            turn.waits.wake_all(WaitKey::LogRoom);
         }
-        self.still_held(errno, out);
-        self.end_checkpoint();
+        self.still_held(errno, turn);
+        self.end_checkpoint(turn);
         if !broken {
-            self.count_refusal(errno, out);
+            self.count_refusal(errno, turn);
         }
         // Nobody else may ask for the next.
-        self.tasks.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
-        if self.tasks.waiting_for(WaitKey::NextCheckpoint) > 0 {
-            self.want_checkpoint(out);
+        turn.waits.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
+        if turn.waits.waiting_for(WaitKey::NextCheckpoint) > 0 {
+            self.want_checkpoint(turn);
         }
-        if self.plant == Some(Plant::IgnoreFailure) {
-            return self.tasks.wake_all(WaitKey::Checkpoint(number));
+        if turn.plants(Plant::IgnoreFailure) {
+            return turn.waits.wake_all(WaitKey::Checkpoint(number));
         }
         let goes_on = |task: &Task| errno != Errno::ENOSPC && task.is_of_session();
-        self.tasks.fail_all_but(WaitKey::Checkpoint(number), errno, goes_on);
+        for id in turn.waits.take_queue(WaitKey::Checkpoint(number)) {
+            if self.tasks.get(id).is_some_and(goes_on) {
+                turn.waits.wake(id);
+            } else {
+                turn.waits.fail(id, errno);
+            }
+        }
     }
 
     /// One such failure may pass. After the next the fleet gives up changes, so that reads go on: they open files, and
     /// what is open is in the log. (A full host is waited for: it has room for checkpoints, decision 18.)
-    fn count_refusal<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
-        let is_refused = errno != Errno::ENOSPC && !self.log_has_room();
+    fn count_refusal<M: Memory>(&mut self, errno: Errno, turn: &mut Turn<'_, M>) {
+        let is_refused = errno != Errno::ENOSPC && !turn.log_has_room();
         self.checkpoint.refused = if is_refused { self.checkpoint.refused + 1 } else { 0 };
         if self.checkpoint.refused == REFUSALS_MAX {
-            out.effects.push(Effect::Report(Report::Stuck { cell: self.id, errno }));
+            turn.effects.push(Effect::Report(Report::Stuck { cell: turn.volume.id, errno }));
         }
     }
 
     /// It was given up: who waits for it waits for the next, which comes unasked.
-    pub(crate) fn checkpoint_abandoned(&mut self, number: u64) {
+    pub(crate) fn checkpoint_abandoned<M: Memory>(&mut self, number: u64, turn: &mut Turn<'_, M>) {
         if self.checkpoint.number == number && self.checkpoint.phase != Phase::Idle {
-            self.undo_checkpoint(false);
-            self.end_checkpoint();
-            self.tasks.requeue(WaitKey::Checkpoint(number), WaitKey::NextCheckpoint);
+            self.undo_checkpoint(false, turn);
+            self.end_checkpoint(turn);
+            turn.waits.requeue(WaitKey::Checkpoint(number), WaitKey::NextCheckpoint);
         }
     }
 
     /// Its superblock may be on the device, and come to count when the fleet is gone, if `may_count`.
-    fn undo_checkpoint(&mut self, may_count: bool) {
-        self.io.forget_queued_nodes();
+    fn undo_checkpoint<M: Memory>(&mut self, may_count: bool, turn: &mut Turn<'_, M>) {
+        turn.io.forget_queued_nodes();
         for (id, mut places) in std::mem::take(&mut self.checkpoint.roots) {
             let shard = self.shards.get_mut(&id).expect("owned");
             shard.space.failed();
@@ -406,43 +424,43 @@ impl Cell {
                 }
             }
         }
-        self.reclaim_retracted();
+        self.reclaim_retracted(turn);
         self.replay.applied.append(&mut self.checkpoint.applied);
     }
 
     /// Blocks of checkpoints that failed may be used again once no node is being written: a late write would
     /// overtake a new one.
-    pub(crate) fn reclaim_retracted(&mut self) {
-        if !self.io.writes_nodes() {
+    pub(crate) fn reclaim_retracted<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        if !turn.io.writes_nodes() {
             self.shards.values_mut().for_each(|shard| shard.space.reclaim());
         }
     }
 
-    fn end_checkpoint(&mut self) {
+    fn end_checkpoint<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         self.checkpoint.phase = Phase::Idle;
-        self.tasks.wake_all(WaitKey::Undrained);
+        turn.waits.wake_all(WaitKey::Undrained);
     }
 
     /// Writes dirty pages before the cache is full of them.
-    pub(crate) fn write_back<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    pub(crate) fn write_back<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         // Which blocks are free is known only when all records are replayed.
         if self.replay.needs_image() {
             return;
         }
         // What has failed is tried again by checkpoints alone: each try takes some of the log.
-        if self.log.leaves_writes_to_checkpoints() {
+        if turn.log.leaves_writes_to_checkpoints() {
             return;
         }
         // A checkpoint writes everything itself, and waits for all writes that were started.
         if matches!(self.checkpoint.phase, Phase::Fixing | Phase::Writing) {
             return;
         }
-        let limit = self.cache.frames() as usize / 4;
-        while self.cache.dirty_pages() > limit && self.io.writes_under_way() < WRITES_MAX {
-            match self.place_pages(WRITE_BACK_BATCH, out) {
-                Ok(()) => self.seal(out),
+        let limit = turn.cache.frames() as usize / 4;
+        while turn.cache.dirty_pages() > limit && turn.io.writes_under_way() < WRITES_MAX {
+            match self.place_pages(WRITE_BACK_BATCH, turn) {
+                Ok(()) => turn.seal(),
                 Err(Stop::Wait(Wait::Node(shard, pointer))) => {
-                    self.read_node(shard, pointer, out);
+                    self.read_node(shard, pointer, turn);
                     return;
                 }
                 Err(_) => return,
@@ -451,9 +469,9 @@ impl Cell {
     }
 
     /// Gives up to `limit` dirty pages places, in the order of their files, and starts to write them.
-    fn place_pages<M: Memory>(&mut self, limit: usize, out: &mut Out<'_, M>) -> Result<(), Stop> {
-        let Some(first) = self.cache.dirty_from((Ino(0), 0)).next() else { return Ok(()) };
-        self.place_run(first, limit, out)
+    fn place_pages<M: Memory>(&mut self, limit: usize, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
+        let Some(first) = turn.cache.dirty_from((Ino(0), 0)).next() else { return Ok(()) };
+        self.place_run(first, limit, turn)
     }
 
     /// Gives dirty pages of one file places, as many as one record tells of: after a power failure all of them count
@@ -461,18 +479,18 @@ impl Cell {
     pub(crate) fn place_pages_of<M: Memory>(
         &mut self,
         ino: Ino,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<bool, Stop> {
-        let dirty = |cell: &Self| cell.cache.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
+        let dirty = |cache: &Cache| cache.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
         let mut placed = Ok(());
-        while self.log.takes_another_step()
+        while turn.record.takes_another_step()
             && placed.is_ok()
-            && let Some(first) = dirty(self)
+            && let Some(first) = dirty(turn.cache)
         {
-            placed = self.place_run(first, WRITE_BACK_BATCH, out);
+            placed = self.place_run(first, WRITE_BACK_BATCH, turn);
         }
-        self.seal(out);
-        placed.map(|()| dirty(self).is_some())
+        turn.seal();
+        placed.map(|()| dirty(turn.cache).is_some())
     }
 
     /// Gives the run of dirty pages that begins with `first` places, and starts to write it.
@@ -480,15 +498,15 @@ impl Cell {
         &mut self,
         first: PageNo,
         limit: usize,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let (ino, id) = (first.0, first.0.shard());
-        if !self.may_place_twice(id) && self.write_again(first, out) {
+        if !self.may_place_twice(id, turn) && self.write_again(first, turn) {
             return Ok(());
         }
-        self.check_log()?;
+        self.check_log(turn)?;
         let mut run: Vec<PageNo> = Vec::new();
-        for at in self.cache.dirty_from(first).take(limit.min(WRITE_BACK_BATCH)) {
+        for at in turn.cache.dirty_from(first).take(limit.min(WRITE_BACK_BATCH)) {
             if at.0 != ino || run.last().is_some_and(|last| last.1 + 1 != at.1) {
                 break;
             }
@@ -498,44 +516,44 @@ impl Cell {
         self.shards[&id].extents(ino, from, to, |_, _| {})?;
         let mut placed: Vec<(PageNo, FrameNo, BlockNo)> = Vec::with_capacity(run.len());
         for at in run {
-            let block = match self.alloc_block(id) {
+            let block = match self.alloc_block(id, turn) {
                 Some(block) => block,
                 None => break,
             };
-            let frame = self.cache.page(at).expect("a dirty page is in the cache").frame;
+            let frame = turn.cache.page(at).expect("a dirty page is in the cache").frame;
             placed.push((at, frame, block));
         }
         if placed.is_empty() {
             return Err(Stop::Fail(Errno::ENOSPC));
         }
-        self.record_places(&placed, out);
+        self.record_places(&placed, turn);
         Ok(())
     }
 
     /// Whether log and shard have room to place every dirty page and then, when that has failed, once more.
-    fn may_place_twice(&self, id: ShardId) -> bool {
-        let (all, own) = (self.cache.dirty_pages(), self.cache.dirty_pages_of(id));
-        self.log_room(2 * all) > 0 && self.shards[&id].room(2 * own) > 0
+    fn may_place_twice<M: Memory>(&self, id: ShardId, turn: &mut Turn<'_, M>) -> bool {
+        let (all, own) = (turn.cache.dirty_pages(), turn.cache.dirty_pages_of(id));
+        turn.log_room(2 * all) > 0 && self.shards[&id].room(2 * own) > 0
     }
 
     /// Writes pages from `first` on to where they could not be written before, as the log says already. They
     /// are given other places as long as there is room for that: the blocks may be bad. Returns whether
     /// there are any.
-    fn write_again<M: Memory>(&mut self, first: PageNo, out: &mut Out<'_, M>) -> bool {
+    fn write_again<M: Memory>(&mut self, first: PageNo, turn: &mut Turn<'_, M>) -> bool {
         let mut again = Vec::new();
-        let dirty: Vec<PageNo> = self.cache.dirty_from(first).take(WRITE_BACK_BATCH).collect();
+        let dirty: Vec<PageNo> = turn.cache.dirty_from(first).take(WRITE_BACK_BATCH).collect();
         for at in dirty {
-            let page = self.cache.page(at).expect("a dirty page is in the cache");
+            let page = turn.cache.page(at).expect("a dirty page is in the cache");
             let Some(block) = page.failed else { break };
             again.push((at, page.frame, block));
         }
-        self.write_pages(&again, self.log.end(), out);
+        self.write_pages(&again, turn.log.end(), turn);
         !again.is_empty()
     }
 
-    fn alloc_block(&mut self, id: ShardId) -> Option<BlockNo> {
+    fn alloc_block<M: Memory>(&mut self, id: ShardId, turn: &mut Turn<'_, M>) -> Option<BlockNo> {
         let block = self.shards.get_mut(&id).expect("owned").space.alloc();
-        if block.is_some() || !self.claim_spare(id) {
+        if block.is_some() || !self.claim_spare(id, turn) {
             return block;
         }
         self.shards.get_mut(&id).expect("owned").space.alloc()
@@ -545,31 +563,31 @@ impl Cell {
     fn record_places<M: Memory>(
         &mut self,
         placed: &[(PageNo, FrameNo, BlockNo)],
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let adjacent =
             |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
         let mut new: Vec<(u64, BlockNo, Vec<u32>)> = Vec::new();
         for run in placed.chunk_by(adjacent) {
             let checksums =
-                run.iter().map(|(_, frame, _)| crc32c::crc32c(out.memory.frame(*frame))).collect();
+                run.iter().map(|(_, frame, _)| crc32c::crc32c(turn.memory.frame(*frame))).collect();
             new.push((run[0].0.1, run[0].2, checksums));
         }
         let ((ino, first), (_, last)) = (placed[0].0, placed[placed.len() - 1].0);
-        let plant = self.plant == Some(Plant::DoubleAllocate);
+        let plant = turn.plants(Plant::DoubleAllocate);
         let shard = self.shards.get_mut(&ino.shard()).expect("owned");
         shard.replace_extents(ino, first, last, &new);
         if plant {
             shard.space.lose(placed[0].2);
         }
         // The record that says where they are is the next.
-        let lsn = self.log.end();
-        self.write_pages(placed, lsn, out);
-        let complete = self.cache.uncovered_pages(ino).is_empty();
+        let lsn = turn.log.end();
+        self.write_pages(placed, lsn, turn);
+        let complete = turn.cache.uncovered_pages(ino).is_empty();
         if complete {
             self.behind.remove(ino);
         }
         let (runs, cover) = (runs_of(&new), self.cover_of(ino, complete));
-        self.step(Step::Placed { ino, runs, cover }, out);
+        self.step(Step::Placed { ino, runs, cover }, turn);
     }
 }

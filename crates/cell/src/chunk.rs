@@ -15,12 +15,14 @@ use warren_pool::{Algorithm, Effect as PoolEffect, Get, Pool, PoolMessage, Ticke
 use warren_proto::Step;
 use warren_proto::control::{Exchanged, FreeChunks};
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{Effect, Memory, PeerBody};
 use crate::host::{Backing, HostSpace};
 use crate::replay::Recovery;
 use crate::room::Growth;
-use crate::task::{Stop, Task, Wait, WaitKey};
+use crate::run::wait::{Stop, Wait, WaitKey};
+use crate::task::Task;
+use crate::turn::Turn;
 
 /// The cell's shard of the pool of free chunks.
 #[derive(Debug)]
@@ -180,19 +182,20 @@ impl Chunks {
     }
 }
 
-impl Cell {
+impl Core {
     /// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If not, a chunk is fetched; if there is
     /// none, a checkpoint may free some; only then it is ENOSPC.
-    pub(crate) fn ensure_room(
+    pub(crate) fn ensure_room<M: Memory>(
         &mut self,
         id: ShardId,
         need: u64,
         growth: Growth,
         task: &mut Task,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         loop {
-            let dirty = self.cache.dirty_pages_of(id);
-            if !self.log_has_room() && !task.holds_locks() {
+            let dirty = turn.cache.dirty_pages_of(id);
+            if !turn.log_has_room() && !task.holds_locks() {
                 return Err(Stop::Wait(Wait::LogRoom));
             }
             let shard = self.shard_mut(id);
@@ -200,28 +203,28 @@ impl Cell {
                 return Ok(());
             }
             if std::mem::take(&mut task.no_chunk) {
-                let is_certain = self.chunks.are_certain();
+                let is_certain = turn.chunks.are_certain();
                 if task.holds_locks() || (is_certain && task.checkpointed) {
                     return Err(Errno::ENOSPC.into());
                 }
                 task.checkpointed |= is_certain;
                 return Err(Stop::Wait(Wait::Checkpoint));
             }
-            if let Some(chunk) = self.chunks.take_allocated() {
-                self.claim(id, chunk);
+            if let Some(chunk) = turn.chunks.take_allocated() {
+                self.claim(id, chunk, turn);
                 continue;
             }
-            if self.chunks.host.is_reserving() {
-                self.chunks.await_batch(id);
+            if turn.chunks.host.is_reserving() {
+                turn.chunks.await_batch(id);
                 return Err(Stop::Wait(Wait::Space(id)));
             }
-            match self.chunks.pool.get() {
+            match turn.chunks.pool.get() {
                 Get::Got(chunk) => {
-                    self.chunks.reserve_for(id, chunk);
+                    turn.chunks.reserve_for(id, chunk);
                     return Err(Stop::Wait(Wait::Space(id)));
                 }
                 Get::Pending(ticket) => {
-                    self.chunks.waiting.insert(ticket, id);
+                    turn.chunks.waiting.insert(ticket, id);
                     return Err(Stop::Wait(Wait::Space(id)));
                 }
             }
@@ -229,117 +232,122 @@ impl Cell {
     }
 
     /// A chunk that a checkpoint cannot do without, if one is at hand.
-    pub(crate) fn claim_spare(&mut self, id: ShardId) -> bool {
-        let Some(chunk) = self.chunks.take_allocated() else { return false };
-        self.claim(id, chunk)
+    pub(crate) fn claim_spare<M: Memory>(&mut self, id: ShardId, turn: &mut Turn<'_, M>) -> bool {
+        let Some(chunk) = turn.chunks.take_allocated() else { return false };
+        self.claim(id, chunk, turn)
     }
 
     /// Whether the chunk was new to the shard.
-    fn claim(&mut self, shard: ShardId, chunk: u64) -> bool {
+    fn claim<M: Memory>(&mut self, shard: ShardId, chunk: u64, turn: &mut Turn<'_, M>) -> bool {
         let claimed = self.shard_mut(shard).space.claim(chunk);
         if claimed {
-            self.log.note(&Step::Claimed { shard, chunk });
+            turn.note(&Step::Claimed { shard, chunk });
         }
         claimed
     }
 
     /// Chunks that are nobody's any more.
-    pub(crate) fn give_chunks<M: Memory>(&mut self, chunks: Vec<u64>, out: &mut Out<'_, M>) {
-        chunks.into_iter().for_each(|chunk| self.chunks.add(chunk));
-        self.poll_pool(out);
+    pub(crate) fn give_chunks<M: Memory>(&mut self, chunks: Vec<u64>, turn: &mut Turn<'_, M>) {
+        chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
+        self.poll_pool(turn);
     }
 
     /// Chunks that were lost with a cell.
-    pub(crate) fn take_found<M: Memory>(&mut self, runs: &[(u64, u64)], out: &mut Out<'_, M>) {
-        let legal = self.chunks.legal.clone();
+    pub(crate) fn take_found<M: Memory>(&mut self, runs: &[(u64, u64)], turn: &mut Turn<'_, M>) {
+        let legal = turn.chunks.legal.clone();
         let chunks = runs.iter().flat_map(|(first, count)| *first..first.saturating_add(*count));
         let chunks = chunks.take_while(|chunk| legal.contains(chunk)).collect();
-        self.give_chunks(chunks, out);
+        self.give_chunks(chunks, turn);
     }
 
     pub(crate) fn pool_message<M: Memory>(
         &mut self,
         from: CellId,
         message: PoolMessage<u64>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        if !self.may_be(&message) {
-            return Self::suspect(from, out);
+        if !self.may_be(&message, turn) {
+            return Self::suspect(from, turn);
         }
         if let PoolMessage::Transfer { .. } = message {
-            self.chunks.exchanged_with(from).taken += 1;
+            turn.chunks.exchanged_with(from).taken += 1;
         }
-        self.chunks.pool.handle(from, message);
-        self.poll_pool(out);
+        turn.chunks.pool.handle(from, message);
+        self.poll_pool(turn);
     }
 
     /// Whether what the message names exists, and what it gives is not here already.
-    fn may_be(&self, message: &PoolMessage<u64>) -> bool {
+    fn may_be<M: Memory>(&self, message: &PoolMessage<u64>, turn: &mut Turn<'_, M>) -> bool {
         match message {
             PoolMessage::Welcome { members, .. } | PoolMessage::Ready { members } => {
-                members.iter().all(|cell| cell.0 < self.chunks.cells)
+                members.iter().all(|cell| cell.0 < turn.chunks.cells)
             }
             PoolMessage::Transfer { elements, .. } => elements.iter().all(|chunk| {
                 let is_here = || self.shards.values().any(|shard| shard.space.has(*chunk));
-                self.chunks.legal.contains(chunk) && !is_here()
+                turn.chunks.legal.contains(chunk) && !is_here()
             }),
             _ => true,
         }
     }
 
     /// Carries out what the pool wants done.
-    pub(crate) fn poll_pool<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        while let Some(effect) = self.chunks.pool.poll() {
+    pub(crate) fn poll_pool<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        while let Some(effect) = turn.chunks.pool.poll() {
             match effect {
                 PoolEffect::Send { to, message } => {
                     if let PoolMessage::Transfer { elements, .. } = &message {
-                        self.chunks.exchanged_with(to).given += 1;
-                        elements.iter().for_each(|chunk| self.chunks.host.forget(*chunk));
+                        turn.chunks.exchanged_with(to).given += 1;
+                        elements.iter().for_each(|chunk| turn.chunks.host.forget(*chunk));
                     }
-                    out.effects
+                    turn.effects
                         .push(Effect::Send { to, message: Self::message(PeerBody::Pool(message)) });
                 }
-                PoolEffect::Resolved { ticket, element } => self.chunk_resolved(ticket, element),
+                PoolEffect::Resolved { ticket, element } => {
+                    self.chunk_resolved(ticket, element, turn)
+                }
                 PoolEffect::Ready => {
-                    self.chunks.add_early();
-                    self.report_if_ready(out);
+                    turn.chunks.add_early();
+                    self.report_if_ready(turn);
                 }
                 // Without chunks no shard can be written to.
                 PoolEffect::JoinFailed { .. } => {
                     let first = self.shards.ids().first().copied();
-                    first.into_iter().for_each(|shard| self.broken(shard, Errno::EPROTO, out));
+                    first.into_iter().for_each(|shard| self.broken(shard, Errno::EPROTO, turn));
                 }
                 PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
             }
         }
-        self.advance_host(out);
+        self.advance_host(turn);
     }
 
-    fn chunk_resolved(&mut self, ticket: Ticket, element: Option<u64>) {
-        let shard = self.chunks.waiting.remove(&ticket);
+    fn chunk_resolved<M: Memory>(
+        &mut self,
+        ticket: Ticket,
+        element: Option<u64>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let shard = turn.chunks.waiting.remove(&ticket);
         match (element, shard) {
-            (Some(chunk), Some(shard)) if !self.chunks.host.take(chunk) => {
-                self.chunks.reserve_for(shard, chunk);
+            (Some(chunk), Some(shard)) if !turn.chunks.host.take(chunk) => {
+                turn.chunks.reserve_for(shard, chunk);
             }
             (Some(chunk), Some(shard)) => {
                 // Of a chunk that is there already nothing comes, and the tasks ask again.
-                self.claim(shard, chunk);
-                self.tasks.wake_all(WaitKey::Chunk(shard));
+                self.claim(shard, chunk, turn);
+                turn.waits.wake_all(WaitKey::Chunk(shard));
             }
-            (Some(chunk), None) => self.chunks.add(chunk),
-            (None, Some(shard)) => self.no_chunk_for(shard),
+            (Some(chunk), None) => turn.chunks.add(chunk),
+            (None, Some(shard)) => self.no_chunk_for(shard, turn),
             (None, None) => {}
         }
     }
 
     /// There is none now for tasks that wait for one.
-    pub(crate) fn no_chunk_for(&mut self, shard: ShardId) {
-        for id in self.tasks.queue(WaitKey::Chunk(shard)) {
-            if let Some(task) = self.tasks.get_mut(id) {
-                task.no_chunk = true;
-            }
+    pub(crate) fn no_chunk_for<M: Memory>(&mut self, shard: ShardId, turn: &mut Turn<'_, M>) {
+        for id in turn.waits.take_queue(WaitKey::Chunk(shard)) {
+            turn.waits.signal(id).no_chunk = true;
+            turn.waits.wake(id);
         }
-        self.tasks.wake_all(WaitKey::Chunk(shard));
     }
 }
 

@@ -7,9 +7,10 @@ use warren_base::CellId;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_proto::{Count, PeerRequest, StatFs};
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{Effect, Memory};
-use crate::task::{Stop, TaskId, Wait};
+use crate::run::wait::{Stop, TaskId, Wait};
+use crate::turn::Turn;
 
 /// A question to the other cells that is not answered by all yet.
 #[derive(Debug)]
@@ -35,11 +36,11 @@ fn add(a: Count, b: Count) -> Count {
     }
 }
 
-impl Cell {
+impl Core {
     /// What this cell's shards hold.
-    pub(crate) fn count(&self) -> Count {
-        let host = &self.chunks.host;
-        let local = self.chunks.local();
+    pub(crate) fn count<M: Memory>(&self, turn: &mut Turn<'_, M>) -> Count {
+        let host = &turn.chunks.host;
+        let local = turn.chunks.local();
         let allocated = if host.has_all() { local } else { host.allocated() };
         let free = Count {
             blocks_free: local * CHUNK_BLOCKS,
@@ -48,7 +49,7 @@ impl Cell {
         };
         let shards = self.shards.values().map(|shard| {
             // What was freed is free, though only the next checkpoint gives it away again.
-            let used = shard.space.used_blocks() + self.cache.dirty_pages_of(shard.id);
+            let used = shard.space.used_blocks() + turn.cache.dirty_pages_of(shard.id);
             let free = shard.space.all_blocks().saturating_sub(used);
             Count {
                 blocks_used: used,
@@ -64,27 +65,28 @@ impl Cell {
     pub(crate) fn stat_fs<M: Memory>(
         &mut self,
         id: TaskId,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<StatFs, Stop> {
         let ask = self.counting.asks.remove(&id).unwrap_or_else(|| {
-            let open: BTreeSet<_> = self.map.iter().copied().filter(|c| *c != self.id).collect();
+            let open: BTreeSet<_> =
+                turn.volume.map.iter().copied().filter(|c| *c != turn.volume.id).collect();
             for to in &open {
-                self.send_request(*to, PeerRequest::Count { ask: id.0 }, out);
+                self.send_request(*to, PeerRequest::Count { ask: id.0 }, turn);
             }
-            if !self.chunks.host.has_all() {
-                out.effects.push(Effect::MeasureHost);
+            if !turn.chunks.host.has_all() {
+                turn.effects.push(Effect::MeasureHost);
             }
-            let host = self.chunks.host.has_all().then_some(u64::MAX);
+            let host = turn.chunks.host.has_all().then_some(u64::MAX);
             Ask { open, sum: Count::default(), host }
         });
         let Some(host) = ask.host.filter(|_| ask.open.is_empty()) else {
             self.counting.asks.insert(id, ask);
             return Err(Stop::Wait(Wait::Registered));
         };
-        let total = add(self.count(), ask.sum);
+        let total = add(self.count(turn), ask.sum);
         let free = total.blocks_free.min(total.blocks_allocated.saturating_add(host));
         Ok(StatFs {
-            blocks: total.blocks_used.saturating_add(free).min(self.total_blocks),
+            blocks: total.blocks_used.saturating_add(free).min(turn.volume.total_blocks),
             blocks_free: free,
             files: total.inodes.saturating_add(free),
             files_free: free,
@@ -92,39 +94,45 @@ impl Cell {
     }
 
     /// A successor of the cell has to be asked again.
-    pub(crate) fn count_again<M: Memory>(&mut self, cell: CellId, out: &mut Out<'_, M>) {
+    pub(crate) fn count_again<M: Memory>(&mut self, cell: CellId, turn: &mut Turn<'_, M>) {
         let open = |(id, ask): (&TaskId, &Ask)| ask.open.contains(&cell).then_some(id.0);
         let asks: Vec<u64> = self.counting.asks.iter().filter_map(open).collect();
         for ask in asks {
-            self.send_request(cell, PeerRequest::Count { ask }, out);
+            self.send_request(cell, PeerRequest::Count { ask }, turn);
         }
     }
 
     /// A peer has counted.
-    pub(crate) fn counted(&mut self, from: CellId, ask: u64, count: Count) {
+    pub(crate) fn counted<M: Memory>(
+        &mut self,
+        from: CellId,
+        ask: u64,
+        count: Count,
+        turn: &mut Turn<'_, M>,
+    ) {
         let id = TaskId(ask);
         let Some(ask) = self.counting.asks.get_mut(&id) else { return };
         if ask.open.remove(&from) {
             ask.sum = add(ask.sum, count);
         }
         if ask.open.is_empty() && ask.host.is_some() {
-            self.count_over(id);
+            self.count_over(id, turn);
         }
     }
 
     /// The host has room for so many blocks.
-    pub(crate) fn host_counted(&mut self, blocks: u64) {
+    pub(crate) fn host_counted<M: Memory>(&mut self, blocks: u64, turn: &mut Turn<'_, M>) {
         let mut over = Vec::new();
         for (id, ask) in &mut self.counting.asks {
             ask.host = Some(blocks);
             over.extend(ask.open.is_empty().then_some(*id));
         }
-        over.into_iter().for_each(|id| self.count_over(id));
+        over.into_iter().for_each(|id| self.count_over(id, turn));
     }
 
-    fn count_over(&mut self, id: TaskId) {
+    fn count_over<M: Memory>(&mut self, id: TaskId, turn: &mut Turn<'_, M>) {
         if self.tasks.get_mut(id).is_some() {
-            self.tasks.wake(id);
+            turn.waits.wake(id);
         } else {
             // Whoever asked is gone.
             self.counting.asks.remove(&id);

@@ -9,14 +9,16 @@ use warren_proto::{
 };
 
 use crate::cache::{PageNo, PageState};
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{FrameNo, Memory, SlotRef};
-use crate::oplog::After;
+use crate::log::record::After;
 use crate::permission;
 use crate::plant::Plant;
 use crate::room::Growth;
+use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Placed;
-use crate::task::{Stop, Task, Wait, WaitKey};
+use crate::task::Task;
+use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
 /// Pages read ahead of a sequential reader.
@@ -61,7 +63,7 @@ fn part_of(page: u64, offset: u64, end: u64) -> (usize, usize) {
     ((start - page * PAGE) as usize, (stop - start) as usize)
 }
 
-impl Cell {
+impl Core {
     /// Reads into the payload of `to`; returns how many bytes.
     pub(crate) fn read<M: Memory>(
         &mut self,
@@ -69,11 +71,11 @@ impl Cell {
         handle: Handle,
         position: Position,
         (len, direct): (u32, bool),
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<u32, Stop> {
         let file = self.opens.get(handle, to.client)?;
         // A front's kernel has looked itself, and reads pages for writers, too.
-        if !file.access.contains(AccessMode::READ) && !self.acknowledges(to.client) {
+        if !file.access.contains(AccessMode::READ) && !turn.clients.acknowledges(to.client) {
             return Err(Errno::EBADF.into());
         }
         let ino = handle.ino;
@@ -89,31 +91,36 @@ impl Cell {
         };
         let len = u64::from(len).min(PAYLOAD_MAX as u64).min(size.saturating_sub(offset));
         if len > 0 {
-            self.bring_pages(ino, pages_of(offset, len))?;
-            self.copy_out(to, ino, offset, len, out);
-            self.read_ahead(handle, offset, len, size, out);
-            self.touch_atime(ino, out);
+            self.bring_pages(ino, pages_of(offset, len), turn)?;
+            self.copy_out(to, ino, offset, len, turn);
+            self.read_ahead(handle, offset, len, size, turn);
+            self.touch_atime(ino, turn);
         }
-        if !direct && self.acknowledges(to.client) {
-            self.leases.hold_again(LeaseKey::Pages(ino), to.client);
+        if !direct && turn.clients.acknowledges(to.client) {
+            turn.leases.hold_again(LeaseKey::Pages(ino), to.client);
         }
         let file = self.opens.get_mut(handle).expect("just there");
         file.read_end = offset + len;
         if position == Position::Current {
-            self.move_to(handle, offset + len);
+            self.move_to(handle, offset + len, turn);
         }
         Ok(len as u32)
     }
 
     /// Waits until every page that is not in a hole is in the cache.
-    fn bring_pages(&mut self, ino: Ino, pages: std::ops::RangeInclusive<u64>) -> Result<(), Stop> {
+    fn bring_pages<M: Memory>(
+        &mut self,
+        ino: Ino,
+        pages: std::ops::RangeInclusive<u64>,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
         for page in pages.clone() {
-            let missing = match self.cache.page((ino, page)) {
+            let missing = match turn.cache.page((ino, page)) {
                 Some(found) => matches!(found.state, PageState::Loading(_)),
                 None => self.shards[&ino.shard()].placed(ino, page)?.is_some(),
             };
             if missing {
-                return Err(self.wait_for_these(ino, pages, |_| true));
+                return Err(self.wait_for_these(ino, pages, |_| true, turn));
             }
         }
         Ok(())
@@ -121,15 +128,16 @@ impl Cell {
 
     /// What a task waits for that needs all of these pages, some of which are missing: those in the
     /// cache stay there, and of the others those are read that have a place and pass `is_read`.
-    fn wait_for_these(
+    fn wait_for_these<M: Memory>(
         &mut self,
         ino: Ino,
         pages: std::ops::RangeInclusive<u64>,
         is_read: impl Fn(u64) -> bool,
+        turn: &mut Turn<'_, M>,
     ) -> Stop {
         let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
         for page in pages {
-            if self.cache.page((ino, page)).is_some() {
+            if turn.cache.page((ino, page)).is_some() {
                 needed.push(((ino, page), None));
                 continue;
             }
@@ -148,14 +156,14 @@ impl Cell {
         ino: Ino,
         offset: u64,
         len: u64,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let mut at = 0;
         for page in pages_of(offset, len) {
             let (start, count) = part_of(page, offset, offset + len);
-            match self.cache.page((ino, page)) {
-                Some(found) => out.memory.frame_to_payload(found.frame, start, to, at, count),
-                None => out.memory.zero_payload(to, at, count),
+            match turn.cache.page((ino, page)) {
+                Some(found) => turn.memory.frame_to_payload(found.frame, start, to, at, count),
+                None => turn.memory.zero_payload(to, at, count),
             }
             at += count;
         }
@@ -168,21 +176,21 @@ impl Cell {
         offset: u64,
         len: u64,
         size: u64,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let sequential = self.opens.get_mut(handle).is_some_and(|file| file.read_end == offset);
         let (next, last) = ((offset + len).div_ceil(PAGE), size.div_ceil(PAGE));
-        if !sequential || next >= last || self.cache.frames() < 8 * READ_AHEAD as u32 {
+        if !sequential || next >= last || turn.cache.frames() < 8 * READ_AHEAD as u32 {
             return;
         }
         let ino = handle.ino;
         // Only when the reader has come to the middle of what was read ahead before.
-        if self.cache.page((ino, (next + READ_AHEAD / 2).min(last - 1))).is_some() {
+        if turn.cache.page((ino, (next + READ_AHEAD / 2).min(last - 1))).is_some() {
             return;
         }
         let mut wanted = Vec::new();
         for page in next..(next + READ_AHEAD).min(last) {
-            if self.cache.page((ino, page)).is_none()
+            if turn.cache.page((ino, page)).is_none()
                 && let Ok(Some(placed)) = self.shards[&ino.shard()].placed(ino, page)
             {
                 wanted.push(((ino, page), placed));
@@ -190,32 +198,32 @@ impl Cell {
         }
         let mut frames = Vec::with_capacity(wanted.len());
         while frames.len() < wanted.len()
-            && let Some(frame) = self.cache.take_frame()
+            && let Some(frame) = turn.cache.take_frame()
         {
             frames.push(frame);
         }
         wanted.truncate(frames.len());
-        self.load_pages(&wanted, frames, out);
+        self.load_pages(&wanted, frames, turn);
     }
 
     /// The access time, as relatime keeps it: brought up to date if it is older than the last change,
     /// or a day old.
-    fn touch_atime<M: Memory>(&mut self, ino: Ino, out: &mut Out<'_, M>) {
-        let now = self.now.wall;
+    fn touch_atime<M: Memory>(&mut self, ino: Ino, turn: &mut Turn<'_, M>) {
+        let now = turn.now.wall;
         let Ok(Some(inode)) = self.shards[&ino.shard()].inode(ino) else { return };
         let due = inode.atime <= inode.mtime
             || inode.atime <= inode.ctime
             || now.0.saturating_sub(inode.atime.0) >= DAY;
-        if !due || inode.atime == now || self.log.is_last() {
+        if !due || inode.atime == now || turn.log.is_last() {
             return;
         }
-        let dirty = self.cache.dirty_pages_of(ino.shard());
-        if !self.log_has_room() || self.shards[&ino.shard()].room(dirty) < 32 {
+        let dirty = turn.cache.dirty_pages_of(ino.shard());
+        if !turn.log_has_room() || self.shards[&ino.shard()].room(dirty) < 32 {
             return;
         }
         // Nobody waits for this: a copy that cannot be revoked at once keeps its old time.
-        self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
-        self.step(Step::Accessed { ino, atime: now }, out);
+        turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+        self.step(Step::Accessed { ino, atime: now }, turn);
     }
 
     /// Writes the payload of `from`; returns its length and where the file ends now.
@@ -226,7 +234,7 @@ impl Cell {
         position: Position,
         WriteMode { strips, write_back, direct }: WriteMode<'_>,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(u32, u64), Stop> {
         let file = self.opens.get(handle, from.client)?;
         if !file.access.contains(AccessMode::WRITE) {
@@ -234,7 +242,7 @@ impl Cell {
         }
         let ino = handle.ino;
         let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
-        self.ready_to_change(ino, (home.nodes_of_inode(), Growth::Grows), task, out)?;
+        self.ready_to_change(ino, (home.nodes_of_inode(), Growth::Grows), task, turn)?;
         let size = self.living_inode_at(ino)?.size;
         if len == 0 {
             return Ok((0, size));
@@ -246,7 +254,7 @@ impl Cell {
         };
         let end = offset.checked_add(len as u64).filter(|end| *end <= FILE_SIZE_MAX);
         let mut end = end.ok_or(Errno::EFBIG)?;
-        self.recall_pages(ino, (!direct).then_some(from.client), write_back, out)?;
+        self.recall_pages(ino, (!direct).then_some(from.client), write_back, turn)?;
         if write_back {
             // What another front has cut off meanwhile stays cut off.
             end = end.min(size);
@@ -254,10 +262,10 @@ impl Cell {
                 return Ok((len as u32, size));
             }
         }
-        let plan = self.plan_write(ino, offset, end, task)?;
-        let new_blocks = self.copy_in(from, ino, (offset, end), plan, out);
-        self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
-        let now = self.now.wall;
+        let plan = self.plan_write(ino, offset, end, task, turn)?;
+        let new_blocks = self.copy_in(from, ino, (offset, end), plan, turn);
+        turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+        let now = turn.now.wall;
         let inode = self.living_inode_at(ino)?;
         let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
         let (mode, gid) = (inode.mode, inode.gid);
@@ -265,23 +273,28 @@ impl Cell {
             Some(who) => permission::without_privileges(who, FileKind::Regular, mode, gid),
             None => mode,
         };
-        self.step(Step::Wrote { ino, size, blocks, mode, now }, out);
+        self.step(Step::Wrote { ino, size, blocks, mode, now }, turn);
         if position != Position::At(offset) {
-            self.move_to(handle, end);
+            self.move_to(handle, end, turn);
         }
-        if !direct && self.acknowledges(from.client) {
-            self.leases.hold_again(LeaseKey::Pages(ino), from.client);
-            if !write_back && self.fronts > 1 {
+        if !direct && turn.clients.acknowledges(from.client) {
+            turn.leases.hold_again(LeaseKey::Pages(ino), from.client);
+            if !write_back && turn.clients.fronts() > 1 {
                 // A page that was recalled and read again since the kernel copied this write into it lacks the write.
-                self.recall(&LeaseKey::Pages(ino), None, out);
+                self.recall(&LeaseKey::Pages(ino), None, turn);
             }
         }
         Ok((len as u32, size))
     }
 
     /// The object behind the handle reads and writes there next.
-    pub(crate) fn move_to(&mut self, handle: Handle, offset: u64) {
-        self.log.note(&Step::Moved { handle, offset });
+    pub(crate) fn move_to<M: Memory>(
+        &mut self,
+        handle: Handle,
+        offset: u64,
+        turn: &mut Turn<'_, M>,
+    ) {
+        turn.note(&Step::Moved { handle, offset });
         self.opens.get_mut(handle).expect("the caller has looked").offset = offset;
     }
 
@@ -292,30 +305,31 @@ impl Cell {
         ino: Ino,
         except: Option<ClientId>,
         may_overtake: bool,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
-        if self.recall(&LeaseKey::Pages(ino), except, out) {
+        if self.recall(&LeaseKey::Pages(ino), except, turn) {
             return Ok(());
         }
         if let Some(client) = except.filter(|_| may_overtake)
-            && self.leases.overtakes(ino, client)
+            && turn.leases.overtakes(ino, client)
         {
             return Ok(());
         }
-        if self.leases.await_pages(ino, except) {
+        if turn.leases.await_pages(ino, except) {
             // Some may go on because pages of their own client's are waited for now.
-            self.tasks.wake_all(WaitKey::Recall);
+            turn.waits.wake_all(WaitKey::Recall);
         }
         Err(Stop::Wait(Wait::Recall))
     }
 
     /// Brings what a write needs: old pages that it covers in part, frames, blocks.
-    fn plan_write(
+    fn plan_write<M: Memory>(
         &mut self,
         ino: Ino,
         offset: u64,
         end: u64,
         task: &mut Task,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Vec<PageWrite>, Stop> {
         let pages = pages_of(offset, end - offset);
         let is_partial = |page| part_of(page, offset, end).1 < BLOCK_SIZE;
@@ -323,7 +337,7 @@ impl Cell {
         let frame = FrameNo(0);
         let mut missing = false;
         for page in pages.clone() {
-            let hole = match self.cache.page((ino, page)) {
+            let hole = match turn.cache.page((ino, page)) {
                 Some(found) => {
                     missing |= matches!(found.state, PageState::Loading(_));
                     false
@@ -337,44 +351,61 @@ impl Cell {
             plan.push(PageWrite { page, frame, hole });
         }
         if missing {
-            return Err(self.wait_for_these(ino, pages, is_partial));
+            return Err(self.wait_for_these(ino, pages, is_partial, turn));
         }
         let count = plan.len() as u64;
         let nodes = self.shards[&ino.shard()].nodes_of_write(count);
-        self.ensure_room(ino.shard(), nodes, Growth::Grows, task)?;
-        if self.cache.dirty_pages() as u64 + count > u64::from(self.cache.frames()) * 3 / 4 {
-            return self.wait_for_frames(count);
+        self.ensure_room(ino.shard(), nodes, Growth::Grows, task, turn)?;
+        if turn.cache.dirty_pages() as u64 + count > u64::from(turn.cache.frames()) * 3 / 4 {
+            return self.wait_for_frames(count, turn);
         }
-        if self.take_frames(ino, &mut plan) { Ok(plan) } else { self.wait_for_frames(count) }
+        if self.take_frames(ino, &mut plan, turn) {
+            Ok(plan)
+        } else {
+            self.wait_for_frames(count, turn)
+        }
     }
 
     /// Takes the frames that the plan wants, all or none. The pages that it found in the cache stay there.
-    fn take_frames(&mut self, ino: Ino, plan: &mut [PageWrite]) -> bool {
+    fn take_frames<M: Memory>(
+        &mut self,
+        ino: Ino,
+        plan: &mut [PageWrite],
+        turn: &mut Turn<'_, M>,
+    ) -> bool {
         let found: Vec<PageNo> = plan.iter().map(|write| (ino, write.page)).collect();
-        let found: Vec<_> = found.into_iter().filter(|at| self.cache.page(*at).is_some()).collect();
-        found.iter().for_each(|at| self.cache.pin(*at));
-        let frames: Vec<FrameNo> = plan.iter().map_while(|_| self.cache.take_frame()).collect();
-        found.iter().for_each(|at| self.cache.unpin(*at));
+        let found: Vec<_> = found.into_iter().filter(|at| turn.cache.page(*at).is_some()).collect();
+        found.iter().for_each(|at| turn.cache.pin(*at));
+        let frames: Vec<FrameNo> = plan.iter().map_while(|_| turn.cache.take_frame()).collect();
+        found.iter().for_each(|at| turn.cache.unpin(*at));
         let complete = frames.len() == plan.len();
         if complete {
             plan.iter_mut().zip(frames).for_each(|(write, frame)| write.frame = frame);
         } else {
-            frames.into_iter().for_each(|frame| self.cache.give_frame(frame));
+            frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
         }
         complete
     }
 
     /// A frame for a page that is in the cache, and stays there.
-    fn take_frame_beside(&mut self, at: PageNo) -> Option<FrameNo> {
-        self.cache.pin(at);
-        let frame = self.cache.take_frame();
-        self.cache.unpin(at);
+    fn take_frame_beside<M: Memory>(
+        &mut self,
+        at: PageNo,
+        turn: &mut Turn<'_, M>,
+    ) -> Option<FrameNo> {
+        turn.cache.pin(at);
+        let frame = turn.cache.take_frame();
+        turn.cache.unpin(at);
         frame
     }
 
     /// Frames come back when write-back goes on, unless there could never be enough.
-    fn wait_for_frames<T>(&mut self, pages: u64) -> Result<T, Stop> {
-        if pages > u64::from(self.cache.frames()) / 2 {
+    fn wait_for_frames<T, M: Memory>(
+        &mut self,
+        pages: u64,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<T, Stop> {
+        if pages > u64::from(turn.cache.frames()) / 2 {
             return Err(Errno::ENOMEM.into());
         }
         Err(Stop::Wait(Wait::Frames))
@@ -387,14 +418,14 @@ impl Cell {
         ino: Ino,
         (offset, end): (u64, u64),
         plan: Vec<PageWrite>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> u64 {
         let (mut at, mut filled) = (0, 0);
         for PageWrite { page, frame, hole } in plan {
             let (start, count) = part_of(page, offset, end);
-            self.move_for_change((ino, page), frame, count == BLOCK_SIZE, out);
-            out.memory.payload_to_frame(from, at, frame, start, count);
-            self.tag(frame, (ino, page), out);
+            self.move_for_change((ino, page), frame, count == BLOCK_SIZE, turn);
+            turn.memory.payload_to_frame(from, at, frame, start, count);
+            self.tag(frame, (ino, page), turn);
             at += count;
             filled += u64::from(hole);
         }
@@ -409,27 +440,27 @@ impl Cell {
         at: PageNo,
         new: FrameNo,
         whole: bool,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        let Some(page) = self.cache.page(at) else {
+        let Some(page) = turn.cache.page(at) else {
             if !whole {
-                out.memory.frame_mut(new).fill(0);
+                turn.memory.frame_mut(new).fill(0);
             }
-            return self.cache.insert(at, new, PageState::Dirty);
+            return turn.cache.insert(at, new, PageState::Dirty);
         };
         if !whole {
-            let copy = *out.memory.frame(page.frame);
-            *out.memory.frame_mut(new) = copy;
+            let copy = *turn.memory.frame(page.frame);
+            *turn.memory.frame_mut(new) = copy;
         }
-        let is_used = self.cache.move_page(at, new);
+        let is_used = turn.cache.move_page(at, new);
         let after = if is_used { After::Untag } else { After::Release };
-        self.log.do_after(after(page.frame));
-        self.cache.mark_dirty(at);
+        turn.record.then(after(page.frame));
+        turn.cache.mark_dirty(at);
     }
 
     /// Says in the table what is in the frame once the record is made, now that it is there.
-    fn tag<M: Memory>(&mut self, frame: FrameNo, at: PageNo, out: &mut Out<'_, M>) {
-        self.table.set(frame, at, self.log.end(), out.memory);
+    fn tag<M: Memory>(&mut self, frame: FrameNo, at: PageNo, turn: &mut Turn<'_, M>) {
+        turn.table.set(frame, at, turn.log.end(), turn.memory);
     }
 
     /// Brings what truncation needs: the page that the new end cuts, and a frame if it is being
@@ -440,7 +471,7 @@ impl Cell {
         size: u64,
         may_overtake: bool,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
@@ -450,19 +481,19 @@ impl Cell {
             return Ok(());
         }
         let client = task.client().expect("a request");
-        if self.plant != Some(Plant::TruncateUnrecalled) {
-            self.recall_pages(ino, Some(client), may_overtake, out)?;
+        if !turn.plants(Plant::TruncateUnrecalled) {
+            self.recall_pages(ino, Some(client), may_overtake, turn)?;
         }
         if !size.is_multiple_of(PAGE) {
-            self.bring_cut_page((ino, size / PAGE))?;
+            self.bring_cut_page((ino, size / PAGE), turn)?;
         }
         self.shards[&ino.shard()].extents(ino, size / PAGE, u64::MAX / PAGE, |_, _| {})
     }
 
     /// Sets the size of a file for which [`Self::ready_to_truncate`] has been done.
-    pub(crate) fn truncate_now<M: Memory>(&mut self, ino: Ino, size: u64, out: &mut Out<'_, M>) {
-        self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
-        self.step_truncate(ino, size, out);
+    pub(crate) fn truncate_now<M: Memory>(&mut self, ino: Ino, size: u64, turn: &mut Turn<'_, M>) {
+        turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+        self.step_truncate(ino, size, turn);
     }
 
     /// The part of truncation that the cache has in it. What the table says changes with the record.
@@ -471,20 +502,20 @@ impl Cell {
         ino: Ino,
         size: u64,
         now: Timestamp,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let old = self.shards[&ino.shard()].inode(ino).ok().flatten().map_or(0, |inode| inode.size);
         let mut unplaced = 0;
         if size < old {
             let (cut, at) = ((size % PAGE) as usize, (ino, size / PAGE));
-            if cut > 0 && self.cache.page(at).is_some() {
-                let new = self.cache.take_given_frame().expect("given when the page was brought");
-                self.move_for_change(at, new, false, out);
-                out.memory.frame_mut(new)[cut..].fill(0);
-                self.tag(new, at, out);
+            if cut > 0 && turn.cache.page(at).is_some() {
+                let new = turn.cache.take_given_frame().expect("given when the page was brought");
+                self.move_for_change(at, new, false, turn);
+                turn.memory.frame_mut(new)[cut..].fill(0);
+                self.tag(new, at, turn);
                 self.behind.insert(ino);
             }
-            unplaced = self.forget_pages(ino, size.div_ceil(PAGE)..=u64::MAX);
+            unplaced = self.forget_pages(ino, size.div_ceil(PAGE)..=u64::MAX, turn);
         }
         self.truncate_extents(ino, size, now);
         let inode = self.inode_mut(ino);
@@ -493,11 +524,16 @@ impl Cell {
 
     /// Drops pages of a file. Returns how many of them had no place yet: they were counted as blocks when
     /// written.
-    pub(crate) fn forget_pages(&mut self, ino: Ino, pages: std::ops::RangeInclusive<u64>) -> u64 {
+    pub(crate) fn forget_pages<M: Memory>(
+        &mut self,
+        ino: Ino,
+        pages: std::ops::RangeInclusive<u64>,
+        turn: &mut Turn<'_, M>,
+    ) -> u64 {
         let mut unplaced = 0;
-        for (number, page) in self.cache.drop_pages(ino, pages) {
+        for (number, page) in turn.cache.drop_pages(ino, pages) {
             let after = if page.is_used_by_io() { After::Untag } else { After::Release };
-            self.log.do_after(after(page.frame));
+            turn.record.then(after(page.frame));
             let placed = self.shards[&ino.shard()].placed(ino, number);
             unplaced += u64::from(page.state == PageState::Dirty && matches!(placed, Ok(None)));
         }
@@ -506,20 +542,29 @@ impl Cell {
 
     /// Brings the page that a file's new end cuts, so that what is behind it can be zeroed (a replayed
     /// truncation).
-    pub(crate) fn cut_page(&mut self, ino: Ino, size: u64) -> Result<(), Stop> {
+    pub(crate) fn cut_page<M: Memory>(
+        &mut self,
+        ino: Ino,
+        size: u64,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
         let old = self.shards[&ino.shard()].inode(ino)?.map_or(0, |inode| inode.size);
         if size >= old || size.is_multiple_of(PAGE) {
             return Ok(());
         }
-        self.bring_cut_page((ino, size / PAGE))
+        self.bring_cut_page((ino, size / PAGE), turn)
     }
 
     /// Brings a page, and sees that there is a frame for the rest of it.
-    fn bring_cut_page(&mut self, at: PageNo) -> Result<(), Stop> {
-        self.bring_pages(at.0, at.1..=at.1)?;
-        if self.cache.page(at).is_some() {
-            let frame = self.take_frame_beside(at).ok_or(Stop::Wait(Wait::Frames))?;
-            self.cache.give_frame(frame);
+    fn bring_cut_page<M: Memory>(
+        &mut self,
+        at: PageNo,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        self.bring_pages(at.0, at.1..=at.1, turn)?;
+        if turn.cache.page(at).is_some() {
+            let frame = self.take_frame_beside(at, turn).ok_or(Stop::Wait(Wait::Frames))?;
+            turn.cache.give_frame(frame);
         }
         Ok(())
     }
@@ -529,21 +574,21 @@ impl Cell {
         &mut self,
         at: PageNo,
         bytes: &[u8],
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<bool, Stop> {
-        let found = self.cache.page(at);
+        let found = turn.cache.page(at);
         let new = match found {
             Some(page) if matches!(page.state, PageState::Loading(_)) => None,
-            Some(_) => self.take_frame_beside(at),
-            None => self.cache.take_frame(),
+            Some(_) => self.take_frame_beside(at, turn),
+            None => turn.cache.take_frame(),
         };
         let new = new.ok_or(Stop::Wait(Wait::Frames))?;
-        self.move_for_change(at, new, true, out);
-        let frame = out.memory.frame_mut(new);
+        self.move_for_change(at, new, true, turn);
+        let frame = turn.memory.frame_mut(new);
         let len = bytes.len().min(frame.len());
         frame[..len].copy_from_slice(&bytes[..len]);
         frame[len..].fill(0);
-        self.tag(new, at, out);
+        self.tag(new, at, turn);
         Ok(found.is_none_or(|page| page.state != PageState::Dirty))
     }
 
@@ -552,21 +597,21 @@ impl Cell {
     pub(crate) fn cover_replacement<M: Memory>(
         &mut self,
         ino: Ino,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
-        if self.plant == Some(Plant::RenameBeforeData) {
+        if turn.plants(Plant::RenameBeforeData) {
             return Ok(());
         }
         // Places take what is kept for every dirty page; pages in line take more. A participant that waited for locks may find less
         // in the log than there was when it came.
-        let has_room = self.log_room(self.cache.dirty_pages()) > INLINE_MAX;
-        if !has_room && !self.cache.uncovered_pages(ino).is_empty() {
-            while self.place_pages_of(ino, out)? {}
+        let has_room = turn.log_room(turn.cache.dirty_pages()) > INLINE_MAX;
+        if !has_room && !turn.cache.uncovered_pages(ino).is_empty() {
+            while self.place_pages_of(ino, turn)? {}
             return Ok(());
         }
-        self.cover_file(ino, out)?;
+        self.cover_file(ino, turn)?;
         // A record of its own: two files that are exchanged may not fit one.
-        self.seal(out);
+        turn.seal();
         Ok(())
     }
 
@@ -574,25 +619,25 @@ impl Cell {
     pub(crate) fn cover_file<M: Memory>(
         &mut self,
         ino: Ino,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
-        let pages = self.cache.uncovered_pages(ino);
+        let pages = turn.cache.uncovered_pages(ino);
         if pages.is_empty() && !self.behind.contains(ino) {
             return Ok(());
         }
         if pages.len() > INLINE_PAGES {
-            while self.place_pages_of(ino, out)? {}
+            while self.place_pages_of(ino, turn)? {}
             return Ok(());
         }
         let inline = |(page, frame): &(u64, FrameNo)| {
-            let bytes = out.memory.frame(*frame).as_slice().into();
+            let bytes = turn.memory.frame(*frame).as_slice().into();
             InlinePage { page: *page, bytes }
         };
         let inlined = pages.iter().map(inline).collect();
-        pages.iter().for_each(|(page, _)| self.cache.cover((ino, *page)));
+        pages.iter().for_each(|(page, _)| turn.cache.cover((ino, *page)));
         self.behind.remove(ino);
         let cover = self.cover_of(ino, true);
-        self.step(Step::Inline { ino, pages: inlined, cover }, out);
+        self.step(Step::Inline { ino, pages: inlined, cover }, turn);
         Ok(())
     }
 }

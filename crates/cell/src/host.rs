@@ -25,10 +25,12 @@ use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, Errno, ShardId};
 use warren_proto::Wire;
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::chunk::Chunks;
 use crate::event::{Effect, IoId, Memory};
-use crate::task::{Stop, Task, Wait, WaitKey};
+use crate::run::wait::{Stop, Wait, WaitKey};
+use crate::task::Task;
+use crate::turn::Turn;
 
 /// What lies behind a pool's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
@@ -172,32 +174,37 @@ fn blocks_of(run: &[u64]) -> (BlockNo, u64) {
     (BlockNo(run[0] * CHUNK_BLOCKS), run.len() as u64 * CHUNK_BLOCKS)
 }
 
-impl Cell {
+impl Core {
     /// Begins to reserve what is wanted.
-    pub(crate) fn advance_host<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        let host = &mut self.chunks.host;
+    pub(crate) fn advance_host<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let host = &mut turn.chunks.host;
         if std::mem::take(&mut host.wants_batch) && !host.is_reserving() {
-            self.chunks.fill_batch();
-            if self.chunks.host.batch.is_empty() {
+            turn.chunks.fill_batch();
+            if turn.chunks.host.batch.is_empty() {
                 // Others have taken what there was.
-                self.tasks.wake_all(WaitKey::Allocated);
+                turn.waits.wake_all(WaitKey::Allocated);
             }
         }
-        if self.chunks.host.batch.is_empty() {
+        if turn.chunks.host.batch.is_empty() {
             return;
         }
-        let batch = std::mem::take(&mut self.chunks.host.batch);
-        (self.chunks.host.batch_len, self.chunks.host.any_allocated) = (batch.len(), false);
+        let batch = std::mem::take(&mut turn.chunks.host.batch);
+        (turn.chunks.host.batch_len, turn.chunks.host.any_allocated) = (batch.len(), false);
         for run in runs(batch) {
-            let (io, (block, count)) = (self.new_io(), blocks_of(&run));
-            self.io.start_reserve(io);
-            self.chunks.host.reserving.insert(io, run);
-            out.effects.push(Effect::Reserve { io, block, count });
+            let (io, (block, count)) = (turn.io.new_id(), blocks_of(&run));
+            turn.io.start_reserve(io);
+            turn.chunks.host.reserving.insert(io, run);
+            turn.effects.push(Effect::Reserve { io, block, count });
         }
     }
 
-    pub(crate) fn reserved(&mut self, io: IoId, result: Result<(), Errno>) {
-        let chunks = &mut self.chunks;
+    pub(crate) fn reserved<M: Memory>(
+        &mut self,
+        io: IoId,
+        result: Result<(), Errno>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let chunks = &mut turn.chunks;
         let run = chunks.host.reserving.remove(&io).expect("it was begun");
         if result.is_ok() {
             chunks.host.allocated.extend(&run);
@@ -218,58 +225,62 @@ impl Cell {
         let any_allocated = chunks.host.any_allocated;
         for shard in waiting {
             if any_allocated {
-                self.tasks.wake_all(WaitKey::Chunk(shard));
+                turn.waits.wake_all(WaitKey::Chunk(shard));
             } else {
-                self.no_chunk_for(shard);
+                self.no_chunk_for(shard, turn);
             }
         }
-        self.tasks.wake_all(WaitKey::Allocated);
+        turn.waits.wake_all(WaitKey::Allocated);
     }
 
     /// A checkpoint cannot wait for chunks once it has begun to fix its state: it begins with some that are
     /// allocated, if there are any to allocate.
-    pub(crate) fn stock_up(&mut self, task: &mut Task) -> Result<(), Stop> {
-        let host = &self.chunks.host;
+    pub(crate) fn stock_up<M: Memory>(
+        &mut self,
+        task: &mut Task,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let host = &turn.chunks.host;
         let is_stocked = host.has_all() || !host.allocated.is_empty();
-        if is_stocked || self.chunks.pool.local_size() == 0 || task.granted {
+        if is_stocked || turn.chunks.pool.local_size() == 0 || task.granted {
             return Ok(());
         }
         task.granted = true;
-        self.chunks.host.wants_batch = true;
+        turn.chunks.host.wants_batch = true;
         Err(Stop::Wait(Wait::Allocated))
     }
 
     /// Chunks that were shards' until the last checkpoint are free, and allocated.
-    pub(crate) fn release_chunks<M: Memory>(&mut self, chunks: Vec<u64>, out: &mut Out<'_, M>) {
-        if self.chunks.host.backing != Backing::Whole {
-            self.chunks.host.allocated.extend(&chunks);
+    pub(crate) fn release_chunks<M: Memory>(&mut self, chunks: Vec<u64>, turn: &mut Turn<'_, M>) {
+        if turn.chunks.host.backing != Backing::Whole {
+            turn.chunks.host.allocated.extend(&chunks);
         }
-        self.give_chunks(chunks, out);
+        self.give_chunks(chunks, turn);
     }
 
     /// Sees whether some of what is free can be given back to the host.
-    pub(crate) fn review_host<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        match self.chunks.host.backing {
-            Backing::Device => self.discard(out),
-            Backing::OnDemand if !self.chunks.host.allocated.is_empty() => {
-                out.effects.push(Effect::MeasureHost);
+    pub(crate) fn review_host<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        match turn.chunks.host.backing {
+            Backing::Device => self.discard(turn),
+            Backing::OnDemand if !turn.chunks.host.allocated.is_empty() => {
+                turn.effects.push(Effect::MeasureHost);
             }
             _ => {}
         }
     }
 
     /// The host has room for so many blocks.
-    pub(crate) fn host_measured<M: Memory>(&mut self, blocks: u64, out: &mut Out<'_, M>) {
-        if self.chunks.host.backing == Backing::OnDemand {
-            self.chunks.host.keep = if blocks < TIGHT { 0 } else { KEEP };
+    pub(crate) fn host_measured<M: Memory>(&mut self, blocks: u64, turn: &mut Turn<'_, M>) {
+        if turn.chunks.host.backing == Backing::OnDemand {
+            turn.chunks.host.keep = if blocks < TIGHT { 0 } else { KEEP };
         }
-        self.discard(out);
-        self.host_counted(blocks);
+        self.discard(turn);
+        self.host_counted(blocks, turn);
     }
 
     /// Gives allocated chunks back, all but those that are kept.
-    fn discard<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        let Chunks { pool, host, .. } = &mut self.chunks;
+    fn discard<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let Chunks { pool, host, .. } = &mut turn.chunks;
         let surplus = host.allocated.len().saturating_sub(host.keep).min(DISCARD_BATCH);
         if surplus == 0 || !host.discarding.is_empty() || !host.takes_back {
             return;
@@ -277,10 +288,10 @@ impl Cell {
         let chunks = pool.take_newest(surplus, |chunk| host.allocated.contains(chunk));
         chunks.iter().for_each(|chunk| host.forget(*chunk));
         for run in runs(chunks) {
-            let (io, (block, count)) = (self.new_io(), blocks_of(&run));
-            self.io.start_discard(io);
-            self.chunks.host.discarding.insert(io, run);
-            out.effects.push(Effect::Discard { io, block, count });
+            let (io, (block, count)) = (turn.io.new_id(), blocks_of(&run));
+            turn.io.start_discard(io);
+            turn.chunks.host.discarding.insert(io, run);
+            turn.effects.push(Effect::Discard { io, block, count });
         }
     }
 
@@ -288,15 +299,15 @@ impl Cell {
         &mut self,
         io: IoId,
         result: Result<(), Errno>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        let host = &mut self.chunks.host;
+        let host = &mut turn.chunks.host;
         let run = host.discarding.remove(&io).expect("it was begun");
         if result.is_err() {
             // It is not asked again: that would be at each checkpoint.
             host.takes_back = false;
         }
-        self.chunks.add_all(run);
-        self.discard(out);
+        turn.chunks.add_all(run);
+        self.discard(turn);
     }
 }

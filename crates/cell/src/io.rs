@@ -8,10 +8,12 @@ use warren_base::{BlockNo, Errno, FixedState, Lsn, ShardId};
 use warren_disk::{BlockPtr, BlockWrite};
 
 use crate::cache::{PageNo, PageState};
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{Effect, FrameNo, IoId, Memory};
+use crate::run::wait::{TaskId, WaitKey};
 use crate::shard::Placed;
-use crate::task::{Task, TaskId, WaitKey};
+use crate::task::Task;
+use crate::turn::Turn;
 
 /// Blocks of one I/O: what a queue of a device takes in one request.
 const BLOCKS_MAX: usize = 256;
@@ -122,22 +124,22 @@ impl Io {
     }
 }
 
-impl Cell {
+impl Core {
     /// Starts to read a node; `None` if there is no frame to read it into.
     pub(crate) fn read_node<M: Memory>(
         &mut self,
         shard: ShardId,
         pointer: BlockPtr,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Option<IoId> {
-        if let Some(io) = self.io.node_loads.get(&pointer.block) {
+        if let Some(io) = turn.io.node_loads.get(&pointer.block) {
             return Some(*io);
         }
-        let frame = self.cache.take_node_frame()?;
-        let io = self.new_io();
-        self.io.live.insert(io, Purpose::LoadNode { shard, pointer, frame });
-        self.io.node_loads.insert(pointer.block, io);
-        out.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
+        let frame = turn.cache.take_node_frame()?;
+        let io = turn.io.new_id();
+        turn.io.live.insert(io, Purpose::LoadNode { shard, pointer, frame });
+        turn.io.node_loads.insert(pointer.block, io);
+        turn.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
         Some(io)
     }
 
@@ -148,20 +150,19 @@ impl Cell {
         id: TaskId,
         task: &mut Task,
         pages: Vec<(PageNo, Option<Placed>)>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        let budget = self.cache.frames() / 2;
+        let budget = turn.cache.frames() / 2;
         if pages.len() as u32 > budget {
-            task.failed = Some(Errno::ENOMEM);
-            return self.tasks.wake(id);
+            return turn.waits.fail(id, Errno::ENOMEM);
         }
-        if self.cache.pinned_pages() + pages.len() as u32 > budget && self.cache.pinned_pages() > 0
+        if turn.cache.pinned_pages() + pages.len() as u32 > budget && turn.cache.pinned_pages() > 0
         {
-            return self.tasks.wait_for(WaitKey::Frames, id);
+            return turn.waits.wait_for(WaitKey::Frames, id);
         }
         for (at, _) in &pages {
-            if self.cache.page(*at).is_some() {
-                self.cache.pin(*at);
+            if turn.cache.page(*at).is_some() {
+                turn.cache.pin(*at);
                 task.pinned.push(*at);
             }
         }
@@ -169,26 +170,26 @@ impl Cell {
             pages.iter().filter_map(|(at, placed)| placed.map(|placed| (*at, placed))).collect();
         let mut frames = Vec::with_capacity(wanted.len());
         while frames.len() < wanted.len() {
-            match self.cache.take_frame() {
+            match turn.cache.take_frame() {
                 Some(frame) => frames.push(frame),
                 None => {
-                    frames.into_iter().for_each(|frame| self.cache.give_frame(frame));
-                    task.pinned.drain(..).for_each(|page| self.cache.unpin(page));
-                    return self.tasks.wait_for(WaitKey::Frames, id);
+                    frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
+                    task.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
+                    return turn.waits.wait_for(WaitKey::Frames, id);
                 }
             }
         }
-        self.load_pages(&wanted, frames, out);
+        self.load_pages(&wanted, frames, turn);
         for (at, _) in &wanted {
-            self.cache.pin(*at);
+            turn.cache.pin(*at);
             task.pinned.push(*at);
         }
         for (at, _) in &pages {
-            if let Some(PageState::Loading(io)) = self.cache.page(*at).map(|page| page.state) {
-                return self.tasks.wait_for(WaitKey::Io(io), id);
+            if let Some(PageState::Loading(io)) = turn.cache.page(*at).map(|page| page.state) {
+                return turn.waits.wait_for(WaitKey::Io(io), id);
             }
         }
-        self.tasks.wake(id);
+        turn.waits.wake(id);
     }
 
     /// Reads pages into frames, those that lie together in one I/O.
@@ -196,20 +197,20 @@ impl Cell {
         &mut self,
         wanted: &[(PageNo, Placed)],
         frames: Vec<FrameNo>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let adjacent =
             |a: &(PageNo, Placed), b: &(PageNo, Placed)| a.1.block.offset(1) == b.1.block;
         let mut frames = frames.into_iter();
         for run in wanted.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
-            let io = self.new_io();
+            let io = turn.io.new_id();
             let targets: Vec<_> = frames.by_ref().take(run.len()).collect();
             for ((at, _), frame) in run.iter().zip(&targets) {
-                self.cache.insert(*at, *frame, PageState::Loading(io));
+                turn.cache.insert(*at, *frame, PageState::Loading(io));
             }
             let pages = run.iter().zip(&targets).map(|((at, p), frame)| (*at, *frame, p.checksum));
-            self.io.live.insert(io, Purpose::LoadPages { pages: pages.collect() });
-            out.effects.push(Effect::Read { io, block: run[0].1.block, frames: targets });
+            turn.io.live.insert(io, Purpose::LoadPages { pages: pages.collect() });
+            turn.effects.push(Effect::Read { io, block: run[0].1.block, frames: targets });
         }
     }
 
@@ -218,45 +219,45 @@ impl Cell {
         &mut self,
         placed: &[(PageNo, FrameNo, BlockNo)],
         lsn: Lsn,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let adjacent =
             |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
         for run in placed.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
-            let io = self.new_io();
-            run.iter().for_each(|(at, ..)| self.cache.start_write(*at, io));
-            self.io.live.insert(io, Purpose::WritePages { pages: run.to_vec(), lsn });
-            self.log.placing(lsn);
-            self.io.writes += 1;
+            let io = turn.io.new_id();
+            run.iter().for_each(|(at, ..)| turn.cache.start_write(*at, io));
+            turn.io.live.insert(io, Purpose::WritePages { pages: run.to_vec(), lsn });
+            turn.log.placing(lsn);
+            turn.io.writes += 1;
             let frames = run.iter().map(|(_, frame, _)| *frame).collect();
-            out.effects.push(Effect::Write { io, block: run[0].2, frames });
+            turn.effects.push(Effect::Write { io, block: run[0].2, frames });
         }
     }
 
     /// Writes as many queued tree nodes as there are frames for.
-    pub(crate) fn issue_node_writes<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        while !self.io.node_writes.is_empty() && self.io.node_frames < NODE_FRAMES_MAX {
-            let io = self.new_io();
+    pub(crate) fn issue_node_writes<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        while !turn.io.node_writes.is_empty() && turn.io.node_frames < NODE_FRAMES_MAX {
+            let io = turn.io.new_id();
             let (mut start, mut frames) = (BlockNo(0), Vec::new());
-            while let Some((block, _)) = self.io.node_writes.last()
+            while let Some((block, _)) = turn.io.node_writes.last()
                 && (frames.is_empty() || start.offset(frames.len() as u64) == *block)
                 && frames.len() < BLOCKS_MAX
             {
-                let Some(frame) = self.cache.take_node_frame() else { break };
-                let (block, bytes) = self.io.node_writes.pop().expect("just seen");
+                let Some(frame) = turn.cache.take_node_frame() else { break };
+                let (block, bytes) = turn.io.node_writes.pop().expect("just seen");
                 if frames.is_empty() {
                     start = block;
                 }
-                out.memory.frame_mut(frame).copy_from_slice(&bytes);
+                turn.memory.frame_mut(frame).copy_from_slice(&bytes);
                 frames.push(frame);
             }
             if frames.is_empty() {
                 return;
             }
-            self.io.node_frames += frames.len();
-            self.io.writes += 1;
-            self.io.live.insert(io, Purpose::WriteNodes { frames: frames.clone() });
-            out.effects.push(Effect::Write { io, block: start, frames });
+            turn.io.node_frames += frames.len();
+            turn.io.writes += 1;
+            turn.io.live.insert(io, Purpose::WriteNodes { frames: frames.clone() });
+            turn.effects.push(Effect::Write { io, block: start, frames });
         }
     }
 
@@ -264,71 +265,71 @@ impl Cell {
         &mut self,
         io: IoId,
         result: Result<(), Errno>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        let purpose = self.io.live.remove(&io).expect("an I/O ends once");
+        let purpose = turn.io.live.remove(&io).expect("an I/O ends once");
         match purpose {
             Purpose::LoadNode { shard, pointer, frame } => {
-                self.io.node_loads.remove(&pointer.block);
+                turn.io.node_loads.remove(&pointer.block);
                 let loaded = result.and_then(|()| {
                     let shard = self.shards.get_mut(&shard).expect("owned");
-                    let bytes = out.memory.frame(frame);
+                    let bytes = turn.memory.frame(frame);
                     shard.tree.load(pointer, bytes).map_err(|_| Errno::EIO)
                 });
-                self.cache.give_frame(frame);
-                self.wake_io(io, loaded);
+                turn.cache.give_frame(frame);
+                self.wake_io(io, loaded, turn);
             }
             Purpose::LoadPages { pages } => {
                 let mut outcome = result;
                 for (at, frame, checksum) in pages {
                     let intact =
-                        result.is_ok() && crc32c::crc32c(out.memory.frame(frame)) == checksum;
-                    self.cache.finish_load(at, frame, io, intact);
+                        result.is_ok() && crc32c::crc32c(turn.memory.frame(frame)) == checksum;
+                    turn.cache.finish_load(at, frame, io, intact);
                     if !intact {
                         outcome = Err(Errno::EIO);
                     }
                 }
-                self.wake_io(io, outcome);
+                self.wake_io(io, outcome, turn);
             }
             Purpose::WritePages { pages, lsn } => {
                 for (at, frame, block) in pages {
-                    if self.cache.finish_write(at, frame, io, block, result.is_ok()) {
-                        self.table.clear(frame, out.memory);
+                    if turn.cache.finish_write(at, frame, io, block, result.is_ok()) {
+                        turn.table.clear(frame, turn.memory);
                     }
                 }
-                self.log.placed(lsn, result.is_ok());
+                turn.log.placed(lsn, result.is_ok());
                 if result.is_err() {
-                    self.hold_log(out);
+                    self.hold_log(turn);
                 }
-                self.write_done(result);
+                self.write_done(result, turn);
             }
-            Purpose::WriteLog => self.log_write_done(result, out),
-            Purpose::ReadLog { upto } => self.log_loaded(upto, result, out),
-            Purpose::WriteThrough => self.written_through(result, out),
-            Purpose::Flush => self.flush_done(io, result, out),
-            Purpose::Reserve => self.reserved(io, result),
-            Purpose::Discard => self.discarded(io, result, out),
+            Purpose::WriteLog => self.log_write_done(result, turn),
+            Purpose::ReadLog { upto } => self.log_loaded(upto, result, turn),
+            Purpose::WriteThrough => self.written_through(result, turn),
+            Purpose::Flush => self.flush_done(io, result, turn),
+            Purpose::Reserve => self.reserved(io, result, turn),
+            Purpose::Discard => self.discarded(io, result, turn),
             Purpose::WriteNodes { frames } => {
-                self.io.node_frames -= frames.len();
-                frames.into_iter().for_each(|frame| self.cache.give_frame(frame));
-                self.write_done(result);
-                self.reclaim_retracted();
+                turn.io.node_frames -= frames.len();
+                frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
+                self.write_done(result, turn);
+                self.reclaim_retracted(turn);
             }
         }
-        self.tasks.wake_all(WaitKey::Frames);
+        turn.waits.wake_all(WaitKey::Frames);
     }
 
-    fn write_done(&mut self, result: Result<(), Errno>) {
-        self.io.writes -= 1;
+    fn write_done<M: Memory>(&mut self, result: Result<(), Errno>, turn: &mut Turn<'_, M>) {
+        turn.io.writes -= 1;
         if let Err(errno) = result {
-            self.io.write_error.get_or_insert(errno);
+            turn.io.write_error.get_or_insert(errno);
         }
     }
 
-    fn wake_io(&mut self, io: IoId, outcome: Result<(), Errno>) {
+    fn wake_io<M: Memory>(&mut self, io: IoId, outcome: Result<(), Errno>, turn: &mut Turn<'_, M>) {
         match outcome {
-            Ok(()) => self.tasks.wake_all(WaitKey::Io(io)),
-            Err(errno) => self.tasks.fail_all(WaitKey::Io(io), errno),
+            Ok(()) => turn.waits.wake_all(WaitKey::Io(io)),
+            Err(errno) => turn.waits.fail_all(WaitKey::Io(io), errno),
         }
     }
 }

@@ -21,9 +21,11 @@ use warren_base::{CellId, Epoch, TxnId};
 use warren_proto::PeerRequest;
 use warren_proto::control::Report;
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{Effect, Memory};
-use crate::task::{WaitKey, Work};
+use crate::run::wait::WaitKey;
+use crate::task::Work;
+use crate::turn::Turn;
 
 /// What this cell knows of the others.
 #[derive(Debug)]
@@ -58,57 +60,57 @@ impl Peers {
     }
 }
 
-impl Cell {
+impl Core {
     /// The cell's process is gone, and all that it had sent was handled.
     pub(crate) fn peer_lost<M: Memory>(
         &mut self,
         lost: CellId,
         epoch: Epoch,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         self.peers.lost.insert(lost);
-        self.chunks.peer_lost();
-        self.log.forget_asking(lost);
+        turn.chunks.peer_lost();
+        turn.log.forget_asking(lost);
         self.replay.forget_early(lost);
-        self.drop_tasks_for(lost);
+        self.drop_tasks_for(lost, turn);
         for id in self.tasks.with_txn(|txn| txn.rests_on(lost)) {
             let mut task = self.tasks.remove(id).expect("just listed");
-            self.release_txn(&mut task, out);
+            self.release_txn(&mut task, turn);
             task.txn = None;
-            self.tasks.wait_for(WaitKey::Joined(lost), id);
+            turn.waits.wait_for(WaitKey::Joined(lost), id);
             self.tasks.park(id, task);
         }
-        out.effects.push(Effect::Report(Report::Heard { lost, epoch }));
+        turn.effects.push(Effect::Report(Report::Heard { lost, epoch }));
     }
 
     /// Drops what the lost cell alone has asked for: its successor asks again. A transaction that is still
     /// taking its locks cannot be decided.
-    fn drop_tasks_for(&mut self, lost: CellId) {
+    fn drop_tasks_for<M: Memory>(&mut self, lost: CellId, turn: &mut Turn<'_, M>) {
         let locking = |(txn, participant): (&TxnId, &crate::txn::Participant)| {
             (txn.cell == lost && participant.is_locking()).then_some(*txn)
         };
         let undecided: Vec<TxnId> = self.participants.iter().filter_map(locking).collect();
-        undecided.into_iter().for_each(|txn| self.leave_txn(txn));
+        undecided.into_iter().for_each(|txn| self.leave_txn(txn, turn));
         self.tasks.retain_work(|work| !matches!(work, Work::Peek { from, .. } if *from == lost));
     }
 
     /// A successor of the lost cell starts.
-    pub(crate) fn peer_joined<M: Memory>(&mut self, cell: CellId, out: &mut Out<'_, M>) {
+    pub(crate) fn peer_joined<M: Memory>(&mut self, cell: CellId, turn: &mut Turn<'_, M>) {
         self.peers.lost.remove(&cell);
-        self.chunks.peer_joined(cell);
-        self.poll_pool(out);
-        self.count_again(cell, out);
-        self.harden_again(cell, out);
+        turn.chunks.peer_joined(cell);
+        self.poll_pool(turn);
+        self.count_again(cell, turn);
+        self.harden_again(cell, turn);
         self.peers.untold.insert(cell);
         if !self.replay.needs_image() {
-            self.say_again(cell, out);
-            self.say_all(out);
+            self.say_again(cell, turn);
+            self.say_all(turn);
         }
-        self.tasks.wake_all(WaitKey::Joined(cell));
+        turn.waits.wake_all(WaitKey::Joined(cell));
     }
 
     /// Tells everybody who may have to know, once nothing that was decided keeps this cell from it.
-    pub(crate) fn say_all<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    pub(crate) fn say_all<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         if self.peers.untold.is_empty() || self.replay.needs_image() {
             return;
         }
@@ -116,7 +118,7 @@ impl Cell {
         let told: Vec<CellId> = self.peers.untold.iter().copied().filter(told).collect();
         for cell in told {
             self.peers.untold.remove(&cell);
-            self.send_request(cell, PeerRequest::AllSaid, out);
+            self.send_request(cell, PeerRequest::AllSaid, turn);
         }
     }
 

@@ -8,12 +8,14 @@ use warren_proto::{
     LeaseKey, LockKey, Opened, Reply, Step,
 };
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::Memory;
 use crate::op::{self, Plan, PlannedReply};
 use crate::permission;
 use crate::plant::Plant;
-use crate::task::{Stop, Task, TaskId, Wait, Work};
+use crate::run::wait::{Stop, TaskId, Wait};
+use crate::task::{Task, Work};
+use crate::turn::Turn;
 use crate::view::View;
 
 /// The file that a name leads to from now on which led elsewhere before.
@@ -24,19 +26,19 @@ const fn replaced_by(change: &Change) -> Option<Ino> {
     }
 }
 
-impl Cell {
+impl Core {
     pub(crate) fn run_on_names<M: Memory>(
         &mut self,
         id: TaskId,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Answer, Stop> {
         loop {
             if task.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
-                self.acquire(id, task, out)?;
+                self.acquire(id, task, turn)?;
             }
-            match self.plan(id, task, out)? {
-                Some(plan) => return self.carry_out(id, task, plan, out),
+            match self.plan(id, task, turn)? {
+                Some(plan) => return self.carry_out(id, task, plan, turn),
                 None => continue,
             }
         }
@@ -47,13 +49,13 @@ impl Cell {
         &mut self,
         id: TaskId,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Option<Plan>, Stop> {
         let Work::Request { from, request, who, .. } = &task.work else {
             unreachable!("only requests are on names");
         };
         let client = from.client;
-        let mut view = View::new(self, who, task.txn.as_deref());
+        let mut view = View::new(self, (turn.volume, turn.now.wall), who, task.txn.as_deref());
         let planned = op::plan(&mut view, request);
         let seen = view.into_seen();
         self.steps_up += u64::from(seen.steps);
@@ -63,7 +65,7 @@ impl Cell {
         match planned {
             Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
                 // A transaction locks and changes any shard.
-                self.begin_txn(task);
+                self.begin_txn(task, turn);
                 return Err(Stop::Wait(Wait::Coarser));
             }
             Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) => {
@@ -71,21 +73,21 @@ impl Cell {
             }
             _ => {}
         }
-        if task.txn.is_some() && !self.hold_all(id, task, seen.touched, out)? {
+        if task.txn.is_some() && !self.hold_all(id, task, seen.touched, turn)? {
             return Ok(None);
         }
         match planned {
-            Err(Stop::Wait(Wait::Peek(ino))) => Err(self.peek(id, task, ino, out)),
+            Err(Stop::Wait(Wait::Peek(ino))) => Err(self.peek(id, task, ino, turn)),
             Err(Stop::Wait(Wait::Remote)) => {
                 // Everything touched is held, yet a value is missing: the peer did not send it.
                 Err(Stop::Fail(Errno::EPROTO))
             }
-            Ok(plan) if self.log.is_last() && !plan.changes.is_empty() => Err(Errno::EROFS.into()),
+            Ok(plan) if turn.log.is_last() && !plan.changes.is_empty() => Err(Errno::EROFS.into()),
             Ok(plan) => {
                 let own = self.own_changes(&plan.changes);
-                self.ready(&own, Some(client), task, false, out)?;
+                self.ready(&own, Some(client), task, false, turn)?;
                 if plan.changes.iter().any(|change| replaced_by(change).is_some()) {
-                    self.cover_replacements(&plan.changes, out)?;
+                    self.cover_replacements(&plan.changes, turn)?;
                 }
                 Ok(Some(plan))
             }
@@ -98,13 +100,13 @@ impl Cell {
     fn cover_replacements<M: Memory>(
         &mut self,
         changes: &[Change],
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         for change in changes {
             if let Some(ino) = replaced_by(change)
                 && self.shards.contains_key(&ino.shard())
             {
-                self.cover_replacement(ino, out)?;
+                self.cover_replacement(ino, turn)?;
             }
         }
         Ok(())
@@ -124,29 +126,29 @@ impl Cell {
         id: TaskId,
         task: &mut Task,
         plan: Plan,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Answer, Stop> {
         let client = task.client().expect("a request");
         if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
             let Work::Request { who, .. } = &task.work else {
                 unreachable!("only requests are on names")
             };
-            self.check_opens(who.uid)?;
+            self.check_opens(who.uid, turn)?;
         }
         if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
-            self.ready_to_open(attr.ino, *access, task, out)?;
+            self.ready_to_open(attr.ino, *access, task, turn)?;
         }
         let own = self.own_changes(&plan.changes);
-        self.make(&own, Some(client), out);
+        self.make(&own, Some(client), turn);
         if task.txn.is_some() {
             let owned = |change: &Change| self.shards.contains_key(&change.shard());
             let remote = plan.changes.into_iter().filter(|change| !owned(change)).collect();
-            self.commit_txn(id, task, remote, out);
+            self.commit_txn(id, task, remote, turn);
         }
         let Work::Request { who, .. } = &task.work else {
             unreachable!("only requests are on names")
         };
-        Ok(self.answer(plan.reply, who, client, out))
+        Ok(self.answer(plan.reply, who, client, turn))
     }
 
     fn answer<M: Memory>(
@@ -154,29 +156,29 @@ impl Cell {
         reply: PlannedReply,
         who: &Credentials,
         client: ClientId,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Answer {
         match reply {
             PlannedReply::Reply(reply) => Ok(reply),
-            PlannedReply::Absent { dir, name } => match self.grant_name(dir, &name, client, out) {
+            PlannedReply::Absent { dir, name } => match self.grant_name(dir, &name, client, turn) {
                 Some(lease) => Ok(Reply::Absent(lease)),
                 None => Err(Errno::ENOENT),
             },
             PlannedReply::Entry { dir, name, ino, kind, attr } => {
-                Ok(Reply::Entry(self.entry((dir, &name), (ino, kind), attr, client, out)))
+                Ok(Reply::Entry(self.entry((dir, &name), (ino, kind), attr, client, turn)))
             }
             PlannedReply::Created { dir, name, mut attr, found, open } => {
                 // A client that went away meanwhile opens nothing more.
-                let open = open.filter(|_| self.clients.contains_key(&client));
+                let open = open.filter(|_| turn.clients.is_known(client));
                 // What is new is empty: only a file that was found is emptied, with all that follows.
                 let kept = if found { AccessMode::all() } else { !AccessMode::TRUNCATE };
                 let opened =
-                    open.map(|access| self.open_now(attr.ino, access & kept, who, client, out));
+                    open.map(|access| self.open_now(attr.ino, access & kept, who, client, turn));
                 if let Some(opened) = &opened {
                     attr = opened.attr;
                 }
                 let leads = (attr.ino, attr.kind);
-                let entry = self.entry((dir, &name), leads, Some(attr), client, out);
+                let entry = self.entry((dir, &name), leads, Some(attr), client, turn);
                 Ok(Reply::Created { entry, opened: opened.map(Box::new) })
             }
         }
@@ -188,10 +190,10 @@ impl Cell {
         (ino, kind): (Ino, FileKind),
         attr: Option<Attr>,
         client: ClientId,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Entry {
-        let lease = self.grant_name(dir, name, client, out);
-        let attr = attr.map(|attr| (attr, self.grant_attr(ino, client, out)));
+        let lease = self.grant_name(dir, name, client, turn);
+        let attr = attr.map(|attr| (attr, self.grant_attr(ino, client, turn)));
         Entry { ino, kind, lease, attr }
     }
 
@@ -200,20 +202,20 @@ impl Cell {
         dir: Ino,
         name: &FileName,
         client: ClientId,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Option<Lease> {
         let lock = || LockKey::Name(dir, name.clone());
-        self.grant(dir.shard(), lock, LeaseKey::Name(dir, name.clone()), client, out)
+        self.grant(dir.shard(), lock, LeaseKey::Name(dir, name.clone()), client, turn)
     }
 
     pub(crate) fn grant_attr<M: Memory>(
         &mut self,
         ino: Ino,
         client: ClientId,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Option<Lease> {
         let lock = || LockKey::Inode(ino);
-        self.grant(ino.shard(), lock, LeaseKey::Attr(ino), client, out)
+        self.grant(ino.shard(), lock, LeaseKey::Attr(ino), client, turn)
     }
 
     /// A lease on what this cell has just looked up, unless a transaction may be changing it.
@@ -223,16 +225,16 @@ impl Cell {
         lock: impl FnOnce() -> LockKey,
         key: LeaseKey,
         client: ClientId,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Option<Lease> {
         let locks = &self.shards.get(&shard)?.locks;
         if !locks.is_empty() && locks.is_changing(&lock()) {
             return None;
         }
-        if self.acknowledges(client) {
-            return self.leases.hold(key, client).then_some(Lease { word: 0, stamp: 0 });
+        if turn.clients.acknowledges(client) {
+            return turn.leases.hold(key, client).then_some(Lease { word: 0, stamp: 0 });
         }
-        Some(self.leases.grant(key, client, out.memory))
+        Some(turn.leases.grant(key, client, turn.memory))
     }
 
     /// Opens an inode for which [`Self::ready_to_open`] has been done.
@@ -242,10 +244,10 @@ impl Cell {
         access: AccessMode,
         who: &Credentials,
         client: ClientId,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Opened {
         if access.contains(AccessMode::TRUNCATE) {
-            self.truncate_now(ino, 0, out);
+            self.truncate_now(ino, 0, turn);
             if permission::is_bound(who) {
                 let inode = self.inode_mut(ino);
                 let (mode, gid) = (inode.mode, inode.gid);
@@ -257,21 +259,22 @@ impl Cell {
                     mtime: inode.mtime,
                     ctime: inode.ctime,
                 };
-                self.step(Step::SetAttr { ino, attributes }, out);
+                self.step(Step::SetAttr { ino, attributes }, turn);
             }
         }
         // Beside another front no write may lock pages, nor leave some that were read while it was under way.
         let direct = access.contains(AccessMode::WRITE)
-            && self.acknowledges(client)
-            && self.plant != Some(Plant::CacheTwoWriters)
-            && self.fronts > 1;
+            && turn.clients.acknowledges(client)
+            && !turn.plants(Plant::CacheTwoWriters)
+            && turn.clients.fronts() > 1;
         let uid = who.uid;
         let handle = self.opens.open(ino, (client, uid), access);
-        self.log.note(&Step::Opened { handle, client, access, offset: 0, uid });
+        turn.note(&Step::Opened { handle, client, access, offset: 0, uid });
         let shard = &self.shards[&ino.shard()];
         let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
-        let keep_pages =
-            !direct && self.acknowledges(client) && self.leases.hold(LeaseKey::Pages(ino), client);
+        let keep_pages = !direct
+            && turn.clients.acknowledges(client)
+            && turn.leases.hold(LeaseKey::Pages(ino), client);
         Opened { handle, attr: value.attr, keep_pages, direct }
     }
 }

@@ -34,11 +34,13 @@ use warren_proto::control::Report;
 use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, Wire};
 
 use crate::cache::{PageNo, PageState};
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{Effect, FrameNo, Memory, SlotRef};
 use crate::plant::Plant;
+use crate::run::wait::{Stop, Wait};
 use crate::step::Replaying;
-use crate::task::{Stop, Task, Wait, Work};
+use crate::task::{Task, Work};
+use crate::turn::Turn;
 use crate::txn::Committing;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -185,6 +187,14 @@ impl Replay {
         self.kind == Recovery::Process
     }
 
+    /// Answers of a predecessor that were not asked for again, in the order in which they were logged: their clients
+    /// have them, or are gone.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
+        let mut executed: Vec<_> = self.executed.iter().collect();
+        executed.sort_unstable_by_key(|(_, (.., at))| *at);
+        executed.into_iter().map(|(slot, (seq, answer, _))| (*slot, *seq, answer))
+    }
+
     fn replaying(&self) -> Replaying {
         if self.is_of_process() { Replaying::Frames } else { Replaying::Nothing }
     }
@@ -198,39 +208,39 @@ fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
     Some((steps, Cause::decode(&mut reader).ok()?))
 }
 
-impl Cell {
+impl Core {
     /// The shards are open: recovery begins.
-    pub(crate) fn begin_recovery<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    pub(crate) fn begin_recovery<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         match self.replay.kind {
             Recovery::None => {}
-            Recovery::Power => self.load_log(out),
+            Recovery::Power => self.load_log(turn),
             Recovery::Process => {
-                self.start(Task::new(Work::Replay));
+                self.start(Task::new(Work::Replay), turn.waits);
             }
         }
     }
 
-    fn read_record<M: Memory>(&self, limit: Lsn, memory: &M) -> Option<RawRecord> {
-        let log = &self.log;
-        let copy = |at, into: &mut [u8]| log.copy_out(at, into, memory);
+    fn read_record<M: Memory>(&self, limit: Lsn, turn: &Turn<'_, M>) -> Option<RawRecord> {
+        let log = &*turn.log;
+        let copy = |at, into: &mut [u8]| log.copy_out(at, into, turn.memory);
         read_record(self.replay.at, limit, log.incarnation, copy)
     }
 
     /// The next record in what is loaded.
-    fn find_record<M: Memory>(&self, memory: &M) -> FoundRecord {
-        let log = &self.log;
-        let copy = |at, into: &mut [u8]| log.copy_out(at, into, memory);
+    fn find_record<M: Memory>(&self, turn: &Turn<'_, M>) -> FoundRecord {
+        let log = &*turn.log;
+        let copy = |at, into: &mut [u8]| log.copy_out(at, into, turn.memory);
         find_record(self.replay.at, self.replay.loaded, log.incarnation, copy)
     }
 
     /// Reads on, unless the log's end has been found.
-    fn load_log<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        let limit = Lsn(self.log.start().0 + self.log.area().bytes());
+    fn load_log<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let limit = Lsn(turn.log.start().0 + turn.log.area().bytes());
         loop {
-            let record = match self.find_record(out.memory) {
+            let record = match self.find_record(turn) {
                 FoundRecord::Record(record) => record,
                 FoundRecord::Beyond if self.replay.loaded < limit => {
-                    return self.load_blocks(limit, out);
+                    return self.load_blocks(limit, turn);
                 }
                 FoundRecord::Beyond | FoundRecord::None => break,
             };
@@ -243,20 +253,20 @@ impl Cell {
             (self.replay.at, self.replay.end) = (record.end, record.end);
         }
         self.replay.phase = Phase::Cutting;
-        let (cell, lsn) = (self.id, self.replay.end);
-        out.effects.push(Effect::Report(Report::LogEnd { cell, lsn }));
+        let (cell, lsn) = (turn.volume.id, self.replay.end);
+        turn.effects.push(Effect::Report(Report::LogEnd { cell, lsn }));
     }
 
-    fn load_blocks<M: Memory>(&mut self, limit: Lsn, out: &mut Out<'_, M>) {
-        let (from, area) = (self.replay.loaded, self.log.area());
+    fn load_blocks<M: Memory>(&mut self, limit: Lsn, turn: &mut Turn<'_, M>) {
+        let (from, area) = (self.replay.loaded, turn.log.area());
         let (place, _) = area.place(from);
         let left = (limit.0 - from.0) / BLOCK;
         let count = self.replay.blocks_a_read.min(left).min(area.blocks - place);
-        let first = self.log.place(from).0.0;
+        let first = turn.log.place(from).0.0;
         let frames: Vec<FrameNo> = (first..first + count as u32).map(FrameNo).collect();
-        let io = self.new_io();
-        self.io.start_log_read(io, Lsn(from.0 + count * BLOCK));
-        out.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
+        let io = turn.io.new_id();
+        turn.io.start_log_read(io, Lsn(from.0 + count * BLOCK));
+        turn.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
     }
 
     /// Blocks of the log came, up to `lsn`. What is needed and cannot be read may have been answered for.
@@ -264,74 +274,75 @@ impl Cell {
         &mut self,
         lsn: Lsn,
         result: Result<(), Errno>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         if result.is_err() && lsn.0 > self.replay.loaded.0 + BLOCK {
             // One of them, perhaps behind the end of the log.
             self.replay.blocks_a_read = 1;
-            return self.load_log(out);
+            return self.load_log(turn);
         }
         if let Err(errno) = result {
-            return self.broken_log(errno, out);
+            return self.broken_log(errno, turn);
         }
         self.replay.loaded = lsn;
-        self.load_log(out);
+        self.load_log(turn);
     }
 
     /// Where all logs end, as far as is known: this cell's is cut where it rests on more than that.
-    pub(crate) fn cut_log<M: Memory>(&mut self, ends: &[Lsn], out: &mut Out<'_, M>) {
+    pub(crate) fn cut_log<M: Memory>(&mut self, ends: &[Lsn], turn: &mut Turn<'_, M>) {
         let exceeds = |(_, cell, lsn): &&(Lsn, CellId, Lsn)| {
             ends.get(usize::from(cell.0)).is_none_or(|end| lsn > end)
         };
         if let Some((at, ..)) = self.replay.depends.iter().find(exceeds) {
             self.replay.end = self.replay.end.min(*at);
         }
-        let (cell, lsn) = (self.id, self.replay.end);
-        out.effects.push(Effect::Report(Report::LogEnd { cell, lsn }));
+        let (cell, lsn) = (turn.volume.id, self.replay.end);
+        turn.effects.push(Effect::Report(Report::LogEnd { cell, lsn }));
     }
 
     /// All cells agree: what is before the cut happened.
-    pub(crate) fn start_replay(&mut self) {
+    pub(crate) fn start_replay<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         self.replay.phase = Phase::Replaying;
-        self.replay.at = self.log.start();
-        self.start(Task::new(Work::Replay));
+        self.replay.at = turn.log.start();
+        self.start(Task::new(Work::Replay), turn.waits);
     }
 
     /// Replays records until something has to be read first.
-    pub(crate) fn run_replay<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+    pub(crate) fn run_replay<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
         /// Records of one go, so that I/O and peers are heard in between.
         const BATCH: usize = 256;
         for _ in 0..BATCH {
             if self.replay.record.is_none() {
                 let limit = match self.replay.kind {
-                    Recovery::Process => Lsn(self.log.start().0 + self.log.area().bytes()),
+                    Recovery::Process => Lsn(turn.log.start().0 + turn.log.area().bytes()),
                     _ => self.replay.end,
                 };
-                let Some(record) = self.read_record(limit, out.memory) else {
-                    return self.finish_replay(out);
+                let Some(record) = self.read_record(limit, turn) else {
+                    return self.finish_replay(turn);
                 };
                 let (steps, cause) = parse(&record).ok_or(Errno::EIO)?;
-                self.check_cause(&cause)?;
+                self.check_cause(&cause, turn)?;
                 self.replay.record = Some((record, steps, cause));
                 self.replay.made = 0;
             }
-            self.replay_record(out)?;
+            self.replay_record(turn)?;
         }
         Err(Stop::Wait(Wait::Yield))
     }
 
     /// What a transaction leaves to others lies with others.
-    fn check_cause(&self, cause: &Cause) -> Result<(), Stop> {
+    fn check_cause<M: Memory>(&self, cause: &Cause, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
         let Cause::Decided { others, .. } = cause else { return Ok(()) };
-        let is_theirs =
-            |change: &Change| self.owner(change.shard()).is_some_and(|it| it != self.id);
+        let is_theirs = |change: &Change| {
+            turn.volume.owner(change.shard()).is_some_and(|it| it != turn.volume.id)
+        };
         if others.iter().all(is_theirs) { Ok(()) } else { Err(Errno::EIO.into()) }
     }
 
-    fn replay_record<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+    fn replay_record<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
         let (record, steps, cause) =
             self.replay.record.take().expect("the caller has put it there");
-        let outcome = self.replay_steps(&steps, out);
+        let outcome = self.replay_steps(&steps, turn);
         if outcome.is_err() {
             self.replay.record = Some((record, steps, cause));
             return outcome;
@@ -379,7 +390,7 @@ impl Cell {
     fn replay_steps<M: Memory>(
         &mut self,
         steps: &[Step],
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let replaying = self.replay.replaying();
         for step in &steps[self.replay.made..] {
@@ -390,35 +401,35 @@ impl Cell {
             } else if id.is_some_and(|id| !self.shards.contains_key(&id)) {
                 return Err(Errno::EIO.into());
             }
-            self.fetch_step(step)?;
-            self.check_step(step)?;
-            let made = self.remake_step(step, replaying, out);
-            self.settle(out);
+            self.fetch_step(step, turn)?;
+            self.check_step(step, turn)?;
+            let made = self.remake_step(step, replaying, turn);
+            turn.settle();
             made?;
             self.replay.made += 1;
         }
         Ok(())
     }
 
-    fn finish_replay<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+    fn finish_replay<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
         if self.replay.is_of_process() {
-            self.take_back_pages(out)?;
+            self.take_back_pages(turn)?;
         } else {
             self.behind.clear();
         }
         self.replay.phase = Phase::Claiming;
-        self.log.resume(self.replay.end, out.memory);
-        self.write_pages_again(out);
+        turn.log.resume(self.replay.end, turn.memory);
+        self.write_pages_again(turn);
         for (cell, lsn) in std::mem::take(&mut self.replay.early_points) {
-            self.log.depend(cell, lsn);
+            turn.log.depend(cell, lsn);
         }
-        self.log.held = true;
+        turn.log.held = true;
         match self.replay.kind {
-            Recovery::Process => self.hear_others(out),
+            Recovery::Process => self.hear_others(turn),
             _ => {
-                let (cell, claimed) = (self.id, std::mem::take(&mut self.replay.claimed));
+                let (cell, claimed) = (turn.volume.id, std::mem::take(&mut self.replay.claimed));
                 let chunks = claimed.iter().map(|(chunk, _)| *chunk).collect();
-                out.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
+                turn.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
             }
         }
         Ok(())
@@ -426,40 +437,40 @@ impl Cell {
 
     /// Sets aside what the predecessor's frames may hold of dirty pages. There are others: some frames
     /// never hold any ([`crate::cache`]).
-    pub(crate) fn keep_frames<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        let (table, memory) = (&self.table, &*out.memory);
-        self.cache.keep_frames(|frame| table.read(frame, memory).is_some());
+    pub(crate) fn keep_frames<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let (table, memory) = (&turn.table, &*turn.memory);
+        turn.cache.keep_frames(|frame| table.read(frame, memory).is_some());
         self.replay.frames_kept = true;
     }
 
     /// Dirty pages of the predecessor, from its frames. Everything that has to be read is read before
     /// anything is changed, and nothing is logged before all is done: whoever is lost in between has a
     /// successor that does the same again.
-    fn take_back_pages<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
+    fn take_back_pages<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
         let mut taking = match self.replay.taking.take() {
             Some(taking) => taking,
-            None => self.look_at_frames(out.memory)?,
+            None => self.look_at_frames(turn)?,
         };
-        let found = self.find_places(&mut taking, out.memory);
+        let found = self.find_places(&mut taking, turn.memory);
         if found.is_err() {
             self.replay.taking = Some(taking);
             return found;
         }
         for (at, frame) in taking.kept {
-            self.cache.insert(at, frame, PageState::Dirty);
+            turn.cache.insert(at, frame, PageState::Dirty);
             self.behind.insert(at.0);
         }
         for frame in taking.spare {
-            self.table.clear(frame, out.memory);
-            self.cache.give_frame(frame);
+            turn.table.clear(frame, turn.memory);
+            turn.cache.give_frame(frame);
         }
         Ok(())
     }
 
     /// Which frames hold dirty pages that count.
-    fn look_at_frames<M: Memory>(&self, memory: &M) -> Result<Taking, Stop> {
-        let (table, end) = (&self.table, self.replay.end);
-        let frames = (0..self.cache.frames()).map(FrameNo);
+    fn look_at_frames<M: Memory>(&self, turn: &Turn<'_, M>) -> Result<Taking, Stop> {
+        let (table, end, memory) = (&*turn.table, self.replay.end, &*turn.memory);
+        let frames = (0..turn.cache.frames()).map(FrameNo);
         let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));
         let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
         // A change whose record was not made did not happen.
@@ -506,22 +517,22 @@ impl Cell {
 
     /// Writes them where they belong. Another place would want a block that nothing was promised, once more
     /// with every successor, until none is left for a checkpoint.
-    fn write_pages_again<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    fn write_pages_again<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         let placed = std::mem::take(&mut self.replay.placed);
-        self.write_pages(&placed, self.log.end(), out);
+        self.write_pages(&placed, turn.log.end(), turn);
     }
 
     /// Chunks that some log has claimed are nobody's to give.
-    pub(crate) fn chunks_claimed<M: Memory>(&mut self, chunks: &[u64], out: &mut Out<'_, M>) {
+    pub(crate) fn chunks_claimed<M: Memory>(&mut self, chunks: &[u64], turn: &mut Turn<'_, M>) {
         if self.replay.phase == Phase::Claiming {
-            self.chunks.exclude(chunks);
-            self.poll_pool(out);
-            self.hear_others(out);
+            turn.chunks.exclude(chunks);
+            self.poll_pool(turn);
+            self.hear_others(turn);
         }
     }
 
     /// Says what this cell has decided, and waits for what the others have.
-    fn hear_others<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    fn hear_others<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         self.replay.phase = Phase::Hearing;
         self.peers.tell_all();
         let mut told = BTreeMap::new();
@@ -529,15 +540,15 @@ impl Cell {
             self.note_unanswered(from);
             told.insert(txn, others);
         }
-        self.resume_commits(told, out);
-        self.hear_early(out);
-        self.heard_all(out);
+        self.resume_commits(told, turn);
+        self.hear_early(turn);
+        self.heard_all(turn);
     }
 
     /// Takes in what came too early, as far as it is not too early still.
-    fn hear_early<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    fn hear_early<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         for (from, request) in std::mem::take(&mut self.replay.early) {
-            self.peer_request(from, request, out);
+            self.peer_request(from, request, turn);
         }
     }
 
@@ -558,13 +569,13 @@ impl Cell {
     }
 
     /// A cell has said all that it decided.
-    pub(crate) fn heard<M: Memory>(&mut self, from: CellId, out: &mut Out<'_, M>) {
+    pub(crate) fn heard<M: Memory>(&mut self, from: CellId, turn: &mut Turn<'_, M>) {
         self.replay.unheard.remove(&from);
-        self.heard_all(out);
+        self.heard_all(turn);
     }
 
     /// Ready when everybody was heard, what they said is done, and they have done what was said to them.
-    pub(crate) fn heard_all<M: Memory>(&mut self, out: &mut Out<'_, M>) {
+    pub(crate) fn heard_all<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         let quiet = self.replay.unheard.is_empty() && self.again == 0;
         let made = || !self.committing.values().any(Committing::is_recovered);
         if self.replay.phase != Phase::Hearing || !quiet || !made() {
@@ -572,41 +583,38 @@ impl Cell {
         }
         self.replay.phase = Phase::Done;
         for client in std::mem::take(&mut self.replay.expelled) {
-            self.expel(client, out);
+            self.expel(client, turn);
         }
         let orphans: Vec<Ino> =
             self.shards.values().filter_map(|s| s.orphans().ok()).flatten().collect();
         for ino in orphans {
-            self.start(Task::new(Work::Reap { ino }));
+            self.start(Task::new(Work::Reap { ino }), turn.waits);
         }
-        self.want_checkpoint(out);
-        self.report_if_ready(out);
-        self.hear_early(out);
+        self.want_checkpoint(turn);
+        self.report_if_ready(turn);
+        self.hear_early(turn);
     }
 
     /// Clients that are gone ask no more.
-    pub(crate) fn forget_executed_of_gone(&mut self) {
-        let clients = &self.clients;
-        self.replay.executed.retain(|from, _| clients.contains_key(&from.client));
+    pub(crate) fn forget_executed_of_gone<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let clients = &*turn.clients;
+        self.replay.executed.retain(|from, _| clients.is_known(from.client));
     }
 
     /// The answer of a request that a predecessor has executed.
-    pub(crate) fn executed(&mut self, from: SlotRef, seq: u32) -> Option<Answer> {
-        if self.replay.executed.is_empty() || self.plant == Some(Plant::ExecuteTwice) {
+    pub(crate) fn executed<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        seq: u32,
+        turn: &mut Turn<'_, M>,
+    ) -> Option<Answer> {
+        if self.replay.executed.is_empty() || turn.plants(Plant::ExecuteTwice) {
             return None;
         }
         match self.replay.executed.remove(&from) {
             Some((known, answer, _)) if known == seq => Some(answer),
             _ => None,
         }
-    }
-
-    /// Answers of a predecessor that were not asked for again, in the order in which they were logged: their clients
-    /// have them, or are gone.
-    pub fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
-        let mut executed: Vec<_> = self.replay.executed.iter().collect();
-        executed.sort_unstable_by_key(|(_, (.., at))| *at);
-        executed.into_iter().map(|(slot, (seq, answer, _))| (*slot, *seq, answer))
     }
 
     /// The same, to be logged anew in so many bytes with what every record takes. An answer that was not given is

@@ -13,7 +13,7 @@ use warren_proto::{
     SetTime, Step, Wire, XattrMode, XattrName,
 };
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{Effect, Memory, SlotRef};
 use crate::file::WriteMode;
 use crate::filelock::LockOutcome;
@@ -21,7 +21,9 @@ use crate::lease::Lane;
 use crate::permission::{self, READ, STICKY, WRITE};
 use crate::plant::Plant;
 use crate::room::Growth;
-use crate::task::{Stop, Task, TaskId, Wait, WaitKey, Work};
+use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
+use crate::task::{Task, Work};
+use crate::turn::Turn;
 
 /// The answer, and the bytes of its payload.
 type Finished = Option<(Answer, u32)>;
@@ -85,12 +87,12 @@ pub(crate) fn is_change(request: &Request) -> bool {
     }
 }
 
-impl Cell {
+impl Core {
     pub(crate) fn run_request<M: Memory>(
         &mut self,
         id: TaskId,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Finished, Stop> {
         let Work::Request { from, header, request, who } = &task.work else {
             unreachable!("called for requests only");
@@ -103,14 +105,18 @@ impl Cell {
             who: Arc::clone(who),
         };
         let request = request.clone();
-        self.execute(&call, request, task, out)
+        self.execute(&call, request, task, turn)
     }
 
     /// The answer to a request that is not executed here, whatever it asks: its shard is not this cell's,
     /// or it names an inode that can be nowhere. Inode numbers are the client's word alone.
-    pub(crate) fn misdirected(&self, request: &Request) -> Option<Answer> {
+    pub(crate) fn misdirected<M: Memory>(
+        &self,
+        request: &Request,
+        turn: &mut Turn<'_, M>,
+    ) -> Option<Answer> {
         let is_nowhere =
-            |ino: Ino| ino.sequence() == 0 || usize::from(ino.shard().0) >= self.map.len();
+            |ino: Ino| ino.sequence() == 0 || usize::from(ino.shard().0) >= turn.volume.map.len();
         if request.inode().is_some_and(|ino| ino.sequence() == 0)
             || request.other_inode().is_some_and(is_nowhere)
         {
@@ -125,59 +131,59 @@ impl Cell {
         call: &Call,
         request: Request,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Finished, Stop> {
         let Call { id, from, seq, payload, who } = call;
         let client = from.client;
         match request {
             Request::Null => done(Reply::Done),
-            Request::GetAttr { ino } => self.get_attr(ino, client, out),
+            Request::GetAttr { ino } => self.get_attr(ino, client, turn),
             Request::SetAttr { ino, handle, set } => {
                 let writable = self.is_writable(ino, handle, client)?;
-                self.set_attr(ino, set, writable, who, task, out)
+                self.set_attr(ino, set, writable, who, task, turn)
             }
             Request::ReadLink { ino } => self.read_link(ino),
-            Request::Open { ino, access } => self.open_file(ino, access, who, task, out),
-            Request::Close { handle } => self.close(handle, client, out),
+            Request::Open { ino, access } => self.open_file(ino, access, who, task, turn),
+            Request::Close { handle } => self.close(handle, client, turn),
             Request::Read { handle, position, len, direct } => {
-                let len = self.read(*from, handle, position, (len, direct), out)?;
+                let len = self.read(*from, handle, position, (len, direct), turn)?;
                 Ok(Some((Ok(Reply::Read { len }), len)))
             }
             Request::Write { handle, position, kill_privileges, write_back, direct } => {
                 let strips = kill_privileges || permission::is_bound(who);
                 let mode = WriteMode { strips: strips.then_some(&**who), write_back, direct };
                 let (len, size) =
-                    self.write((*from, *payload), handle, position, mode, task, out)?;
+                    self.write((*from, *payload), handle, position, mode, task, turn)?;
                 done(Reply::Written { len, size })
             }
-            Request::Seek { handle, position } => self.seek(handle, position, client),
+            Request::Seek { handle, position } => self.seek(handle, position, client, turn),
             Request::Fsync { ino, handle, .. } => {
                 self.check_descriptor(ino, handle, client, who)?;
-                self.fsync(ino, task, out)
+                self.fsync(ino, task, turn)
             }
             Request::Sync => self.sync(task),
-            Request::StatFs => done(Reply::StatFs(self.stat_fs(*id, out)?)),
-            Request::GetXattr { ino, name } => self.get_xattr(ino, &name, who),
+            Request::StatFs => done(Reply::StatFs(self.stat_fs(*id, turn)?)),
+            Request::GetXattr { ino, name } => self.get_xattr(ino, &name, who, turn),
             Request::SetXattr { ino, name, value, mode } => {
-                self.set_xattr(ino, name, Some((value, mode)), who, task, out)
+                self.set_xattr(ino, name, Some((value, mode)), who, task, turn)
             }
-            Request::RemoveXattr { ino, name } => self.set_xattr(ino, name, None, who, task, out),
+            Request::RemoveXattr { ino, name } => self.set_xattr(ino, name, None, who, task, turn),
             Request::ListXattr { ino } => self.list_xattrs(ino),
             Request::Lock { handle, spec, wait } => {
-                self.lock_file((*id, who.uid), task, handle, (spec, wait), out)
+                self.lock_file((*id, who.uid), task, handle, (spec, wait), turn)
             }
             Request::TestLock { handle, spec } => self.test_lock(handle, client, &spec),
             Request::ReleaseLocks { ino, owner } => {
-                self.release_file_locks(ino, (client, who.uid), owner);
+                self.release_file_locks(ino, (client, who.uid), owner, turn);
                 done(Reply::Done)
             }
             Request::Cancel { slot, seq } => {
-                self.cancel(SlotRef { client, slot }, seq, out);
+                self.cancel(SlotRef { client, slot }, seq, turn);
                 done(Reply::Done)
             }
             Request::AwaitRecall { pages, acknowledged } => {
                 let lane = if pages { Lane::Pages } else { Lane::Other };
-                self.listen(*from, *seq, (lane, acknowledged), out)?;
+                self.listen(*from, *seq, (lane, acknowledged), turn)?;
                 Ok(None)
             }
             Request::Lookup { .. }
@@ -209,27 +215,33 @@ impl Cell {
         &mut self,
         handle: Handle,
         client: ClientId,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Finished, Stop> {
         let ino = handle.ino;
         self.opens.get(handle, client)?;
         let inode = self.shards[&ino.shard()].inode(ino)?;
         let nameless = inode.is_none_or(|inode| inode.nlink == 0);
         let last = self.opens.close(handle, client)?;
-        self.log.note(&Step::Closed { handle });
+        turn.note(&Step::Closed { handle });
         if last {
             // Without a name it is gone with its last open, however long its blocks take to be freed.
             if nameless {
-                self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
+                turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
             }
-            self.start(Task::new(Work::Reap { ino }));
+            self.start(Task::new(Work::Reap { ino }), turn.waits);
         }
         done(Reply::Done)
     }
 
-    fn seek(&mut self, handle: Handle, position: u64, client: ClientId) -> Result<Finished, Stop> {
+    fn seek<M: Memory>(
+        &mut self,
+        handle: Handle,
+        position: u64,
+        client: ClientId,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<Finished, Stop> {
         self.opens.get(handle, client)?;
-        self.move_to(handle, position);
+        self.move_to(handle, position, turn);
         done(Reply::Done)
     }
 
@@ -285,10 +297,10 @@ impl Cell {
         &mut self,
         ino: Ino,
         client: ClientId,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Finished, Stop> {
         let attr = self.living(ino)?.attr;
-        let lease = self.grant_attr(ino, client, out);
+        let lease = self.grant_attr(ino, client, turn);
         done(Reply::Attr { attr, lease })
     }
 
@@ -298,12 +310,12 @@ impl Cell {
         ino: Ino,
         (nodes, growth): (u64, Growth),
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         self.check_unlocked(ino, LockMode::Write)?;
         self.living_inode_at(ino)?;
-        self.ensure_room(ino.shard(), nodes, growth, task)?;
-        if !self.recall(&LeaseKey::Attr(ino), task.client(), out) {
+        self.ensure_room(ino.shard(), nodes, growth, task, turn)?;
+        if !self.recall(&LeaseKey::Attr(ino), task.client(), turn) {
             return Err(Stop::Wait(Wait::Recall));
         }
         Ok(())
@@ -316,45 +328,46 @@ impl Cell {
         writable: Option<bool>,
         who: &Credentials,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Finished, Stop> {
         if set == SetAttr::default() && !who.checked_by_kernel {
-            return self.get_attr(ino, task.client().expect("a request"), out);
+            return self.get_attr(ino, task.client().expect("a request"), turn);
         }
         let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
         let nodes = set.size.map_or(home.nodes_of_inode(), |_| home.truncation());
-        self.ready_to_change(ino, (nodes, Growth::Keeps), task, out)?;
+        self.ready_to_change(ino, (nodes, Growth::Keeps), task, turn)?;
         let value = self.living(ino)?;
         if set.size.is_some() && writable == Some(false) {
             return Err(Errno::EINVAL.into());
         }
         check_set(&set, &value.attr, writable.is_some(), who)?;
         if let Some(size) = set.size {
-            self.ready_to_truncate(ino, size, true, task, out)?;
-            self.truncate_now(ino, size, out);
+            self.ready_to_truncate(ino, size, true, task, turn)?;
+            self.truncate_now(ino, size, turn);
         }
-        self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
+        turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
         let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         if access && value.attr.kind == FileKind::Directory {
-            self.leases.revoke_names(ino, out.memory);
+            turn.leases.revoke_names(ino, turn.memory);
         }
-        let attributes = self.attributes_after(ino, &set, &value.attr, who);
-        self.step(Step::SetAttr { ino, attributes }, out);
+        let attributes = self.attributes_after(ino, &set, &value.attr, who, turn);
+        self.step(Step::SetAttr { ino, attributes }, turn);
         let attr = self.living(ino)?.attr;
         let client = task.client().expect("a request");
-        let lease = self.grant_attr(ino, client, out);
+        let lease = self.grant_attr(ino, client, turn);
         done(Reply::Attr { attr, lease })
     }
 
     /// What the attributes are once they are set.
-    fn attributes_after(
+    fn attributes_after<M: Memory>(
         &mut self,
         ino: Ino,
         set: &SetAttr,
         old: &Attr,
         who: &Credentials,
+        turn: &mut Turn<'_, M>,
     ) -> Attributes {
-        let now = self.now.wall;
+        let now = turn.now.wall;
         let time = |set: SetTime| match set {
             SetTime::Now => now,
             SetTime::At(time) => time,
@@ -410,21 +423,25 @@ impl Cell {
         access: AccessMode,
         who: &Credentials,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Finished, Stop> {
         permission::check_open(who, &self.living(ino)?.attr, access)?;
         let client = task.client().expect("a request");
-        self.check_opens(who.uid)?;
-        self.ready_to_open(ino, access, task, out)?;
-        done(Reply::Opened(self.open_now(ino, access, who, client, out)))
+        self.check_opens(who.uid, turn)?;
+        self.ready_to_open(ino, access, task, turn)?;
+        done(Reply::Opened(self.open_now(ino, access, who, client, turn)))
     }
 
     /// Whether the user can have another file open, or lock held or waited for: those of all users must fit a snapshot
     /// of the session, and each has a share of it, whatever the number of its clients.
-    pub(crate) fn check_opens(&self, uid: u32) -> Result<(), Errno> {
+    pub(crate) fn check_opens<M: Memory>(
+        &self,
+        uid: u32,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Errno> {
         let all = self.opens.count() + self.file_locks.count();
         let own = self.opens.count_of_user(uid) + self.file_locks.count_of_user(uid);
-        if may_take(uid, own, all, self.log.session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
+        if may_take(uid, own, all, turn.log.session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
     }
 
     /// What an open has to wait for: emptying the file.
@@ -433,12 +450,12 @@ impl Cell {
         ino: Ino,
         access: AccessMode,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         if access.contains(AccessMode::TRUNCATE) {
             let nodes = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?.truncation();
-            self.ready_to_change(ino, (nodes, Growth::Keeps), task, out)?;
-            self.ready_to_truncate(ino, 0, false, task, out)?;
+            self.ready_to_change(ino, (nodes, Growth::Keeps), task, turn)?;
+            self.ready_to_truncate(ino, 0, false, task, turn)?;
         }
         Ok(())
     }
@@ -457,54 +474,60 @@ impl Cell {
         &mut self,
         ino: Ino,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Finished, Stop> {
         self.living(ino)?;
         if task.checkpointed {
             return done(Reply::Done);
         }
         let client = task.client().expect("a request");
-        if task.durable.is_none() && self.acknowledges(client) {
+        if task.durable.is_none() && turn.clients.acknowledges(client) {
             // Whoever has synced a mapping tells others, which must not see older pages.
-            self.recall_inherited_pages(ino, |other| other != client, out)?;
-            if self.leases.has_overtaken(ino, client) {
-                if self.leases.await_pages(ino, Some(client)) {
-                    self.tasks.wake_all(WaitKey::Recall);
+            self.recall_inherited_pages(ino, |other| other != client, turn)?;
+            if turn.leases.has_overtaken(ino, client) {
+                if turn.leases.await_pages(ino, Some(client)) {
+                    turn.waits.wake_all(WaitKey::Recall);
                 }
                 return Err(Stop::Wait(Wait::Recall));
             }
         }
-        if task.durable.is_some_and(|lsn| self.log.is_durable(lsn)) {
+        if task.durable.is_some_and(|lsn| turn.log.is_durable(lsn)) {
             return done(Reply::Done);
         }
-        if self.log.held {
+        if turn.log.held {
             return self.sync(task);
         }
         let lsn = match task.durable {
             Some(lsn) => lsn,
             None => {
-                if !self.log_has_room() {
+                if !turn.log_has_room() {
                     return Err(Stop::Wait(Wait::LogRoom));
                 }
-                self.cover_file(ino, out)?;
-                self.seal(out);
-                *task.durable.insert(self.log.end())
+                self.cover_file(ino, turn)?;
+                turn.seal();
+                *task.durable.insert(turn.log.end())
             }
         };
         // Each time: what was asked for before may have failed while the task waited for something else.
-        self.harden(lsn, out);
-        let is_durable = self.log.is_durable(lsn) || self.plant == Some(Plant::AnswerEarly);
+        self.harden(lsn, turn);
+        let is_durable = turn.log.is_durable(lsn) || turn.plants(Plant::AnswerEarly);
         if is_durable { done(Reply::Done) } else { Err(Stop::Wait(Wait::Durable)) }
     }
 
-    fn get_xattr(&self, ino: Ino, name: &XattrName, who: &Credentials) -> Result<Finished, Stop> {
+    fn get_xattr<M: Memory>(
+        &self,
+        ino: Ino,
+        name: &XattrName,
+        who: &Credentials,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<Finished, Stop> {
         let value = self.living(ino)?;
         match check_xattr_name(name, &value.attr) {
             Err(Errno::EPERM) => return Err(Errno::ENODATA.into()),
             checked => checked?,
         }
         permission::check(who, &value.attr, READ)?;
-        let (_, bucket) = self.xattr_bucket(ino, name)?;
+        let (_, bucket) = self.xattr_bucket(ino, name, turn)?;
         let found = bucket.into_iter().find(|xattr| *xattr.name == *name.as_bytes());
         done(Reply::Xattr(found.ok_or(Errno::ENODATA)?.value))
     }
@@ -516,18 +539,18 @@ impl Cell {
         new: Option<(Box<[u8]>, XattrMode)>,
         who: &Credentials,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Finished, Stop> {
         let home = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
         let growth = if new.is_some() { Growth::Grows } else { Growth::Keeps };
-        self.ready_to_change(ino, (home.nodes_of_xattr(), growth), task, out)?;
+        self.ready_to_change(ino, (home.nodes_of_xattr(), growth), task, turn)?;
         let value = self.living(ino)?;
         check_xattr_name(&name, &value.attr)?;
         if value.attr.kind == FileKind::Directory && value.attr.mode & STICKY != 0 {
             permission::check_owner(who, &value.attr)?;
         }
         permission::check(who, &value.attr, WRITE)?;
-        let (_, bucket) = self.xattr_bucket(ino, &name)?;
+        let (_, bucket) = self.xattr_bucket(ino, &name, turn)?;
         let exists = bucket.iter().any(|xattr| *xattr.name == *name.as_bytes());
         match &new {
             None if !exists => return Err(Errno::ENODATA.into()),
@@ -547,9 +570,9 @@ impl Cell {
                 return Err(Errno::ENOSPC.into());
             }
         }
-        self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
+        turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
         let value = new.map(|(value, _)| value);
-        self.step(Step::SetXattr { ino, name, value, now: self.now.wall }, out);
+        self.step(Step::SetXattr { ino, name, value, now: turn.now.wall }, turn);
         done(Reply::Done)
     }
 
@@ -579,18 +602,18 @@ impl Cell {
         &mut self,
         ino: Ino,
         task: &Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let client = task.client().expect("a request");
-        if self.plant == Some(Plant::LockBeforeRecall) {
+        if turn.plants(Plant::LockBeforeRecall) {
             return Ok(());
         }
-        self.recall_inherited_pages(ino, |front| front == client, out)?;
-        if !self.leases.is_recalled_from(&LeaseKey::Pages(ino), client) {
+        self.recall_inherited_pages(ino, |front| front == client, turn)?;
+        if !turn.leases.is_recalled_from(&LeaseKey::Pages(ino), client) {
             return Ok(());
         }
-        if self.leases.await_pages(ino, None) {
-            self.tasks.wake_all(WaitKey::Recall);
+        if turn.leases.await_pages(ino, None) {
+            turn.waits.wake_all(WaitKey::Recall);
         }
         Err(Stop::Wait(Wait::Recall))
     }
@@ -604,7 +627,7 @@ impl Cell {
         task: &mut Task,
         handle: Handle,
         (spec, wait): (LockSpec, bool),
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Finished, Stop> {
         let (ino, client) = (handle.ino, task.client().expect("a request"));
         if !task.granted {
@@ -613,36 +636,36 @@ impl Cell {
                 (task.granted, task.is_grant_logged) = (true, true);
             }
         } else if !std::mem::replace(&mut task.is_grant_logged, true) {
-            self.log.note(&Step::Locked { ino, client, spec, uid });
+            turn.note(&Step::Locked { ino, client, spec, uid });
         }
         if spec.lock != LockType::Unlock {
-            self.drop_old_pages(ino, task, out)?;
+            self.drop_old_pages(ino, task, turn)?;
         }
         if task.granted {
             return done(Reply::Done);
         }
         let grows = spec.lock != LockType::Unlock || self.file_locks.splits(ino, client, spec);
-        if grows && (self.check_opens(uid).is_err() || !self.file_locks.has_room(ino, uid)) {
+        if grows && (self.check_opens(uid, turn).is_err() || !self.file_locks.has_room(ino, uid)) {
             return Err(Errno::ENOLCK.into());
         }
         let gives_up = self.file_locks.gives_up(ino, client, spec);
         let outcome = self.file_locks.lock(ino, (client, uid), spec, wait.then_some(id));
         match outcome {
-            Ok(LockOutcome::Granted) => self.log.note(&Step::Locked { ino, client, spec, uid }),
+            Ok(LockOutcome::Granted) => turn.note(&Step::Locked { ino, client, spec, uid }),
             Ok(LockOutcome::Waits) | Err(Errno::EAGAIN) if gives_up => {
                 let spec = LockSpec { lock: LockType::Unlock, ..spec };
-                self.log.note(&Step::Locked { ino, client, spec, uid });
+                turn.note(&Step::Locked { ino, client, spec, uid });
             }
             _ => {}
         }
         // A lock that was given up or made weaker lets others go on, whatever became of this one.
-        self.grant_file_locks();
+        self.grant_file_locks(turn);
         match outcome {
             Ok(LockOutcome::Granted) => done(Reply::Done),
             Ok(LockOutcome::Waits) => {
                 let from = task.slot().expect("a request");
                 task.awaits_lock = true;
-                out.effects.push(Effect::AwaitsLock { from });
+                turn.effects.push(Effect::AwaitsLock { from });
                 Err(Stop::Wait(Wait::Registered))
             }
             // Something was done: the answer goes into its record.

@@ -11,38 +11,39 @@
 use warren_base::Ino;
 use warren_proto::control::Report;
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{Effect, Memory};
-use crate::task::{Stop, Wait};
+use crate::run::wait::{Stop, Wait};
+use crate::turn::Turn;
 
-impl Cell {
+impl Core {
     /// Goes on with it. It runs again after every commit, until one has found nothing new.
-    pub(crate) fn save<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<(), Stop> {
-        if !self.replay.needs_image() && !self.log.held {
-            while self.log_has_room()
-                && let Some(ino) = self.first_uncovered()
+    pub(crate) fn save<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
+        if !self.replay.needs_image() && !turn.log.held {
+            while turn.log_has_room()
+                && let Some(ino) = self.first_uncovered(turn)
             {
-                match self.cover_file(ino, out) {
-                    Ok(()) => self.seal(out),
+                match self.cover_file(ino, turn) {
+                    Ok(()) => turn.seal(),
                     Err(Stop::Fail(_)) => break,
                     Err(wait) => return Err(wait),
                 }
             }
-            if !self.log.is_written() {
-                self.log.want(self.log.end());
+            if !turn.log.is_written() {
+                turn.log.want(turn.log.end());
                 return Err(Stop::Wait(Wait::Durable));
             }
         }
-        self.report_stopped(out);
+        self.report_stopped(turn);
         Ok(())
     }
 
     /// A file of which no record says what it holds.
-    fn first_uncovered(&self) -> Option<Ino> {
-        self.cache.first_uncovered().or_else(|| self.behind.first())
+    fn first_uncovered<M: Memory>(&self, turn: &mut Turn<'_, M>) -> Option<Ino> {
+        turn.cache.first_uncovered().or_else(|| self.behind.first())
     }
 
-    pub(crate) fn report_stopped<M: Memory>(&self, out: &mut Out<'_, M>) {
-        out.effects.push(Effect::Report(Report::Stopped { cell: self.id }));
+    pub(crate) fn report_stopped<M: Memory>(&self, turn: &mut Turn<'_, M>) {
+        turn.effects.push(Effect::Report(Report::Stopped { cell: turn.volume.id }));
     }
 }

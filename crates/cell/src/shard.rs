@@ -13,8 +13,9 @@ use warren_disk::{
 use warren_proto::{Attr, FileKind, FileName, InodeValue};
 
 use crate::lock::LockTable;
+use crate::open::Opens;
+use crate::run::wait::{Stop, TaskId, Wait};
 use crate::space::Space;
-use crate::task::{Stop, TaskId, Wait};
 
 /// What `stat` reports as a directory's size and blocks: ext4's smallest.
 const DIRECTORY_SIZE: u64 = 4096;
@@ -360,6 +361,16 @@ impl Shard {
             + self.promised;
         self.space.free_blocks().saturating_sub(wanted)
     }
+}
+
+/// The inode, if it exists and has a link or is open.
+pub(crate) fn living_inode(
+    shard: &Shard,
+    opens: &Opens,
+    ino: Ino,
+) -> Result<Option<InodeValue>, Stop> {
+    let value = shard.inode_value(ino)?;
+    Ok(value.filter(|value| value.attr.nlink > 0 || opens.is_open(ino)))
 }
 
 /// Blocks `from..to` of an extent that starts at page `at`, as an extent of their own.

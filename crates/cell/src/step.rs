@@ -19,9 +19,10 @@ use warren_proto::{
     Attributes, Change, Cover, FileKind, InlinePage, LeaseKey, Run, Step, XattrName,
 };
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::Memory;
-use crate::task::Stop;
+use crate::run::wait::Stop;
+use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
 /// Pages of the longest file.
@@ -94,33 +95,33 @@ pub(crate) enum Replaying {
     Nothing,
 }
 
-impl Cell {
+impl Core {
     /// Notes a step of the running task and makes it.
-    pub(crate) fn step<M: Memory>(&mut self, step: Step, out: &mut Out<'_, M>) {
-        self.log.note(&step);
-        self.make_step(step, out);
+    pub(crate) fn step<M: Memory>(&mut self, step: Step, turn: &mut Turn<'_, M>) {
+        turn.note(&step);
+        self.make_step(step, turn);
     }
 
     /// Cuts a file, or makes it longer by a hole, and notes it.
-    pub(crate) fn step_truncate<M: Memory>(&mut self, ino: Ino, size: u64, out: &mut Out<'_, M>) {
-        let now = self.now.wall;
-        self.truncate_with_pages(ino, size, now, out);
+    pub(crate) fn step_truncate<M: Memory>(&mut self, ino: Ino, size: u64, turn: &mut Turn<'_, M>) {
+        let now = turn.now.wall;
+        self.truncate_with_pages(ino, size, now, turn);
         let blocks = self.inode_mut(ino).blocks;
-        self.log.note(&Step::Truncate { ino, size, blocks, now });
+        turn.note(&Step::Truncate { ino, size, blocks, now });
     }
 
-    fn make_step<M: Memory>(&mut self, step: Step, out: &mut Out<'_, M>) {
+    fn make_step<M: Memory>(&mut self, step: Step, turn: &mut Turn<'_, M>) {
         match step {
             Step::SetAttr { ino, attributes } => self.make_set_attr(ino, attributes),
             Step::Accessed { ino, atime } => self.inode_mut(ino).atime = atime,
             Step::SetXattr { ino, name, value, now } => {
-                self.make_set_xattr(ino, &name, value, now);
+                self.make_set_xattr(ino, &name, value, now, turn);
             }
             Step::Wrote { ino, size, blocks, mode, now } => {
                 self.make_wrote(ino, size, blocks, mode, now);
                 self.behind.insert(ino);
             }
-            Step::Reaped { ino } => self.make_reaped(ino, out),
+            Step::Reaped { ino } => self.make_reaped(ino, turn),
             // Made by whoever notes them.
             Step::Truncate { .. }
             | Step::Placed { .. }
@@ -147,11 +148,15 @@ impl Cell {
     }
 
     /// Brings the nodes that a logged step touches.
-    pub(crate) fn fetch_step(&self, step: &Step) -> Result<(), Stop> {
+    pub(crate) fn fetch_step<M: Memory>(
+        &self,
+        step: &Step,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
         let Some(id) = step.shard() else { return Ok(()) };
         let shard = &self.shards[&id];
         match step {
-            Step::Change(change) => self.fetch_change(change),
+            Step::Change(change) => self.fetch_change(change, turn),
             Step::SetAttr { ino, .. } => {
                 shard.fetch(&Key::inode(*ino))?;
                 shard.fetch(&Key::part(*ino, 0))
@@ -159,7 +164,7 @@ impl Cell {
             Step::Accessed { ino, .. } | Step::Wrote { ino, .. } => shard.fetch(&Key::inode(*ino)),
             Step::SetXattr { ino, name, .. } => {
                 shard.fetch(&Key::inode(*ino))?;
-                self.xattr_bucket(*ino, name).map(|_| ())
+                self.xattr_bucket(*ino, name, turn).map(|_| ())
             }
             Step::Truncate { ino, size, .. } => {
                 shard.fetch(&Key::inode(*ino))?;
@@ -187,7 +192,11 @@ impl Cell {
 
     /// Whether a step can be made that is fetched. All that were logged can; but who can write to the device can
     /// make a record with a right checksum say anything.
-    pub(crate) fn check_step(&self, step: &Step) -> Result<(), Stop> {
+    pub(crate) fn check_step<M: Memory>(
+        &self,
+        step: &Step,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
         let exists = |ino: &Ino| Ok::<_, Stop>(self.shards[&ino.shard()].inode(*ino)?.is_some());
         let can_be = match step {
             Step::SetAttr { ino, .. } => {
@@ -198,7 +207,7 @@ impl Cell {
             }
             Step::Accessed { ino, .. } => exists(ino)?,
             Step::SetXattr { ino, name, value, .. } => {
-                let (_, bucket) = self.xattr_bucket(*ino, name)?;
+                let (_, bucket) = self.xattr_bucket(*ino, name, turn)?;
                 let fits = |value: &[u8]| Self::xattr_fits(&bucket, name, value);
                 exists(ino)? && value.as_deref().is_none_or(fits)
             }
@@ -213,7 +222,7 @@ impl Cell {
                 exists(ino)? && cover.size <= FILE_SIZE_MAX && pages.iter().all(has_place)
             }
             Step::Claimed { chunk, .. } => {
-                self.chunks.is_legal(*chunk)
+                turn.chunks.is_legal(*chunk)
                     && !self.shards.values().any(|shard| shard.space.has(*chunk))
             }
             _ => true,
@@ -241,29 +250,29 @@ impl Cell {
         &mut self,
         step: &Step,
         replaying: Replaying,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let powerless = replaying == Replaying::Nothing;
         match step {
             Step::Change(change) => {
-                self.make_one(change);
+                self.make_one(change, turn);
                 if let Change::RemoveLink { ino, .. } = change {
-                    self.bury(*ino, out);
+                    self.bury(*ino, turn);
                 }
             }
             Step::SetAttr { ino, attributes } => self.make_set_attr(*ino, *attributes),
             Step::Accessed { ino, atime } => self.inode_mut(*ino).atime = *atime,
             Step::SetXattr { ino, name, value, now } => {
-                self.make_set_xattr(*ino, name, value.clone(), *now);
+                self.make_set_xattr(*ino, name, value.clone(), *now, turn);
             }
-            Step::Reaped { ino } => self.make_reaped(*ino, out),
+            Step::Reaped { ino } => self.make_reaped(*ino, turn),
             Step::Claimed { shard, chunk } => {
                 self.shard_mut(*shard).space.claim(*chunk);
             }
             Step::Truncate { ino, size, now, .. } if powerless => {
                 if !self.behind.cut(*ino, *size) {
-                    self.cut_page(*ino, *size)?;
-                    self.truncate_with_pages(*ino, *size, *now, out);
+                    self.cut_page(*ino, *size, turn)?;
+                    self.truncate_with_pages(*ino, *size, *now, turn);
                 }
             }
             Step::Truncate { ino, size, blocks, now } => {
@@ -279,9 +288,9 @@ impl Cell {
             }
             Step::Placed { ino, runs, cover } => {
                 if powerless {
-                    self.catch_up(*ino, out)?;
+                    self.catch_up(*ino, turn)?;
                 }
-                self.remake_placed(*ino, runs, powerless);
+                self.remake_placed(*ino, runs, powerless, turn);
                 if powerless {
                     let last = runs.last().map(|run| run.page + run.checksums.len() as u64);
                     self.cover(*ino, cover, last);
@@ -290,8 +299,8 @@ impl Cell {
                 }
             }
             Step::Inline { ino, pages, cover } if powerless => {
-                self.catch_up(*ino, out)?;
-                self.remake_inline(*ino, pages, out)?;
+                self.catch_up(*ino, turn)?;
+                self.remake_inline(*ino, pages, turn)?;
                 self.cover(*ino, cover, pages.last().map(|page| page.page + 1));
             }
             Step::Inline { ino, cover, .. } => {
@@ -331,14 +340,15 @@ impl Cell {
         (inode.mtime, inode.ctime) = (now, now);
     }
 
-    fn make_set_xattr(
+    fn make_set_xattr<M: Memory>(
         &mut self,
         ino: Ino,
         name: &XattrName,
         value: Option<Box<[u8]>>,
         now: Timestamp,
+        turn: &mut Turn<'_, M>,
     ) {
-        let found = self.xattr_bucket(ino, name);
+        let found = self.xattr_bucket(ino, name, turn);
         let Ok((key, mut bucket)) = found else { panic!("the bucket was read in the same go") };
         bucket.retain(|xattr| *xattr.name != *name.as_bytes());
         if let Some(value) = value {
@@ -354,12 +364,13 @@ impl Cell {
     }
 
     /// The bucket that an attribute belongs to.
-    pub(crate) fn xattr_bucket(
+    pub(crate) fn xattr_bucket<M: Memory>(
         &self,
         ino: Ino,
         name: &XattrName,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(Key, Vec<Xattr>), Stop> {
-        let key = Key::xattr(ino, name_hash(self.secret, name.as_bytes()));
+        let key = Key::xattr(ino, name_hash(turn.volume.secret, name.as_bytes()));
         let mut bucket = Vec::new();
         self.shards[&ino.shard()].fetch(&key)?;
         self.shards[&ino.shard()].records(ino, Kind::Xattr, key.sub, |found, value| {
@@ -379,7 +390,7 @@ impl Cell {
         record.encoded_len() <= VALUE_MAX
     }
 
-    fn make_reaped<M: Memory>(&mut self, ino: Ino, out: &mut Out<'_, M>) {
+    fn make_reaped<M: Memory>(&mut self, ino: Ino, turn: &mut Turn<'_, M>) {
         let shard = self.shards.get_mut(&ino.shard()).expect("the step lies here");
         let belongings = shard.belongings(ino, usize::MAX);
         for (key, value) in belongings.unwrap_or_else(|_| panic!("read in the same go")) {
@@ -392,9 +403,9 @@ impl Cell {
         shard.take(&Key::orphan(ino));
         shard.inodes = shard.inodes.saturating_sub(1);
         self.behind.remove(ino);
-        self.forget_pages(ino, 0..=u64::MAX);
-        self.leases.revoke(&LeaseKey::Attr(ino), out.memory);
-        self.leases.forget_inode(ino);
+        self.forget_pages(ino, 0..=u64::MAX, turn);
+        turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+        turn.leases.forget_inode(ino);
     }
 
     /// Sets a file's size and cuts off the extents beyond it.
@@ -411,11 +422,17 @@ impl Cell {
         }
     }
 
-    fn remake_placed(&mut self, ino: Ino, runs: &[Run], powerless: bool) {
+    fn remake_placed<M: Memory>(
+        &mut self,
+        ino: Ino,
+        runs: &[Run],
+        powerless: bool,
+        turn: &mut Turn<'_, M>,
+    ) {
         for run in runs {
             let (first, count) = (run.page, run.checksums.len() as u64);
             let pages = first..=first + count - 1;
-            let dropped = if powerless { self.forget_pages(ino, pages) } else { 0 };
+            let dropped = if powerless { self.forget_pages(ino, pages, turn) } else { 0 };
             let shard = self.shards.get_mut(&ino.shard()).expect("the step lies here");
             (0..count).for_each(|at| shard.space.take(run.block.offset(at)));
             let new = [(first, run.block, run.checksums.clone())];
@@ -431,11 +448,11 @@ impl Cell {
         &mut self,
         ino: Ino,
         pages: &[InlinePage],
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         for page in pages {
             let placed = self.shards[&ino.shard()].placed(ino, page.page)?.is_some();
-            let new = self.put_page((ino, page.page), &page.bytes, out)?;
+            let new = self.put_page((ino, page.page), &page.bytes, turn)?;
             if new && !placed {
                 self.inode_mut(ino).blocks += 1;
             }
@@ -444,15 +461,15 @@ impl Cell {
     }
 
     /// What was cut off a file while it was behind is cut off before it catches up.
-    fn catch_up<M: Memory>(&mut self, ino: Ino, out: &mut Out<'_, M>) -> Result<(), Stop> {
+    fn catch_up<M: Memory>(&mut self, ino: Ino, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
         let Some(cut) = self.behind.cut_of(ino) else { return Ok(()) };
         let Some(inode) = self.shards[&ino.shard()].inode(ino)? else { return Ok(()) };
         let (size, mtime) = (inode.size, inode.mtime);
         if cut < size {
-            self.cut_page(ino, cut)?;
-            self.truncate_with_pages(ino, cut, mtime, out);
+            self.cut_page(ino, cut, turn)?;
+            self.truncate_with_pages(ino, cut, mtime, turn);
             // Before the step puts new bytes there.
-            self.settle(out);
+            turn.settle();
         }
         self.behind.cut_made(ino);
         Ok(())

@@ -3,99 +3,17 @@
 //! A task holds no half-done change. It is run from its start whenever what it waited for has come,
 //! and either finishes in one go or says again what is missing (design 2: prefetch, then execute).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use warren_base::{CellId, ClientId, Errno, FixedState, Ino, Lsn, ShardId, SlotNo, TxnId};
-use warren_disk::BlockPtr;
+use warren_base::{CellId, ClientId, Ino, Lsn, ShardId, SlotNo, TxnId};
 use warren_proto::{Answer, Change, Credentials, LockKey, LockMode, Request, RequestHeader};
 
 use crate::cache::PageNo;
+use crate::event::SlotRef;
 use crate::request;
-use crate::shard::Placed;
+use crate::run::wait::TaskId;
 use crate::txn::Txn;
-use crate::{IoId, SlotRef};
-
-/// Never reused.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct TaskId(pub(crate) u64);
-
-/// Why a task does not go on now.
-#[derive(Clone, Debug)]
-pub(crate) enum Stop {
-    /// It is finished, with this error.
-    Fail(Errno),
-    Wait(Wait),
-}
-
-impl From<Errno> for Stop {
-    fn from(errno: Errno) -> Self {
-        Self::Fail(errno)
-    }
-}
-
-/// What has to come first.
-#[derive(Clone, Debug)]
-pub(crate) enum Wait {
-    /// A node of a tree has to be read.
-    Node(ShardId, BlockPtr),
-    /// Pages have to be read; those without a place are being read already.
-    Pages(Vec<(PageNo, Option<Placed>)>),
-    /// A transaction holds the key.
-    Key(LockKey),
-    /// Another shard of this cell is needed: a coarser affinity.
-    Coarser,
-    /// A key or inode of another cell is needed: this takes a transaction.
-    Remote,
-    /// An inode of another cell has to be looked at.
-    Peek(Ino),
-    /// A successor of a lost cell. Nothing is held meanwhile.
-    Joined(CellId),
-    /// Leases are being recalled.
-    Recall,
-    /// All frames are in use.
-    Frames,
-    /// The shard needs another chunk of free blocks.
-    Space(ShardId),
-    /// The host is allocating chunks.
-    Allocated,
-    /// A checkpoint that starts from now on.
-    Checkpoint,
-    /// The op log up to [`Task::durable`].
-    Durable,
-    /// A checkpoint that frees some of the op log.
-    LogRoom,
-    /// Already registered with whoever will wake it (a lock, a peer's answer).
-    Registered,
-    /// Nothing: the task gives way to other tasks and goes on.
-    Yield,
-    /// Nothing: it gives way to all that has come meanwhile, and goes on.
-    Turn,
-}
-
-/// What a task waits for, once that has a name.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum WaitKey {
-    Io(IoId),
-    Recall,
-    Frames,
-    Chunk(ShardId),
-    Allocated,
-    /// A checkpoint that has not started yet, and one that has.
-    NextCheckpoint,
-    Checkpoint(u64),
-    /// Transactions may start again.
-    Undrained,
-    /// A successor of the cell.
-    Joined(CellId),
-    /// More of the op log is durable, or cannot be made so.
-    Durable,
-    /// There is room in the op log again.
-    LogRoom,
-    /// The next event.
-    Turn,
-}
 
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
@@ -149,8 +67,6 @@ pub(crate) enum Work {
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) work: Work,
-    /// What it waited for went wrong.
-    pub(crate) failed: Option<Errno>,
     pub(crate) txn: Option<Box<Txn>>,
     /// Pages that stay in the cache until the task runs again.
     pub(crate) pinned: Vec<PageNo>,
@@ -174,6 +90,8 @@ pub(crate) struct Task {
 #[derive(Clone, Debug)]
 pub(crate) struct Decided {
     pub(crate) txn: TxnId,
+    /// What the other cells have to change.
+    pub(crate) others: Vec<Change>,
     pub(crate) answer: Option<(Answer, u32)>,
 }
 
@@ -182,7 +100,6 @@ impl Task {
     pub(crate) fn new(work: Work) -> Self {
         Self {
             work,
-            failed: None,
             txn: None,
             pinned: Vec::new(),
             checkpointed: false,
@@ -252,24 +169,16 @@ impl Task {
     }
 }
 
-/// All tasks that wait, and the order in which woken ones run.
+/// All tasks that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     waiting: BTreeMap<TaskId, Task>,
     by_slot: BTreeMap<SlotRef, TaskId>,
-    queues: HashMap<WaitKey, Vec<TaskId>, FixedState>,
-    ready: VecDeque<TaskId>,
     /// How many of those that wait do so for a file lock.
     lock_waiters: usize,
-    next: u64,
 }
 
 impl Tasks {
-    pub(crate) fn new_id(&mut self) -> TaskId {
-        self.next += 1;
-        TaskId(self.next)
-    }
-
     /// Those that wait, but for file locks.
     pub(crate) fn live(&self) -> usize {
         self.waiting.len() - self.lock_waiters
@@ -289,74 +198,6 @@ impl Tasks {
         assert!(old.is_none());
     }
 
-    pub(crate) fn wait_for(&mut self, key: WaitKey, id: TaskId) {
-        self.queues.entry(key).or_default().push(id);
-    }
-
-    /// Lets a task run again (a needless wake-up does no harm).
-    pub(crate) fn wake(&mut self, id: TaskId) {
-        self.ready.push_back(id);
-    }
-
-    #[inline]
-    pub(crate) fn wake_all(&mut self, key: WaitKey) {
-        if !self.queues.is_empty() {
-            self.ready.extend(self.queues.remove(&key).into_iter().flatten());
-        }
-    }
-
-    /// Lets those run that waited for something that failed.
-    pub(crate) fn fail_all(&mut self, key: WaitKey, errno: Errno) {
-        self.fail_all_but(key, errno, |_| false);
-    }
-
-    /// Some of them only to see whether they can go on.
-    pub(crate) fn fail_all_but(
-        &mut self,
-        key: WaitKey,
-        errno: Errno,
-        goes_on: impl Fn(&Task) -> bool,
-    ) {
-        for id in self.queues.remove(&key).into_iter().flatten() {
-            if let Some(task) = self.waiting.get_mut(&id).filter(|task| !goes_on(task)) {
-                task.failed = Some(errno);
-            }
-            self.ready.push_back(id);
-        }
-    }
-
-    /// Moves everyone who waits for `from` to `to`.
-    pub(crate) fn requeue(&mut self, from: WaitKey, to: WaitKey) {
-        let moved = self.queues.remove(&from).unwrap_or_default();
-        self.queues.entry(to).or_default().extend(moved);
-    }
-
-    pub(crate) fn is_waited_for(&self, key: WaitKey) -> bool {
-        self.queues.contains_key(&key)
-    }
-
-    pub(crate) fn waiting_for(&self, key: WaitKey) -> usize {
-        self.queues.get(&key).map_or(0, Vec::len)
-    }
-
-    pub(crate) fn queue(&self, key: WaitKey) -> Vec<TaskId> {
-        self.queues.get(&key).cloned().unwrap_or_default()
-    }
-
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    /// The next task to run, taken out.
-    pub(crate) fn next_ready(&mut self) -> Option<(TaskId, Task)> {
-        loop {
-            let id = self.ready.pop_front()?;
-            if let Some(task) = self.remove(id) {
-                return Some((id, task));
-            }
-        }
-    }
-
     /// The slot, the number and the answer of a request whose transaction is decided.
     pub(crate) fn decided(&self, id: TaskId) -> Option<(SlotRef, u32, &Answer)> {
         let task = self.waiting.get(&id)?;
@@ -365,6 +206,14 @@ impl Tasks {
             Work::Request { from, header, .. } => Some((from, header.seq, answer)),
             _ => None,
         }
+    }
+
+    pub(crate) fn contains(&self, id: TaskId) -> bool {
+        self.waiting.contains_key(&id)
+    }
+
+    pub(crate) fn get(&self, id: TaskId) -> Option<&Task> {
+        self.waiting.get(&id)
     }
 
     pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {

@@ -26,11 +26,13 @@ use warren_proto::{
 };
 
 use crate::ascent::Ascent;
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{Effect, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::plant::Plant;
 use crate::room::Growth;
-use crate::task::{Decided, Stop, Task, TaskId, Wait, WaitKey, Work};
+use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
+use crate::task::{Decided, Task, Work};
+use crate::turn::Turn;
 
 /// A transaction at its coordinator.
 #[derive(Clone, Debug)]
@@ -173,15 +175,15 @@ fn writes(mode: LockMode) -> bool {
     matches!(mode, LockMode::IntentWrite | LockMode::Write)
 }
 
-impl Cell {
-    fn new_txn_id(&mut self) -> TxnId {
+impl Core {
+    fn new_txn_id<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> TxnId {
         self.next_txn += 1;
-        TxnId { cell: self.id, seq: self.next_txn }
+        TxnId { cell: turn.volume.id, seq: self.next_txn }
     }
 
     /// Makes the task a transaction. The operation runs again to note what it touches.
-    pub(crate) fn begin_txn(&mut self, task: &mut Task) {
-        task.txn = Some(Box::new(Txn::new(self.new_txn_id())));
+    pub(crate) fn begin_txn<M: Memory>(&mut self, task: &mut Task, turn: &mut Turn<'_, M>) {
+        task.txn = Some(Box::new(Txn::new(self.new_txn_id(turn))));
     }
 
     /// Whether the transaction holds all that its operation touched. If not, sees to it that it will;
@@ -191,7 +193,7 @@ impl Cell {
         id: TaskId,
         task: &mut Task,
         touched: BTreeMap<LockKey, LockMode>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<bool, Stop> {
         let txn = task.txn.as_mut().expect("a transaction");
         if txn.holds(&touched) {
@@ -207,13 +209,13 @@ impl Cell {
             txn.wanted =
                 touched.into_iter().filter(|(key, _)| !txn.held.contains_key(key)).collect();
         } else {
-            self.release_txn(task, out);
-            let fresh = self.new_txn_id();
+            self.release_txn(task, turn);
+            let fresh = self.new_txn_id(turn);
             let txn = task.txn.as_mut().expect("a transaction");
             **txn = Txn::new(fresh);
             txn.wanted = touched;
         }
-        self.acquire(id, task, out)?;
+        self.acquire(id, task, turn)?;
         Ok(false)
     }
 
@@ -222,15 +224,17 @@ impl Cell {
         &mut self,
         id: TaskId,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let client = task.client().unwrap_or_default();
         let txn = task.txn.as_mut().expect("a transaction");
         if txn.held.is_empty() && self.checkpoint.is_drained() {
-            self.tasks.wait_for(WaitKey::Undrained, id);
+            turn.waits.wait_for(WaitKey::Undrained, id);
             return Err(Stop::Wait(Wait::Registered));
         }
-        self.live_txns.insert(txn.id);
+        if self.live_txns.insert(txn.id) {
+            turn.log.begin_txn();
+        }
         if let Some(key) = &txn.waiting_lock {
             if !self.shards[&key.shard()].locks.is_held(key, txn.id) {
                 return Err(Stop::Wait(Wait::Registered));
@@ -239,8 +243,9 @@ impl Cell {
         }
         while let Some((key, mode)) = txn.wanted.pop_first() {
             // A key without an owner is none that an operation touches: the view saw to that.
-            let owner = self.map.get(usize::from(key.shard().0)).copied().ok_or(Errno::ESTALE)?;
-            if owner == self.id {
+            let owner =
+                turn.volume.map.get(usize::from(key.shard().0)).copied().ok_or(Errno::ESTALE)?;
+            if owner == turn.volume.id {
                 txn.held.insert(key.clone(), mode);
                 let shard = self.shards.get_mut(&key.shard()).expect("owned");
                 if let LockKey::New(_) = key {
@@ -258,7 +263,7 @@ impl Cell {
             }
             let mut keys = vec![(key, mode)];
             while let Some(next) = txn.wanted.first_entry()
-                && self.map.get(usize::from(next.key().shard().0)) == Some(&owner)
+                && turn.volume.map.get(usize::from(next.key().shard().0)) == Some(&owner)
             {
                 keys.push(next.remove_entry());
             }
@@ -267,7 +272,7 @@ impl Cell {
             txn.waiting = Some(owner);
             self.tasks_of_txns.insert(txn.id, id);
             let message = PeerRequest::Prepare { txn: txn.id, client, keys };
-            self.send_request(owner, message, out);
+            self.send_request(owner, message, turn);
             return Err(Stop::Wait(Wait::Registered));
         }
         Ok(())
@@ -279,9 +284,9 @@ impl Cell {
         id: TaskId,
         task: &mut Task,
         ino: Ino,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Stop {
-        let Some(to) = self.owner(ino.shard()) else { return Errno::EIO.into() };
+        let Some(to) = turn.volume.owner(ino.shard()) else { return Errno::EIO.into() };
         if self.peers.is_lost(to) {
             return Stop::Wait(Wait::Joined(to));
         }
@@ -289,7 +294,7 @@ impl Cell {
         (txn.waiting, txn.peeking) = (Some(to), Some(ino));
         self.tasks_of_txns.insert(txn.id, id);
         let message = PeerRequest::Peek { txn: txn.id, ino };
-        self.send_request(to, message, out);
+        self.send_request(to, message, turn);
         Stop::Wait(Wait::Registered)
     }
 
@@ -304,12 +309,13 @@ impl Cell {
         id: TaskId,
         task: &mut Task,
         remote: Vec<Change>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let txn = task.txn.take().expect("a transaction");
         let mut by_cell: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in remote {
-            let owner = self.owner(change.shard()).filter(|cell| txn.participants.contains(cell));
+            let owner =
+                turn.volume.owner(change.shard()).filter(|cell| txn.participants.contains(cell));
             let owner = owner.expect("a change lies where something is locked");
             by_cell.entry(owner).or_default().push(change);
         }
@@ -317,13 +323,14 @@ impl Cell {
         // The shape of the tree stays locked until every cell has made its changes: whoever locks it
         // next looks at directories without locking them.
         let shape = txn.held.contains_key(&LockKey::Tree);
-        let owner = self.owner(LockKey::Tree.shard()).expect("every volume has its first shard");
-        let last = (shape && owner != self.id)
+        let owner =
+            turn.volume.owner(LockKey::Tree.shard()).expect("every volume has its first shard");
+        let last = (shape && owner != turn.volume.id)
             .then(|| (owner, by_cell.remove(&owner).unwrap_or_default()));
         let others =
             by_cell.values().flatten().cloned().chain(last.iter().flat_map(|(_, c)| c.clone()));
-        self.log.decide(txn.id, others.collect());
-        let unlock_tree = shape && owner == self.id;
+        let others = others.collect();
+        let unlock_tree = shape && owner == turn.volume.id;
         let held = txn.held.into_keys().filter(|key| *key != LockKey::Tree).collect();
         let committing = Committing {
             told: BTreeMap::new(),
@@ -334,12 +341,12 @@ impl Cell {
             task: Some(id),
         };
         self.committing.insert(txn.id, committing);
-        task.decided = Some(Box::new(Decided { txn: txn.id, answer: None }));
+        task.decided = Some(Box::new(Decided { txn: txn.id, others, answer: None }));
         for cell in txn.participants.iter().filter(|cell| !shape || **cell != owner) {
             let changes = by_cell.remove(cell).unwrap_or_default();
-            self.send_commit(txn.id, *cell, changes, out);
+            self.send_commit(txn.id, *cell, changes, turn);
         }
-        self.advance_commit(txn.id, out);
+        self.advance_commit(txn.id, turn);
     }
 
     /// Requests that were executed and wait for other cells before they are answered.
@@ -353,7 +360,7 @@ impl Cell {
         txn: TxnId,
         to: CellId,
         changes: Vec<Change>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         if let Some(commit) = self.committing.get_mut(&txn) {
             commit.told.insert(to, changes.clone());
@@ -363,24 +370,24 @@ impl Cell {
             true => PeerRequest::Again { txn, changes },
             false => PeerRequest::Commit { txn, changes },
         };
-        self.send_request(to, request, out);
+        self.send_request(to, request, turn);
     }
 
     /// Tells `cell`, which has lost what it held, its part of every transaction that it may not have made.
-    pub(crate) fn say_again<M: Memory>(&mut self, cell: CellId, out: &mut Out<'_, M>) {
+    pub(crate) fn say_again<M: Memory>(&mut self, cell: CellId, turn: &mut Turn<'_, M>) {
         for (txn, commit) in &self.committing {
             if let Some(changes) = commit.told.get(&cell) {
                 let request = PeerRequest::Again { txn: *txn, changes: changes.clone() };
-                self.send_request(cell, request, out);
+                self.send_request(cell, request, turn);
             }
         }
     }
 
     /// A transaction that a predecessor has decided is to be made by others.
-    fn take_over(&mut self, txn: TxnId, others: Vec<Change>) {
+    fn take_over<M: Memory>(&mut self, txn: TxnId, others: Vec<Change>, turn: &mut Turn<'_, M>) {
         let mut told: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in others {
-            let owner = self.owner(change.shard()).expect("this cell has made the record");
+            let owner = turn.volume.owner(change.shard()).expect("this cell has made the record");
             told.entry(owner).or_default().push(change);
         }
         self.committing.insert(txn, Committing::recovered(told));
@@ -391,77 +398,79 @@ impl Cell {
     pub(crate) fn resume_commits<M: Memory>(
         &mut self,
         decided: BTreeMap<TxnId, Vec<Change>>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let txns: Vec<TxnId> = decided.keys().copied().collect();
-        decided.into_iter().for_each(|(txn, others)| self.take_over(txn, others));
+        decided.into_iter().for_each(|(txn, others)| self.take_over(txn, others, turn));
         for cell in self.peers.all() {
-            self.say_again(cell, out);
+            self.say_again(cell, turn);
         }
         // Some wait for nobody.
-        txns.into_iter().for_each(|txn| self.advance_commit(txn, out));
-        self.say_all(out);
+        txns.into_iter().for_each(|txn| self.advance_commit(txn, turn));
+        self.say_all(turn);
     }
 
     /// Goes on with a decided transaction: answers when all entries are changed, and takes the next step
     /// when everybody who was told has made the changes.
-    fn advance_commit<M: Memory>(&mut self, id: TxnId, out: &mut Out<'_, M>) {
+    fn advance_commit<M: Memory>(&mut self, id: TxnId, turn: &mut Turn<'_, M>) {
         let Some(commit) = self.committing.get_mut(&id) else { return };
         let is_told = commit.told.is_empty();
         if !commit.changes_entries() {
             let (held, task) = (std::mem::take(&mut commit.held), commit.task.take());
-            held.iter().for_each(|key| self.unlock(key, id));
-            task.into_iter().for_each(|task| self.tasks.wake(task));
+            held.iter().for_each(|key| self.unlock(key, id, turn));
+            task.into_iter().for_each(|task| turn.waits.wake(task));
         }
         if !is_told {
             return;
         }
         let commit = self.committing.get_mut(&id).expect("just seen");
         if let Some((cell, changes)) = commit.last.take() {
-            self.send_commit(id, cell, changes, out);
-            return self.say_all(out);
+            self.send_commit(id, cell, changes, turn);
+            return self.say_all(turn);
         }
         let commit = self.committing.remove(&id).expect("just seen");
         if commit.unlock_tree {
-            self.unlock(&LockKey::Tree, id);
+            self.unlock(&LockKey::Tree, id, turn);
         }
-        self.log.note(&Step::Finished { txn: id });
-        self.end_txn(id, out);
-        self.say_all(out);
-        self.heard_all(out);
+        turn.note(&Step::Finished { txn: id });
+        self.end_txn(id, turn);
+        self.say_all(turn);
+        self.heard_all(turn);
     }
 
-    fn unlock_held(&mut self, txn: &Txn) {
+    fn unlock_held<M: Memory>(&mut self, txn: &Txn, turn: &mut Turn<'_, M>) {
         for key in txn.held.keys() {
-            self.unlock(key, txn.id);
+            self.unlock(key, txn.id, turn);
         }
     }
 
-    fn unlock(&mut self, key: &LockKey, txn: TxnId) {
+    fn unlock<M: Memory>(&mut self, key: &LockKey, txn: TxnId, turn: &mut Turn<'_, M>) {
         let Some(shard) = self.shards.get_mut(&key.shard()) else { return };
         let woken = shard.locks.unlock(key, txn);
-        if self.plant != Some(Plant::LoseWakeup) {
-            woken.into_iter().for_each(|task| self.tasks.wake(task));
+        if !turn.plants(Plant::LoseWakeup) {
+            woken.into_iter().for_each(|task| turn.waits.wake(task));
         }
     }
 
     /// Releases everything the task's transaction holds, here and elsewhere.
-    pub(crate) fn release_txn<M: Memory>(&mut self, task: &mut Task, out: &mut Out<'_, M>) {
+    pub(crate) fn release_txn<M: Memory>(&mut self, task: &mut Task, turn: &mut Turn<'_, M>) {
         let Some(txn) = task.txn.as_ref() else { return };
         self.tasks_of_txns.remove(&txn.id);
-        if self.plant != Some(Plant::SkipAbort) {
+        if !turn.plants(Plant::SkipAbort) {
             for cell in &txn.participants {
-                self.send_request(*cell, PeerRequest::Abort { txn: txn.id }, out);
+                self.send_request(*cell, PeerRequest::Abort { txn: txn.id }, turn);
             }
         }
-        self.unlock_held(txn);
-        self.end_txn(txn.id, out);
+        self.unlock_held(txn, turn);
+        self.end_txn(txn.id, turn);
     }
 
     /// The transaction is over for every cell that matters.
-    fn end_txn<M: Memory>(&mut self, id: TxnId, out: &mut Out<'_, M>) {
-        self.live_txns.remove(&id);
-        self.report_if_drained(out);
+    fn end_txn<M: Memory>(&mut self, id: TxnId, turn: &mut Turn<'_, M>) {
+        if self.live_txns.remove(&id) {
+            turn.log.end_txn();
+        }
+        self.report_if_drained(turn);
     }
 
     /// A participant's answer.
@@ -469,12 +478,12 @@ impl Cell {
         &mut self,
         from: CellId,
         reply: PeerReply,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let (id, outcome) = match reply {
-            PeerReply::Committed { txn } => return self.committed(from, txn, out),
-            PeerReply::Hardened { lsn, result } => return self.hardened(from, lsn, result, out),
-            PeerReply::Counted { ask, count } => return self.counted(from, ask, count),
+            PeerReply::Committed { txn } => return self.committed(from, txn, turn),
+            PeerReply::Hardened { lsn, result } => return self.hardened(from, lsn, result, turn),
+            PeerReply::Counted { ask, count } => return self.counted(from, ask, count, turn),
             PeerReply::Prepared { txn, values } => (txn, Ok((values, None))),
             PeerReply::Peeked { txn, ino, value } => (txn, Ok((Vec::new(), Some((ino, value))))),
             PeerReply::Refused { txn, errno } => (txn, Err(errno)),
@@ -489,26 +498,26 @@ impl Cell {
         txn.waiting = None;
         match outcome {
             Ok((values, peeked)) => {
-                let map = &self.map;
+                let map = &turn.volume.map;
                 let own = |key: &LockKey| map.get(usize::from(key.shard().0)) == Some(&from);
                 let answers = values.iter().all(|(key, value)| own(key) && is_worth(key, value))
                     && peeked.as_ref().is_none_or(|(ino, _)| txn.peeking == Some(*ino));
                 if !answers {
                     txn.waiting = Some(from);
-                    return Self::suspect(from, out);
+                    return Self::suspect(from, turn);
                 }
                 txn.values.extend(values);
                 txn.peeked = peeked;
             }
-            Err(errno) => task.failed = Some(errno),
+            Err(errno) => turn.waits.signal(task_id).failed = Some(errno),
         }
-        self.tasks.wake(task_id);
+        turn.waits.wake(task_id);
     }
 
-    fn committed<M: Memory>(&mut self, from: CellId, txn: TxnId, out: &mut Out<'_, M>) {
+    fn committed<M: Memory>(&mut self, from: CellId, txn: TxnId, turn: &mut Turn<'_, M>) {
         if let Some(commit) = self.committing.get_mut(&txn) {
             commit.told.remove(&from);
-            self.advance_commit(txn, out);
+            self.advance_commit(txn, turn);
         }
     }
 
@@ -517,58 +526,56 @@ impl Cell {
         &mut self,
         from: CellId,
         request: PeerRequest,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         if self.is_early(from, &request) {
             return;
         }
         match request {
-            PeerRequest::Harden { lsn } => self.harden_for(from, lsn, out),
+            PeerRequest::Harden { lsn } => self.harden_for(from, lsn, turn),
             PeerRequest::Again { txn, changes } => {
-                self.again(from, txn, changes, out);
+                self.again(from, txn, changes, turn);
             }
-            PeerRequest::AllSaid => self.all_said(from, out),
+            PeerRequest::AllSaid => self.all_said(from, turn),
             // A checkpoint makes room, and that waits for transactions: this one has to begin anew.
-            PeerRequest::Prepare { txn, .. } if !self.log_has_room() => {
-                self.send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN }, out);
+            PeerRequest::Prepare { txn, .. } if !turn.log_has_room() => {
+                self.send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN }, turn);
             }
             PeerRequest::Prepare { txn, client, keys } => {
                 let owned = keys.iter().all(|(key, _)| self.shards.contains_key(&key.shard()));
                 if !owned || txn.cell != from {
-                    return Self::suspect(from, out);
+                    return Self::suspect(from, turn);
                 }
-                let participant = self.participants.entry(txn).or_insert_with(|| Participant {
-                    client,
-                    keys: Vec::new(),
-                    promised: Vec::new(),
-                    task: None,
+                let participant = self.participants.entry(txn).or_insert_with(|| {
+                    turn.log.begin_txn();
+                    Participant { client, keys: Vec::new(), promised: Vec::new(), task: None }
                 });
                 let work = Work::Prepare { from, txn, client, keys, next: participant.keys.len() };
-                let id = self.start(Task::new(work));
+                let id = self.start(Task::new(work), turn.waits);
                 self.participants.get_mut(&txn).expect("just there").task = Some(id);
             }
             PeerRequest::Peek { txn, ino } => {
-                self.start(Task::new(Work::Peek { from, txn, ino }));
+                self.start(Task::new(Work::Peek { from, txn, ino }), turn.waits);
             }
             PeerRequest::Commit { txn, changes } => {
                 let locked = changes.iter().all(|change| self.has_locked(txn, change));
                 if !locked || txn.cell != from || !self.participants.contains_key(&txn) {
-                    return Self::suspect(from, out);
+                    return Self::suspect(from, turn);
                 }
-                self.start(Task::new(Work::Commit { from, txn, changes }));
+                self.start(Task::new(Work::Commit { from, txn, changes }), turn.waits);
             }
             PeerRequest::Count { ask } => {
-                let count = self.count();
-                self.send_reply(from, PeerReply::Counted { ask, count }, out);
+                let count = self.count(turn);
+                self.send_reply(from, PeerReply::Counted { ask, count }, turn);
             }
-            PeerRequest::Abort { txn } if txn.cell == from => self.leave_txn(txn),
-            PeerRequest::Abort { .. } => Self::suspect(from, out),
+            PeerRequest::Abort { txn } if txn.cell == from => self.leave_txn(txn, turn),
+            PeerRequest::Abort { .. } => Self::suspect(from, turn),
         }
     }
 
     /// The peer has sent what no honest one does. It is not executed.
-    pub(crate) fn suspect<M: Memory>(peer: CellId, out: &mut Out<'_, M>) {
-        out.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
+    pub(crate) fn suspect<M: Memory>(peer: CellId, turn: &mut Turn<'_, M>) {
+        turn.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
     }
 
     /// A transaction happened that may not be made here.
@@ -577,22 +584,22 @@ impl Cell {
         from: CellId,
         txn: TxnId,
         mut changes: Vec<Change>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         changes.retain(|change| !self.lost.contains(&change.shard()));
         let owned = |change: &Change| self.shards.contains_key(&change.shard());
         let locked = |change: &Change| self.has_locked(txn, change);
         if txn.cell != from || !changes.iter().all(owned) {
-            return Self::suspect(from, out);
+            return Self::suspect(from, turn);
         }
         if !self.replay.is_done() || changes.iter().all(locked) {
             self.again += 1;
-            self.start(Task::new(Work::Again { from, txn, changes }));
+            self.start(Task::new(Work::Again { from, txn, changes }), turn.waits);
         } else if self.replay.applied.contains(&txn) {
-            self.send_reply(from, PeerReply::Committed { txn }, out);
+            self.send_reply(from, PeerReply::Committed { txn }, turn);
         } else {
             // What is not made has its locks.
-            Self::suspect(from, out);
+            Self::suspect(from, turn);
         }
     }
 
@@ -619,32 +626,32 @@ impl Cell {
         to: CellId,
         txn: TxnId,
         errno: Errno,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         if let Some(participant) = self.participants.get_mut(&txn) {
             participant.task = None;
         }
-        self.send_reply(to, PeerReply::Refused { txn, errno }, out);
+        self.send_reply(to, PeerReply::Refused { txn, errno }, turn);
     }
 
     pub(crate) fn send_reply<M: Memory>(
         &mut self,
         to: CellId,
         reply: PeerReply,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let message = Self::message(PeerBody::Reply(reply));
-        out.effects.push(Effect::Send { to, message });
+        turn.effects.push(Effect::Send { to, message });
     }
 
     pub(crate) fn send_request<M: Memory>(
         &self,
         to: CellId,
         request: PeerRequest,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let message = Self::message(PeerBody::Request(request));
-        out.effects.push(Effect::Send { to, message });
+        turn.effects.push(Effect::Send { to, message });
     }
 
     /// A message; what it rests on is filled in when the event that led to it is over.
@@ -657,7 +664,7 @@ impl Cell {
         &mut self,
         id: TaskId,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let Work::Prepare { from, txn, client, keys, next } = task.work.clone() else {
             unreachable!("called for this work only");
@@ -680,9 +687,9 @@ impl Cell {
                 return Err(Stop::Wait(Wait::Registered));
             }
         }
-        let values = self.prepared((id, txn), client, &keys, task, out)?;
+        let values = self.prepared((id, txn), client, &keys, task, turn)?;
         self.participants.get_mut(&txn).expect("just there").task = None;
-        self.send_reply(from, PeerReply::Prepared { txn, values }, out);
+        self.send_reply(from, PeerReply::Prepared { txn, values }, turn);
         Ok(())
     }
 
@@ -693,15 +700,15 @@ impl Cell {
         client: ClientId,
         keys: &[(LockKey, LockMode)],
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<Vec<(LockKey, KeyValue)>, Stop> {
         let mut free = true;
         for (key, mode) in keys {
             if let Some(lease) = lease_of(key).filter(|_| writes(*mode)) {
-                free &= self.recall(&lease, Some(client), out);
+                free &= self.recall(&lease, Some(client), turn);
                 let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
-                if !kept.contains(&self.plant) {
-                    self.leases.revoke(&lease, out.memory);
+                if !kept.contains(&turn.volume.plant) {
+                    turn.leases.revoke(&lease, turn.memory);
                 }
             }
         }
@@ -711,20 +718,20 @@ impl Cell {
         let mut values = Vec::with_capacity(keys.len());
         for (key, mode) in keys {
             if let LockKey::Logged(ino) = key {
-                self.cover_replacement(*ino, out)?;
+                self.cover_replacement(*ino, turn)?;
             }
             let shard = &self.shards[&key.shard()];
             if let (LockKey::Name(dir, name), true) = (key, writes(*mode))
                 && self.living_inode(shard, *dir)?.is_some()
             {
                 // What the coordinator decides cannot be refused later.
-                shard.check_entry(self.secret, *dir, name)?;
+                shard.check_entry(turn.volume.secret, *dir, name)?;
             }
             if !matches!(key, LockKey::New(_)) {
-                values.push((key.clone(), self.value_of(key)?));
+                values.push((key.clone(), self.value_of(key, turn)?));
             }
         }
-        self.promise(txn, keys, task)?;
+        self.promise(txn, keys, task, turn)?;
         for (key, _) in keys {
             if let LockKey::New(shard) = key {
                 let shard = self.shards.get_mut(shard).expect("checked when it came");
@@ -742,11 +749,12 @@ impl Cell {
     }
 
     /// Sets blocks aside for what the transaction may change under these keys.
-    fn promise(
+    fn promise<M: Memory>(
         &mut self,
         txn: TxnId,
         keys: &[(LockKey, LockMode)],
         task: &mut Task,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let homes: BTreeSet<ShardId> = keys.iter().map(|(key, _)| key.shard()).collect();
         let mut promised = Vec::new();
@@ -758,13 +766,13 @@ impl Cell {
             let grows = own().any(|(key, mode)| match key {
                 LockKey::New(_) => true,
                 LockKey::Name(dir, name) if writes(*mode) => {
-                    !matches!(shard.dentry(self.secret, *dir, name), Ok(Some(_)))
+                    !matches!(shard.dentry(turn.volume.secret, *dir, name), Ok(Some(_)))
                 }
                 _ => false,
             });
             if nodes > 0 {
                 let growth = if grows { Growth::Grows } else { Growth::Frees };
-                self.ensure_room(home, nodes, growth, task)?;
+                self.ensure_room(home, nodes, growth, task, turn)?;
                 promised.push((home, nodes));
             }
         }
@@ -775,27 +783,29 @@ impl Cell {
         Ok(())
     }
 
-    fn value_of(&self, key: &LockKey) -> Result<KeyValue, Stop> {
+    fn value_of<M: Memory>(&self, key: &LockKey, turn: &mut Turn<'_, M>) -> Result<KeyValue, Stop> {
         let shard = &self.shards[&key.shard()];
         Ok(match key {
             LockKey::Tree => KeyValue::Tree,
             LockKey::Inode(ino) => KeyValue::Inode(self.living_inode(shard, *ino)?),
-            LockKey::Name(dir, name) => KeyValue::Name(shard.dentry(self.secret, *dir, name)?),
+            LockKey::Name(dir, name) => {
+                KeyValue::Name(shard.dentry(turn.volume.secret, *dir, name)?)
+            }
             LockKey::Logged(_) => KeyValue::Logged,
-            LockKey::New(_) => unreachable!("handed out, not read"),
+            LockKey::New(_) => unreachable!("handed turn, not read"),
         })
     }
 
     pub(crate) fn answer_peek<M: Memory>(
         &mut self,
         (from, txn, ino): (CellId, TxnId, Ino),
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let value = match self.shards.get(&ino.shard()) {
             Some(shard) => self.living_inode(shard, ino)?,
             None => None,
         };
-        self.send_reply(from, PeerReply::Peeked { txn, ino, value }, out);
+        self.send_reply(from, PeerReply::Peeked { txn, ino, value }, turn);
         Ok(())
     }
 
@@ -803,7 +813,7 @@ impl Cell {
     pub(crate) fn commit<M: Memory>(
         &mut self,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let Work::Commit { from, txn, changes } = &task.work else {
             unreachable!("called for this work only");
@@ -812,11 +822,11 @@ impl Cell {
         let Some(client) = self.participants.get(&txn).map(|participant| participant.client) else {
             return Ok(());
         };
-        self.ready(&changes, Some(client), task, true, out)?;
-        self.make(&changes, Some(client), out);
+        self.ready(&changes, Some(client), task, true, turn)?;
+        self.make(&changes, Some(client), turn);
         self.replay.applied.insert(txn);
-        self.leave_txn(txn);
-        self.send_reply(from, PeerReply::Committed { txn }, out);
+        self.leave_txn(txn, turn);
+        self.send_reply(from, PeerReply::Committed { txn }, turn);
         Ok(())
     }
 
@@ -825,7 +835,7 @@ impl Cell {
     pub(crate) fn make_again<M: Memory>(
         &mut self,
         task: &mut Task,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let Work::Again { from, txn, changes } = &task.work else {
             unreachable!("called for this work only");
@@ -834,33 +844,34 @@ impl Cell {
         if !self.replay.applied.contains(&txn) {
             let client = self.participants.get(&txn).map(|participant| participant.client);
             match client {
-                Some(_) => self.ready(&changes, client, task, true, out)?,
+                Some(_) => self.ready(&changes, client, task, true, turn)?,
                 // Copies were recalled when it was prepared, and none was granted since.
-                None => changes.iter().try_for_each(|change| self.fetch_change(change))?,
+                None => changes.iter().try_for_each(|change| self.fetch_change(change, turn))?,
             }
-            self.make(&changes, client, out);
+            self.make(&changes, client, turn);
             self.replay.applied.insert(txn);
         }
-        self.leave_txn(txn);
+        self.leave_txn(txn, turn);
         self.again -= 1;
-        self.send_reply(from, PeerReply::Committed { txn }, out);
-        self.heard_all(out);
+        self.send_reply(from, PeerReply::Committed { txn }, turn);
+        self.heard_all(turn);
         Ok(())
     }
 
     /// A cell has named all transactions that it, or a predecessor, decided and that may not be made here.
     /// A predecessor's others did not happen; a cell that lives has none here that recovers, nor says this
     /// to any other.
-    fn all_said<M: Memory>(&mut self, from: CellId, out: &mut Out<'_, M>) {
+    fn all_said<M: Memory>(&mut self, from: CellId, turn: &mut Turn<'_, M>) {
         let undecided: Vec<TxnId> =
             self.participants.keys().filter(|txn| txn.cell == from).copied().collect();
-        undecided.into_iter().for_each(|txn| self.leave_txn(txn));
-        self.heard(from, out);
+        undecided.into_iter().for_each(|txn| self.leave_txn(txn, turn));
+        self.heard(from, turn);
     }
 
     /// Releases what the transaction holds at this cell, which takes part in it.
-    pub(crate) fn leave_txn(&mut self, txn: TxnId) {
+    pub(crate) fn leave_txn<M: Memory>(&mut self, txn: TxnId, turn: &mut Turn<'_, M>) {
         let Some(participant) = self.participants.remove(&txn) else { return };
+        turn.log.end_txn();
         if let Some(task) = participant.task {
             self.tasks.remove(task);
         }
@@ -868,7 +879,7 @@ impl Cell {
             self.shards.get_mut(shard).expect("owned").promised -= nodes;
         }
         for (key, _) in &participant.keys {
-            self.unlock(key, txn);
+            self.unlock(key, txn, turn);
         }
     }
 }

@@ -8,16 +8,19 @@
 
 use std::collections::BTreeMap;
 
-use warren_base::{Errno, Ino, ShardId};
+use warren_base::{Errno, Ino, ShardId, Timestamp};
 use warren_proto::{
     Attr, Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey, LockMode,
 };
 
 use crate::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
-use crate::cell::Cell;
+use crate::cell::Core;
+use crate::open::Opens;
 use crate::permission::{self, WRITE};
-use crate::shard::Shard;
-use crate::task::{Stop, Wait};
+use crate::run::wait::{Stop, Wait};
+use crate::shard::{Shard, living_inode};
+use crate::shards::Shards;
+use crate::turn::Volume;
 use crate::txn::Txn;
 
 enum Mode<'a> {
@@ -26,7 +29,10 @@ enum Mode<'a> {
 }
 
 pub(crate) struct View<'a> {
-    pub(crate) cell: &'a Cell,
+    pub(crate) shards: &'a Shards,
+    pub(crate) volume: &'a Volume,
+    pub(crate) now: Timestamp,
+    opens: &'a Opens,
     pub(crate) who: &'a Credentials,
     mode: Mode<'a>,
     /// Ways up that were gone, between which directories and how far; and steps of this run.
@@ -44,12 +50,18 @@ pub(crate) struct Seen {
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(cell: &'a Cell, who: &'a Credentials, txn: Option<&'a Txn>) -> Self {
+    pub(crate) fn new(
+        core: &'a Core,
+        (volume, now): (&'a Volume, Timestamp),
+        who: &'a Credentials,
+        txn: Option<&'a Txn>,
+    ) -> Self {
         let mode = match txn {
             None => Mode::Local,
             Some(txn) => Mode::Txn { txn, touched: BTreeMap::new() },
         };
-        Self { cell, who, mode, ascents: Vec::new(), steps: 0 }
+        let (shards, opens) = (&core.shards, &core.opens);
+        Self { shards, volume, now, opens, who, mode, ascents: Vec::new(), steps: 0 }
     }
 
     pub(crate) fn into_seen(self) -> Seen {
@@ -62,8 +74,8 @@ impl<'a> View<'a> {
 
     /// The shard, if it is this cell's.
     fn local(&self, id: ShardId) -> Result<Option<&'a Shard>, Stop> {
-        match self.cell.shards.get(&id) {
-            None if self.cell.shards.contains_key(&id) => Err(Stop::Wait(Wait::Coarser)),
+        match self.shards.get(&id) {
+            None if self.shards.contains_key(&id) => Err(Stop::Wait(Wait::Coarser)),
             shard => Ok(shard),
         }
     }
@@ -72,7 +84,7 @@ impl<'a> View<'a> {
     pub(crate) fn attr_at_hand(&self, ino: Ino) -> Result<Option<Attr>, Stop> {
         match self.local(ino.shard())? {
             Some(shard) if !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Read) => {
-                Ok(self.cell.living_inode(shard, ino)?.map(|value| value.attr))
+                Ok(living_inode(shard, self.opens, ino)?.map(|value| value.attr))
             }
             _ => Ok(None),
         }
@@ -86,7 +98,7 @@ impl<'a> View<'a> {
         mode: LockMode,
     ) -> Result<(), Stop> {
         let local = self.local(shard)?;
-        if local.is_none() && self.cell.owner(shard).is_none() {
+        if local.is_none() && self.volume.owner(shard).is_none() {
             return Err(Errno::ESTALE.into());
         }
         match &mut self.mode {
@@ -120,7 +132,7 @@ impl<'a> View<'a> {
     pub(crate) fn inode(&mut self, ino: Ino, mode: LockMode) -> Result<Option<InodeValue>, Stop> {
         self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;
         if let Some(shard) = self.local(ino.shard())? {
-            return self.cell.living_inode(shard, ino);
+            return living_inode(shard, self.opens, ino);
         }
         match self.fetched(&LockKey::Inode(ino))? {
             KeyValue::Inode(value) => Ok(*value),
@@ -156,7 +168,7 @@ impl<'a> View<'a> {
         let key = || LockKey::Name(dir, name.clone());
         self.touch(key, dir.shard(), mode)?;
         if let Some(shard) = self.local(dir.shard())? {
-            return shard.dentry(self.cell.secret, dir, name);
+            return shard.dentry(self.volume.secret, dir, name);
         }
         match self.fetched(&key())? {
             KeyValue::Name(value) => Ok(*value),

@@ -10,8 +10,8 @@ use warren_proto::{
 
 use super::{Plan, PlannedReply};
 use crate::permission::{self, EXECUTE, SET_GID, SET_UID};
+use crate::run::wait::Stop;
 use crate::shard;
-use crate::task::Stop;
 use crate::view::View;
 
 pub(super) fn create(
@@ -34,11 +34,11 @@ pub(super) fn create(
     view.may_add(&parent)?;
     check_new(view.who, new)?;
     let directory = new.kind == FileKind::Directory;
-    let (secret, shards) = (view.cell.secret, view.cell.map.len());
+    let (secret, shards) = (view.volume.secret, view.volume.map.len());
     let home = if directory { place(secret, shards, dir, name) } else { dir.shard() };
     let ino = view.new_ino(home)?;
     let (new, gid) = inherit(view, &parent, new);
-    let (uid, now) = (view.who.uid, view.cell.now.wall);
+    let (uid, now) = (view.who.uid, view.now);
     let attr = shard::attr_of(ino, &shard::new_inode(&new, uid, gid, dir, now));
     let changes = vec![
         Change::NewInode { ino, new, uid, gid, parent: dir, now },
@@ -63,7 +63,7 @@ fn found(
         return Err(Errno::EISDIR.into());
     }
     let name = name.clone();
-    if !view.cell.shards.contains_key(&ino.shard()) {
+    if !view.shards.contains_key(&ino.shard()) {
         return Ok(Plan::reply(PlannedReply::Entry { dir, name, ino, kind, attr: None }));
     }
     let value = view.inode(ino, LockMode::Read)?.ok_or(Errno::ESTALE)?;
@@ -142,7 +142,7 @@ pub(super) fn link(view: &mut View<'_>, ino: Ino, dir: Ino, name: &FileName) -> 
     if target.attr.nlink >= LINK_MAX {
         return Err(Errno::EMLINK.into());
     }
-    let (kind, now) = (target.attr.kind, view.cell.now.wall);
+    let (kind, now) = (target.attr.kind, view.now);
     let mut attr = target.attr;
     attr.nlink += 1;
     attr.ctime = now;

@@ -10,7 +10,7 @@ use warren_proto::{DirEntry, FileName, LockMode, Reply};
 
 use super::{Plan, PlannedReply};
 use crate::permission::{self, READ};
-use crate::task::Stop;
+use crate::run::wait::Stop;
 use crate::view::View;
 
 /// Encoded bytes of an entry beside its name.
@@ -26,7 +26,7 @@ pub(super) fn list(
 ) -> Result<Plan, Stop> {
     let value = view.directory(dir, LockMode::Read)?;
     permission::check(view.who, &value.attr, READ)?;
-    let shard = &view.cell.shards[&dir.shard()];
+    let shard = &view.shards[&dir.shard()];
     let room = (bytes_max as usize).min(ENTRIES_MAX);
     let mut entries = Vec::new();
     let (mut used, mut end) = (0, true);

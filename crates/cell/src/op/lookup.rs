@@ -5,7 +5,7 @@ use warren_proto::{FileName, LockMode};
 
 use super::{Plan, PlannedReply};
 use crate::permission::{self, EXECUTE};
-use crate::task::Stop;
+use crate::run::wait::Stop;
 use crate::view::View;
 
 pub(super) fn lookup(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {

@@ -12,7 +12,7 @@ mod rename;
 use warren_base::Ino;
 use warren_proto::{AccessMode, Attr, Change, FileName, Reply, Request};
 
-use crate::task::Stop;
+use crate::run::wait::Stop;
 use crate::view::View;
 
 /// What an operation on names comes to.

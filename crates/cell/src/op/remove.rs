@@ -8,7 +8,7 @@ use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode};
 
 use super::Plan;
 use crate::permission::{self, EXECUTE, WRITE};
-use crate::task::Stop;
+use crate::run::wait::Stop;
 use crate::view::View;
 
 pub(super) fn unlink(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
@@ -42,7 +42,7 @@ fn victim(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<(Ino, InodeV
 }
 
 fn removal(view: &View<'_>, dir: Ino, name: &FileName, ino: Ino) -> Plan {
-    let now = view.cell.now.wall;
+    let now = view.now;
     Plan::done(vec![
         Change::RemoveEntry { dir, name: name.clone(), now },
         Change::RemoveLink { ino, now },

@@ -7,7 +7,7 @@ use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode, RenameFlags
 
 use super::Plan;
 use crate::permission::{self, EXECUTE, WRITE};
-use crate::task::Stop;
+use crate::run::wait::Stop;
 use crate::view::View;
 
 /// A name, what it leads to, and the directory it is in.
@@ -146,7 +146,7 @@ fn moved(
     name: &FileName,
     target: Option<&End<'_>>,
 ) -> Plan {
-    let (now, ino, kind) = (view.cell.now.wall, source.ino, source.inode.attr.kind);
+    let (now, ino, kind) = (view.now, source.ino, source.inode.attr.kind);
     let name = name.clone();
     let mut changes = vec![match target {
         Some(_) => Change::ReplaceEntry { dir, name, ino, kind, now },
@@ -161,7 +161,7 @@ fn moved(
 }
 
 fn exchange(view: &View<'_>, source: &End<'_>, target: &End<'_>) -> Plan {
-    let now = view.cell.now.wall;
+    let now = view.now;
     let replace = |at: &End<'_>, by: &End<'_>| Change::ReplaceEntry {
         dir: at.dir,
         name: at.name.clone(),

@@ -24,19 +24,24 @@
 //!   other logs.
 //! * A block of the device's copy is written once, until its place comes round again.
 
+pub(crate) mod record;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX, PEER_MESSAGE_MAX};
-use warren_base::{CellId, Errno, Instant, Lsn, TxnId};
-use warren_disk::{LogArea, RECORD_ALIGN, RECORD_HEADER, RECORD_MAX, seal_record};
-use warren_proto::{Cause, Change, Executed, PeerReply, PeerRequest, Step, Wire};
+use warren_base::{CellId, Errno, Instant, Lsn};
+use warren_disk::{LogArea, RECORD_ALIGN, RECORD_MAX, seal_record};
+use warren_proto::{Cause, Executed, PeerReply, PeerRequest, Step};
 
-use crate::cell::{Cell, Out};
+use crate::cell::Core;
 use crate::event::{Effect, FrameNo, IoId, Memory};
+use crate::log::record::Record;
 use crate::plant::Plant;
-use crate::task::{Task, WaitKey, Work};
+use crate::run::wait::WaitKey;
+use crate::task::{Task, Work};
+use crate::turn::Turn;
 
 /// Bytes that stay free for what cannot wait: the parts of decided transactions, reclaiming, and a
 /// snapshot of the session.
@@ -131,15 +136,6 @@ impl Crowd {
     }
 }
 
-/// What happens only when the record that justifies it is in the log.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum After {
-    /// The frame holds no dirty page any more. An I/O may still use it.
-    Untag(FrameNo),
-    /// The same, and nobody uses it.
-    Release(FrameNo),
-}
-
 /// Records between `first` and `last` rest on another cell's log, up to `there` at the most.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
@@ -168,11 +164,10 @@ pub(crate) struct OpLog {
     /// Behind the last record: `end` but for padding, which a recovery does not find.
     last: Lsn,
     durable: Lsn,
-    /// The record that is being made.
-    record: Vec<u8>,
-    steps: u16,
-    decided: Option<(TxnId, Vec<Change>)>,
-    after: Vec<After>,
+    /// The memory of the last record, for the next.
+    buffer: Vec<u8>,
+    /// Transactions that are under way here, at their coordinator or elsewhere.
+    txns: usize,
     commit: Commit,
     crowd: Crowd,
     /// Up to where somebody waits.
@@ -193,6 +188,8 @@ pub(crate) struct OpLog {
     /// Up to where a cell was asked to make its log durable.
     asked: BTreeMap<CellId, Lsn>,
     asking: Vec<Asked>,
+    /// What a recovery has to read is read: records may be appended.
+    is_open: bool,
     /// Nothing is committed until a checkpoint has replaced what a predecessor left half done.
     pub(crate) held: bool,
     /// That is so since the device has failed: the next to write is a checkpoint.
@@ -210,7 +207,13 @@ pub(crate) struct OpLog {
 }
 
 impl OpLog {
-    pub(crate) fn new(area: LogArea, first: FrameNo, incarnation: u64, start: Lsn) -> Self {
+    /// `is_open`: nothing is to be replayed first.
+    pub(crate) fn new(
+        area: LogArea,
+        first: FrameNo,
+        (incarnation, start): (u64, Lsn),
+        is_open: bool,
+    ) -> Self {
         Self {
             area,
             first,
@@ -220,10 +223,8 @@ impl OpLog {
             end: start,
             last: start,
             durable: start,
-            record: vec![0; RECORD_HEADER],
-            steps: 0,
-            decided: None,
-            after: Vec::new(),
+            buffer: Vec::new(),
+            txns: 0,
             commit: Commit::Idle,
             crowd: Crowd::default(),
             wanted: start,
@@ -235,6 +236,7 @@ impl OpLog {
             hardened: BTreeMap::new(),
             asked: BTreeMap::new(),
             asking: Vec::new(),
+            is_open,
             held: false,
             faulty: false,
             is_last: false,
@@ -302,6 +304,7 @@ impl OpLog {
     /// Goes on behind what a recovery has read, in a block of its own. What lies between is no record, and
     /// must not look like the beginning of one.
     pub(crate) fn resume<M: Memory>(&mut self, end: Lsn, memory: &mut M) {
+        self.is_open = true;
         (self.last, self.end, self.wanted) = (end, end, self.durable);
         self.pad(memory);
         // What a predecessor has written may not be flushed.
@@ -320,12 +323,12 @@ impl OpLog {
         (FrameNo(self.first.0 + block as u32), at)
     }
 
-    /// Bytes that may still be logged, with room for what `dirty` pages and so many transactions will want.
-    pub(crate) fn room(&self, dirty: usize, txns: usize) -> u64 {
+    /// Bytes that may still be logged, with room for what `dirty` pages and the transactions under way will want.
+    pub(crate) fn room(&self, dirty: usize) -> u64 {
         let used = self.end.0 - self.start.0;
         let session = self.session_bytes() + self.unanswered_bytes();
         // A few are in the reserve.
-        let txns = (PER_TXN * txns as u64).saturating_sub(RESERVE / 2);
+        let txns = (PER_TXN * self.txns as u64).saturating_sub(RESERVE / 2);
         let promised = RESERVE + session + txns + PER_DIRTY_PAGE * dirty as u64;
         self.area.bytes().saturating_sub(used + promised)
     }
@@ -360,33 +363,23 @@ impl OpLog {
         2 * (self.end.0 - self.start.0) > self.area.bytes()
     }
 
-    /// Notes a step that is being made.
-    pub(crate) fn note(&mut self, step: &Step) {
-        if self.forgets_session && step.is_of_session() {
-            return;
-        }
-        step.encode(&mut self.record);
-        self.steps += 1;
+    /// An empty record.
+    pub(crate) fn open_record(&mut self) -> Record {
+        Record::in_buffer(std::mem::take(&mut self.buffer), self.forgets_session)
     }
 
-    /// Whether there is anything to make a record of, or to do after one.
-    #[inline]
-    fn has_noted(&self) -> bool {
-        self.steps > 0 || self.decided.is_some() || !self.after.is_empty()
+    /// A turn is over that has opened this record.
+    pub(crate) fn close_record(&mut self, record: Record) {
+        self.buffer = record.into_buffer();
     }
 
-    /// Whether a step of any size still fits the record that is being made.
-    pub(crate) fn takes_another_step(&self) -> bool {
-        self.record.len() <= RECORD_MAX / 2
+    /// A transaction is under way that this cell takes part in.
+    pub(crate) const fn begin_txn(&mut self) {
+        self.txns += 1;
     }
 
-    /// The record decides a transaction: what its other cells have to do.
-    pub(crate) fn decide(&mut self, txn: TxnId, others: Vec<Change>) {
-        self.decided = Some((txn, others));
-    }
-
-    pub(crate) fn do_after(&mut self, after: After) {
-        self.after.push(after);
+    pub(crate) const fn end_txn(&mut self) {
+        self.txns -= 1;
     }
 
     /// What comes now may rest on another cell's log. That is told by the next record, whatever it is for: what
@@ -399,11 +392,11 @@ impl OpLog {
         self.heard.insert(cell, lsn);
     }
 
-    /// The record that is being made names what was heard of.
-    fn name_heard(&mut self) {
+    /// The record names what was heard of.
+    fn name_heard(&mut self, record: &mut Record) {
         for (cell, lsn) in std::mem::take(&mut self.heard) {
             self.named.insert(cell, lsn);
-            self.note(&Step::Depends { cell, lsn });
+            record.note(&Step::Depends { cell, lsn });
             self.await_point(cell, self.end, lsn);
         }
     }
@@ -484,23 +477,28 @@ impl OpLog {
         }
     }
 
-    /// Puts the noted steps into the log as one record, and does what waited for that.
-    fn append<M: Memory>(&mut self, cause: Cause, memory: &mut M) {
-        self.name_heard();
-        cause.encode(&mut self.record);
-        let (lsn, steps) = (self.end, std::mem::take(&mut self.steps));
-        seal_record(&mut self.record, lsn, self.incarnation, steps);
+    /// Puts a record into the log. Returns it without its steps; what waits for it may be done now.
+    pub(crate) fn append<M: Memory>(
+        &mut self,
+        mut record: Record,
+        cause: Cause,
+        memory: &mut M,
+    ) -> Record {
+        assert!(self.is_open, "a record over what is to be replayed");
+        self.name_heard(&mut record);
+        let (bytes, steps) = record.body(&cause);
+        let lsn = self.end;
+        seal_record(bytes, lsn, self.incarnation, steps);
         assert!(
-            self.end.0 + self.record.len() as u64 - self.start.0 <= self.area.bytes(),
+            self.end.0 + bytes.len() as u64 - self.start.0 <= self.area.bytes(),
             "the log's reserve was not enough"
         );
         // The header last: a record without it is none.
-        self.copy_in(Lsn(lsn.0 + RECORD_ALIGN as u64), &self.record[RECORD_ALIGN..], memory);
-        self.copy_in(lsn, &self.record[..RECORD_ALIGN], memory);
-        self.end = Lsn(lsn.0 + self.record.len() as u64);
+        self.copy_in(Lsn(lsn.0 + RECORD_ALIGN as u64), &bytes[RECORD_ALIGN..], memory);
+        self.copy_in(lsn, &bytes[..RECORD_ALIGN], memory);
+        self.end = Lsn(lsn.0 + bytes.len() as u64);
         self.last = self.end;
-        self.record.clear();
-        self.record.resize(RECORD_HEADER, 0);
+        record.emptied()
     }
 
     /// Where the log of a checkpoint begins, whose state is fixed now. What other cells' logs are rested on from
@@ -532,135 +530,92 @@ impl OpLog {
     }
 }
 
-impl Cell {
-    /// Whether anything may be logged that can wait.
-    pub(crate) fn log_has_room(&self) -> bool {
-        self.log_room(self.cache.dirty_pages()) > 0
-    }
-
-    /// Bytes that may still be logged if so many pages are dirty.
-    pub(crate) fn log_room(&self, dirty: usize) -> u64 {
-        self.log.room(dirty, self.participants.len() + self.live_txns.len())
-    }
-
-    /// Makes a record of what the cell itself has noted since the last, if it has noted anything.
-    #[inline]
-    pub(crate) fn seal<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        if self.log.has_noted() {
-            self.seal_noted(Cause::Cell, out);
-        }
-    }
-
-    /// What a transaction decides is in the record of the request that it answers.
-    fn seal_noted<M: Memory>(&mut self, cause: Cause, out: &mut Out<'_, M>) {
-        if self.log.steps > 0 || self.log.decided.is_some() {
-            assert!(!self.replay.needs_image(), "a record over what is to be replayed");
-            let cause = match (self.log.decided.take(), cause) {
-                (None, cause) => cause,
-                (Some((txn, others)), Cause::Request(request)) => {
-                    Cause::Decided { txn, request, others }
-                }
-                (Some((txn, _)), cause) => panic!("{txn:?} is decided by {cause:?}"),
-            };
-            self.log.append(cause, out.memory);
-        }
-        self.settle(out);
-    }
-
-    /// Does what waited for the record of the steps made so far. Of a replayed step it is there already.
-    pub(crate) fn settle<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        if self.log.after.is_empty() {
-            return;
-        }
-        for after in std::mem::take(&mut self.log.after) {
-            match after {
-                After::Untag(frame) => self.table.clear(frame, out.memory),
-                After::Release(frame) => {
-                    self.table.clear(frame, out.memory);
-                    self.cache.give_frame(frame);
-                }
-            }
-        }
-    }
-
+impl Core {
     /// The record of what a task has just done.
     pub(crate) fn seal_task<M: Memory>(
         &mut self,
-        task: &Task,
+        task: &mut Task,
         answer: Option<&warren_proto::Answer>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        if !self.log.has_noted() {
+        let decided = task.decided.as_mut().map(|it| (it.txn, std::mem::take(&mut it.others)));
+        if turn.record.is_empty() && decided.is_none() {
             return;
         }
         let cause = match (&task.work, answer) {
-            (Work::Request { from, header, .. }, Some(answer)) => Cause::Request(Executed {
-                client: from.client,
-                slot: from.slot,
-                seq: header.seq,
-                answer: answer.as_ref().map(|reply| reply.without_leases()).map_err(|e| *e),
-            }),
+            (Work::Request { from, header, .. }, Some(answer)) => {
+                let request = Executed {
+                    client: from.client,
+                    slot: from.slot,
+                    seq: header.seq,
+                    answer: answer.as_ref().map(|reply| reply.without_leases()).map_err(|e| *e),
+                };
+                match decided {
+                    Some((txn, others)) => Cause::Decided { txn, request, others },
+                    None => Cause::Request(request),
+                }
+            }
             (Work::Commit { txn, .. } | Work::Again { txn, .. }, _) => Cause::Applied { txn: *txn },
             _ => Cause::Cell,
         };
-        self.seal_noted(cause, out);
+        turn.seal_as(cause);
     }
 
     /// A checkpoint has made everything before `lsn` durable.
-    pub(crate) fn free_log<M: Memory>(&mut self, lsn: Lsn, out: &mut Out<'_, M>) {
-        self.log.free(lsn);
-        self.answer_asking(None, out);
-        self.tasks.wake_all(WaitKey::Durable);
-        self.tasks.wake_all(WaitKey::LogRoom);
+    pub(crate) fn free_log<M: Memory>(&mut self, lsn: Lsn, turn: &mut Turn<'_, M>) {
+        turn.log.free(lsn);
+        self.answer_asking(None, turn);
+        turn.waits.wake_all(WaitKey::Durable);
+        turn.waits.wake_all(WaitKey::LogRoom);
     }
 
     /// Begins to make the log durable up to `lsn`, with what it rests on, as far as that is not under way.
-    pub(crate) fn harden<M: Memory>(&mut self, lsn: Lsn, out: &mut Out<'_, M>) {
-        self.log.want(lsn);
-        self.ask_others(lsn, out);
+    pub(crate) fn harden<M: Memory>(&mut self, lsn: Lsn, turn: &mut Turn<'_, M>) {
+        turn.log.want(lsn);
+        self.ask_others(lsn, turn);
     }
 
     /// Asks other cells to make durable what this log rests on up to `lsn`.
-    fn ask_others<M: Memory>(&mut self, lsn: Lsn, out: &mut Out<'_, M>) {
-        for (cell, there) in self.log.frontier(lsn) {
-            if self.log.asked.get(&cell).is_none_or(|asked| *asked < there) {
-                self.log.asked.insert(cell, there);
-                self.send_request(cell, PeerRequest::Harden { lsn: there }, out);
+    fn ask_others<M: Memory>(&mut self, lsn: Lsn, turn: &mut Turn<'_, M>) {
+        for (cell, there) in turn.log.frontier(lsn) {
+            if turn.log.asked.get(&cell).is_none_or(|asked| *asked < there) {
+                turn.log.asked.insert(cell, there);
+                self.send_request(cell, PeerRequest::Harden { lsn: there }, turn);
             }
         }
     }
 
     /// A successor of the cell has to be asked again.
-    pub(crate) fn harden_again<M: Memory>(&mut self, cell: CellId, out: &mut Out<'_, M>) {
-        self.log.asked.remove(&cell);
-        self.ask_others(self.log.wanted, out);
+    pub(crate) fn harden_again<M: Memory>(&mut self, cell: CellId, turn: &mut Turn<'_, M>) {
+        turn.log.asked.remove(&cell);
+        self.ask_others(turn.log.wanted, turn);
     }
 
     /// Another cell wants the log durable up to `lsn`.
-    pub(crate) fn harden_for<M: Memory>(&mut self, by: CellId, lsn: Lsn, out: &mut Out<'_, M>) {
+    pub(crate) fn harden_for<M: Memory>(&mut self, by: CellId, lsn: Lsn, turn: &mut Turn<'_, M>) {
         // Nobody can rest on what was not said yet.
-        let lsn = lsn.min(self.log.end);
-        self.log.want(lsn);
-        self.log.asking.push(Asked { by, lsn });
-        if self.log.held {
-            self.want_checkpoint(out);
+        let lsn = lsn.min(turn.log.end);
+        turn.log.want(lsn);
+        turn.log.asking.push(Asked { by, lsn });
+        if turn.log.held {
+            self.want_checkpoint(turn);
         }
-        self.answer_asking(None, out);
+        self.answer_asking(None, turn);
     }
 
-    fn answer_asking<M: Memory>(&mut self, failed: Option<Errno>, out: &mut Out<'_, M>) {
-        let durable = self.log.durable;
-        let asking = std::mem::take(&mut self.log.asking);
+    fn answer_asking<M: Memory>(&mut self, failed: Option<Errno>, turn: &mut Turn<'_, M>) {
+        let durable = turn.log.durable;
+        let asking = std::mem::take(&mut turn.log.asking);
         let (done, left) =
             asking.into_iter().partition(|asked| failed.is_some() || asked.lsn <= durable);
-        self.log.asking = left;
+        turn.log.asking = left;
         let done: Vec<Asked> = done;
         for asked in done {
             let result = match failed {
                 Some(errno) => Err(errno),
-                None => Ok(self.log.frontier(asked.lsn)),
+                None => Ok(turn.log.frontier(asked.lsn)),
             };
-            self.send_reply(asked.by, PeerReply::Hardened { lsn: asked.lsn, result }, out);
+            self.send_reply(asked.by, PeerReply::Hardened { lsn: asked.lsn, result }, turn);
         }
     }
 
@@ -670,104 +625,105 @@ impl Cell {
         cell: CellId,
         lsn: Lsn,
         result: Result<Vec<(CellId, Lsn)>, Errno>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
         let frontier = match result {
             Ok(frontier) => frontier,
             Err(errno) => {
-                self.log.asked.remove(&cell);
-                return self.tasks.fail_all(WaitKey::Durable, errno);
+                turn.log.asked.remove(&cell);
+                return turn.waits.fail_all(WaitKey::Durable, errno);
             }
         };
-        let known = self.log.hardened.entry(cell).or_default();
+        let known = turn.log.hardened.entry(cell).or_default();
         *known = (*known).max(lsn);
-        let rests = self.log.depends.entry(cell).or_default();
+        let rests = turn.log.depends.entry(cell).or_default();
         let answered = rests.iter().take_while(|rest| rest.there <= lsn).count();
         let answered: Vec<Rest> = rests.drain(..answered).collect();
         // What that rested on, this rests on too.
         if let (Some(first), Some(last)) = (answered.first(), answered.last()) {
-            for (other, there) in frontier.into_iter().filter(|(other, _)| *other != self.id) {
+            for (other, there) in frontier.into_iter().filter(|(other, _)| *other != turn.volume.id)
+            {
                 let rest = Rest { first: first.first, last: last.last, there };
-                self.log.rest_on(other, rest);
+                turn.log.rest_on(other, rest);
             }
         }
-        let wanted = self.log.wanted;
-        self.ask_others(wanted, out);
-        self.tasks.wake_all(WaitKey::Durable);
+        let wanted = turn.log.wanted;
+        self.ask_others(wanted, turn);
+        turn.waits.wake_all(WaitKey::Durable);
     }
 
     /// Goes on with a commit, as far as it can.
-    pub(crate) fn advance_log<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        if self.log.is_half_full() && !std::mem::replace(&mut self.log.checkpoint_wanted, true) {
-            self.want_checkpoint(out);
+    pub(crate) fn advance_log<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        if turn.log.is_half_full() && !std::mem::replace(&mut turn.log.checkpoint_wanted, true) {
+            self.want_checkpoint(turn);
         }
-        if self.log.commit == Commit::Idle {
-            if self.log.wanted > self.log.durable && !self.log.held {
-                let (here, now) = (self.waiting_for_log(), self.now.monotonic);
-                if self.log.crowd.is_awaited(here, now, out.effects) {
+        if turn.log.commit == Commit::Idle {
+            if turn.log.wanted > turn.log.durable && !turn.log.held {
+                let (here, now) = (self.waiting_for_log(turn), turn.now.monotonic);
+                if turn.log.crowd.is_awaited(here, now, turn.effects) {
                     return;
                 }
-                self.log.crowd.begins(now);
-                let goal = self.log.pad(out.memory);
-                self.log.commit = Commit::Settling { goal };
-            } else if self.cache.wants_flush(self.tasks.is_waited_for(WaitKey::Frames)) {
-                let io = self.flush(out);
-                self.log.commit = Commit::PlainFlush { io };
+                turn.log.crowd.begins(now);
+                let goal = turn.log.pad(turn.memory);
+                turn.log.commit = Commit::Settling { goal };
+            } else if turn.cache.wants_flush(turn.waits.is_waited_for(WaitKey::Frames)) {
+                let io = self.flush(turn);
+                turn.log.commit = Commit::PlainFlush { io };
             }
         }
-        if let Commit::Settling { goal } = self.log.commit {
+        if let Commit::Settling { goal } = turn.log.commit {
             // A checkpoint may have been quicker.
-            if goal <= self.log.durable {
-                self.log.commit = Commit::Idle;
+            if goal <= turn.log.durable {
+                turn.log.commit = Commit::Idle;
                 return;
             }
-            if self.log.placing.first_key_value().is_some_and(|(lsn, _)| *lsn < goal) {
+            if turn.log.placing.first_key_value().is_some_and(|(lsn, _)| *lsn < goal) {
                 return;
             }
-            if self.log.data_written && self.plant != Some(Plant::SkipDataFlush) {
-                let io = self.flush(out);
-                self.log.commit = Commit::DataFlush { goal, io };
+            if turn.log.data_written && !turn.plants(Plant::SkipDataFlush) {
+                let io = self.flush(turn);
+                turn.log.commit = Commit::DataFlush { goal, io };
             } else {
-                self.write_log(goal, out);
+                self.write_log(goal, turn);
             }
         }
     }
 
     /// Tasks and cells that wait for the log to be durable.
-    fn waiting_for_log(&self) -> usize {
-        self.tasks.waiting_for(WaitKey::Durable) + self.log.asking.len()
+    fn waiting_for_log<M: Memory>(&self, turn: &mut Turn<'_, M>) -> usize {
+        turn.waits.waiting_for(WaitKey::Durable) + turn.log.asking.len()
     }
 
     /// What was written so far will be durable when the flush is over.
-    fn flush<M: Memory>(&mut self, out: &mut Out<'_, M>) -> IoId {
-        self.log.data_written = false;
-        self.cache.begin_flush();
-        let io = self.new_io();
-        self.io.start_flush(io);
-        out.effects.push(Effect::Flush { io });
+    fn flush<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> IoId {
+        turn.log.data_written = false;
+        turn.cache.begin_flush();
+        let io = turn.io.new_id();
+        turn.io.start_flush(io);
+        turn.effects.push(Effect::Flush { io });
         io
     }
 
-    fn write_log<M: Memory>(&mut self, goal: Lsn, out: &mut Out<'_, M>) {
+    fn write_log<M: Memory>(&mut self, goal: Lsn, turn: &mut Turn<'_, M>) {
         let block = BLOCK_SIZE as u64;
-        let (mut at, mut left) = (self.log.durable.0 / block, 0);
+        let (mut at, mut left) = (turn.log.durable.0 / block, 0);
         while at < goal.0 / block {
-            let (place, _) = self.log.area.place(Lsn(at * block));
-            let count = (goal.0 / block - at).min(WRITE_MAX).min(self.log.area.blocks - place);
-            let first = self.log.first.0 + place as u32;
+            let (place, _) = turn.log.area.place(Lsn(at * block));
+            let count = (goal.0 / block - at).min(WRITE_MAX).min(turn.log.area.blocks - place);
+            let first = turn.log.first.0 + place as u32;
             let frames = (first..first + count as u32).map(FrameNo).collect();
-            let (io, start) = (self.new_io(), self.log.area.start.offset(place));
+            let (io, start) = (turn.io.new_id(), turn.log.area.start.offset(place));
             if left == 0 && at + count == goal.0 / block {
-                self.io.start_write_through(io);
-                self.log.commit = Commit::WritingThrough { goal };
-                return out.effects.push(Effect::WriteThrough { io, block: start, frames });
+                turn.io.start_write_through(io);
+                turn.log.commit = Commit::WritingThrough { goal };
+                return turn.effects.push(Effect::WriteThrough { io, block: start, frames });
             }
-            self.io.start_log_write(io);
-            out.effects.push(Effect::Write { io, block: start, frames });
+            turn.io.start_log_write(io);
+            turn.effects.push(Effect::Write { io, block: start, frames });
             (at, left) = (at + count, left + 1);
         }
-        self.log.commit = match left {
-            0 => Commit::LogFlush { goal, io: self.flush(out) },
+        turn.log.commit = match left {
+            0 => Commit::LogFlush { goal, io: self.flush(turn) },
             _ => Commit::Writing { goal, left, failed: None },
         };
     }
@@ -775,15 +731,15 @@ impl Cell {
     pub(crate) fn log_write_done<M: Memory>(
         &mut self,
         result: Result<(), Errno>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        let Commit::Writing { goal, left, failed } = self.log.commit else {
+        let Commit::Writing { goal, left, failed } = turn.log.commit else {
             unreachable!("writes of the log belong to a commit");
         };
         let (left, failed) = (left - 1, failed.or(result.err()));
-        self.log.commit = match (left, failed) {
-            (0, None) => Commit::LogFlush { goal, io: self.flush(out) },
-            (0, Some(errno)) => return self.commit_failed(errno, out),
+        turn.log.commit = match (left, failed) {
+            (0, None) => Commit::LogFlush { goal, io: self.flush(turn) },
+            (0, Some(errno)) => return self.commit_failed(errno, turn),
             _ => Commit::Writing { goal, left, failed },
         };
     }
@@ -792,16 +748,16 @@ impl Cell {
         &mut self,
         io: IoId,
         result: Result<(), Errno>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        if let Err(errno) = result.and(self.log.doomed.map_or(Ok(()), Err)) {
-            return self.flush_failed(errno, out);
+        if let Err(errno) = result.and(turn.log.doomed.map_or(Ok(()), Err)) {
+            return self.flush_failed(errno, turn);
         }
-        self.cache.end_flush(true);
-        match self.log.commit {
-            Commit::DataFlush { goal, io: own } if own == io => self.write_log(goal, out),
-            Commit::LogFlush { goal, io: own } if own == io => self.commit_done(goal, out),
-            Commit::PlainFlush { io: own } if own == io => self.log.commit = Commit::Idle,
+        turn.cache.end_flush(true);
+        match turn.log.commit {
+            Commit::DataFlush { goal, io: own } if own == io => self.write_log(goal, turn),
+            Commit::LogFlush { goal, io: own } if own == io => self.commit_done(goal, turn),
+            Commit::PlainFlush { io: own } if own == io => turn.log.commit = Commit::Idle,
             _ => unreachable!("one flush at a time"),
         }
     }
@@ -809,87 +765,87 @@ impl Cell {
     pub(crate) fn written_through<M: Memory>(
         &mut self,
         result: Result<(), Errno>,
-        out: &mut Out<'_, M>,
+        turn: &mut Turn<'_, M>,
     ) {
-        let Commit::WritingThrough { goal } = self.log.commit else {
+        let Commit::WritingThrough { goal } = turn.log.commit else {
             unreachable!("one commit at a time");
         };
-        match result.and(self.log.doomed.map_or(Ok(()), Err)) {
-            Ok(()) => self.commit_done(goal, out),
-            Err(errno) => self.flush_failed(errno, out),
+        match result.and(turn.log.doomed.map_or(Ok(()), Err)) {
+            Ok(()) => self.commit_done(goal, turn),
+            Err(errno) => self.flush_failed(errno, turn),
         }
     }
 
-    fn commit_done<M: Memory>(&mut self, goal: Lsn, out: &mut Out<'_, M>) {
-        self.log.durable = self.log.durable.max(goal);
-        self.log.commit = Commit::Idle;
-        let here = self.waiting_for_log();
-        self.log.crowd.ends(here, self.now.monotonic);
-        self.answer_asking(None, out);
-        self.tasks.wake_all(WaitKey::Durable);
+    fn commit_done<M: Memory>(&mut self, goal: Lsn, turn: &mut Turn<'_, M>) {
+        turn.log.durable = turn.log.durable.max(goal);
+        turn.log.commit = Commit::Idle;
+        let here = self.waiting_for_log(turn);
+        turn.log.crowd.ends(here, turn.now.monotonic);
+        self.answer_asking(None, turn);
+        turn.waits.wake_all(WaitKey::Durable);
     }
 
     /// Nobody knows what of the data written so far is there.
-    fn flush_failed<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
-        for (at, frame) in self.cache.end_flush(false) {
+    fn flush_failed<M: Memory>(&mut self, errno: Errno, turn: &mut Turn<'_, M>) {
+        for (at, frame) in turn.cache.end_flush(false) {
             self.behind.insert(at.0);
             // It was dirty before some record that is in the log.
-            let since = Lsn(self.log.last().0.saturating_sub(1));
-            self.table.set(frame, at, since, out.memory);
+            let since = Lsn(turn.log.last().0.saturating_sub(1));
+            turn.table.set(frame, at, since, turn.memory);
         }
-        self.log.data_written = true;
-        self.commit_failed(errno, out);
+        turn.log.data_written = true;
+        self.commit_failed(errno, turn);
     }
 
     /// What records name may not be on the device: nothing more is committed before a checkpoint has
     /// written everything anew.
-    pub(crate) fn hold_log<M: Memory>(&mut self, out: &mut Out<'_, M>) {
-        let is_news = !self.log.faulty && !self.checkpoint.is_to_write();
-        self.begin_to_hold();
+    pub(crate) fn hold_log<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let is_news = !turn.log.faulty && !self.checkpoint.is_to_write();
+        self.begin_to_hold(turn);
         // A device that fails again is not tried again before somebody asks.
         if is_news {
-            self.want_checkpoint(out);
+            self.want_checkpoint(turn);
         }
     }
 
-    fn begin_to_hold(&mut self) {
-        (self.log.held, self.log.faulty, self.log.releasing) = (true, true, false);
-        if matches!(self.log.commit, Commit::Settling { .. }) {
-            self.log.commit = Commit::Idle;
+    fn begin_to_hold<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        (turn.log.held, turn.log.faulty, turn.log.releasing) = (true, true, false);
+        if matches!(turn.log.commit, Commit::Settling { .. }) {
+            turn.log.commit = Commit::Idle;
         }
     }
 
     /// Somebody else has heard from the device that it has lost what was written: no flush makes that good,
     /// and no checkpoint comes that writes it anew.
-    pub(crate) fn hold_log_for_good(&mut self, errno: Errno) {
-        self.begin_to_hold();
-        self.log.is_last = true;
-        if self.log.commit != Commit::Idle {
-            self.log.doomed = Some(errno);
+    pub(crate) fn hold_log_for_good<M: Memory>(&mut self, errno: Errno, turn: &mut Turn<'_, M>) {
+        self.begin_to_hold(turn);
+        turn.log.is_last = true;
+        if turn.log.commit != Commit::Idle {
+            turn.log.doomed = Some(errno);
         }
     }
 
     /// The supervisor knows of a failed flush. Tasks that wait for room or durability wait in vain.
-    pub(crate) fn become_read_only<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
-        self.hold_log_for_good(errno);
-        self.still_held(errno, out);
-        self.tasks.wake_all(WaitKey::LogRoom);
+    pub(crate) fn become_read_only<M: Memory>(&mut self, errno: Errno, turn: &mut Turn<'_, M>) {
+        self.hold_log_for_good(errno, turn);
+        self.still_held(errno, turn);
+        turn.waits.wake_all(WaitKey::LogRoom);
     }
 
     /// There is no such checkpoint: whoever waits for the log hears of it.
-    pub(crate) fn still_held<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
-        if self.log.held {
-            self.log.wanted = self.log.durable;
-            self.answer_asking(Some(errno), out);
-            self.tasks.fail_all(WaitKey::Durable, errno);
+    pub(crate) fn still_held<M: Memory>(&mut self, errno: Errno, turn: &mut Turn<'_, M>) {
+        if turn.log.held {
+            turn.log.wanted = turn.log.durable;
+            self.answer_asking(Some(errno), turn);
+            turn.waits.fail_all(WaitKey::Durable, errno);
         }
     }
 
     /// Whoever waits hears of it. What was not made durable is tried again when somebody asks again.
-    fn commit_failed<M: Memory>(&mut self, errno: Errno, out: &mut Out<'_, M>) {
-        (self.log.commit, self.log.doomed) = (Commit::Idle, None);
-        self.hold_log(out);
-        self.still_held(errno, out);
+    fn commit_failed<M: Memory>(&mut self, errno: Errno, turn: &mut Turn<'_, M>) {
+        (turn.log.commit, turn.log.doomed) = (Commit::Idle, None);
+        self.hold_log(turn);
+        self.still_held(errno, turn);
     }
 }
 
@@ -917,6 +873,8 @@ impl OpLog {
 mod tests {
     use super::*;
     use warren_base::{BlockNo, ClientId, Ino, Timestamp};
+    use warren_disk::RECORD_HEADER;
+    use warren_proto::Wire;
     use warren_proto::{ByteRange, Cover, LockFlavour, LockOwner, LockSpec, LockType, Run};
 
     #[test]

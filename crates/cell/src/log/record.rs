@@ -1,0 +1,100 @@
+//! A record that is being made: the steps of one task, or of the cell itself.
+//!
+//! ```text
+//! Record: steps are noted ──▶ OpLog::append(record, cause): it is in the log ──▶ what waited for that is done
+//! ```
+//!
+//! A record is a value. The code that runs in a turn notes into the one of its turn, and `append` consumes
+//! it, so a step is in exactly one record, and a record in the log exactly once.
+
+use warren_disk::{RECORD_HEADER, RECORD_MAX};
+use warren_proto::{Cause, Step, Wire};
+
+use crate::event::FrameNo;
+
+/// What must not happen before the record that justifies it is in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum After {
+    /// The frame holds no dirty page any more. An I/O may still use it.
+    Untag(FrameNo),
+    /// The same, and nothing uses the frame.
+    Release(FrameNo),
+}
+
+/// Steps that were made and are not in the log yet.
+#[must_use]
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    /// Empty, or a header and the encoded steps.
+    bytes: Vec<u8>,
+    steps: u16,
+    after: Vec<After>,
+    omits_session: bool,
+}
+
+impl Record {
+    /// An empty record in the memory of an earlier one.
+    pub(super) const fn in_buffer(buffer: Vec<u8>, omits_session: bool) -> Self {
+        Self { bytes: buffer, steps: 0, after: Vec::new(), omits_session }
+    }
+
+    /// Notes a step that is being made.
+    pub(crate) fn note(&mut self, step: &Step) {
+        if self.omits_session && step.is_of_session() {
+            return;
+        }
+        if self.bytes.is_empty() {
+            self.bytes.resize(RECORD_HEADER, 0);
+        }
+        step.encode(&mut self.bytes);
+        self.steps += 1;
+    }
+
+    /// Has this done when the record is in the log.
+    pub(crate) fn then(&mut self, after: After) {
+        self.after.push(after);
+    }
+
+    /// Whether there is nothing to log and nothing to do afterwards.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.steps == 0 && self.after.is_empty()
+    }
+
+    /// Whether this has to be in the log. A decision has, even if it changes nothing at this cell.
+    pub(crate) fn is_to_log(&self, cause: &Cause) -> bool {
+        self.steps > 0 || matches!(cause, Cause::Decided { .. })
+    }
+
+    /// Whether a step of any size still fits.
+    pub(crate) fn takes_another_step(&self) -> bool {
+        self.bytes.len() <= RECORD_MAX / 2
+    }
+
+    /// What waits for the record.
+    pub(crate) fn take_after(&mut self) -> Vec<After> {
+        std::mem::take(&mut self.after)
+    }
+
+    /// The steps with their cause behind a header that is to be filled in, and how many they are.
+    pub(super) fn body(&mut self, cause: &Cause) -> (&mut Vec<u8>, u16) {
+        if self.bytes.is_empty() {
+            self.bytes.resize(RECORD_HEADER, 0);
+        }
+        cause.encode(&mut self.bytes);
+        (&mut self.bytes, self.steps)
+    }
+
+    /// The same record without its steps.
+    pub(super) fn emptied(mut self) -> Self {
+        self.bytes.clear();
+        self.steps = 0;
+        self
+    }
+
+    /// The memory of a record that has nothing in it.
+    pub(super) fn into_buffer(self) -> Vec<u8> {
+        assert!(self.is_empty(), "a turn ends with all of its steps in the log");
+        self.bytes
+    }
+}

@@ -1,0 +1,3 @@
+//! How tasks run: what they wait for, and which runs next.
+
+pub(crate) mod wait;

@@ -1,0 +1,194 @@
+//! Which tasks wait for what, and in which order those run that may go on.
+//!
+//! Invariants: a task runs only if something has woken it; tasks run in the order in which they were woken; waking a
+//! task that need not run does no harm.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hashbrown::HashMap;
+use warren_base::{CellId, Errno, FixedState, Ino, ShardId};
+use warren_disk::BlockPtr;
+use warren_proto::LockKey;
+
+use crate::cache::PageNo;
+use crate::event::IoId;
+use crate::shard::Placed;
+
+/// Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct TaskId(pub(crate) u64);
+
+/// Why a task does not go on now.
+#[derive(Clone, Debug)]
+pub(crate) enum Stop {
+    /// It is finished, with this error.
+    Fail(Errno),
+    Wait(Wait),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Fail(errno)
+    }
+}
+
+/// What has to come first.
+#[derive(Clone, Debug)]
+pub(crate) enum Wait {
+    /// A node of a tree has to be read.
+    Node(ShardId, BlockPtr),
+    /// Pages have to be read; those without a place are being read already.
+    Pages(Vec<(PageNo, Option<Placed>)>),
+    /// A transaction holds the key.
+    Key(LockKey),
+    /// Another shard of this cell is needed: a coarser affinity.
+    Coarser,
+    /// A key or inode of another cell is needed: this takes a transaction.
+    Remote,
+    /// An inode of another cell has to be looked at.
+    Peek(Ino),
+    /// A successor of a lost cell. Nothing is held meanwhile.
+    Joined(CellId),
+    /// Leases are being recalled.
+    Recall,
+    /// All frames are in use.
+    Frames,
+    /// The shard needs another chunk of free blocks.
+    Space(ShardId),
+    /// The host is allocating chunks.
+    Allocated,
+    /// A checkpoint that starts from now on.
+    Checkpoint,
+    /// The op log up to the point that the task has noted.
+    Durable,
+    /// A checkpoint that frees some of the op log.
+    LogRoom,
+    /// Already registered with what will wake it (a lock, a peer's answer).
+    Registered,
+    /// Nothing: the task gives way to other tasks and goes on.
+    Yield,
+    /// Nothing: it gives way to all that has come meanwhile, and goes on.
+    Turn,
+}
+
+/// What a task waits for, once that has a name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum WaitKey {
+    Io(IoId),
+    Recall,
+    Frames,
+    Chunk(ShardId),
+    Allocated,
+    /// A checkpoint that has not started yet, and one that has.
+    NextCheckpoint,
+    Checkpoint(u64),
+    /// Transactions may start again.
+    Undrained,
+    /// A successor of the cell.
+    Joined(CellId),
+    /// More of the op log is durable, or cannot be made so.
+    Durable,
+    /// There is room in the op log again.
+    LogRoom,
+    /// The next event.
+    Turn,
+}
+
+/// What a task is sent along with its wake-up.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Signals {
+    /// What it waited for went wrong.
+    pub(crate) failed: Option<Errno>,
+    /// The pool of free chunks was empty.
+    pub(crate) no_chunk: bool,
+    /// What it waited for is its own now (a file lock).
+    pub(crate) granted: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    queues: HashMap<WaitKey, Vec<TaskId>, FixedState>,
+    ready: VecDeque<TaskId>,
+    signals: BTreeMap<TaskId, Signals>,
+    next: u64,
+}
+
+impl Waits {
+    pub(crate) fn new_id(&mut self) -> TaskId {
+        self.next += 1;
+        TaskId(self.next)
+    }
+
+    pub(crate) fn wait_for(&mut self, key: WaitKey, id: TaskId) {
+        self.queues.entry(key).or_default().push(id);
+    }
+
+    /// Lets a task run again.
+    pub(crate) fn wake(&mut self, id: TaskId) {
+        self.ready.push_back(id);
+    }
+
+    #[inline]
+    pub(crate) fn wake_all(&mut self, key: WaitKey) {
+        if !self.queues.is_empty() {
+            self.ready.extend(self.queues.remove(&key).into_iter().flatten());
+        }
+    }
+
+    /// What is sent to a task with its next run.
+    pub(crate) fn signal(&mut self, id: TaskId) -> &mut Signals {
+        self.signals.entry(id).or_default()
+    }
+
+    /// What was sent to the task since it ran last.
+    pub(crate) fn signals_of(&self, id: TaskId) -> Signals {
+        self.signals.get(&id).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn take_signals(&mut self, id: TaskId) -> Signals {
+        if self.signals.is_empty() {
+            return Signals::default();
+        }
+        self.signals.remove(&id).unwrap_or_default()
+    }
+
+    /// Lets a task run that waited for something that failed.
+    pub(crate) fn fail(&mut self, id: TaskId, errno: Errno) {
+        self.signal(id).failed = Some(errno);
+        self.wake(id);
+    }
+
+    /// Lets those run that waited for something that failed.
+    pub(crate) fn fail_all(&mut self, key: WaitKey, errno: Errno) {
+        for id in self.take_queue(key) {
+            self.fail(id, errno);
+        }
+    }
+
+    /// Moves every task that waits for `from` to `to`.
+    pub(crate) fn requeue(&mut self, from: WaitKey, to: WaitKey) {
+        let moved = self.take_queue(from);
+        self.queues.entry(to).or_default().extend(moved);
+    }
+
+    /// The tasks that waited for this. The caller wakes them.
+    pub(crate) fn take_queue(&mut self, key: WaitKey) -> Vec<TaskId> {
+        self.queues.remove(&key).unwrap_or_default()
+    }
+
+    pub(crate) fn is_waited_for(&self, key: WaitKey) -> bool {
+        self.queues.contains_key(&key)
+    }
+
+    pub(crate) fn waiting_for(&self, key: WaitKey) -> usize {
+        self.queues.get(&key).map_or(0, Vec::len)
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    pub(crate) fn next_ready(&mut self) -> Option<TaskId> {
+        self.ready.pop_front()
+    }
+}

@@ -1,0 +1,3 @@
+//! What clients have at the cell.
+
+pub(crate) mod clients;

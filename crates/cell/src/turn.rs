@@ -1,0 +1,168 @@
+//! One turn of the cell: an event is taken in, and what it led to is sent.
+//!
+//! [`Shared`] is what the shards of a cell share; a [`Turn`] lends it, piece by piece, to the code that runs in
+//! the turn, with the memory and the list of effects of the driver. Whatever belongs to one shard
+//! is not here: a task is handed its shard beside the turn.
+
+use std::fmt;
+
+use warren_base::{CellId, ShardId};
+use warren_proto::{Cause, Step};
+
+use crate::authority::Capabilities;
+use crate::cache::Cache;
+use crate::chunk::Chunks;
+use crate::event::{Clock, Effect, Memory};
+use crate::io::Io;
+use crate::lease::Leases;
+use crate::log::OpLog;
+use crate::log::record::{After, Record};
+use crate::plant::Plant;
+use crate::run::wait::Waits;
+use crate::session::clients::Clients;
+use crate::table::FrameTable;
+
+/// What does not change while the cell lives.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) id: CellId,
+    /// Owner of every shard, indexed by shard number.
+    pub(crate) map: Vec<CellId>,
+    /// The pool's secret for hashing names.
+    pub(crate) secret: u64,
+    /// Blocks of the whole pool device.
+    pub(crate) total_blocks: u64,
+    /// A rule to break, for tests of the checkers.
+    pub(crate) plant: Option<Plant>,
+}
+
+impl Volume {
+    /// The owner of the shard; `None` if the volume has no such shard. Numbers of inodes, and so of shards,
+    /// come from clients, peers and disks.
+    pub(crate) fn owner(&self, shard: ShardId) -> Option<CellId> {
+        self.map.get(usize::from(shard.0)).copied()
+    }
+}
+
+/// What all shards of the cell share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) volume: Volume,
+    pub(crate) log: OpLog,
+    pub(crate) cache: Cache,
+    pub(crate) table: FrameTable,
+    pub(crate) io: Io,
+    pub(crate) chunks: Chunks,
+    pub(crate) leases: Leases,
+    pub(crate) clients: Clients,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) waits: Waits,
+}
+
+/// What the code of one turn may reach, beside the shard that it was handed.
+pub(crate) struct Turn<'a, M> {
+    pub(crate) now: Clock,
+    pub(crate) memory: &'a mut M,
+    /// In the order in which they are to be carried out.
+    pub(crate) effects: &'a mut Vec<Effect>,
+    /// The steps that were made and are not in the log yet.
+    pub(crate) record: Record,
+    pub(crate) volume: &'a Volume,
+    pub(crate) log: &'a mut OpLog,
+    pub(crate) cache: &'a mut Cache,
+    pub(crate) table: &'a mut FrameTable,
+    pub(crate) io: &'a mut Io,
+    pub(crate) chunks: &'a mut Chunks,
+    pub(crate) leases: &'a mut Leases,
+    pub(crate) clients: &'a mut Clients,
+    pub(crate) capabilities: &'a mut Capabilities,
+    pub(crate) waits: &'a mut Waits,
+}
+
+impl<M> fmt::Debug for Turn<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(crate) fn turn<'a, M: Memory>(
+        &'a mut self,
+        now: Clock,
+        memory: &'a mut M,
+        effects: &'a mut Vec<Effect>,
+    ) -> Turn<'a, M> {
+        let record = self.log.open_record();
+        let Self { volume, log, cache, table, io, chunks, leases, clients, capabilities, waits } =
+            self;
+        Turn {
+            now,
+            memory,
+            effects,
+            record,
+            volume,
+            log,
+            cache,
+            table,
+            io,
+            chunks,
+            leases,
+            clients,
+            capabilities,
+            waits,
+        }
+    }
+}
+
+impl<M: Memory> Turn<'_, M> {
+    /// Whether a rule is broken on purpose.
+    #[inline]
+    pub(crate) fn plants(&self, plant: Plant) -> bool {
+        self.volume.plant == Some(plant)
+    }
+
+    /// Notes a step that is being made.
+    pub(crate) fn note(&mut self, step: &Step) {
+        self.record.note(step);
+    }
+
+    /// Whether anything may be logged that can wait.
+    pub(crate) fn log_has_room(&self) -> bool {
+        self.log_room(self.cache.dirty_pages()) > 0
+    }
+
+    /// Bytes that may still be logged if so many pages are dirty.
+    pub(crate) fn log_room(&self, dirty: usize) -> u64 {
+        self.log.room(dirty)
+    }
+
+    /// Logs what the cell itself has done since the last record, if it has done anything.
+    #[inline]
+    pub(crate) fn seal(&mut self) {
+        if !self.record.is_empty() {
+            self.seal_as(Cause::Cell);
+        }
+    }
+
+    /// Logs the steps made so far as one record with this cause.
+    pub(crate) fn seal_as(&mut self, cause: Cause) {
+        if self.record.is_to_log(&cause) {
+            let record = std::mem::take(&mut self.record);
+            self.record = self.log.append(record, cause, self.memory);
+        }
+        self.settle();
+    }
+
+    /// Does what waits for the record of the steps made so far. Of a replayed step it is in the log already.
+    pub(crate) fn settle(&mut self) {
+        for after in self.record.take_after() {
+            match after {
+                After::Untag(frame) => self.table.clear(frame, self.memory),
+                After::Release(frame) => {
+                    self.table.clear(frame, self.memory);
+                    self.cache.give_frame(frame);
+                }
+            }
+        }
+    }
+}
