@@ -10,10 +10,9 @@ use warren_proto::{Answer, Capability, CapabilityKey, Credentials, Reply, Reques
 
 use crate::cell::Core;
 use crate::event::Memory;
-use crate::permission;
 use crate::plant::Plant;
-use crate::shard;
 use crate::turn::Turn;
+use crate::{permission, shard};
 
 /// Places of the table, a power of two: 16 KiB, which stays in the processor's caches.
 const PLACES: usize = 512;

@@ -13,34 +13,44 @@ use warren_base::{CellId, ClientId, Epoch, Errno, Ino, Lsn, MapVersion, ShardId,
 use warren_disk::{LogArea, RootSlot};
 use warren_proto::control::{Order, Report};
 use warren_proto::{
-    Answer, ByteRange, Capability, CapabilityKey, Change, Credentials, InodeValue, LeaseKey,
-    LockFlavour, LockKey, LockMode, LockSpec, LockType, Reply, Request, RequestHeader, Step,
+    Answer, Capability, CapabilityKey, Change, Credentials, LeaseKey, Reply, Request,
+    RequestHeader, Step,
 };
 
 use crate::authority::Capabilities;
-use crate::cache::Cache;
 use crate::checkpoint::Checkpoint;
 use crate::chunk::Chunks;
 use crate::count::Counting;
-use crate::event::{Clock, Effect, Event, FrameNo, Memory, PeerBody, PeerMessage, SlotRef};
+use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::filelock::FileLocks;
+use crate::frames::cache::Cache;
+use crate::frames::io::{Io, Purpose};
+use crate::frames::table::FrameTable;
+use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages, wake_io, write_done};
 use crate::host::Backing;
-use crate::io::Io;
+use crate::inode::answer::{Finished, done};
+use crate::inode::lock::{grant_file_locks, grant_more_file_locks};
+use crate::inode::sync::sync;
+use crate::inode::{Call, execute};
 use crate::lease::{Lane, Leases};
-use crate::log::{OpLog, PER_GRANT};
+use crate::log::OpLog;
+use crate::log::durable::{
+    advance_log, become_read_only, flush_done, hold_log, log_write_done, written_through,
+};
 use crate::loss::Peers;
-use crate::open::Opens;
+use crate::peer::{send_reply, suspect};
 use crate::plant::Plant;
+use crate::reap::reap;
+use crate::recall::send_recalls;
 use crate::replay::{Recovery, Replay};
 use crate::request;
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey, Waits};
 use crate::session::clients::Clients;
-use crate::shard::{Shard, living_inode};
+use crate::shard::Shard;
+use crate::shard::open::OpenCounts;
 use crate::shards::Shards;
-use crate::step::Behind;
-use crate::table::FrameTable;
 use crate::task::{Decided, Task, Tasks, Work};
-use crate::turn::{Shared, Turn, Volume};
+use crate::turn::{Checkpoints, Shared, Turn, Volume};
 use crate::txn::{Committing, Participant};
 
 /// What a cell is started with.
@@ -137,8 +147,6 @@ pub(crate) struct Core {
     pub(crate) nodes_max: usize,
     pub(crate) shards: Shards,
     pub(crate) lost: BTreeSet<ShardId>,
-    pub(crate) opens: Opens,
-    pub(crate) file_locks: FileLocks<TaskId>,
     pub(crate) tasks: Tasks,
     pub(crate) participants: BTreeMap<TxnId, Participant>,
     pub(crate) live_txns: BTreeSet<TxnId>,
@@ -147,7 +155,6 @@ pub(crate) struct Core {
     pub(crate) next_txn: u64,
     pub(crate) counting: Counting,
     pub(crate) checkpoint: Checkpoint,
-    pub(crate) behind: Behind,
     pub(crate) replay: Replay,
     /// Transactions that are being made again after a recovery.
     pub(crate) again: usize,
@@ -202,12 +209,13 @@ impl Cell {
             clients: Clients::default(),
             capabilities: Capabilities::new(config.capabilities),
             waits: Waits::default(),
+            opens: OpenCounts::new(config.epoch, recovery == Recovery::None),
+            file_locks: FileLocks::new(),
+            checkpoints: Checkpoints::default(),
         };
         let core = Core {
             nodes_max: config.nodes_max,
             lost: config.lost,
-            opens: Opens::new(config.epoch),
-            file_locks: FileLocks::new(),
             tasks: Tasks::default(),
             participants: BTreeMap::new(),
             live_txns: BTreeSet::new(),
@@ -216,7 +224,6 @@ impl Cell {
             next_txn: u64::from(config.epoch.0) << 40,
             counting: Counting::default(),
             checkpoint: Checkpoint::new(config.generation),
-            behind: Behind::default(),
             peers: Peers::new(others.clone()),
             replay: Replay::new(recovery, start, others),
             again: 0,
@@ -342,16 +349,16 @@ impl Core {
                 self.run(id, task, turn);
             }
             // Whoever an acknowledgement woke has said by now whether there is more to recall.
-            self.send_recalls(turn);
+            send_recalls(turn);
             self.poll_pool(turn);
-            if self.file_locks.is_to_grant() {
-                self.grant_more_file_locks(turn);
+            if turn.file_locks.is_to_grant() {
+                grant_more_file_locks(turn);
             }
             self.write_back(turn);
             self.advance_checkpoint(turn);
-            self.issue_node_writes(turn);
+            issue_node_writes(turn);
             turn.seal();
-            self.advance_log(turn);
+            advance_log(turn);
             if !turn.waits.has_ready() {
                 return;
             }
@@ -361,6 +368,9 @@ impl Core {
     /// The next task to run, taken out.
     fn next_ready<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Option<(TaskId, Task)> {
         loop {
+            for (id, ino) in turn.waits.take_reaps() {
+                self.tasks.park(id, Task::new(Work::Reap { ino }));
+            }
             let id = turn.waits.next_ready()?;
             match self.tasks.remove(id) {
                 Some(task) => return Some((id, task)),
@@ -466,7 +476,7 @@ impl Core {
             Order::Failed { number, errno, broken } => {
                 self.checkpoint_failed(number, errno, broken, turn);
             }
-            Order::ReadOnly { errno } => self.become_read_only(errno, turn),
+            Order::ReadOnly { errno } => become_read_only(errno, turn),
             Order::Cut { ends } => self.cut_log(&ends, turn),
             Order::Replay => self.start_replay(turn),
             Order::Claimed { chunks } => self.chunks_claimed(&chunks, turn),
@@ -477,6 +487,76 @@ impl Core {
             Order::Stop => self.report_stopped(turn),
             Order::Save => drop(self.start(Task::new(Work::Save), turn.waits)),
         }
+    }
+
+    pub(crate) fn io_done<M: Memory>(
+        &mut self,
+        io: IoId,
+        result: Result<(), Errno>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let purpose = turn.io.live.remove(&io).expect("an I/O ends once");
+        match purpose {
+            Purpose::LoadNode { shard, pointer, frame } => {
+                turn.io.node_loads.remove(&pointer.block);
+                let loaded = result.and_then(|()| {
+                    let shard = self.shards.get_mut(&shard).expect("owned");
+                    let bytes = turn.memory.frame(frame);
+                    shard.tree.load(pointer, bytes).map_err(|_| Errno::EIO)
+                });
+                turn.cache.give_frame(frame);
+                wake_io(io, loaded, turn);
+            }
+            Purpose::LoadPages { pages } => {
+                let mut outcome = result;
+                for (at, frame, checksum) in pages {
+                    let intact =
+                        result.is_ok() && crc32c::crc32c(turn.memory.frame(frame)) == checksum;
+                    turn.cache.finish_load(at, frame, io, intact);
+                    if !intact {
+                        outcome = Err(Errno::EIO);
+                    }
+                }
+                wake_io(io, outcome, turn);
+            }
+            Purpose::WritePages { pages, lsn } => {
+                for (at, frame, block) in pages {
+                    if turn.cache.finish_write(at, frame, io, block, result.is_ok()) {
+                        turn.table.clear(frame, turn.memory);
+                    }
+                }
+                turn.log.placed(lsn, result.is_ok());
+                if result.is_err() {
+                    hold_log(turn);
+                }
+                write_done(result, turn);
+            }
+            Purpose::WriteLog => log_write_done(result, turn),
+            Purpose::ReadLog { upto } => self.log_loaded(upto, result, turn),
+            Purpose::WriteThrough => self.mark_behind(written_through(result, turn)),
+            Purpose::Flush => self.mark_behind(flush_done(io, result, turn)),
+            Purpose::Reserve => self.reserved(io, result, turn),
+            Purpose::Discard => self.discarded(io, result, turn),
+            Purpose::WriteNodes { frames } => {
+                turn.io.node_frames -= frames.len();
+                frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
+                write_done(result, turn);
+                self.reclaim_retracted(turn);
+            }
+        }
+        turn.waits.wake_all(WaitKey::Frames);
+    }
+
+    /// What was written of these files may be lost: it is behind.
+    fn mark_behind(&mut self, files: Vec<Ino>) {
+        for ino in files {
+            self.shard_mut(ino.shard()).behind.insert(ino);
+        }
+    }
+
+    /// A shard of this cell.
+    pub(crate) fn shard_mut(&mut self, id: ShardId) -> &mut Shard {
+        self.shards.get_mut(&id).expect("a shard of this cell")
     }
 
     /// Runs a task until it is finished or has to wait.
@@ -490,8 +570,8 @@ impl Core {
     }
 
     fn run_task<M: Memory>(&mut self, id: TaskId, mut task: Task, turn: &mut Turn<'_, M>) {
-        if !task.pinned.is_empty() {
-            task.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
+        if !task.state.pinned.is_empty() {
+            task.state.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
             turn.waits.wake_all(WaitKey::Frames);
         }
         if Self::is_waiting_for_peer(&task) {
@@ -502,8 +582,8 @@ impl Core {
         }
         turn.seal();
         let signals = turn.waits.take_signals(id);
-        task.granted |= signals.granted;
-        task.no_chunk |= signals.no_chunk;
+        task.state.granted |= signals.granted;
+        task.state.no_chunk |= signals.no_chunk;
         let outcome = match signals.failed {
             Some(errno) => Err(Stop::Fail(errno)),
             None => self.work_in_affinity(id, &mut task, turn),
@@ -522,7 +602,7 @@ impl Core {
                 // Holding locks it must not wait for a checkpoint, which waits for transactions.
                 self.release_txn(&mut task, turn);
                 task.txn = None;
-                task.checkpointed = turn.chunks.are_certain();
+                task.state.checkpointed = turn.chunks.are_certain();
                 self.wait(id, task, Wait::Checkpoint, turn);
             }
             // Another cell's log is full.
@@ -601,9 +681,10 @@ impl Core {
                 _ => {}
             }
         }
+        task.state.holds_locks = task.holds_locks();
         let may_wait = match &task.work {
             // For the record of a lock that was granted there is room.
-            Work::Request { request: Request::Lock { .. }, .. } if task.granted => false,
+            Work::Request { request: Request::Lock { .. }, .. } if task.state.granted => false,
             Work::Request { request, .. } => request::may_log(request) && !task.holds_locks(),
             Work::Reap { .. } => true,
             _ => false,
@@ -633,10 +714,57 @@ impl Core {
                 Ok(None)
             }
             Work::Replay => self.run_replay(turn).map(|()| None),
-            Work::Reap { ino } => self.reap(*ino, task, turn).map(|()| None),
+            Work::Reap { ino } => {
+                reap(self.shard_mut(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
+            }
             Work::Fix => self.fix(task, turn).map(|()| None),
             Work::Save => self.save(turn).map(|()| None),
             Work::OpenShard { shard } => self.open_shard(*shard, turn).map(|()| None),
+        }
+    }
+
+    /// The answer to a request that is not executed here, whatever it asks: its shard is not this cell's,
+    /// or it names an inode that can be nowhere. Inode numbers are the client's word alone.
+    fn misdirected<M: Memory>(&self, request: &Request, turn: &Turn<'_, M>) -> Option<Answer> {
+        let is_nowhere = |ino: Ino| ino.sequence() == 0 || turn.volume.owner(ino.shard()).is_none();
+        if request.inode().is_some_and(|ino| ino.sequence() == 0)
+            || request.other_inode().is_some_and(is_nowhere)
+        {
+            return Some(Err(Errno::ESTALE));
+        }
+        let elsewhere = request.shard().is_some_and(|shard| !self.shards.contains_key(&shard));
+        elsewhere.then_some(Ok(Reply::Moved(self.map_version)))
+    }
+
+    fn run_request<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<Finished, Stop> {
+        let Work::Request { from, header, request, who } = &task.work else {
+            unreachable!("called for requests only");
+        };
+        match request {
+            Request::Null => done(Reply::Done),
+            Request::Sync => sync(&mut task.state),
+            Request::StatFs => done(Reply::StatFs(self.stat_fs(id, turn)?)),
+            Request::Cancel { slot, seq } => {
+                self.cancel(SlotRef { client: from.client, slot: *slot }, *seq, turn);
+                done(Reply::Done)
+            }
+            Request::AwaitRecall { pages, acknowledged } => {
+                let lane = if *pages { Lane::Pages } else { Lane::Other };
+                Self::listen(*from, header.seq, (lane, *acknowledged), turn)?;
+                Ok(None)
+            }
+            request => {
+                let shard = request.shard().and_then(|shard| self.shards.get_mut(&shard));
+                let payload = (header.payload_len as usize).min(PAYLOAD_MAX);
+                let call = Call { id, from: *from, payload, who };
+                let shard = shard.ok_or(Errno::ESTALE)?;
+                execute(shard, call, request.clone(), &mut task.state, turn)
+            }
         }
     }
 
@@ -654,13 +782,13 @@ impl Core {
             (Work::Prepare { from, txn, .. }, Err(errno)) => self.refuse(*from, *txn, *errno, turn),
             (Work::Peek { from, txn, .. }, Err(errno)) => {
                 let refused = warren_proto::PeerReply::Refused { txn: *txn, errno: *errno };
-                self.send_reply(*from, refused, turn);
+                send_reply(*from, refused, turn);
             }
             (Work::Fix, Err(errno)) => self.fix_failed(*errno, turn),
             (Work::Save, Err(_)) => self.report_stopped(turn),
             (Work::OpenShard { shard }, Err(errno)) => self.broken(*shard, *errno, turn),
             (Work::Replay, Err(errno)) => self.broken_log(*errno, turn),
-            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => Self::suspect(*from, turn),
+            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => suspect(*from, turn),
             // Decided elsewhere and impossible here: nobody may build on half of it.
             (Work::Commit { changes, .. } | Work::Again { changes, .. }, Err(errno)) => {
                 let shard = changes.first().map(Change::shard);
@@ -717,10 +845,10 @@ impl Core {
         match wait {
             Wait::Registered => {}
             Wait::Node(shard, pointer) => {
-                let io = self.read_node(shard, pointer, turn);
+                let io = read_node(shard, pointer, turn);
                 turn.waits.wait_for(io.map_or(WaitKey::Frames, WaitKey::Io), id);
             }
-            Wait::Pages(pages) => self.wait_for_pages(id, &mut task, pages, turn),
+            Wait::Pages(pages) => wait_for_pages(id, &mut task.state, pages, turn),
             Wait::Key(key) => {
                 let shard = self.shards.get_mut(&key.shard()).expect("blocked here");
                 shard.locks.observe(&key, id);
@@ -730,12 +858,12 @@ impl Core {
             Wait::Space(shard) => turn.waits.wait_for(WaitKey::Chunk(shard), id),
             Wait::Allocated => turn.waits.wait_for(WaitKey::Allocated, id),
             Wait::Checkpoint => {
-                self.want_checkpoint(turn);
+                turn.want_checkpoint();
                 turn.waits.wait_for(WaitKey::NextCheckpoint, id);
             }
             Wait::Durable => turn.waits.wait_for(WaitKey::Durable, id),
             Wait::LogRoom => {
-                self.want_checkpoint(turn);
+                turn.want_checkpoint();
                 turn.waits.wait_for(WaitKey::LogRoom, id);
             }
             Wait::Joined(cell) => turn.waits.wait_for(WaitKey::Joined(cell), id),
@@ -751,32 +879,6 @@ impl Core {
         self.tasks.park(id, task);
     }
 
-    /// The inode, if it exists and has a link or is open.
-    pub(crate) fn living_inode(&self, shard: &Shard, ino: Ino) -> Result<Option<InodeValue>, Stop> {
-        living_inode(shard, &self.opens, ino)
-    }
-
-    /// Stops an operation on one inode while a transaction is in its way.
-    pub(crate) fn check_unlocked(&self, ino: Ino, mode: LockMode) -> Result<(), Stop> {
-        let shard = self.shards.get(&ino.shard()).ok_or(Errno::ESTALE)?;
-        let key = LockKey::Inode(ino);
-        if shard.locks.blocks(&key, mode) { Err(Stop::Wait(Wait::Key(key))) } else { Ok(()) }
-    }
-
-    /// Sends recalls to the clients that listen.
-    pub(crate) fn send_recalls<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        if !turn.leases.has_listeners() {
-            return;
-        }
-        let Turn { clients, leases, effects, .. } = turn;
-        clients.answer_listeners(|client, lane, (to, seq)| {
-            let Some((number, keys)) = leases.take_recall(client, lane) else { return false };
-            let (answer, granted) = (Ok(Reply::Recall { number, keys }), Capability::NONE);
-            effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted });
-            true
-        });
-    }
-
     /// Answers a request that is not executed, or not to its end.
     fn reply_error<M: Memory>(to: SlotRef, seq: u32, errno: Errno, turn: &mut Turn<'_, M>) {
         let (answer, granted) = (Err(errno), Capability::NONE);
@@ -785,7 +887,6 @@ impl Core {
 
     /// A client listens for recalls. On each lane only one of its slots can.
     pub(crate) fn listen<M: Memory>(
-        &mut self,
         from: SlotRef,
         seq: u32,
         (lane, acknowledged): (Lane, u64),
@@ -807,11 +908,11 @@ impl Core {
             return;
         }
         for id in self.tasks.of_client(client) {
-            self.file_locks.cancel(id);
+            turn.file_locks.cancel(id);
             if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())
                 && let Some(task) = self.tasks.remove(id)
             {
-                task.pinned.iter().for_each(|page| turn.cache.unpin(*page));
+                task.state.pinned.iter().for_each(|page| turn.cache.unpin(*page));
             }
         }
         turn.waits.wake_all(WaitKey::Frames);
@@ -826,44 +927,25 @@ impl Core {
             return;
         }
         turn.clients.remove(client);
-        let handles = self.opens.handles_of(client);
         // Only those who have something to lose: clients that come and go must not fill the log.
-        if !handles.is_empty() || self.file_locks.has_any(client) {
+        let has_opens = turn.opens.has_any(client);
+        if has_opens || turn.file_locks.has_any(client) {
             turn.note(&Step::Expelled { client });
         }
-        for handle in handles {
-            if self.opens.close(handle, client) == Ok(true) {
-                turn.leases.revoke(&LeaseKey::Attr(handle.ino), turn.memory);
-                self.start(Task::new(Work::Reap { ino: handle.ino }), turn.waits);
+        for shard in self.shards.values_mut().filter(|_| has_opens) {
+            for handle in shard.opens.handles_of(client) {
+                if shard.opens.close(handle, client, turn.opens) == Ok(true) {
+                    turn.leases.revoke(&LeaseKey::Attr(handle.ino), turn.memory);
+                    turn.waits.reap(handle.ino);
+                }
             }
         }
         if !turn.plants(Plant::KeepLocks) {
-            self.file_locks.forget_client(client);
-            self.grant_file_locks(turn);
+            turn.file_locks.forget_client(client);
+            grant_file_locks(turn);
         }
         turn.leases.forget_client(client);
         turn.effects.push(Effect::Report(Report::Expelled { client }));
-    }
-
-    /// The log had no room for the records of all that could be granted.
-    fn grant_more_file_locks<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        self.grant_file_locks(turn);
-        if self.file_locks.is_to_grant() && !turn.waits.has_ready() {
-            self.want_checkpoint(turn);
-        }
-    }
-
-    /// Lets requests go on whose locks can be granted now, as far as the log has room: each logs its lock at once, and
-    /// what runs before it may take the other half.
-    pub(crate) fn grant_file_locks<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        let room = turn.log_room(turn.cache.dirty_pages());
-        let max = (room / 2 / PER_GRANT).max(room.min(1));
-        for id in self.file_locks.grant(max as usize) {
-            if self.tasks.contains(id) {
-                turn.waits.signal(id).granted = true;
-                turn.waits.wake(id);
-            }
-        }
     }
 
     /// Ends the wait of another slot's request, if it is one that can be interrupted.
@@ -874,30 +956,10 @@ impl Core {
         let Some(id) = self.tasks.of_slot(target) else { return };
         let Some(task) = self.tasks.get_mut(id) else { return };
         let Work::Request { header, request, .. } = &task.work else { return };
-        let granted = task.granted || turn.waits.signals_of(id).granted;
+        let granted = task.state.granted || turn.waits.signals_of(id).granted;
         if header.seq == seq && matches!(request, Request::Lock { .. }) && !granted {
-            self.file_locks.cancel(id);
+            turn.file_locks.cancel(id);
             turn.waits.fail(id, Errno::EINTR);
         }
-    }
-
-    pub(crate) fn map_version(&self) -> MapVersion {
-        self.map_version
-    }
-
-    pub(crate) fn release_file_locks<M: Memory>(
-        &mut self,
-        ino: Ino,
-        (client, uid): (ClientId, u32),
-        owner: warren_proto::LockOwner,
-        turn: &mut Turn<'_, M>,
-    ) {
-        if !self.file_locks.release(ino, client, LockFlavour::Record, owner) {
-            return;
-        }
-        let (flavour, lock, range) = (LockFlavour::Record, LockType::Unlock, ByteRange::ALL);
-        let spec = LockSpec { flavour, owner, lock, range, pid: 0 };
-        turn.note(&Step::Locked { ino, client, spec, uid });
-        self.grant_file_locks(turn);
     }
 }

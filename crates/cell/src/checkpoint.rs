@@ -18,14 +18,16 @@ use warren_disk::{Key, Value};
 use warren_proto::control::{Report, ShardRoot, Written};
 use warren_proto::{Handle, Step};
 
-use crate::cache::{Cache, PageNo};
+use crate::allocate::claim_spare;
 use crate::cell::Core;
-use crate::event::{Effect, FrameNo, Memory};
+use crate::data::writeback::place_run;
+use crate::event::{Effect, Memory};
+use crate::frames::transfer::read_node;
+use crate::log::durable::{free_log, hold_log_for_good, still_held};
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait, WaitKey};
-use crate::step::runs_of;
 use crate::task::{Task, Work};
-use crate::turn::Turn;
+use crate::turn::{Checkpoints, Turn};
 
 /// Turns after which nodes are counted: a turn adds few, and counting visits every shard.
 const TURNS_PER_COUNT: u64 = 64;
@@ -52,7 +54,6 @@ enum Phase {
 pub(crate) struct Checkpoint {
     phase: Phase,
     number: u64,
-    wanted: bool,
     turns: u64,
     /// What will be reported when the writes are done.
     written: Written,
@@ -73,7 +74,6 @@ impl Checkpoint {
         Self {
             phase: Phase::Idle,
             number: generation,
-            wanted: false,
             turns: 0,
             written: Written::default(),
             log_start: Lsn(0),
@@ -89,24 +89,17 @@ impl Checkpoint {
         self.phase != Phase::Idle
     }
 
-    /// Whether one has begun that writes what is dirty now, or finds that it cannot.
-    pub(crate) const fn is_to_write(&self) -> bool {
-        matches!(self.phase, Phase::Draining { .. } | Phase::Fixing | Phase::Writing)
+    fn enter(&mut self, phase: Phase, known: &mut Checkpoints) {
+        known.will_write = matches!(phase, Phase::Draining { .. } | Phase::Fixing | Phase::Writing);
+        self.phase = phase;
     }
 }
 
 impl Core {
-    /// Asks for a checkpoint that starts from now on.
-    pub(crate) fn want_checkpoint<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        if !std::mem::replace(&mut self.checkpoint.wanted, true) {
-            turn.effects.push(Effect::Report(Report::WantCheckpoint { cell: turn.volume.id }));
-        }
-    }
-
     pub(crate) fn drain<M: Memory>(&mut self, number: u64, turn: &mut Turn<'_, M>) {
-        self.checkpoint.phase = Phase::Draining { reported: false };
+        self.checkpoint.enter(Phase::Draining { reported: false }, turn.checkpoints);
         self.checkpoint.number = number;
-        self.checkpoint.wanted = false;
+        turn.checkpoints.asked = false;
         turn.waits.requeue(WaitKey::NextCheckpoint, WaitKey::Checkpoint(number));
         self.report_if_drained(turn);
     }
@@ -115,7 +108,7 @@ impl Core {
         if self.checkpoint.phase == (Phase::Draining { reported: false })
             && self.live_txns.is_empty()
         {
-            self.checkpoint.phase = Phase::Draining { reported: true };
+            self.checkpoint.enter(Phase::Draining { reported: true }, turn.checkpoints);
             let (cell, number) = (turn.volume.id, self.checkpoint.number);
             turn.effects.push(Effect::Report(Report::Drained { cell, number }));
         }
@@ -130,7 +123,7 @@ impl Core {
         if self.checkpoint.number == number {
             self.checkpoint.count = count;
             turn.chunks.begin_count(count);
-            self.checkpoint.phase = Phase::Fixing;
+            self.checkpoint.enter(Phase::Fixing, turn.checkpoints);
             self.start(Task::new(Work::Fix), turn.waits);
         }
     }
@@ -152,7 +145,7 @@ impl Core {
             self.place_pages(usize::MAX, turn)?;
             turn.seal();
         }
-        self.check_log(turn)?;
+        turn.check_log()?;
         let ids = self.shards.ids().to_vec();
         // From here on nothing waits: this is the state.
         let mut written = Written::default();
@@ -169,18 +162,12 @@ impl Core {
             let departing = self.shards.values().flat_map(|shard| shard.space.departing());
             written.free = Some(turn.chunks.count(departing.copied()));
         }
-        self.behind.fixed();
+        self.shards.values_mut().for_each(|shard| shard.behind.fixed());
         self.checkpoint.applied.append(&mut self.replay.applied);
         turn.log.fixed();
         self.checkpoint.written = written;
-        self.checkpoint.phase = Phase::Writing;
+        self.checkpoint.enter(Phase::Writing, turn.checkpoints);
         Ok(())
-    }
-
-    /// Whether the log has room for a checkpoint. It may lack it only where many have failed.
-    fn check_log<M: Memory>(&self, turn: &mut Turn<'_, M>) -> Result<(), Errno> {
-        let session = self.opens.count() + self.file_locks.count();
-        if turn.log.may_checkpoint(session) { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 
     /// Logs anew what of the session was logged before the checkpoint. Returns where that begins.
@@ -188,7 +175,7 @@ impl Core {
         /// Steps of one record, of at most about 64 bytes.
         const BATCH: usize = 512;
         let start = turn.log.begin_anew(turn.memory);
-        let opened = |(handle, file): &(Handle, crate::open::OpenFile)| Step::Opened {
+        let opened = |(handle, file): &(Handle, crate::shard::open::OpenFile)| Step::Opened {
             handle: *handle,
             client: file.client,
             access: file.access,
@@ -196,8 +183,8 @@ impl Core {
             uid: file.uid,
         };
         let locked = |(ino, client, spec, uid)| Step::Locked { ino, client, spec, uid };
-        let opens = self.opens.all();
-        let session = opens.iter().map(opened).chain(self.file_locks.all().map(locked));
+        let opens: Vec<_> = self.shards.values().flat_map(|shard| shard.opens.all()).collect();
+        let session = opens.iter().map(opened).chain(turn.file_locks.all().map(locked));
         let session: Vec<Step> = session.collect();
         for batch in session.chunks(BATCH) {
             batch.iter().for_each(|step| turn.note(step));
@@ -219,7 +206,7 @@ impl Core {
         if self.checkpoint.phase != Phase::Fixing {
             return;
         }
-        self.checkpoint.phase = Phase::Reported;
+        self.checkpoint.enter(Phase::Reported, turn.checkpoints);
         let (cell, number) = (turn.volume.id, self.checkpoint.number);
         turn.effects.push(Effect::Report(Report::Written { cell, number, result: Err(errno) }));
     }
@@ -245,7 +232,7 @@ impl Core {
                 }
             }
             if places.len() < shard.tree.dirty_nodes() {
-                if self.claim_spare(id, turn) {
+                if claim_spare(self.shard_mut(id), turn) {
                     continue;
                 }
                 let shard = self.shards.get_mut(&id).expect("owned");
@@ -304,7 +291,7 @@ impl Core {
         if self.checkpoint.phase != Phase::Writing || !turn.io.writes_are_done() {
             return;
         }
-        self.checkpoint.phase = Phase::Reported;
+        self.checkpoint.enter(Phase::Reported, turn.checkpoints);
         let written = std::mem::take(&mut self.checkpoint.written);
         self.checkpoint.log_start = written.log_start;
         let result = turn.io.take_write_error().map_or(Ok(written), Err);
@@ -325,7 +312,7 @@ impl Core {
         let dirty: usize = self.shards.values().map(|shard| shard.tree.dirty_nodes()).sum();
         // The timer's next checkpoint may be too late: dirty nodes cannot be evicted.
         if dirty > most / 2 {
-            self.want_checkpoint(turn);
+            turn.want_checkpoint();
         }
     }
 
@@ -341,9 +328,9 @@ impl Core {
         self.checkpoint.applied.clear();
         turn.chunks.end_count();
         turn.log.switched();
-        self.behind.switched();
+        self.shards.values_mut().for_each(|shard| shard.behind.switched());
         self.checkpoint.refused = 0;
-        self.free_log(self.checkpoint.log_start, turn);
+        free_log(self.checkpoint.log_start, turn);
         self.end_checkpoint(turn);
         turn.waits.wake_all(WaitKey::Checkpoint(number));
     }
@@ -362,10 +349,10 @@ impl Core {
         let may_count = broken && !turn.log.is_last();
         self.undo_checkpoint(may_count, turn);
         if broken {
-            self.hold_log_for_good(errno, turn);
+            hold_log_for_good(errno, turn);
             turn.waits.wake_all(WaitKey::LogRoom);
         }
-        self.still_held(errno, turn);
+        still_held(errno, turn);
         self.end_checkpoint(turn);
         if !broken {
             self.count_refusal(errno, turn);
@@ -373,7 +360,7 @@ impl Core {
         // Nobody else may ask for the next.
         turn.waits.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
         if turn.waits.waiting_for(WaitKey::NextCheckpoint) > 0 {
-            self.want_checkpoint(turn);
+            turn.want_checkpoint();
         }
         if turn.plants(Plant::IgnoreFailure) {
             return turn.waits.wake_all(WaitKey::Checkpoint(number));
@@ -437,7 +424,7 @@ impl Core {
     }
 
     fn end_checkpoint<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        self.checkpoint.phase = Phase::Idle;
+        self.checkpoint.enter(Phase::Idle, turn.checkpoints);
         turn.waits.wake_all(WaitKey::Undrained);
     }
 
@@ -460,7 +447,7 @@ impl Core {
             match self.place_pages(WRITE_BACK_BATCH, turn) {
                 Ok(()) => turn.seal(),
                 Err(Stop::Wait(Wait::Node(shard, pointer))) => {
-                    self.read_node(shard, pointer, turn);
+                    read_node(shard, pointer, turn);
                     return;
                 }
                 Err(_) => return,
@@ -471,123 +458,6 @@ impl Core {
     /// Gives up to `limit` dirty pages places, in the order of their files, and starts to write them.
     fn place_pages<M: Memory>(&mut self, limit: usize, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
         let Some(first) = turn.cache.dirty_from((Ino(0), 0)).next() else { return Ok(()) };
-        self.place_run(first, limit, turn)
-    }
-
-    /// Gives dirty pages of one file places, as many as one record tells of: after a power failure all of them count
-    /// or none. Returns whether there are more.
-    pub(crate) fn place_pages_of<M: Memory>(
-        &mut self,
-        ino: Ino,
-        turn: &mut Turn<'_, M>,
-    ) -> Result<bool, Stop> {
-        let dirty = |cache: &Cache| cache.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
-        let mut placed = Ok(());
-        while turn.record.takes_another_step()
-            && placed.is_ok()
-            && let Some(first) = dirty(turn.cache)
-        {
-            placed = self.place_run(first, WRITE_BACK_BATCH, turn);
-        }
-        turn.seal();
-        placed.map(|()| dirty(turn.cache).is_some())
-    }
-
-    /// Gives the run of dirty pages that begins with `first` places, and starts to write it.
-    fn place_run<M: Memory>(
-        &mut self,
-        first: PageNo,
-        limit: usize,
-        turn: &mut Turn<'_, M>,
-    ) -> Result<(), Stop> {
-        let (ino, id) = (first.0, first.0.shard());
-        if !self.may_place_twice(id, turn) && self.write_again(first, turn) {
-            return Ok(());
-        }
-        self.check_log(turn)?;
-        let mut run: Vec<PageNo> = Vec::new();
-        for at in turn.cache.dirty_from(first).take(limit.min(WRITE_BACK_BATCH)) {
-            if at.0 != ino || run.last().is_some_and(|last| last.1 + 1 != at.1) {
-                break;
-            }
-            run.push(at);
-        }
-        let (from, to) = (run[0].1, run[run.len() - 1].1);
-        self.shards[&id].extents(ino, from, to, |_, _| {})?;
-        let mut placed: Vec<(PageNo, FrameNo, BlockNo)> = Vec::with_capacity(run.len());
-        for at in run {
-            let block = match self.alloc_block(id, turn) {
-                Some(block) => block,
-                None => break,
-            };
-            let frame = turn.cache.page(at).expect("a dirty page is in the cache").frame;
-            placed.push((at, frame, block));
-        }
-        if placed.is_empty() {
-            return Err(Stop::Fail(Errno::ENOSPC));
-        }
-        self.record_places(&placed, turn);
-        Ok(())
-    }
-
-    /// Whether log and shard have room to place every dirty page and then, when that has failed, once more.
-    fn may_place_twice<M: Memory>(&self, id: ShardId, turn: &mut Turn<'_, M>) -> bool {
-        let (all, own) = (turn.cache.dirty_pages(), turn.cache.dirty_pages_of(id));
-        turn.log_room(2 * all) > 0 && self.shards[&id].room(2 * own) > 0
-    }
-
-    /// Writes pages from `first` on to where they could not be written before, as the log says already. They
-    /// are given other places as long as there is room for that: the blocks may be bad. Returns whether
-    /// there are any.
-    fn write_again<M: Memory>(&mut self, first: PageNo, turn: &mut Turn<'_, M>) -> bool {
-        let mut again = Vec::new();
-        let dirty: Vec<PageNo> = turn.cache.dirty_from(first).take(WRITE_BACK_BATCH).collect();
-        for at in dirty {
-            let page = turn.cache.page(at).expect("a dirty page is in the cache");
-            let Some(block) = page.failed else { break };
-            again.push((at, page.frame, block));
-        }
-        self.write_pages(&again, turn.log.end(), turn);
-        !again.is_empty()
-    }
-
-    fn alloc_block<M: Memory>(&mut self, id: ShardId, turn: &mut Turn<'_, M>) -> Option<BlockNo> {
-        let block = self.shards.get_mut(&id).expect("owned").space.alloc();
-        if block.is_some() || !self.claim_spare(id, turn) {
-            return block;
-        }
-        self.shards.get_mut(&id).expect("owned").space.alloc()
-    }
-
-    /// Enters the places of consecutive pages of one file in its extents.
-    fn record_places<M: Memory>(
-        &mut self,
-        placed: &[(PageNo, FrameNo, BlockNo)],
-        turn: &mut Turn<'_, M>,
-    ) {
-        let adjacent =
-            |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
-        let mut new: Vec<(u64, BlockNo, Vec<u32>)> = Vec::new();
-        for run in placed.chunk_by(adjacent) {
-            let checksums =
-                run.iter().map(|(_, frame, _)| crc32c::crc32c(turn.memory.frame(*frame))).collect();
-            new.push((run[0].0.1, run[0].2, checksums));
-        }
-        let ((ino, first), (_, last)) = (placed[0].0, placed[placed.len() - 1].0);
-        let plant = turn.plants(Plant::DoubleAllocate);
-        let shard = self.shards.get_mut(&ino.shard()).expect("owned");
-        shard.replace_extents(ino, first, last, &new);
-        if plant {
-            shard.space.lose(placed[0].2);
-        }
-        // The record that says where they are is the next.
-        let lsn = turn.log.end();
-        self.write_pages(placed, lsn, turn);
-        let complete = turn.cache.uncovered_pages(ino).is_empty();
-        if complete {
-            self.behind.remove(ino);
-        }
-        let (runs, cover) = (runs_of(&new), self.cover_of(ino, complete));
-        self.step(Step::Placed { ino, runs, cover }, turn);
+        place_run(self.shard_mut(first.0.shard()), first, limit, turn)
     }
 }

@@ -11,17 +11,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use warren_base::{CellId, Errno, ShardId};
-use warren_pool::{Algorithm, Effect as PoolEffect, Get, Pool, PoolMessage, Ticket, Tuning};
-use warren_proto::Step;
+use warren_pool::{Algorithm, Effect as PoolEffect, Pool, PoolMessage, Ticket, Tuning};
 use warren_proto::control::{Exchanged, FreeChunks};
 
+use crate::allocate::claim;
 use crate::cell::Core;
 use crate::event::{Effect, Memory, PeerBody};
 use crate::host::{Backing, HostSpace};
+use crate::peer::suspect;
 use crate::replay::Recovery;
-use crate::room::Growth;
-use crate::run::wait::{Stop, Wait, WaitKey};
-use crate::task::Task;
+use crate::run::wait::WaitKey;
 use crate::turn::Turn;
 
 /// The cell's shard of the pool of free chunks.
@@ -36,7 +35,7 @@ pub(crate) struct Chunks {
     early: Vec<u64>,
     /// Some of them may be taken: nothing is given before that is known.
     held_back: bool,
-    waiting: BTreeMap<Ticket, ShardId>,
+    pub(crate) waiting: BTreeMap<Ticket, ShardId>,
     /// Messages with chunks to and from each other cell, since its present process is known.
     exchanged: BTreeMap<CellId, Exchanged>,
     /// Some may have been lost and not been found.
@@ -151,7 +150,7 @@ impl Chunks {
         self.certainty == Certainty::Certain
     }
 
-    fn exchanged_with(&mut self, with: CellId) -> &mut Exchanged {
+    pub(crate) fn exchanged_with(&mut self, with: CellId) -> &mut Exchanged {
         self.exchanged.entry(with).or_insert(Exchanged { with, ..Exchanged::default() })
     }
 
@@ -183,69 +182,6 @@ impl Chunks {
 }
 
 impl Core {
-    /// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If not, a chunk is fetched; if there is
-    /// none, a checkpoint may free some; only then it is ENOSPC.
-    pub(crate) fn ensure_room<M: Memory>(
-        &mut self,
-        id: ShardId,
-        need: u64,
-        growth: Growth,
-        task: &mut Task,
-        turn: &mut Turn<'_, M>,
-    ) -> Result<(), Stop> {
-        loop {
-            let dirty = turn.cache.dirty_pages_of(id);
-            if !turn.log_has_room() && !task.holds_locks() {
-                return Err(Stop::Wait(Wait::LogRoom));
-            }
-            let shard = self.shard_mut(id);
-            if shard.room(dirty) >= need + shard.reserve(growth) {
-                return Ok(());
-            }
-            if std::mem::take(&mut task.no_chunk) {
-                let is_certain = turn.chunks.are_certain();
-                if task.holds_locks() || (is_certain && task.checkpointed) {
-                    return Err(Errno::ENOSPC.into());
-                }
-                task.checkpointed |= is_certain;
-                return Err(Stop::Wait(Wait::Checkpoint));
-            }
-            if let Some(chunk) = turn.chunks.take_allocated() {
-                self.claim(id, chunk, turn);
-                continue;
-            }
-            if turn.chunks.host.is_reserving() {
-                turn.chunks.await_batch(id);
-                return Err(Stop::Wait(Wait::Space(id)));
-            }
-            match turn.chunks.pool.get() {
-                Get::Got(chunk) => {
-                    turn.chunks.reserve_for(id, chunk);
-                    return Err(Stop::Wait(Wait::Space(id)));
-                }
-                Get::Pending(ticket) => {
-                    turn.chunks.waiting.insert(ticket, id);
-                    return Err(Stop::Wait(Wait::Space(id)));
-                }
-            }
-        }
-    }
-
-    /// A chunk that a checkpoint cannot do without, if one is at hand.
-    pub(crate) fn claim_spare<M: Memory>(&mut self, id: ShardId, turn: &mut Turn<'_, M>) -> bool {
-        let Some(chunk) = turn.chunks.take_allocated() else { return false };
-        self.claim(id, chunk, turn)
-    }
-
-    /// Whether the chunk was new to the shard.
-    fn claim<M: Memory>(&mut self, shard: ShardId, chunk: u64, turn: &mut Turn<'_, M>) -> bool {
-        let claimed = self.shard_mut(shard).space.claim(chunk);
-        if claimed {
-            turn.note(&Step::Claimed { shard, chunk });
-        }
-        claimed
-    }
-
     /// Chunks that are nobody's any more.
     pub(crate) fn give_chunks<M: Memory>(&mut self, chunks: Vec<u64>, turn: &mut Turn<'_, M>) {
         chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
@@ -267,7 +203,7 @@ impl Core {
         turn: &mut Turn<'_, M>,
     ) {
         if !self.may_be(&message, turn) {
-            return Self::suspect(from, turn);
+            return suspect(from, turn);
         }
         if let PoolMessage::Transfer { .. } = message {
             turn.chunks.exchanged_with(from).taken += 1;
@@ -299,8 +235,10 @@ impl Core {
                         turn.chunks.exchanged_with(to).given += 1;
                         elements.iter().for_each(|chunk| turn.chunks.host.forget(*chunk));
                     }
-                    turn.effects
-                        .push(Effect::Send { to, message: Self::message(PeerBody::Pool(message)) });
+                    turn.effects.push(Effect::Send {
+                        to,
+                        message: crate::peer::message(PeerBody::Pool(message)),
+                    });
                 }
                 PoolEffect::Resolved { ticket, element } => {
                     self.chunk_resolved(ticket, element, turn)
@@ -333,7 +271,7 @@ impl Core {
             }
             (Some(chunk), Some(shard)) => {
                 // Of a chunk that is there already nothing comes, and the tasks ask again.
-                self.claim(shard, chunk, turn);
+                claim(self.shard_mut(shard), chunk, turn);
                 turn.waits.wake_all(WaitKey::Chunk(shard));
             }
             (Some(chunk), None) => turn.chunks.add(chunk),
@@ -354,6 +292,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warren_pool::Get;
 
     #[test]
     fn chunks_are_handed_out_from_the_lowest_up() {

@@ -9,6 +9,7 @@ use warren_proto::{Count, PeerRequest, StatFs};
 
 use crate::cell::Core;
 use crate::event::{Effect, Memory};
+use crate::peer::send_request;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::turn::Turn;
 
@@ -71,7 +72,7 @@ impl Core {
             let open: BTreeSet<_> =
                 turn.volume.map.iter().copied().filter(|c| *c != turn.volume.id).collect();
             for to in &open {
-                self.send_request(*to, PeerRequest::Count { ask: id.0 }, turn);
+                send_request(*to, PeerRequest::Count { ask: id.0 }, turn);
             }
             if !turn.chunks.host.has_all() {
                 turn.effects.push(Effect::MeasureHost);
@@ -98,7 +99,7 @@ impl Core {
         let open = |(id, ask): (&TaskId, &Ask)| ask.open.contains(&cell).then_some(id.0);
         let asks: Vec<u64> = self.counting.asks.iter().filter_map(open).collect();
         for ask in asks {
-            self.send_request(cell, PeerRequest::Count { ask }, turn);
+            send_request(cell, PeerRequest::Count { ask }, turn);
         }
     }
 

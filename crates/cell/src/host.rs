@@ -242,10 +242,10 @@ impl Core {
     ) -> Result<(), Stop> {
         let host = &turn.chunks.host;
         let is_stocked = host.has_all() || !host.allocated.is_empty();
-        if is_stocked || turn.chunks.pool.local_size() == 0 || task.granted {
+        if is_stocked || turn.chunks.pool.local_size() == 0 || task.state.granted {
             return Ok(());
         }
-        task.granted = true;
+        task.state.granted = true;
         turn.chunks.host.wants_batch = true;
         Err(Stop::Wait(Wait::Allocated))
     }

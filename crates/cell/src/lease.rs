@@ -25,10 +25,10 @@
 //! Invariants: a stamp is never used twice, by no epoch of the cell, nor is a recall's number; a key that
 //! is being recalled is granted to nobody.
 
-use hashbrown::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
+use hashbrown::{HashMap, HashSet};
 use warren_base::limits::LEASE_WORDS;
 use warren_base::{ClientId, Epoch, FixedState, Ino, siphash_2_4};
 use warren_proto::{Lease, LeaseKey};

@@ -6,28 +6,32 @@
 
 #![forbid(unsafe_code)]
 
+mod allocate;
+mod apply;
 mod ascent;
 mod authority;
-mod cache;
 mod cell;
 mod change;
 mod checkpoint;
 mod chunk;
 mod count;
+mod data;
 mod event;
-mod file;
 mod filelock;
+mod frames;
 mod host;
-mod io;
+mod inode;
 mod lease;
 mod lock;
 mod log;
 mod loss;
 mod names;
 mod op;
-mod open;
+mod peer;
 mod permission;
 mod plant;
+mod reap;
+mod recall;
 mod replay;
 mod request;
 mod room;
@@ -37,8 +41,6 @@ mod session;
 mod shard;
 mod shards;
 mod space;
-mod step;
-mod table;
 mod task;
 mod turn;
 mod txn;

@@ -23,6 +23,8 @@ use warren_proto::control::Report;
 
 use crate::cell::Core;
 use crate::event::{Effect, Memory};
+use crate::log::durable::harden_again;
+use crate::peer::send_request;
 use crate::run::wait::WaitKey;
 use crate::task::Work;
 use crate::turn::Turn;
@@ -100,7 +102,7 @@ impl Core {
         turn.chunks.peer_joined(cell);
         self.poll_pool(turn);
         self.count_again(cell, turn);
-        self.harden_again(cell, turn);
+        harden_again(cell, turn);
         self.peers.untold.insert(cell);
         if !self.replay.needs_image() {
             self.say_again(cell, turn);
@@ -118,7 +120,7 @@ impl Core {
         let told: Vec<CellId> = self.peers.untold.iter().copied().filter(told).collect();
         for cell in told {
             self.peers.untold.remove(&cell);
-            self.send_request(cell, PeerRequest::AllSaid, turn);
+            send_request(cell, PeerRequest::AllSaid, turn);
         }
     }
 

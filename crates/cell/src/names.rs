@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
-use warren_base::{ClientId, Errno, Ino, ShardId};
+use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
-    AccessMode, Answer, Attr, Attributes, Change, Credentials, Entry, FileKind, FileName, Lease,
-    LeaseKey, LockKey, Opened, Reply, Step,
+    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, Reply,
 };
 
 use crate::cell::Core;
+use crate::data::cover::cover_replacement;
 use crate::event::Memory;
+use crate::inode::grant::{grant_attr, grant_name};
+use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op::{self, Plan, PlannedReply};
-use crate::permission;
-use crate::plant::Plant;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::task::{Task, Work};
 use crate::turn::Turn;
@@ -85,6 +85,7 @@ impl Core {
             Ok(plan) if turn.log.is_last() && !plan.changes.is_empty() => Err(Errno::EROFS.into()),
             Ok(plan) => {
                 let own = self.own_changes(&plan.changes);
+                task.state.holds_locks = task.holds_locks();
                 self.ready(&own, Some(client), task, false, turn)?;
                 if plan.changes.iter().any(|change| replaced_by(change).is_some()) {
                     self.cover_replacements(&plan.changes, turn)?;
@@ -106,7 +107,7 @@ impl Core {
             if let Some(ino) = replaced_by(change)
                 && self.shards.contains_key(&ino.shard())
             {
-                self.cover_replacement(ino, turn)?;
+                cover_replacement(self.shard_mut(ino.shard()), ino, turn)?;
             }
         }
         Ok(())
@@ -128,15 +129,16 @@ impl Core {
         plan: Plan,
         turn: &mut Turn<'_, M>,
     ) -> Result<Answer, Stop> {
-        let client = task.client().expect("a request");
+        let client = task.state.client.expect("a request");
         if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
             let Work::Request { who, .. } = &task.work else {
                 unreachable!("only requests are on names")
             };
-            self.check_opens(who.uid, turn)?;
+            check_opens(who.uid, turn)?;
         }
         if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
-            self.ready_to_open(attr.ino, *access, task, turn)?;
+            let shard = self.shard_mut(attr.ino.shard());
+            ready_to_open(shard, attr.ino, *access, &mut task.state, turn)?;
         }
         let own = self.own_changes(&plan.changes);
         self.make(&own, Some(client), turn);
@@ -160,7 +162,7 @@ impl Core {
     ) -> Answer {
         match reply {
             PlannedReply::Reply(reply) => Ok(reply),
-            PlannedReply::Absent { dir, name } => match self.grant_name(dir, &name, client, turn) {
+            PlannedReply::Absent { dir, name } => match self.lease_name(dir, &name, client, turn) {
                 Some(lease) => Ok(Reply::Absent(lease)),
                 None => Err(Errno::ENOENT),
             },
@@ -172,8 +174,16 @@ impl Core {
                 let open = open.filter(|_| turn.clients.is_known(client));
                 // What is new is empty: only a file that was found is emptied, with all that follows.
                 let kept = if found { AccessMode::all() } else { !AccessMode::TRUNCATE };
-                let opened =
-                    open.map(|access| self.open_now(attr.ino, access & kept, who, client, turn));
+                let opened = open.map(|access| {
+                    open_now(
+                        self.shard_mut(attr.ino.shard()),
+                        attr.ino,
+                        access & kept,
+                        who,
+                        client,
+                        turn,
+                    )
+                });
                 if let Some(opened) = &opened {
                     attr = opened.attr;
                 }
@@ -184,6 +194,16 @@ impl Core {
         }
     }
 
+    fn lease_name<M: Memory>(
+        &self,
+        dir: Ino,
+        name: &FileName,
+        client: ClientId,
+        turn: &mut Turn<'_, M>,
+    ) -> Option<Lease> {
+        grant_name(self.shards.get(&dir.shard())?, dir, name, client, turn)
+    }
+
     fn entry<M: Memory>(
         &mut self,
         (dir, name): (Ino, &FileName),
@@ -192,89 +212,11 @@ impl Core {
         client: ClientId,
         turn: &mut Turn<'_, M>,
     ) -> Entry {
-        let lease = self.grant_name(dir, name, client, turn);
-        let attr = attr.map(|attr| (attr, self.grant_attr(ino, client, turn)));
+        let lease = self.lease_name(dir, name, client, turn);
+        let attr = attr.map(|attr| {
+            let shard = self.shards.get(&ino.shard());
+            (attr, shard.and_then(|shard| grant_attr(shard, ino, client, turn)))
+        });
         Entry { ino, kind, lease, attr }
-    }
-
-    fn grant_name<M: Memory>(
-        &mut self,
-        dir: Ino,
-        name: &FileName,
-        client: ClientId,
-        turn: &mut Turn<'_, M>,
-    ) -> Option<Lease> {
-        let lock = || LockKey::Name(dir, name.clone());
-        self.grant(dir.shard(), lock, LeaseKey::Name(dir, name.clone()), client, turn)
-    }
-
-    pub(crate) fn grant_attr<M: Memory>(
-        &mut self,
-        ino: Ino,
-        client: ClientId,
-        turn: &mut Turn<'_, M>,
-    ) -> Option<Lease> {
-        let lock = || LockKey::Inode(ino);
-        self.grant(ino.shard(), lock, LeaseKey::Attr(ino), client, turn)
-    }
-
-    /// A lease on what this cell has just looked up, unless a transaction may be changing it.
-    fn grant<M: Memory>(
-        &mut self,
-        shard: ShardId,
-        lock: impl FnOnce() -> LockKey,
-        key: LeaseKey,
-        client: ClientId,
-        turn: &mut Turn<'_, M>,
-    ) -> Option<Lease> {
-        let locks = &self.shards.get(&shard)?.locks;
-        if !locks.is_empty() && locks.is_changing(&lock()) {
-            return None;
-        }
-        if turn.clients.acknowledges(client) {
-            return turn.leases.hold(key, client).then_some(Lease { word: 0, stamp: 0 });
-        }
-        Some(turn.leases.grant(key, client, turn.memory))
-    }
-
-    /// Opens an inode for which [`Self::ready_to_open`] has been done.
-    pub(crate) fn open_now<M: Memory>(
-        &mut self,
-        ino: Ino,
-        access: AccessMode,
-        who: &Credentials,
-        client: ClientId,
-        turn: &mut Turn<'_, M>,
-    ) -> Opened {
-        if access.contains(AccessMode::TRUNCATE) {
-            self.truncate_now(ino, 0, turn);
-            if permission::is_bound(who) {
-                let inode = self.inode_mut(ino);
-                let (mode, gid) = (inode.mode, inode.gid);
-                let attributes = Attributes {
-                    mode: permission::without_privileges(who, FileKind::Regular, mode, gid),
-                    uid: inode.uid,
-                    gid: inode.gid,
-                    atime: inode.atime,
-                    mtime: inode.mtime,
-                    ctime: inode.ctime,
-                };
-                self.step(Step::SetAttr { ino, attributes }, turn);
-            }
-        }
-        // Beside another front no write may lock pages, nor leave some that were read while it was under way.
-        let direct = access.contains(AccessMode::WRITE)
-            && turn.clients.acknowledges(client)
-            && !turn.plants(Plant::CacheTwoWriters)
-            && turn.clients.fronts() > 1;
-        let uid = who.uid;
-        let handle = self.opens.open(ino, (client, uid), access);
-        turn.note(&Step::Opened { handle, client, access, offset: 0, uid });
-        let shard = &self.shards[&ino.shard()];
-        let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
-        let keep_pages = !direct
-            && turn.clients.acknowledges(client)
-            && turn.leases.hold(LeaseKey::Pages(ino), client);
-        Opened { handle, attr: value.attr, keep_pages, direct }
     }
 }

@@ -33,12 +33,15 @@ use warren_disk::{FoundRecord, RawRecord, find_record, read_record};
 use warren_proto::control::Report;
 use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, Wire};
 
-use crate::cache::{PageNo, PageState};
+use crate::apply::{Replaying, check_step, fetch_step, remake_step};
 use crate::cell::Core;
 use crate::event::{Effect, FrameNo, Memory, SlotRef};
+use crate::frames::PageNo;
+use crate::frames::cache::PageState;
+use crate::frames::transfer::write_pages;
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};
-use crate::step::Replaying;
+use crate::shard::open::OpenFile;
 use crate::task::{Task, Work};
 use crate::turn::Turn;
 use crate::txn::Committing;
@@ -394,18 +397,24 @@ impl Core {
     ) -> Result<(), Stop> {
         let replaying = self.replay.replaying();
         for step in &steps[self.replay.made..] {
-            let id = step.shard();
-            if id.is_some_and(|id| self.lost.contains(&id)) {
-                self.replay.made += 1;
-                continue;
-            } else if id.is_some_and(|id| !self.shards.contains_key(&id)) {
-                return Err(Errno::EIO.into());
+            match step.shard() {
+                Some(id) if self.lost.contains(&id) => {}
+                Some(id) => {
+                    if let Step::Claimed { chunk, .. } = step
+                        && self.shards.values().any(|shard| shard.space.has(*chunk))
+                    {
+                        return Err(Errno::EIO.into());
+                    }
+                    let shard = self.shards.get_mut(&id).ok_or(Errno::EIO)?;
+                    fetch_step(shard, step, turn)?;
+                    check_step(shard, step, turn)?;
+                    let made = remake_step(shard, step, replaying, turn);
+                    turn.settle();
+                    made?;
+                }
+                None if replaying == Replaying::Frames => self.remake_session(step, turn),
+                None => {}
             }
-            self.fetch_step(step, turn)?;
-            self.check_step(step, turn)?;
-            let made = self.remake_step(step, replaying, turn);
-            turn.settle();
-            made?;
             self.replay.made += 1;
         }
         Ok(())
@@ -415,7 +424,7 @@ impl Core {
         if self.replay.is_of_process() {
             self.take_back_pages(turn)?;
         } else {
-            self.behind.clear();
+            self.shards.values_mut().for_each(|shard| shard.behind.clear());
         }
         self.replay.phase = Phase::Claiming;
         turn.log.resume(self.replay.end, turn.memory);
@@ -458,7 +467,7 @@ impl Core {
         }
         for (at, frame) in taking.kept {
             turn.cache.insert(at, frame, PageState::Dirty);
-            self.behind.insert(at.0);
+            self.shard_mut(at.0.shard()).behind.insert(at.0);
         }
         for frame in taking.spare {
             turn.table.clear(frame, turn.memory);
@@ -519,7 +528,7 @@ impl Core {
     /// with every successor, until none is left for a checkpoint.
     fn write_pages_again<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         let placed = std::mem::take(&mut self.replay.placed);
-        self.write_pages(&placed, turn.log.end(), turn);
+        write_pages(&placed, turn.log.end(), turn);
     }
 
     /// Chunks that some log has claimed are nobody's to give.
@@ -582,15 +591,16 @@ impl Core {
             return;
         }
         self.replay.phase = Phase::Done;
+        turn.opens.recovered();
         for client in std::mem::take(&mut self.replay.expelled) {
             self.expel(client, turn);
         }
         let orphans: Vec<Ino> =
             self.shards.values().filter_map(|s| s.orphans().ok()).flatten().collect();
         for ino in orphans {
-            self.start(Task::new(Work::Reap { ino }), turn.waits);
+            turn.waits.reap(ino);
         }
-        self.want_checkpoint(turn);
+        turn.want_checkpoint();
         self.report_if_ready(turn);
         self.hear_early(turn);
     }
@@ -641,27 +651,43 @@ impl Core {
         kept
     }
 
-    /// Opens, offsets and locks, as the steps of the session tell of them.
-    pub(crate) fn remake_session(&mut self, step: &Step) {
+    /// Opens, offsets and locks, as the steps of the session say.
+    pub(crate) fn remake_session<M: Memory>(&mut self, step: &Step, turn: &mut Turn<'_, M>) {
         match step {
             Step::Opened { handle, client, access, offset, uid } => {
-                self.opens.restore(*handle, (*client, *uid), *access, *offset);
+                let file = OpenFile {
+                    client: *client,
+                    uid: *uid,
+                    access: *access,
+                    offset: *offset,
+                    read_end: 0,
+                };
+                if let Some(shard) = self.shards.get_mut(&handle.ino.shard()) {
+                    shard.opens.restore(*handle, file, turn.opens);
+                }
             }
-            Step::Closed { handle } => self.opens.forget(*handle),
+            Step::Closed { handle } => {
+                if let Some(shard) = self.shards.get_mut(&handle.ino.shard()) {
+                    shard.opens.forget(*handle, turn.opens);
+                }
+            }
             Step::Moved { handle, offset } => {
-                if let Some(file) = self.opens.get_mut(*handle) {
+                let shard = self.shards.get_mut(&handle.ino.shard());
+                if let Some(file) = shard.and_then(|shard| shard.opens.get_mut(*handle)) {
                     file.offset = *offset;
                 }
             }
             Step::Locked { ino, client, spec, uid } => {
-                // Whoever stands in the way was released by an earlier step.
-                let _ = self.file_locks.lock(*ino, (*client, *uid), *spec, None);
+                // What stood in the way was released by an earlier step.
+                let _ = turn.file_locks.lock(*ino, (*client, *uid), *spec, None);
             }
             Step::Expelled { client } => {
-                for handle in self.opens.handles_of(*client) {
-                    self.opens.forget(handle);
+                for shard in self.shards.values_mut() {
+                    for handle in shard.opens.handles_of(*client) {
+                        shard.opens.forget(handle, turn.opens);
+                    }
                 }
-                self.file_locks.forget_client(*client);
+                turn.file_locks.forget_client(*client);
             }
             Step::Unanswered { request } => drop(self.note_executed(request.clone())),
             _ => {}

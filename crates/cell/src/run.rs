@@ -1,3 +1,4 @@
 //! How tasks run: what they wait for, and which runs next.
 
+pub(crate) mod state;
 pub(crate) mod wait;

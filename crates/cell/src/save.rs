@@ -12,6 +12,7 @@ use warren_base::Ino;
 use warren_proto::control::Report;
 
 use crate::cell::Core;
+use crate::data::cover::cover_file;
 use crate::event::{Effect, Memory};
 use crate::run::wait::{Stop, Wait};
 use crate::turn::Turn;
@@ -23,7 +24,7 @@ impl Core {
             while turn.log_has_room()
                 && let Some(ino) = self.first_uncovered(turn)
             {
-                match self.cover_file(ino, turn) {
+                match cover_file(self.shard_mut(ino.shard()), ino, turn) {
                     Ok(()) => turn.seal(),
                     Err(Stop::Fail(_)) => break,
                     Err(wait) => return Err(wait),
@@ -40,7 +41,9 @@ impl Core {
 
     /// A file of which no record says what it holds.
     fn first_uncovered<M: Memory>(&self, turn: &mut Turn<'_, M>) -> Option<Ino> {
-        turn.cache.first_uncovered().or_else(|| self.behind.first())
+        let files = || self.shards.values().find_map(|shard| shard.behind.first());
+        let fixed = || self.shards.values().find_map(|shard| shard.behind.first_fixed());
+        turn.cache.first_uncovered().or_else(files).or_else(fixed)
     }
 
     pub(crate) fn report_stopped<M: Memory>(&self, turn: &mut Turn<'_, M>) {

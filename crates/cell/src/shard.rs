@@ -3,6 +3,9 @@
 //! Reads say [`Stop::Wait`] if a node is not in memory. Changes are made only after everything they
 //! touch was read in the same go, so they cannot meet an absent node.
 
+pub(crate) mod behind;
+pub(crate) mod open;
+
 use std::ops::ControlFlow;
 
 use warren_base::{BlockNo, Errno, Ino, ShardId, Timestamp};
@@ -10,11 +13,13 @@ use warren_disk::{
     Absent, Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Kind, Part, RootSlot, Tree, VALUE_MAX,
     Value, name_hash,
 };
-use warren_proto::{Attr, FileKind, FileName, InodeValue};
+use warren_proto::{Attr, FileKind, FileName, InodeValue, LockKey, LockMode};
 
+use crate::frames::Placed;
 use crate::lock::LockTable;
-use crate::open::Opens;
 use crate::run::wait::{Stop, TaskId, Wait};
+use crate::shard::behind::Behind;
+use crate::shard::open::Opens;
 use crate::space::Space;
 
 /// What `stat` reports as a directory's size and blocks: ext4's smallest.
@@ -31,6 +36,9 @@ pub(crate) struct Shard {
     pub(crate) tree: Tree,
     pub(crate) space: Space,
     pub(crate) locks: LockTable<TaskId>,
+    pub(crate) opens: Opens,
+    /// Files that a power failure would take back.
+    pub(crate) behind: Behind,
     pub(crate) next_sequence: u64,
     pub(crate) inodes: u64,
     /// Blocks promised to transactions that are prepared here.
@@ -41,13 +49,6 @@ pub(crate) struct Shard {
     pub(crate) space_open: bool,
     /// Its chunks by the region map, until then.
     owned_chunks: Vec<u64>,
-}
-
-/// Where a page of a file lies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Placed {
-    pub(crate) block: BlockNo,
-    pub(crate) checksum: u32,
 }
 
 const RESIDENT: &str = "what a change touches was read in the same go";
@@ -61,6 +62,8 @@ impl Shard {
             tree: Tree::open(id, pointer, height),
             space: Space::default(),
             locks: LockTable::new(),
+            opens: Opens::default(),
+            behind: Behind::default(),
             next_sequence: root.map_or(1, |slot| slot.next_sequence),
             inodes: root.map_or(0, |slot| slot.inodes),
             promised: 0,
@@ -338,6 +341,31 @@ impl Shard {
         Ok(found)
     }
 
+    /// The inode, if it exists and has a link or is open.
+    pub(crate) fn linked_or_open(&self, ino: Ino) -> Result<Option<InodeValue>, Stop> {
+        let value = self.inode_value(ino)?;
+        Ok(value.filter(|value| value.attr.nlink > 0 || self.opens.is_open(ino)))
+    }
+
+    /// The same; ESTALE if it is gone. Waits while a transaction may be changing it.
+    pub(crate) fn living(&self, ino: Ino) -> Result<InodeValue, Stop> {
+        self.check_unlocked(ino, LockMode::Read)?;
+        Ok(self.linked_or_open(ino)?.ok_or(Errno::ESTALE)?)
+    }
+
+    /// The same without a copy of all of it.
+    pub(crate) fn living_inode(&self, ino: Ino) -> Result<&Inode, Stop> {
+        self.check_unlocked(ino, LockMode::Read)?;
+        let living = |inode: &&Inode| inode.nlink > 0 || self.opens.is_open(ino);
+        Ok(self.inode(ino)?.filter(living).ok_or(Errno::ESTALE)?)
+    }
+
+    /// Stops an operation on one inode while a transaction is in its way.
+    pub(crate) fn check_unlocked(&self, ino: Ino, mode: LockMode) -> Result<(), Stop> {
+        let key = LockKey::Inode(ino);
+        if self.locks.blocks(&key, mode) { Err(Stop::Wait(Wait::Key(key))) } else { Ok(()) }
+    }
+
     /// The next inode number, ENOSPC if all are used up. This one is only by [`Self::use_sequence`].
     pub(crate) fn next_ino(&self) -> Result<Ino, Errno> {
         let left = self.next_sequence <= Ino::SEQUENCE_MAX;
@@ -361,16 +389,6 @@ impl Shard {
             + self.promised;
         self.space.free_blocks().saturating_sub(wanted)
     }
-}
-
-/// The inode, if it exists and has a link or is open.
-pub(crate) fn living_inode(
-    shard: &Shard,
-    opens: &Opens,
-    ino: Ino,
-) -> Result<Option<InodeValue>, Stop> {
-    let value = shard.inode_value(ino)?;
-    Ok(value.filter(|value| value.attr.nlink > 0 || opens.is_open(ino)))
 }
 
 /// Blocks `from..to` of an extent that starts at page `at`, as an extent of their own.

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_base::{CellId, ClientId, Ino, Lsn, ShardId, SlotNo, TxnId};
+use warren_base::{CellId, ClientId, Ino, ShardId, SlotNo, TxnId};
 use warren_proto::{Answer, Change, Credentials, LockKey, LockMode, Request, RequestHeader};
 
-use crate::cache::PageNo;
 use crate::event::SlotRef;
 use crate::request;
+use crate::run::state::TaskState;
 use crate::run::wait::TaskId;
 use crate::txn::Txn;
 
@@ -68,21 +68,7 @@ pub(crate) enum Work {
 pub(crate) struct Task {
     pub(crate) work: Work,
     pub(crate) txn: Option<Box<Txn>>,
-    /// Pages that stay in the cache until the task runs again.
-    pub(crate) pinned: Vec<PageNo>,
-    /// A checkpoint that it waited for is durable.
-    pub(crate) checkpointed: bool,
-    /// The pool of free chunks was empty.
-    pub(crate) no_chunk: bool,
-    /// What the task was promised or told while it waited (a lock granted).
-    pub(crate) granted: bool,
-    /// The lock that it was granted is in the log.
-    pub(crate) is_grant_logged: bool,
-    /// It waits for a file lock, or did. From then on until it is answered it is no live task
-    /// ([`crate::Cell::live_tasks`]).
-    pub(crate) awaits_lock: bool,
-    /// The point of the op log whose durability it waits for.
-    pub(crate) durable: Option<Lsn>,
+    pub(crate) state: TaskState,
     pub(crate) decided: Option<Box<Decided>>,
 }
 
@@ -98,24 +84,19 @@ pub(crate) struct Decided {
 impl Task {
     #[inline]
     pub(crate) fn new(work: Work) -> Self {
-        Self {
-            work,
-            txn: None,
-            pinned: Vec::new(),
-            checkpointed: false,
-            no_chunk: false,
-            granted: false,
-            is_grant_logged: false,
-            awaits_lock: false,
-            durable: None,
-            decided: None,
-        }
+        let client = match work {
+            Work::Request { from, .. } => Some(from.client),
+            Work::Prepare { client, .. } => Some(client),
+            _ => None,
+        };
+        let state = TaskState { client, ..TaskState::default() };
+        Self { work, txn: None, state, decided: None }
     }
 
     /// Whether it is a transaction that may try again after a checkpoint has freed space, or found what was
     /// lost.
     pub(crate) fn may_retry(&self, are_chunks_certain: bool) -> bool {
-        self.txn.is_some() && !(self.checkpointed && are_chunks_certain)
+        self.txn.is_some() && !(self.state.checkpointed && are_chunks_certain)
     }
 
     /// Whether it is a request that changes only what is open and locked.
@@ -158,15 +139,6 @@ impl Task {
             _ => None,
         }
     }
-
-    /// The client on whose behalf it runs.
-    pub(crate) fn client(&self) -> Option<ClientId> {
-        match self.work {
-            Work::Request { from, .. } => Some(from.client),
-            Work::Prepare { client, .. } => Some(client),
-            _ => None,
-        }
-    }
 }
 
 /// All tasks that wait.
@@ -193,7 +165,7 @@ impl Tasks {
         if let Some(slot) = task.slot() {
             self.by_slot.insert(slot, id);
         }
-        self.lock_waiters += usize::from(task.awaits_lock);
+        self.lock_waiters += usize::from(task.state.awaits_lock);
         let old = self.waiting.insert(id, task);
         assert!(old.is_none());
     }
@@ -208,10 +180,6 @@ impl Tasks {
         }
     }
 
-    pub(crate) fn contains(&self, id: TaskId) -> bool {
-        self.waiting.contains_key(&id)
-    }
-
     pub(crate) fn get(&self, id: TaskId) -> Option<&Task> {
         self.waiting.get(&id)
     }
@@ -222,7 +190,7 @@ impl Tasks {
 
     pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
         let task = self.waiting.remove(&id)?;
-        self.lock_waiters -= usize::from(task.awaits_lock);
+        self.lock_waiters -= usize::from(task.state.awaits_lock);
         if let Some(slot) = task.slot()
             && self.by_slot.get(&slot) == Some(&id)
         {

@@ -6,21 +6,24 @@
 
 use std::fmt;
 
-use warren_base::{CellId, ShardId};
+use warren_base::{CellId, Errno, ShardId};
+use warren_proto::control::Report;
 use warren_proto::{Cause, Step};
 
 use crate::authority::Capabilities;
-use crate::cache::Cache;
 use crate::chunk::Chunks;
 use crate::event::{Clock, Effect, Memory};
-use crate::io::Io;
+use crate::filelock::FileLocks;
+use crate::frames::cache::Cache;
+use crate::frames::io::Io;
+use crate::frames::table::FrameTable;
 use crate::lease::Leases;
 use crate::log::OpLog;
 use crate::log::record::{After, Record};
 use crate::plant::Plant;
-use crate::run::wait::Waits;
+use crate::run::wait::{TaskId, Waits};
 use crate::session::clients::Clients;
-use crate::table::FrameTable;
+use crate::shard::open::OpenCounts;
 
 /// What does not change while the cell lives.
 #[derive(Debug)]
@@ -44,6 +47,15 @@ impl Volume {
     }
 }
 
+/// What other machines ask of the cell's checkpoints, and know of them.
+#[derive(Debug, Default)]
+pub(crate) struct Checkpoints {
+    /// One was asked for that has not begun.
+    pub(crate) asked: bool,
+    /// One has begun that writes what is dirty now, or finds that it cannot.
+    pub(crate) will_write: bool,
+}
+
 /// What all shards of the cell share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -57,6 +69,9 @@ pub(crate) struct Shared {
     pub(crate) clients: Clients,
     pub(crate) capabilities: Capabilities,
     pub(crate) waits: Waits,
+    pub(crate) opens: OpenCounts,
+    pub(crate) file_locks: FileLocks<TaskId>,
+    pub(crate) checkpoints: Checkpoints,
 }
 
 /// What the code of one turn may reach, beside the shard that it was handed.
@@ -77,6 +92,9 @@ pub(crate) struct Turn<'a, M> {
     pub(crate) clients: &'a mut Clients,
     pub(crate) capabilities: &'a mut Capabilities,
     pub(crate) waits: &'a mut Waits,
+    pub(crate) opens: &'a mut OpenCounts,
+    pub(crate) file_locks: &'a mut FileLocks<TaskId>,
+    pub(crate) checkpoints: &'a mut Checkpoints,
 }
 
 impl<M> fmt::Debug for Turn<'_, M> {
@@ -93,8 +111,21 @@ impl Shared {
         effects: &'a mut Vec<Effect>,
     ) -> Turn<'a, M> {
         let record = self.log.open_record();
-        let Self { volume, log, cache, table, io, chunks, leases, clients, capabilities, waits } =
-            self;
+        let Self {
+            volume,
+            log,
+            cache,
+            table,
+            io,
+            chunks,
+            leases,
+            clients,
+            capabilities,
+            waits,
+            opens,
+            file_locks,
+            checkpoints,
+        } = self;
         Turn {
             now,
             memory,
@@ -110,6 +141,9 @@ impl Shared {
             clients,
             capabilities,
             waits,
+            opens,
+            file_locks,
+            checkpoints,
         }
     }
 }
@@ -119,6 +153,20 @@ impl<M: Memory> Turn<'_, M> {
     #[inline]
     pub(crate) fn plants(&self, plant: Plant) -> bool {
         self.volume.plant == Some(plant)
+    }
+
+    /// Asks for a checkpoint that starts from now on.
+    pub(crate) fn want_checkpoint(&mut self) {
+        if !std::mem::replace(&mut self.checkpoints.asked, true) {
+            let cell = self.volume.id;
+            self.effects.push(Effect::Report(Report::WantCheckpoint { cell }));
+        }
+    }
+
+    /// Whether the log has room for a checkpoint. ENOSPC only where many have failed.
+    pub(crate) fn check_log(&self) -> Result<(), Errno> {
+        let session = self.opens.all() + self.file_locks.count();
+        if self.log.may_checkpoint(session) { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 
     /// Notes a step that is being made.

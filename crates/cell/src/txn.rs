@@ -19,16 +19,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
-use warren_proto::control::Suspicion;
+use warren_base::{CellId, ClientId, Errno, Ino, ShardId, TxnId};
 use warren_proto::{
     Answer, Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest, Step,
 };
 
+use crate::allocate::ensure_room;
+use crate::apply::fetch_change;
 use crate::ascent::Ascent;
 use crate::cell::Core;
-use crate::event::{Effect, Memory, PeerBody, PeerMessage, SlotRef};
+use crate::data::cover::cover_replacement;
+use crate::event::{Memory, SlotRef};
+use crate::log::durable::{harden_for, hardened};
+use crate::peer::{send_reply, send_request, suspect};
 use crate::plant::Plant;
+use crate::recall::recall;
 use crate::room::Growth;
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::task::{Decided, Task, Work};
@@ -226,7 +231,7 @@ impl Core {
         task: &mut Task,
         turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
-        let client = task.client().unwrap_or_default();
+        let client = task.state.client.unwrap_or_default();
         let txn = task.txn.as_mut().expect("a transaction");
         if txn.held.is_empty() && self.checkpoint.is_drained() {
             turn.waits.wait_for(WaitKey::Undrained, id);
@@ -272,7 +277,7 @@ impl Core {
             txn.waiting = Some(owner);
             self.tasks_of_txns.insert(txn.id, id);
             let message = PeerRequest::Prepare { txn: txn.id, client, keys };
-            self.send_request(owner, message, turn);
+            send_request(owner, message, turn);
             return Err(Stop::Wait(Wait::Registered));
         }
         Ok(())
@@ -294,7 +299,7 @@ impl Core {
         (txn.waiting, txn.peeking) = (Some(to), Some(ino));
         self.tasks_of_txns.insert(txn.id, id);
         let message = PeerRequest::Peek { txn: txn.id, ino };
-        self.send_request(to, message, turn);
+        send_request(to, message, turn);
         Stop::Wait(Wait::Registered)
     }
 
@@ -370,7 +375,7 @@ impl Core {
             true => PeerRequest::Again { txn, changes },
             false => PeerRequest::Commit { txn, changes },
         };
-        self.send_request(to, request, turn);
+        send_request(to, request, turn);
     }
 
     /// Tells `cell`, which has lost what it held, its part of every transaction that it may not have made.
@@ -378,7 +383,7 @@ impl Core {
         for (txn, commit) in &self.committing {
             if let Some(changes) = commit.told.get(&cell) {
                 let request = PeerRequest::Again { txn: *txn, changes: changes.clone() };
-                self.send_request(cell, request, turn);
+                send_request(cell, request, turn);
             }
         }
     }
@@ -458,7 +463,7 @@ impl Core {
         self.tasks_of_txns.remove(&txn.id);
         if !turn.plants(Plant::SkipAbort) {
             for cell in &txn.participants {
-                self.send_request(*cell, PeerRequest::Abort { txn: txn.id }, turn);
+                send_request(*cell, PeerRequest::Abort { txn: txn.id }, turn);
             }
         }
         self.unlock_held(txn, turn);
@@ -482,7 +487,7 @@ impl Core {
     ) {
         let (id, outcome) = match reply {
             PeerReply::Committed { txn } => return self.committed(from, txn, turn),
-            PeerReply::Hardened { lsn, result } => return self.hardened(from, lsn, result, turn),
+            PeerReply::Hardened { lsn, result } => return hardened(from, lsn, result, turn),
             PeerReply::Counted { ask, count } => return self.counted(from, ask, count, turn),
             PeerReply::Prepared { txn, values } => (txn, Ok((values, None))),
             PeerReply::Peeked { txn, ino, value } => (txn, Ok((Vec::new(), Some((ino, value))))),
@@ -504,7 +509,7 @@ impl Core {
                     && peeked.as_ref().is_none_or(|(ino, _)| txn.peeking == Some(*ino));
                 if !answers {
                     txn.waiting = Some(from);
-                    return Self::suspect(from, turn);
+                    return suspect(from, turn);
                 }
                 txn.values.extend(values);
                 txn.peeked = peeked;
@@ -532,19 +537,19 @@ impl Core {
             return;
         }
         match request {
-            PeerRequest::Harden { lsn } => self.harden_for(from, lsn, turn),
+            PeerRequest::Harden { lsn } => harden_for(from, lsn, turn),
             PeerRequest::Again { txn, changes } => {
                 self.again(from, txn, changes, turn);
             }
             PeerRequest::AllSaid => self.all_said(from, turn),
             // A checkpoint makes room, and that waits for transactions: this one has to begin anew.
             PeerRequest::Prepare { txn, .. } if !turn.log_has_room() => {
-                self.send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN }, turn);
+                send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN }, turn);
             }
             PeerRequest::Prepare { txn, client, keys } => {
                 let owned = keys.iter().all(|(key, _)| self.shards.contains_key(&key.shard()));
                 if !owned || txn.cell != from {
-                    return Self::suspect(from, turn);
+                    return suspect(from, turn);
                 }
                 let participant = self.participants.entry(txn).or_insert_with(|| {
                     turn.log.begin_txn();
@@ -560,22 +565,17 @@ impl Core {
             PeerRequest::Commit { txn, changes } => {
                 let locked = changes.iter().all(|change| self.has_locked(txn, change));
                 if !locked || txn.cell != from || !self.participants.contains_key(&txn) {
-                    return Self::suspect(from, turn);
+                    return suspect(from, turn);
                 }
                 self.start(Task::new(Work::Commit { from, txn, changes }), turn.waits);
             }
             PeerRequest::Count { ask } => {
                 let count = self.count(turn);
-                self.send_reply(from, PeerReply::Counted { ask, count }, turn);
+                send_reply(from, PeerReply::Counted { ask, count }, turn);
             }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave_txn(txn, turn),
-            PeerRequest::Abort { .. } => Self::suspect(from, turn),
+            PeerRequest::Abort { .. } => suspect(from, turn),
         }
-    }
-
-    /// The peer has sent what no honest one does. It is not executed.
-    pub(crate) fn suspect<M: Memory>(peer: CellId, turn: &mut Turn<'_, M>) {
-        turn.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
     }
 
     /// A transaction happened that may not be made here.
@@ -590,16 +590,16 @@ impl Core {
         let owned = |change: &Change| self.shards.contains_key(&change.shard());
         let locked = |change: &Change| self.has_locked(txn, change);
         if txn.cell != from || !changes.iter().all(owned) {
-            return Self::suspect(from, turn);
+            return suspect(from, turn);
         }
         if !self.replay.is_done() || changes.iter().all(locked) {
             self.again += 1;
             self.start(Task::new(Work::Again { from, txn, changes }), turn.waits);
         } else if self.replay.applied.contains(&txn) {
-            self.send_reply(from, PeerReply::Committed { txn }, turn);
+            send_reply(from, PeerReply::Committed { txn }, turn);
         } else {
             // What is not made has its locks.
-            Self::suspect(from, turn);
+            suspect(from, turn);
         }
     }
 
@@ -631,32 +631,7 @@ impl Core {
         if let Some(participant) = self.participants.get_mut(&txn) {
             participant.task = None;
         }
-        self.send_reply(to, PeerReply::Refused { txn, errno }, turn);
-    }
-
-    pub(crate) fn send_reply<M: Memory>(
-        &mut self,
-        to: CellId,
-        reply: PeerReply,
-        turn: &mut Turn<'_, M>,
-    ) {
-        let message = Self::message(PeerBody::Reply(reply));
-        turn.effects.push(Effect::Send { to, message });
-    }
-
-    pub(crate) fn send_request<M: Memory>(
-        &self,
-        to: CellId,
-        request: PeerRequest,
-        turn: &mut Turn<'_, M>,
-    ) {
-        let message = Self::message(PeerBody::Request(request));
-        turn.effects.push(Effect::Send { to, message });
-    }
-
-    /// A message; what it rests on is filled in when the event that led to it is over.
-    pub(crate) const fn message(body: PeerBody) -> PeerMessage {
-        PeerMessage { lsn: Lsn(0), body }
+        send_reply(to, PeerReply::Refused { txn, errno }, turn);
     }
 
     /// Locks the keys one after the other, then answers what they are worth.
@@ -689,7 +664,7 @@ impl Core {
         }
         let values = self.prepared((id, txn), client, &keys, task, turn)?;
         self.participants.get_mut(&txn).expect("just there").task = None;
-        self.send_reply(from, PeerReply::Prepared { txn, values }, turn);
+        send_reply(from, PeerReply::Prepared { txn, values }, turn);
         Ok(())
     }
 
@@ -705,7 +680,7 @@ impl Core {
         let mut free = true;
         for (key, mode) in keys {
             if let Some(lease) = lease_of(key).filter(|_| writes(*mode)) {
-                free &= self.recall(&lease, Some(client), turn);
+                free &= recall(&lease, Some(client), turn);
                 let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
                 if !kept.contains(&turn.volume.plant) {
                     turn.leases.revoke(&lease, turn.memory);
@@ -718,11 +693,11 @@ impl Core {
         let mut values = Vec::with_capacity(keys.len());
         for (key, mode) in keys {
             if let LockKey::Logged(ino) = key {
-                self.cover_replacement(*ino, turn)?;
+                cover_replacement(self.shard_mut(ino.shard()), *ino, turn)?;
             }
             let shard = &self.shards[&key.shard()];
             if let (LockKey::Name(dir, name), true) = (key, writes(*mode))
-                && self.living_inode(shard, *dir)?.is_some()
+                && shard.linked_or_open(*dir)?.is_some()
             {
                 // What the coordinator decides cannot be refused later.
                 shard.check_entry(turn.volume.secret, *dir, name)?;
@@ -772,7 +747,7 @@ impl Core {
             });
             if nodes > 0 {
                 let growth = if grows { Growth::Grows } else { Growth::Frees };
-                self.ensure_room(home, nodes, growth, task, turn)?;
+                ensure_room(self.shard_mut(home), nodes, growth, &mut task.state, turn)?;
                 promised.push((home, nodes));
             }
         }
@@ -787,7 +762,7 @@ impl Core {
         let shard = &self.shards[&key.shard()];
         Ok(match key {
             LockKey::Tree => KeyValue::Tree,
-            LockKey::Inode(ino) => KeyValue::Inode(self.living_inode(shard, *ino)?),
+            LockKey::Inode(ino) => KeyValue::Inode(shard.linked_or_open(*ino)?),
             LockKey::Name(dir, name) => {
                 KeyValue::Name(shard.dentry(turn.volume.secret, *dir, name)?)
             }
@@ -802,10 +777,10 @@ impl Core {
         turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
         let value = match self.shards.get(&ino.shard()) {
-            Some(shard) => self.living_inode(shard, ino)?,
+            Some(shard) => shard.linked_or_open(ino)?,
             None => None,
         };
-        self.send_reply(from, PeerReply::Peeked { txn, ino, value }, turn);
+        send_reply(from, PeerReply::Peeked { txn, ino, value }, turn);
         Ok(())
     }
 
@@ -826,7 +801,7 @@ impl Core {
         self.make(&changes, Some(client), turn);
         self.replay.applied.insert(txn);
         self.leave_txn(txn, turn);
-        self.send_reply(from, PeerReply::Committed { txn }, turn);
+        send_reply(from, PeerReply::Committed { txn }, turn);
         Ok(())
     }
 
@@ -846,14 +821,16 @@ impl Core {
             match client {
                 Some(_) => self.ready(&changes, client, task, true, turn)?,
                 // Copies were recalled when it was prepared, and none was granted since.
-                None => changes.iter().try_for_each(|change| self.fetch_change(change, turn))?,
+                None => changes.iter().try_for_each(|change| {
+                    fetch_change(&self.shards[&change.shard()], change, turn)
+                })?,
             }
             self.make(&changes, client, turn);
             self.replay.applied.insert(txn);
         }
         self.leave_txn(txn, turn);
         self.again -= 1;
-        self.send_reply(from, PeerReply::Committed { txn }, turn);
+        send_reply(from, PeerReply::Committed { txn }, turn);
         self.heard_all(turn);
         Ok(())
     }

@@ -15,10 +15,9 @@ use warren_proto::{
 
 use crate::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
 use crate::cell::Core;
-use crate::open::Opens;
 use crate::permission::{self, WRITE};
 use crate::run::wait::{Stop, Wait};
-use crate::shard::{Shard, living_inode};
+use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Volume;
 use crate::txn::Txn;
@@ -32,7 +31,6 @@ pub(crate) struct View<'a> {
     pub(crate) shards: &'a Shards,
     pub(crate) volume: &'a Volume,
     pub(crate) now: Timestamp,
-    opens: &'a Opens,
     pub(crate) who: &'a Credentials,
     mode: Mode<'a>,
     /// Ways up that were gone, between which directories and how far; and steps of this run.
@@ -60,8 +58,8 @@ impl<'a> View<'a> {
             None => Mode::Local,
             Some(txn) => Mode::Txn { txn, touched: BTreeMap::new() },
         };
-        let (shards, opens) = (&core.shards, &core.opens);
-        Self { shards, volume, now, opens, who, mode, ascents: Vec::new(), steps: 0 }
+        let shards = &core.shards;
+        Self { shards, volume, now, who, mode, ascents: Vec::new(), steps: 0 }
     }
 
     pub(crate) fn into_seen(self) -> Seen {
@@ -84,7 +82,7 @@ impl<'a> View<'a> {
     pub(crate) fn attr_at_hand(&self, ino: Ino) -> Result<Option<Attr>, Stop> {
         match self.local(ino.shard())? {
             Some(shard) if !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Read) => {
-                Ok(living_inode(shard, self.opens, ino)?.map(|value| value.attr))
+                Ok(shard.linked_or_open(ino)?.map(|value| value.attr))
             }
             _ => Ok(None),
         }
@@ -132,7 +130,7 @@ impl<'a> View<'a> {
     pub(crate) fn inode(&mut self, ino: Ino, mode: LockMode) -> Result<Option<InodeValue>, Stop> {
         self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;
         if let Some(shard) = self.local(ino.shard())? {
-            return living_inode(shard, self.opens, ino);
+            return shard.linked_or_open(ino);
         }
         match self.fetched(&LockKey::Inode(ino))? {
             KeyValue::Inode(value) => Ok(*value),

@@ -1,6 +1,7 @@
-use super::*;
 use warren_base::Rng;
 use warren_base::budget::ROOT;
+
+use super::*;
 
 const A: ClientId = ClientId(1);
 const B: ClientId = ClientId(2);

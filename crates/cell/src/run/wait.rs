@@ -10,9 +10,8 @@ use warren_base::{CellId, Errno, FixedState, Ino, ShardId};
 use warren_disk::BlockPtr;
 use warren_proto::LockKey;
 
-use crate::cache::PageNo;
 use crate::event::IoId;
-use crate::shard::Placed;
+use crate::frames::{PageNo, Placed};
 
 /// Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -110,6 +109,8 @@ pub(crate) struct Waits {
     queues: HashMap<WaitKey, Vec<TaskId>, FixedState>,
     ready: VecDeque<TaskId>,
     signals: BTreeMap<TaskId, Signals>,
+    /// Tasks that are to be started: each reaps an inode.
+    reaps: Vec<(TaskId, Ino)>,
     next: u64,
 }
 
@@ -117,6 +118,18 @@ impl Waits {
     pub(crate) fn new_id(&mut self) -> TaskId {
         self.next += 1;
         TaskId(self.next)
+    }
+
+    /// Has a task started that reaps the inode.
+    pub(crate) fn reap(&mut self, ino: Ino) {
+        let id = self.new_id();
+        self.reaps.push((id, ino));
+        self.wake(id);
+    }
+
+    /// Tasks to be started since the last call, which are woken already.
+    pub(crate) fn take_reaps(&mut self) -> Vec<(TaskId, Ino)> {
+        std::mem::take(&mut self.reaps)
     }
 
     pub(crate) fn wait_for(&mut self, key: WaitKey, id: TaskId) {

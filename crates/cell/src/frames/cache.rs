@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hashbrown::HashMap;
 use warren_base::{BlockNo, FixedState, Ino, ShardId};
 
-use crate::{FrameNo, IoId};
+use crate::event::{FrameNo, IoId};
+use crate::frames::PageNo;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PageState {
@@ -50,9 +51,6 @@ impl Page {
 
 /// Frames that only tree nodes may use: so a successor finds some that hold no dirty page.
 const NODE_FRAMES_MIN: usize = 4;
-
-/// A page of a file: the inode and the page's number in it.
-pub(crate) type PageNo = (Ino, u64);
 
 /// The dirty pages, with a count for each shard (each will want a block of its shard's space).
 #[derive(Debug, Default)]

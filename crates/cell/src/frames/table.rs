@@ -19,8 +19,8 @@
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Ino, Lsn};
 
-use crate::cache::PageNo;
 use crate::event::{FrameNo, Memory};
+use crate::frames::PageNo;
 
 const ENTRY: usize = 32;
 const ENTRIES_PER_FRAME: u32 = (BLOCK_SIZE / ENTRY) as u32;

@@ -1,0 +1,74 @@
+//! Blocks for a change, promised before it is made: from the shard's chunks, else from the pool of free chunks.
+
+use warren_base::Errno;
+use warren_pool::Get;
+use warren_proto::Step;
+
+use crate::event::Memory;
+use crate::room::Growth;
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, Wait};
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+/// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If not, a chunk is fetched; if there is
+/// none, a checkpoint may free some; only then it is ENOSPC.
+pub(crate) fn ensure_room<M: Memory>(
+    shard: &mut Shard,
+    need: u64,
+    growth: Growth,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let id = shard.id;
+    loop {
+        let dirty = turn.cache.dirty_pages_of(id);
+        if !turn.log_has_room() && !state.holds_locks {
+            return Err(Stop::Wait(Wait::LogRoom));
+        }
+        if shard.room(dirty) >= need + shard.reserve(growth) {
+            return Ok(());
+        }
+        if std::mem::take(&mut state.no_chunk) {
+            let is_certain = turn.chunks.are_certain();
+            if state.holds_locks || (is_certain && state.checkpointed) {
+                return Err(Errno::ENOSPC.into());
+            }
+            state.checkpointed |= is_certain;
+            return Err(Stop::Wait(Wait::Checkpoint));
+        }
+        if let Some(chunk) = turn.chunks.take_allocated() {
+            claim(shard, chunk, turn);
+            continue;
+        }
+        if turn.chunks.host.is_reserving() {
+            turn.chunks.await_batch(id);
+            return Err(Stop::Wait(Wait::Space(id)));
+        }
+        match turn.chunks.pool.get() {
+            Get::Got(chunk) => {
+                turn.chunks.reserve_for(id, chunk);
+                return Err(Stop::Wait(Wait::Space(id)));
+            }
+            Get::Pending(ticket) => {
+                turn.chunks.waiting.insert(ticket, id);
+                return Err(Stop::Wait(Wait::Space(id)));
+            }
+        }
+    }
+}
+
+/// A chunk that a checkpoint cannot do without, if one is at hand.
+pub(crate) fn claim_spare<M: Memory>(shard: &mut Shard, turn: &mut Turn<'_, M>) -> bool {
+    let Some(chunk) = turn.chunks.take_allocated() else { return false };
+    claim(shard, chunk, turn)
+}
+
+/// Whether the chunk was new to the shard.
+pub(crate) fn claim<M: Memory>(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_, M>) -> bool {
+    let claimed = shard.space.claim(chunk);
+    if claimed {
+        turn.note(&Step::Claimed { shard: shard.id, chunk });
+    }
+    claimed
+}

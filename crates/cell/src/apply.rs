@@ -1,0 +1,541 @@
+//! Making the steps of records: once when they happen, and again when a log is replayed.
+//!
+//! A step changes trees, space and session the same way each time; so the state of a cell is a function
+//! of its last checkpoint and its log. What differs is what becomes of file data:
+//!
+//! | step | as it happens | process died: frames are there | power was cut: frames are gone |
+//! | --- | --- | --- | --- |
+//! | `Wrote` | size, times | the same | the file is *behind* until its next cover |
+//! | `Truncate` | extents, pages | extents, blocks | the same as it happens; waits if the file is behind |
+//! | `Placed` | extents | extents | extents; brings the file up to its cover |
+//! | `Inline` | nothing | nothing | pages; brings the file up to its cover |
+
+use std::collections::BTreeSet;
+
+use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
+use warren_base::{BlockNo, Errno, Ino, Timestamp};
+use warren_disk::{Key, Kind, Part, TARGET_PIECE, VALUE_MAX, Value, Xattr, name_hash};
+use warren_proto::{
+    Attributes, Change, Cover, FileKind, InlinePage, LeaseKey, Run, Step, XattrName,
+};
+
+use crate::event::Memory;
+use crate::frames::pages::{cut_page, forget_pages, put_page, truncate_with_pages};
+use crate::run::wait::Stop;
+use crate::shard;
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+const PAGE: u64 = BLOCK_SIZE as u64;
+/// Pages of the longest file.
+const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
+
+/// What the frames hold while a log is replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Replaying {
+    /// Everything as it was when the process died.
+    Frames,
+    /// Nothing.
+    Nothing,
+}
+
+/// Notes a step of the running task and makes it.
+pub(crate) fn step<M: Memory>(shard: &mut Shard, step: Step, turn: &mut Turn<'_, M>) {
+    turn.note(&step);
+    make_step(shard, step, turn);
+}
+
+fn make_step<M: Memory>(shard: &mut Shard, step: Step, turn: &mut Turn<'_, M>) {
+    match step {
+        Step::SetAttr { ino, attributes } => make_set_attr(shard, ino, attributes),
+        Step::Accessed { ino, atime } => shard.inode_mut(ino).atime = atime,
+        Step::SetXattr { ino, name, value, now } => {
+            make_set_xattr(shard, ino, &name, value, now, turn);
+        }
+        Step::Wrote { ino, size, blocks, mode, now } => {
+            make_wrote(shard, ino, size, blocks, mode, now);
+            shard.behind.insert(ino);
+        }
+        Step::Reaped { ino } => make_reaped(shard, ino, turn),
+        // Made by whoever notes them.
+        Step::Truncate { .. }
+        | Step::Placed { .. }
+        | Step::Inline { .. }
+        | Step::Claimed { .. }
+        | Step::Change(_)
+        | Step::Depends { .. }
+        | Step::Finished { .. }
+        | Step::Opened { .. }
+        | Step::Closed { .. }
+        | Step::Moved { .. }
+        | Step::Locked { .. }
+        | Step::Expelled { .. }
+        | Step::Unanswered { .. } => {}
+    }
+}
+
+/// Brings the nodes that a logged step touches.
+pub(crate) fn fetch_step<M: Memory>(
+    shard: &Shard,
+    step: &Step,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let Some(_id) = step.shard() else { return Ok(()) };
+    match step {
+        Step::Change(change) => fetch_change(shard, change, turn),
+        Step::SetAttr { ino, .. } => {
+            shard.fetch(&Key::inode(*ino))?;
+            shard.fetch(&Key::part(*ino, 0))
+        }
+        Step::Accessed { ino, .. } | Step::Wrote { ino, .. } => shard.fetch(&Key::inode(*ino)),
+        Step::SetXattr { ino, name, .. } => {
+            shard.fetch(&Key::inode(*ino))?;
+            xattr_bucket(shard, *ino, name, turn).map(|_| ())
+        }
+        Step::Truncate { ino, size, .. } => {
+            shard.fetch(&Key::inode(*ino))?;
+            shard.extents(*ino, size / PAGE, u64::MAX / PAGE, |_, _| {})
+        }
+        Step::Placed { ino, runs, .. } => {
+            shard.fetch(&Key::inode(*ino))?;
+            let fetch = |run: &Run| {
+                let pages = run.checksums.len() as u64;
+                shard.extents(*ino, run.page, run.page.saturating_add(pages), |_, _| {})
+            };
+            runs.iter().try_for_each(fetch)
+        }
+        Step::Inline { ino, pages, .. } => {
+            shard.fetch(&Key::inode(*ino))?;
+            pages.iter().try_for_each(|page| shard.placed(*ino, page.page).map(|_| ()))
+        }
+        Step::Reaped { ino } => {
+            shard.fetch(&Key::orphan(*ino))?;
+            shard.fetch_range(Key::inode(*ino), Key::extent(*ino, u64::MAX))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a step can be made that is fetched. All that were logged can; but who can write to the device can
+/// make a record with a right checksum say anything.
+pub(crate) fn check_step<M: Memory>(
+    shard: &Shard,
+    step: &Step,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let exists = |ino: &Ino| Ok::<_, Stop>(shard.inode(*ino)?.is_some());
+    let can_be = match step {
+        Step::SetAttr { ino, .. } => {
+            let inode = shard.inode(*ino)?;
+            let is_dir = inode.is_some_and(|inode| inode.kind == FileKind::Directory);
+            inode.is_some() && (!is_dir || shard.part(*ino)?.is_some())
+        }
+        Step::Accessed { ino, .. } => exists(ino)?,
+        Step::SetXattr { ino, name, value, .. } => {
+            let (_, bucket) = xattr_bucket(shard, *ino, name, turn)?;
+            let fits = |value: &[u8]| xattr_fits(&bucket, name, value);
+            exists(ino)? && value.as_deref().is_none_or(fits)
+        }
+        Step::Truncate { ino, size, .. } | Step::Wrote { ino, size, .. } => {
+            exists(ino)? && *size <= FILE_SIZE_MAX
+        }
+        Step::Placed { ino, runs, cover } => {
+            exists(ino)? && cover.size <= FILE_SIZE_MAX && may_be_placed(shard, *ino, runs)
+        }
+        Step::Inline { ino, pages, cover } => {
+            let has_place = |page: &InlinePage| page.page < PAGES_MAX;
+            exists(ino)? && cover.size <= FILE_SIZE_MAX && pages.iter().all(has_place)
+        }
+        Step::Claimed { chunk, .. } => turn.chunks.is_legal(*chunk),
+        _ => true,
+    };
+    if can_be { Ok(()) } else { Err(Errno::EIO.into()) }
+}
+
+/// Whether the runs lie within a file, each block of theirs free and named once.
+fn may_be_placed(shard: &Shard, _ino: Ino, runs: &[Run]) -> bool {
+    let space = &shard.space;
+    let mut blocks = BTreeSet::new();
+    runs.iter().all(|run| {
+        let count = run.checksums.len() as u64;
+        let within = run.page.checked_add(count).is_some_and(|end| end <= PAGES_MAX);
+        let mut of_run = (0..count).map_while(|at| run.block.0.checked_add(at).map(BlockNo));
+        count > 0
+            && within
+            && run.block.0.checked_add(count).is_some()
+            && of_run.all(|block| space.is_free(block) && blocks.insert(block))
+    })
+}
+
+/// Makes a step of a log whose frames are as the dead process left them. It is fetched.
+pub(crate) fn remake_step<M: Memory>(
+    shard: &mut Shard,
+    step: &Step,
+    replaying: Replaying,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let powerless = replaying == Replaying::Nothing;
+    match step {
+        Step::Change(change) => {
+            make_one(shard, change, turn);
+            if let Change::RemoveLink { ino, .. } = change
+                && shard.inode_mut(*ino).nlink == 0
+            {
+                // What is open is not known yet. The inode's end is a step of its own.
+                shard.put(Key::orphan(*ino), Value::Orphan);
+            }
+        }
+        Step::SetAttr { ino, attributes } => make_set_attr(shard, *ino, *attributes),
+        Step::Accessed { ino, atime } => shard.inode_mut(*ino).atime = *atime,
+        Step::SetXattr { ino, name, value, now } => {
+            make_set_xattr(shard, *ino, name, value.clone(), *now, turn);
+        }
+        Step::Reaped { ino } => make_reaped(shard, *ino, turn),
+        Step::Claimed { chunk, .. } => {
+            shard.space.claim(*chunk);
+        }
+        Step::Truncate { ino, size, now, .. } if powerless => {
+            if !shard.behind.cut(*ino, *size) {
+                cut_page(shard, *ino, *size, turn)?;
+                truncate_with_pages(shard, *ino, *size, *now, turn);
+            }
+        }
+        Step::Truncate { ino, size, blocks, now } => {
+            truncate_extents(shard, *ino, *size, *now);
+            shard.inode_mut(*ino).blocks = *blocks;
+            // It may have changed a page.
+            shard.behind.insert(*ino);
+        }
+        Step::Wrote { ino, .. } if powerless => shard.behind.insert(*ino),
+        Step::Wrote { ino, size, blocks, mode, now } => {
+            make_wrote(shard, *ino, *size, *blocks, *mode, *now);
+            shard.behind.insert(*ino);
+        }
+        Step::Placed { ino, runs, cover } => {
+            if powerless {
+                catch_up(shard, *ino, turn)?;
+            }
+            remake_placed(shard, *ino, runs, powerless, turn);
+            if powerless {
+                let last = runs.last().map(|run| run.page + run.checksums.len() as u64);
+                catch_up_to(shard, *ino, cover, last);
+            } else if cover.complete {
+                shard.behind.remove(*ino);
+            }
+        }
+        Step::Inline { ino, pages, cover } if powerless => {
+            catch_up(shard, *ino, turn)?;
+            remake_inline(shard, *ino, pages, turn)?;
+            catch_up_to(shard, *ino, cover, pages.last().map(|page| page.page + 1));
+        }
+        Step::Inline { ino, cover, .. } => {
+            if cover.complete {
+                shard.behind.remove(*ino);
+            }
+        }
+        // The session's, or the cell's: no shard has a part in it.
+        Step::Depends { .. }
+        | Step::Finished { .. }
+        | Step::Opened { .. }
+        | Step::Closed { .. }
+        | Step::Moved { .. }
+        | Step::Locked { .. }
+        | Step::Expelled { .. }
+        | Step::Unanswered { .. } => {}
+    }
+    Ok(())
+}
+
+fn make_set_attr(shard: &mut Shard, ino: Ino, new: Attributes) {
+    let inode = shard.inode_mut(ino);
+    (inode.mode, inode.uid, inode.gid) = (new.mode, new.uid, new.gid);
+    (inode.atime, inode.mtime, inode.ctime) = (new.atime, new.mtime, new.ctime);
+    if inode.kind == FileKind::Directory {
+        shard.part_mut(ino).mtime = new.mtime;
+    }
+}
+
+fn make_wrote(shard: &mut Shard, ino: Ino, size: u64, blocks: u64, mode: u16, now: Timestamp) {
+    let inode = shard.inode_mut(ino);
+    (inode.size, inode.blocks, inode.mode) = (size, blocks, mode);
+    (inode.mtime, inode.ctime) = (now, now);
+}
+
+fn make_set_xattr<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    name: &XattrName,
+    value: Option<Box<[u8]>>,
+    now: Timestamp,
+    turn: &mut Turn<'_, M>,
+) {
+    let found = xattr_bucket(shard, ino, name, turn);
+    let Ok((key, mut bucket)) = found else { panic!("the bucket was read in the same go") };
+    bucket.retain(|xattr| *xattr.name != *name.as_bytes());
+    if let Some(value) = value {
+        bucket.push(Xattr { name: name.as_bytes().into(), value });
+    }
+    shard.inode_mut(ino).ctime = now;
+    if bucket.is_empty() {
+        shard.take(&key);
+    } else {
+        shard.put(key, Value::Xattrs(bucket.into()));
+    }
+}
+
+/// The bucket that an attribute belongs to.
+pub(crate) fn xattr_bucket<M: Memory>(
+    shard: &Shard,
+    ino: Ino,
+    name: &XattrName,
+    turn: &mut Turn<'_, M>,
+) -> Result<(Key, Vec<Xattr>), Stop> {
+    let key = Key::xattr(ino, name_hash(turn.volume.secret, name.as_bytes()));
+    let mut bucket = Vec::new();
+    shard.fetch(&key)?;
+    shard.records(ino, Kind::Xattr, key.sub, |found, value| {
+        if let (true, Value::Xattrs(xattrs)) = (found.sub == key.sub, value) {
+            bucket = xattrs.to_vec();
+        }
+        std::ops::ControlFlow::Break(())
+    })?;
+    Ok((key, bucket))
+}
+
+/// Whether the bucket, with this value for the name, still fits a leaf.
+pub(crate) fn xattr_fits(bucket: &[Xattr], name: &XattrName, value: &[u8]) -> bool {
+    let others = bucket.iter().filter(|xattr| *xattr.name != *name.as_bytes()).cloned();
+    let new = Xattr { name: name.as_bytes().into(), value: value.into() };
+    let record = Value::Xattrs(others.chain([new]).collect());
+    record.encoded_len() <= VALUE_MAX
+}
+
+fn make_reaped<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
+    let belongings = shard.belongings(ino, usize::MAX);
+    for (key, value) in belongings.unwrap_or_else(|_| panic!("read in the same go")) {
+        if let Value::Extent(extent) = &value {
+            (0..extent.len()).for_each(|at| shard.space.free(extent.start.offset(at)));
+        }
+        shard.take(&key);
+    }
+    shard.take(&Key::inode(ino));
+    shard.take(&Key::orphan(ino));
+    shard.inodes = shard.inodes.saturating_sub(1);
+    shard.behind.remove(ino);
+    forget_pages(shard, ino, 0..=u64::MAX, turn);
+    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    turn.leases.forget_inode(ino);
+}
+
+/// Sets a file's size and cuts off the extents beyond it.
+pub(crate) fn truncate_extents(shard: &mut Shard, ino: Ino, size: u64, now: Timestamp) {
+    let inode = shard.inode_mut(ino);
+    let old = std::mem::replace(&mut inode.size, size);
+    (inode.mtime, inode.ctime) = (now, now);
+    if size < old {
+        let first = size.div_ceil(PAGE);
+        let freed = shard.replace_extents(ino, first, u64::MAX / PAGE, &[]);
+        let inode = shard.inode_mut(ino);
+        inode.blocks = inode.blocks.saturating_sub(freed);
+    }
+}
+
+fn remake_placed<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    runs: &[Run],
+    powerless: bool,
+    turn: &mut Turn<'_, M>,
+) {
+    for run in runs {
+        let (first, count) = (run.page, run.checksums.len() as u64);
+        let pages = first..=first + count - 1;
+        let dropped = if powerless { forget_pages(shard, ino, pages, turn) } else { 0 };
+        (0..count).for_each(|at| shard.space.take(run.block.offset(at)));
+        let new = [(first, run.block, run.checksums.clone())];
+        let freed = shard.replace_extents(ino, first, first + count - 1, &new);
+        if powerless {
+            let inode = shard.inode_mut(ino);
+            inode.blocks = (inode.blocks + count).saturating_sub(freed + dropped);
+        }
+    }
+}
+
+fn remake_inline<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    pages: &[InlinePage],
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    for page in pages {
+        let placed = shard.placed(ino, page.page)?.is_some();
+        let new = put_page(shard, (ino, page.page), &page.bytes, turn)?;
+        if new && !placed {
+            shard.inode_mut(ino).blocks += 1;
+        }
+    }
+    Ok(())
+}
+
+/// What was cut off a file while it was behind is cut off before it catches up.
+fn catch_up<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
+    let Some(cut) = shard.behind.cut_of(ino) else { return Ok(()) };
+    let Some(inode) = shard.inode(ino)? else { return Ok(()) };
+    let (size, mtime) = (inode.size, inode.mtime);
+    if cut < size {
+        cut_page(shard, ino, cut, turn)?;
+        truncate_with_pages(shard, ino, cut, mtime, turn);
+        // Before the step puts new bytes there.
+        turn.settle();
+    }
+    shard.behind.cut_made(ino);
+    Ok(())
+}
+
+/// The file is what the cover says, as far as pages up to `last` make it.
+fn catch_up_to(shard: &mut Shard, ino: Ino, cover: &Cover, last: Option<u64>) {
+    let inode = shard.inode_mut(ino);
+    inode.size = match (cover.complete, last) {
+        (true, _) => cover.size,
+        (false, Some(last)) => inode.size.max(cover.size.min(last * PAGE)),
+        (false, None) => inode.size,
+    };
+    inode.mode = cover.mode;
+    (inode.mtime, inode.ctime) = (cover.mtime, cover.ctime);
+    if cover.complete {
+        shard.behind.remove(ino);
+    }
+}
+
+/// What a step that is noted now says of the file as it is.
+pub(crate) fn cover_of(shard: &Shard, ino: Ino, complete: bool) -> Cover {
+    let inode = shard.inode(ino).ok().flatten();
+    let inode = inode.expect("a file with dirty pages exists");
+    let (size, mode) = (inode.size, inode.mode);
+    Cover { size, mode, mtime: inode.mtime, ctime: inode.ctime, complete }
+}
+
+/// Reads the nodes that the change will touch, and sees that the records are there which it changes: a
+/// damaged image may lack some, or a peer's change be nonsense.
+pub(crate) fn fetch_change<M: Memory>(
+    shard: &Shard,
+    change: &Change,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    // Whoever planned this has seen the inode, unless it was a peer that made it up.
+    let exists = |ino| shard.inode(ino)?.map(|_| ()).ok_or(Stop::Fail(Errno::EPROTO));
+    match change {
+        Change::NewInode { ino, new, .. } if new.kind == FileKind::Regular => {
+            shard.fetch(&Key::inode(*ino))
+        }
+        // The keys of a new inode lie between those of its neighbours.
+        Change::NewInode { ino, .. } => shard.fetch_range(Key::inode(*ino), Key::extent(*ino, 0)),
+        Change::AddEntry { dir, name, .. }
+        | Change::RemoveEntry { dir, name, .. }
+        | Change::ReplaceEntry { dir, name, .. } => {
+            shard.fetch(&Key::entry(*dir, name_hash(turn.volume.secret, name.as_bytes())))?;
+            exists(*dir)?;
+            shard.check_entry(turn.volume.secret, *dir, name)
+        }
+        Change::RemoveLink { ino, .. } => {
+            shard.fetch(&Key::orphan(*ino))?;
+            exists(*ino)
+        }
+        Change::AddLink { ino, .. } | Change::SetParent { ino, .. } | Change::Touch { ino, .. } => {
+            exists(*ino)
+        }
+    }
+}
+
+pub(crate) fn make_one<M: Memory>(shard: &mut Shard, change: &Change, turn: &mut Turn<'_, M>) {
+    let secret = turn.volume.secret;
+    match change {
+        Change::NewInode { ino, new, uid, gid, parent, now } => {
+            let inode = shard::new_inode(new, *uid, *gid, *parent, *now);
+            shard.put(Key::inode(*ino), Value::Inode(Box::new(inode)));
+            if new.kind == FileKind::Directory {
+                let part = Part { entries: 0, subdirs: 0, mtime: *now, ctime: *now };
+                shard.put(Key::part(*ino, 0), Value::Part(Box::new(part)));
+            }
+            for (piece, bytes) in new.target.chunks(TARGET_PIECE).enumerate() {
+                shard.put(Key::target(*ino, piece as u64), Value::Target(bytes.into()));
+            }
+            shard.use_sequence(*ino);
+            shard.inodes += 1;
+        }
+        Change::AddEntry { dir, name, ino, kind, now } => {
+            shard.set_dentry(secret, *dir, name, Some((*ino, *kind)));
+            let part = shard.part_mut(*dir);
+            part.entries = part.entries.saturating_add(1);
+            part.subdirs = part.subdirs.saturating_add((*kind == FileKind::Directory).into());
+            stamp(part, *now);
+        }
+        Change::RemoveEntry { dir, name, now } => {
+            let gone = shard.set_dentry(secret, *dir, name, None);
+            let part = shard.part_mut(*dir);
+            if let Some((_, kind)) = gone {
+                part.entries = part.entries.saturating_sub(1);
+                part.subdirs = part.subdirs.saturating_sub((kind == FileKind::Directory).into());
+            }
+            stamp(part, *now);
+        }
+        Change::ReplaceEntry { dir, name, ino, kind, now } => {
+            let gone = shard.set_dentry(secret, *dir, name, Some((*ino, *kind)));
+            let old = gone.map(|(_, kind)| kind);
+            let part = shard.part_mut(*dir);
+            part.subdirs = part.subdirs.saturating_add((*kind == FileKind::Directory).into());
+            part.subdirs = part.subdirs.saturating_sub((old == Some(FileKind::Directory)).into());
+            stamp(part, *now);
+        }
+        Change::AddLink { ino, now } => {
+            let inode = shard.inode_mut(*ino);
+            inode.nlink = inode.nlink.saturating_add(1);
+            inode.ctime = *now;
+        }
+        Change::RemoveLink { ino, now } => {
+            let inode = shard.inode_mut(*ino);
+            let directory = inode.kind == FileKind::Directory;
+            inode.nlink = if directory { 0 } else { inode.nlink.saturating_sub(1) };
+            inode.ctime = *now;
+        }
+        Change::SetParent { ino, parent, now } => {
+            let inode = shard.inode_mut(*ino);
+            inode.parent = *parent;
+            inode.ctime = *now;
+        }
+        Change::Touch { ino, now } => shard.inode_mut(*ino).ctime = *now,
+    }
+}
+
+/// The directory changed at `now`. A transaction's change may be made here after one that was decided
+/// later; then the times are that one's already.
+fn stamp(part: &mut Part, now: Timestamp) {
+    if now >= part.ctime {
+        (part.mtime, part.ctime) = (now, now);
+    }
+}
+
+/// Runs of pages in consecutive blocks.
+pub(crate) fn runs_of(new: &[(u64, BlockNo, Vec<u32>)]) -> Vec<Run> {
+    let run = |(page, block, checksums): &(u64, BlockNo, Vec<u32>)| Run {
+        page: *page,
+        block: *block,
+        checksums: checksums.clone(),
+    };
+    new.iter().map(run).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_a_directory_do_not_go_back() {
+        let mut part = Part::default();
+        stamp(&mut part, Timestamp(20));
+        stamp(&mut part, Timestamp(10));
+        assert_eq!((part.mtime, part.ctime), (Timestamp(20), Timestamp(20)));
+        stamp(&mut part, Timestamp(30));
+        assert_eq!((part.mtime, part.ctime), (Timestamp(30), Timestamp(30)));
+    }
+}

@@ -1,0 +1,69 @@
+//! Covers: what the log says of a file's data, so that a power failure does not take it.
+
+use warren_base::Ino;
+use warren_base::limits::BLOCK_SIZE;
+use warren_proto::{InlinePage, Step};
+
+use crate::apply::{cover_of, step};
+use crate::data::writeback::place_pages_of;
+use crate::event::{FrameNo, Memory};
+use crate::plant::Plant;
+use crate::run::wait::Stop;
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+const PAGE: u64 = BLOCK_SIZE as u64;
+/// Pages that an `fsync` logs rather than writing them to their place: with more, two writes cost less than
+/// the log's space.
+const INLINE_PAGES: usize = 8;
+/// Bytes of the log that these take, with what is said of each.
+const INLINE_MAX: u64 = INLINE_PAGES as u64 * (PAGE + 64);
+
+/// Logs whatever of a file no step covers yet that takes the name of something else. What is told by a later record,
+/// or by another log that rests on it, is not there without that.
+pub(crate) fn cover_replacement<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    if turn.plants(Plant::RenameBeforeData) {
+        return Ok(());
+    }
+    // Places take what is kept for every dirty page; pages in line take more. A participant that waited for locks may find less
+    // in the log than there was when it came.
+    let has_room = turn.log_room(turn.cache.dirty_pages()) > INLINE_MAX;
+    if !has_room && !turn.cache.uncovered_pages(ino).is_empty() {
+        while place_pages_of(shard, ino, turn)? {}
+        return Ok(());
+    }
+    cover_file(shard, ino, turn)?;
+    // A record of its own: two files that are exchanged may not fit one.
+    turn.seal();
+    Ok(())
+}
+
+/// Logs whatever of the file no step covers yet: a few pages in line, more by giving them places.
+pub(crate) fn cover_file<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let pages = turn.cache.uncovered_pages(ino);
+    if pages.is_empty() && !shard.behind.contains(ino) {
+        return Ok(());
+    }
+    if pages.len() > INLINE_PAGES {
+        while place_pages_of(shard, ino, turn)? {}
+        return Ok(());
+    }
+    let inline = |(page, frame): &(u64, FrameNo)| {
+        let bytes = turn.memory.frame(*frame).as_slice().into();
+        InlinePage { page: *page, bytes }
+    };
+    let inlined = pages.iter().map(inline).collect();
+    pages.iter().for_each(|(page, _)| turn.cache.cover((ino, *page)));
+    shard.behind.remove(ino);
+    let cover = cover_of(shard, ino, true);
+    step(shard, Step::Inline { ino, pages: inlined, cover }, turn);
+    Ok(())
+}

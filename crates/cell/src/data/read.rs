@@ -1,0 +1,132 @@
+//! Reading files, and reading ahead of a sequential reader.
+
+use warren_base::limits::{BLOCK_SIZE, PAYLOAD_MAX};
+use warren_base::{Errno, Ino};
+use warren_proto::{AccessMode, FileKind, Handle, LeaseKey, Position, Step};
+
+use crate::apply::step;
+use crate::data::write::move_to;
+use crate::event::{Memory, SlotRef};
+use crate::frames::pages::{bring_pages, pages_of, part_of};
+use crate::frames::transfer::load_pages;
+use crate::run::wait::Stop;
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+const PAGE: u64 = BLOCK_SIZE as u64;
+/// Pages read ahead of a sequential reader.
+const READ_AHEAD: u64 = 64;
+/// A day, in nanoseconds: how old an access time may get (relatime).
+const DAY: i64 = 86_400_000_000_000;
+
+/// Reads into the payload of `to`; returns how many bytes.
+pub(crate) fn read<M: Memory>(
+    shard: &mut Shard,
+    to: SlotRef,
+    handle: Handle,
+    position: Position,
+    (len, direct): (u32, bool),
+    turn: &mut Turn<'_, M>,
+) -> Result<u32, Stop> {
+    let file = shard.opens.get(handle, to.client)?;
+    // A front's kernel has looked itself, and reads pages for writers, too.
+    if !file.access.contains(AccessMode::READ) && !turn.clients.acknowledges(to.client) {
+        return Err(Errno::EBADF.into());
+    }
+    let ino = handle.ino;
+    let inode = shard.living_inode(ino)?;
+    if inode.kind == FileKind::Directory {
+        return Err(Errno::EISDIR.into());
+    }
+    let size = inode.size;
+    let offset = match position {
+        Position::At(offset) => offset,
+        Position::Current => file.offset,
+        Position::End => return Err(Errno::EINVAL.into()),
+    };
+    let len = u64::from(len).min(PAYLOAD_MAX as u64).min(size.saturating_sub(offset));
+    if len > 0 {
+        bring_pages(shard, ino, pages_of(offset, len), turn)?;
+        copy_out(to, ino, offset, len, turn);
+        read_ahead(shard, handle, offset, len, size, turn);
+        touch_atime(shard, ino, turn);
+    }
+    if !direct && turn.clients.acknowledges(to.client) {
+        turn.leases.hold_again(LeaseKey::Pages(ino), to.client);
+    }
+    let file = shard.opens.get_mut(handle).expect("just there");
+    file.read_end = offset + len;
+    if position == Position::Current {
+        move_to(shard, handle, offset + len, turn);
+    }
+    Ok(len as u32)
+}
+
+fn copy_out<M: Memory>(to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut Turn<'_, M>) {
+    let mut at = 0;
+    for page in pages_of(offset, len) {
+        let (start, count) = part_of(page, offset, offset + len);
+        match turn.cache.page((ino, page)) {
+            Some(found) => turn.memory.frame_to_payload(found.frame, start, to, at, count),
+            None => turn.memory.zero_payload(to, at, count),
+        }
+        at += count;
+    }
+}
+
+/// Starts to read what a sequential reader will want next.
+fn read_ahead<M: Memory>(
+    shard: &mut Shard,
+    handle: Handle,
+    offset: u64,
+    len: u64,
+    size: u64,
+    turn: &mut Turn<'_, M>,
+) {
+    let sequential = shard.opens.get_mut(handle).is_some_and(|file| file.read_end == offset);
+    let (next, last) = ((offset + len).div_ceil(PAGE), size.div_ceil(PAGE));
+    if !sequential || next >= last || turn.cache.frames() < 8 * READ_AHEAD as u32 {
+        return;
+    }
+    let ino = handle.ino;
+    // Only when the reader has come to the middle of what was read ahead before.
+    if turn.cache.page((ino, (next + READ_AHEAD / 2).min(last - 1))).is_some() {
+        return;
+    }
+    let mut wanted = Vec::new();
+    for page in next..(next + READ_AHEAD).min(last) {
+        if turn.cache.page((ino, page)).is_none()
+            && let Ok(Some(placed)) = shard.placed(ino, page)
+        {
+            wanted.push(((ino, page), placed));
+        }
+    }
+    let mut frames = Vec::with_capacity(wanted.len());
+    while frames.len() < wanted.len()
+        && let Some(frame) = turn.cache.take_frame()
+    {
+        frames.push(frame);
+    }
+    wanted.truncate(frames.len());
+    load_pages(&wanted, frames, turn);
+}
+
+/// The access time, as relatime keeps it: brought up to date if it is older than the last change,
+/// or a day old.
+fn touch_atime<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
+    let now = turn.now.wall;
+    let Ok(Some(inode)) = shard.inode(ino) else { return };
+    let due = inode.atime <= inode.mtime
+        || inode.atime <= inode.ctime
+        || now.0.saturating_sub(inode.atime.0) >= DAY;
+    if !due || inode.atime == now || turn.log.is_last() {
+        return;
+    }
+    let dirty = turn.cache.dirty_pages_of(shard.id);
+    if !turn.log_has_room() || shard.room(dirty) < 32 {
+        return;
+    }
+    // Nobody waits for this: a copy that cannot be revoked at once keeps its old time.
+    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    step(shard, Step::Accessed { ino, atime: now }, turn);
+}

@@ -1,0 +1,67 @@
+//! Cutting files, and making them longer by a hole.
+
+use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
+use warren_base::{Errno, Ino};
+use warren_proto::{LeaseKey, Step};
+
+use crate::event::Memory;
+use crate::frames::pages::{bring_cut_page, truncate_with_pages};
+use crate::plant::Plant;
+use crate::recall::recall_pages;
+use crate::run::state::TaskState;
+use crate::run::wait::Stop;
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+const PAGE: u64 = BLOCK_SIZE as u64;
+
+/// Brings what truncation needs: the page that the new end cuts, and a frame if it is being
+/// written. `may_overtake`: as a kernel does it, which writes no mapped page back until it is answered.
+pub(crate) fn ready_to_truncate<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    size: u64,
+    may_overtake: bool,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    if size > FILE_SIZE_MAX {
+        return Err(Errno::EFBIG.into());
+    }
+    let old = shard.living(ino)?.attr.size;
+    if size >= old {
+        return Ok(());
+    }
+    let client = state.client.expect("a request");
+    if !turn.plants(Plant::TruncateUnrecalled) {
+        recall_pages(ino, Some(client), may_overtake, turn)?;
+    }
+    if !size.is_multiple_of(PAGE) {
+        bring_cut_page(shard, (ino, size / PAGE), turn)?;
+    }
+    shard.extents(ino, size / PAGE, u64::MAX / PAGE, |_, _| {})
+}
+
+/// Sets the size of a file for which [`ready_to_truncate`] has been done.
+pub(crate) fn truncate_now<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    size: u64,
+    turn: &mut Turn<'_, M>,
+) {
+    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    step_truncate(shard, ino, size, turn);
+}
+
+/// Cuts a file, or makes it longer by a hole, and notes it.
+pub(crate) fn step_truncate<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    size: u64,
+    turn: &mut Turn<'_, M>,
+) {
+    let now = turn.now.wall;
+    truncate_with_pages(shard, ino, size, now, turn);
+    let blocks = shard.inode_mut(ino).blocks;
+    turn.note(&Step::Truncate { ino, size, blocks, now });
+}

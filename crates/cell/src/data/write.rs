@@ -1,0 +1,164 @@
+//! Writing files.
+
+use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
+use warren_base::{Errno, Ino};
+use warren_proto::{AccessMode, Credentials, FileKind, Handle, LeaseKey, Position, Step};
+
+use crate::allocate::ensure_room;
+use crate::apply::step;
+use crate::event::{FrameNo, Memory, SlotRef};
+use crate::frames::cache::PageState;
+use crate::frames::pages::{
+    PageWrite, move_for_change, pages_of, part_of, tag, take_frames, wait_for_frames,
+    wait_for_these,
+};
+use crate::inode::attributes::ready_to_change;
+use crate::permission;
+use crate::recall::{recall, recall_pages};
+use crate::room::Growth;
+use crate::run::state::TaskState;
+use crate::run::wait::Stop;
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+/// How a request writes, beside what and where.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteMode<'a> {
+    /// On whose behalf, if the write takes the set-id bits away.
+    pub(crate) strips: Option<&'a Credentials>,
+    /// A kernel writes mapped pages back.
+    pub(crate) write_back: bool,
+    /// A kernel writes past its pages.
+    pub(crate) direct: bool,
+}
+
+/// Writes the payload of `from`; returns its length and where the file ends now.
+pub(crate) fn write<M: Memory>(
+    shard: &mut Shard,
+    (from, len): (SlotRef, usize),
+    handle: Handle,
+    position: Position,
+    WriteMode { strips, write_back, direct }: WriteMode<'_>,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<(u32, u64), Stop> {
+    let file = shard.opens.get(handle, from.client)?;
+    if !file.access.contains(AccessMode::WRITE) {
+        return Err(Errno::EBADF.into());
+    }
+    let ino = handle.ino;
+    ready_to_change(shard, ino, (shard.nodes_of_inode(), Growth::Grows), state, turn)?;
+    let size = shard.living_inode(ino)?.size;
+    if len == 0 {
+        return Ok((0, size));
+    }
+    let offset = match position {
+        Position::At(offset) => offset,
+        Position::Current => file.offset,
+        Position::End => size,
+    };
+    let end = offset.checked_add(len as u64).filter(|end| *end <= FILE_SIZE_MAX);
+    let mut end = end.ok_or(Errno::EFBIG)?;
+    recall_pages(ino, (!direct).then_some(from.client), write_back, turn)?;
+    if write_back {
+        // What another front has cut off meanwhile stays cut off.
+        end = end.min(size);
+        if end <= offset {
+            return Ok((len as u32, size));
+        }
+    }
+    let plan = plan_write(shard, ino, offset, end, state, turn)?;
+    let new_blocks = copy_in(from, ino, (offset, end), plan, turn);
+    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    let now = turn.now.wall;
+    let inode = shard.living_inode(ino)?;
+    let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
+    let (mode, gid) = (inode.mode, inode.gid);
+    let mode = match strips {
+        Some(who) => permission::without_privileges(who, FileKind::Regular, mode, gid),
+        None => mode,
+    };
+    step(shard, Step::Wrote { ino, size, blocks, mode, now }, turn);
+    if position != Position::At(offset) {
+        move_to(shard, handle, end, turn);
+    }
+    if !direct && turn.clients.acknowledges(from.client) {
+        turn.leases.hold_again(LeaseKey::Pages(ino), from.client);
+        if !write_back && turn.clients.fronts() > 1 {
+            // A page that was recalled and read again since the kernel copied this write into it lacks the write.
+            recall(&LeaseKey::Pages(ino), None, turn);
+        }
+    }
+    Ok((len as u32, size))
+}
+
+/// The object behind the handle reads and writes there next.
+pub(crate) fn move_to<M: Memory>(
+    shard: &mut Shard,
+    handle: Handle,
+    offset: u64,
+    turn: &mut Turn<'_, M>,
+) {
+    turn.note(&Step::Moved { handle, offset });
+    shard.opens.get_mut(handle).expect("the caller has looked").offset = offset;
+}
+
+/// Brings what a write needs: old pages that it covers in part, frames, blocks.
+fn plan_write<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    offset: u64,
+    end: u64,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<Vec<PageWrite>, Stop> {
+    let pages = pages_of(offset, end - offset);
+    let is_partial = |page| part_of(page, offset, end).1 < BLOCK_SIZE;
+    let mut plan = Vec::with_capacity((pages.end() - pages.start() + 1) as usize);
+    let frame = FrameNo(0);
+    let mut missing = false;
+    for page in pages.clone() {
+        let hole = match turn.cache.page((ino, page)) {
+            Some(found) => {
+                missing |= matches!(found.state, PageState::Loading(_));
+                false
+            }
+            None => {
+                let placed = shard.placed(ino, page)?;
+                missing |= placed.is_some() && is_partial(page);
+                placed.is_none()
+            }
+        };
+        plan.push(PageWrite { page, frame, hole });
+    }
+    if missing {
+        return Err(wait_for_these(shard, ino, pages, is_partial, turn));
+    }
+    let count = plan.len() as u64;
+    let nodes = shard.nodes_of_write(count);
+    ensure_room(shard, nodes, Growth::Grows, state, turn)?;
+    if turn.cache.dirty_pages() as u64 + count > u64::from(turn.cache.frames()) * 3 / 4 {
+        return wait_for_frames(count, turn);
+    }
+    if take_frames(ino, &mut plan, turn) { Ok(plan) } else { wait_for_frames(count, turn) }
+}
+
+/// Copies the payload into the planned pages. Returns how many holes were filled.
+fn copy_in<M: Memory>(
+    from: SlotRef,
+    ino: Ino,
+    (offset, end): (u64, u64),
+    plan: Vec<PageWrite>,
+    turn: &mut Turn<'_, M>,
+) -> u64 {
+    let (mut at, mut filled) = (0, 0);
+    for PageWrite { page, frame, hole } in plan {
+        let (start, count) = part_of(page, offset, end);
+        move_for_change((ino, page), frame, count == BLOCK_SIZE, turn);
+        turn.memory.payload_to_frame(from, at, frame, start, count);
+        tag(frame, (ino, page), turn);
+        at += count;
+        filled += u64::from(hole);
+    }
+    filled
+}

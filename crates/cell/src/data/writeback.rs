@@ -1,0 +1,134 @@
+//! Write-back: dirty pages get places in their file, and are written there.
+
+use warren_base::{BlockNo, Errno, Ino};
+use warren_proto::Step;
+
+use crate::allocate::claim_spare;
+use crate::apply::{cover_of, runs_of, step};
+use crate::event::{FrameNo, Memory};
+use crate::frames::PageNo;
+use crate::frames::cache::Cache;
+use crate::frames::transfer::write_pages;
+use crate::plant::Plant;
+use crate::run::wait::Stop;
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+/// Pages that get places in one go.
+pub(crate) const WRITE_BACK_BATCH: usize = 1024;
+
+/// Gives dirty pages of one file places, as many as one record tells of: after a power failure all of them count
+/// or none. Returns whether there are more.
+pub(crate) fn place_pages_of<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    turn: &mut Turn<'_, M>,
+) -> Result<bool, Stop> {
+    let dirty = |cache: &Cache| cache.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
+    let mut placed = Ok(());
+    while turn.record.takes_another_step()
+        && placed.is_ok()
+        && let Some(first) = dirty(turn.cache)
+    {
+        placed = place_run(shard, first, WRITE_BACK_BATCH, turn);
+    }
+    turn.seal();
+    placed.map(|()| dirty(turn.cache).is_some())
+}
+
+/// Gives the run of dirty pages that begins with `first` places, and starts to write it.
+pub(crate) fn place_run<M: Memory>(
+    shard: &mut Shard,
+    first: PageNo,
+    limit: usize,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let ino = first.0;
+    if !may_place_twice(shard, turn) && write_again(shard, first, turn) {
+        return Ok(());
+    }
+    turn.check_log()?;
+    let mut run: Vec<PageNo> = Vec::new();
+    for at in turn.cache.dirty_from(first).take(limit.min(WRITE_BACK_BATCH)) {
+        if at.0 != ino || run.last().is_some_and(|last| last.1 + 1 != at.1) {
+            break;
+        }
+        run.push(at);
+    }
+    let (from, to) = (run[0].1, run[run.len() - 1].1);
+    shard.extents(ino, from, to, |_, _| {})?;
+    let mut placed: Vec<(PageNo, FrameNo, BlockNo)> = Vec::with_capacity(run.len());
+    for at in run {
+        let block = match alloc_block(shard, turn) {
+            Some(block) => block,
+            None => break,
+        };
+        let frame = turn.cache.page(at).expect("a dirty page is in the cache").frame;
+        placed.push((at, frame, block));
+    }
+    if placed.is_empty() {
+        return Err(Stop::Fail(Errno::ENOSPC));
+    }
+    record_places(shard, &placed, turn);
+    Ok(())
+}
+
+/// Whether log and shard have room to place every dirty page and then, when that has failed, once more.
+fn may_place_twice<M: Memory>(shard: &Shard, turn: &Turn<'_, M>) -> bool {
+    let (all, own) = (turn.cache.dirty_pages(), turn.cache.dirty_pages_of(shard.id));
+    turn.log_room(2 * all) > 0 && shard.room(2 * own) > 0
+}
+
+/// Writes pages from `first` on to where they could not be written before, as the log says already. They
+/// are given other places as long as there is room for that: the blocks may be bad. Returns whether
+/// there are any.
+fn write_again<M: Memory>(_shard: &mut Shard, first: PageNo, turn: &mut Turn<'_, M>) -> bool {
+    let mut again = Vec::new();
+    let dirty: Vec<PageNo> = turn.cache.dirty_from(first).take(WRITE_BACK_BATCH).collect();
+    for at in dirty {
+        let page = turn.cache.page(at).expect("a dirty page is in the cache");
+        let Some(block) = page.failed else { break };
+        again.push((at, page.frame, block));
+    }
+    write_pages(&again, turn.log.end(), turn);
+    !again.is_empty()
+}
+
+fn alloc_block<M: Memory>(shard: &mut Shard, turn: &mut Turn<'_, M>) -> Option<BlockNo> {
+    let block = shard.space.alloc();
+    if block.is_some() || !claim_spare(shard, turn) {
+        return block;
+    }
+    shard.space.alloc()
+}
+
+/// Enters the places of consecutive pages of one file in its extents.
+fn record_places<M: Memory>(
+    shard: &mut Shard,
+    placed: &[(PageNo, FrameNo, BlockNo)],
+    turn: &mut Turn<'_, M>,
+) {
+    let adjacent =
+        |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
+    let mut new: Vec<(u64, BlockNo, Vec<u32>)> = Vec::new();
+    for run in placed.chunk_by(adjacent) {
+        let checksums =
+            run.iter().map(|(_, frame, _)| crc32c::crc32c(turn.memory.frame(*frame))).collect();
+        new.push((run[0].0.1, run[0].2, checksums));
+    }
+    let ((ino, first), (_, last)) = (placed[0].0, placed[placed.len() - 1].0);
+    let plant = turn.plants(Plant::DoubleAllocate);
+    shard.replace_extents(ino, first, last, &new);
+    if plant {
+        shard.space.lose(placed[0].2);
+    }
+    // The record that says where they are is the next.
+    let lsn = turn.log.end();
+    write_pages(placed, lsn, turn);
+    let complete = turn.cache.uncovered_pages(ino).is_empty();
+    if complete {
+        shard.behind.remove(ino);
+    }
+    let (runs, cover) = (runs_of(&new), cover_of(shard, ino, complete));
+    step(shard, Step::Placed { ino, runs, cover }, turn);
+}

@@ -1,0 +1,19 @@
+//! The cell's frames: the buffer cache, its table, and the I/O that fills and empties them.
+
+pub(crate) mod cache;
+pub(crate) mod io;
+pub(crate) mod pages;
+pub(crate) mod table;
+pub(crate) mod transfer;
+
+use warren_base::{BlockNo, Ino};
+
+/// A page of a file: the inode and the page's number in it.
+pub(crate) type PageNo = (Ino, u64);
+
+/// Where a page of a file lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Placed {
+    pub(crate) block: BlockNo,
+    pub(crate) checksum: u32,
+}

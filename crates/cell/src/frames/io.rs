@@ -1,0 +1,117 @@
+//! I/O under way: what each is for, and what its end means.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Errno, FixedState, Lsn, ShardId};
+use warren_disk::{BlockPtr, BlockWrite};
+
+use crate::event::{FrameNo, IoId};
+use crate::frames::PageNo;
+
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    LoadNode {
+        shard: ShardId,
+        pointer: BlockPtr,
+        frame: FrameNo,
+    },
+    LoadPages {
+        pages: Vec<(PageNo, FrameNo, u32)>,
+    },
+    /// The record that says where they lie begins at `lsn`.
+    WritePages {
+        pages: Vec<(PageNo, FrameNo, BlockNo)>,
+        lsn: Lsn,
+    },
+    WriteNodes {
+        frames: Vec<FrameNo>,
+    },
+    WriteLog,
+    /// Blocks of the log up to here.
+    ReadLog {
+        upto: Lsn,
+    },
+    WriteThrough,
+    Flush,
+    /// Of blocks of free chunks.
+    Reserve,
+    Discard,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Io {
+    pub(crate) next: u64,
+    pub(crate) live: BTreeMap<IoId, Purpose>,
+    pub(crate) node_loads: HashMap<BlockNo, IoId, FixedState>,
+    /// Tree nodes that wait for frames to be written from.
+    pub(crate) node_writes: Vec<BlockWrite>,
+    pub(crate) node_frames: usize,
+    /// Writes under way, and whether one has failed since it was asked.
+    pub(crate) writes: usize,
+    pub(crate) write_error: Option<Errno>,
+}
+
+impl Io {
+    pub(crate) fn new_id(&mut self) -> IoId {
+        self.next += 1;
+        IoId(self.next)
+    }
+
+    pub(crate) fn start_log_write(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::WriteLog);
+    }
+
+    pub(crate) fn start_write_through(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::WriteThrough);
+    }
+
+    pub(crate) fn start_log_read(&mut self, io: IoId, upto: Lsn) {
+        self.live.insert(io, Purpose::ReadLog { upto });
+    }
+
+    pub(crate) fn start_reserve(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::Reserve);
+    }
+
+    pub(crate) fn start_discard(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::Discard);
+    }
+
+    pub(crate) fn start_flush(&mut self, io: IoId) {
+        self.live.insert(io, Purpose::Flush);
+    }
+
+    /// Whether every write that was started is over.
+    pub(crate) fn writes_are_done(&self) -> bool {
+        self.writes == 0 && self.node_writes.is_empty()
+    }
+
+    /// Whether a tree node is being written.
+    pub(crate) const fn writes_nodes(&self) -> bool {
+        self.node_frames > 0
+    }
+
+    /// Nobody needs the nodes any more that were not begun to be written.
+    pub(crate) fn forget_queued_nodes(&mut self) {
+        self.node_writes.clear();
+    }
+
+    pub(crate) fn writes_under_way(&self) -> usize {
+        self.writes
+    }
+
+    /// What went wrong with a write since this was last asked.
+    pub(crate) fn take_write_error(&mut self) -> Option<Errno> {
+        self.write_error.take()
+    }
+
+    pub(crate) fn queue_nodes(&mut self, nodes: Vec<BlockWrite>) {
+        self.node_writes.extend(nodes);
+        // From the end on: contiguous blocks come out in rising order.
+        self.node_writes.sort_by_key(|(block, _)| std::cmp::Reverse(*block));
+    }
+}
+
+const _: () = assert!(BLOCK_SIZE == 4096);

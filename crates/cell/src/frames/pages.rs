@@ -1,0 +1,248 @@
+//! Pages of a file in the cache: brought, moved for a change, dropped.
+//!
+//! A page is changed in another frame than the one that holds it, so that the record decides which of both counts. The
+//! old frame is released when the record is in the log.
+//!
+//! Invariant: bytes of a page past the end of the file are zero, in the cache and on the device.
+
+use std::ops::RangeInclusive;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{Errno, Ino, Timestamp};
+
+use crate::apply::truncate_extents;
+use crate::event::{FrameNo, Memory};
+use crate::frames::cache::PageState;
+use crate::frames::{PageNo, Placed};
+use crate::log::record::After;
+use crate::run::wait::{Stop, Wait};
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+const PAGE: u64 = BLOCK_SIZE as u64;
+
+/// The pages that hold bytes `offset..offset + len`; `len` is not 0.
+pub(crate) fn pages_of(offset: u64, len: u64) -> RangeInclusive<u64> {
+    offset / PAGE..=(offset + len - 1) / PAGE
+}
+
+/// The part of page `page` that lies in `offset..end`: where it starts in the page, and its length.
+pub(crate) fn part_of(page: u64, offset: u64, end: u64) -> (usize, usize) {
+    let start = offset.max(page * PAGE);
+    let stop = end.min((page + 1) * PAGE);
+    ((start - page * PAGE) as usize, (stop - start) as usize)
+}
+
+/// How a write changes one page.
+pub(crate) struct PageWrite {
+    pub(crate) page: u64,
+    /// Where it lies from now on.
+    pub(crate) frame: FrameNo,
+    /// It is a hole until now.
+    pub(crate) hole: bool,
+}
+
+/// Waits until every page that is not in a hole is in the cache.
+pub(crate) fn bring_pages<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    pages: std::ops::RangeInclusive<u64>,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    for page in pages.clone() {
+        let missing = match turn.cache.page((ino, page)) {
+            Some(found) => matches!(found.state, PageState::Loading(_)),
+            None => shard.placed(ino, page)?.is_some(),
+        };
+        if missing {
+            return Err(wait_for_these(shard, ino, pages, |_| true, turn));
+        }
+    }
+    Ok(())
+}
+
+/// What a task waits for that needs all of these pages, some of which are missing: those in the
+/// cache stay there, and of the others those are read that have a place and pass `is_read`.
+pub(crate) fn wait_for_these<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    pages: std::ops::RangeInclusive<u64>,
+    is_read: impl Fn(u64) -> bool,
+    turn: &mut Turn<'_, M>,
+) -> Stop {
+    let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
+    for page in pages {
+        if turn.cache.page((ino, page)).is_some() {
+            needed.push(((ino, page), None));
+            continue;
+        }
+        match shard.placed(ino, page) {
+            Ok(Some(placed)) if is_read(page) => needed.push(((ino, page), Some(placed))),
+            Ok(_) => {}
+            Err(stop) => return stop,
+        }
+    }
+    Stop::Wait(Wait::Pages(needed))
+}
+
+/// Takes the frames that the plan wants, all or none. The pages that it found in the cache stay there.
+pub(crate) fn take_frames<M: Memory>(
+    ino: Ino,
+    plan: &mut [PageWrite],
+    turn: &mut Turn<'_, M>,
+) -> bool {
+    let found: Vec<PageNo> = plan.iter().map(|write| (ino, write.page)).collect();
+    let found: Vec<_> = found.into_iter().filter(|at| turn.cache.page(*at).is_some()).collect();
+    found.iter().for_each(|at| turn.cache.pin(*at));
+    let frames: Vec<FrameNo> = plan.iter().map_while(|_| turn.cache.take_frame()).collect();
+    found.iter().for_each(|at| turn.cache.unpin(*at));
+    let complete = frames.len() == plan.len();
+    if complete {
+        plan.iter_mut().zip(frames).for_each(|(write, frame)| write.frame = frame);
+    } else {
+        frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
+    }
+    complete
+}
+
+/// A frame for a page that is in the cache, and stays there.
+pub(crate) fn take_frame_beside<M: Memory>(at: PageNo, turn: &mut Turn<'_, M>) -> Option<FrameNo> {
+    turn.cache.pin(at);
+    let frame = turn.cache.take_frame();
+    turn.cache.unpin(at);
+    frame
+}
+
+/// Frames come back when write-back goes on, unless there could never be enough.
+pub(crate) fn wait_for_frames<T, M: Memory>(pages: u64, turn: &mut Turn<'_, M>) -> Result<T, Stop> {
+    if pages > u64::from(turn.cache.frames()) / 2 {
+        return Err(Errno::ENOMEM.into());
+    }
+    Err(Stop::Wait(Wait::Frames))
+}
+
+/// The page lies in `new` from now on, where it may be changed (as a copy of what it was, unless the
+/// `whole` of it changes), and is dirty. The old frame stays what it is until the record is made: so
+/// the record decides whether the change happened. `new` is to be tagged once it is changed.
+pub(crate) fn move_for_change<M: Memory>(
+    at: PageNo,
+    new: FrameNo,
+    whole: bool,
+    turn: &mut Turn<'_, M>,
+) {
+    let Some(page) = turn.cache.page(at) else {
+        if !whole {
+            turn.memory.frame_mut(new).fill(0);
+        }
+        return turn.cache.insert(at, new, PageState::Dirty);
+    };
+    if !whole {
+        let copy = *turn.memory.frame(page.frame);
+        *turn.memory.frame_mut(new) = copy;
+    }
+    let is_used = turn.cache.move_page(at, new);
+    let after = if is_used { After::Untag } else { After::Release };
+    turn.record.then(after(page.frame));
+    turn.cache.mark_dirty(at);
+}
+
+/// Says in the table what is in the frame once the record is made, now that it is there.
+pub(crate) fn tag<M: Memory>(frame: FrameNo, at: PageNo, turn: &mut Turn<'_, M>) {
+    turn.table.set(frame, at, turn.log.end(), turn.memory);
+}
+
+/// Puts a page that a record holds into the cache. Returns whether it was not dirty before.
+pub(crate) fn put_page<M: Memory>(
+    _shard: &mut Shard,
+    at: PageNo,
+    bytes: &[u8],
+    turn: &mut Turn<'_, M>,
+) -> Result<bool, Stop> {
+    let found = turn.cache.page(at);
+    let new = match found {
+        Some(page) if matches!(page.state, PageState::Loading(_)) => None,
+        Some(_) => take_frame_beside(at, turn),
+        None => turn.cache.take_frame(),
+    };
+    let new = new.ok_or(Stop::Wait(Wait::Frames))?;
+    move_for_change(at, new, true, turn);
+    let frame = turn.memory.frame_mut(new);
+    let len = bytes.len().min(frame.len());
+    frame[..len].copy_from_slice(&bytes[..len]);
+    frame[len..].fill(0);
+    tag(new, at, turn);
+    Ok(found.is_none_or(|page| page.state != PageState::Dirty))
+}
+
+/// Drops pages of a file. Returns how many of them had no place yet: they were counted as blocks when
+/// written.
+pub(crate) fn forget_pages<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    pages: std::ops::RangeInclusive<u64>,
+    turn: &mut Turn<'_, M>,
+) -> u64 {
+    let mut unplaced = 0;
+    for (number, page) in turn.cache.drop_pages(ino, pages) {
+        let after = if page.is_used_by_io() { After::Untag } else { After::Release };
+        turn.record.then(after(page.frame));
+        let placed = shard.placed(ino, number);
+        unplaced += u64::from(page.state == PageState::Dirty && matches!(placed, Ok(None)));
+    }
+    unplaced
+}
+
+/// Brings the page that a file's new end cuts, so that what is behind it can be zeroed (a replayed
+/// truncation).
+pub(crate) fn cut_page<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    size: u64,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let old = shard.inode(ino)?.map_or(0, |inode| inode.size);
+    if size >= old || size.is_multiple_of(PAGE) {
+        return Ok(());
+    }
+    bring_cut_page(shard, (ino, size / PAGE), turn)
+}
+
+/// Brings a page, and sees that there is a frame for the rest of it.
+pub(crate) fn bring_cut_page<M: Memory>(
+    shard: &mut Shard,
+    at: PageNo,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    bring_pages(shard, at.0, at.1..=at.1, turn)?;
+    if turn.cache.page(at).is_some() {
+        let frame = take_frame_beside(at, turn).ok_or(Stop::Wait(Wait::Frames))?;
+        turn.cache.give_frame(frame);
+    }
+    Ok(())
+}
+
+/// The part of truncation that the cache has in it. What the table says changes with the record.
+pub(crate) fn truncate_with_pages<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    size: u64,
+    now: Timestamp,
+    turn: &mut Turn<'_, M>,
+) {
+    let old = shard.inode(ino).ok().flatten().map_or(0, |inode| inode.size);
+    let mut unplaced = 0;
+    if size < old {
+        let (cut, at) = ((size % PAGE) as usize, (ino, size / PAGE));
+        if cut > 0 && turn.cache.page(at).is_some() {
+            let new = turn.cache.take_given_frame().expect("given when the page was brought");
+            move_for_change(at, new, false, turn);
+            turn.memory.frame_mut(new)[cut..].fill(0);
+            tag(new, at, turn);
+            shard.behind.insert(ino);
+        }
+        unplaced = forget_pages(shard, ino, size.div_ceil(PAGE)..=u64::MAX, turn);
+    }
+    truncate_extents(shard, ino, size, now);
+    let inode = shard.inode_mut(ino);
+    inode.blocks = inode.blocks.saturating_sub(unplaced);
+}

@@ -1,0 +1,161 @@
+//! Reads and writes of frames: which I/O is started, and what waits for it.
+
+use warren_base::{BlockNo, Errno, Lsn, ShardId};
+use warren_disk::BlockPtr;
+
+use crate::event::{Effect, FrameNo, IoId, Memory};
+use crate::frames::cache::PageState;
+use crate::frames::io::Purpose;
+use crate::frames::{PageNo, Placed};
+use crate::run::state::TaskState;
+use crate::run::wait::{TaskId, WaitKey};
+use crate::turn::Turn;
+
+/// Blocks of one I/O: what a queue of a device takes in one request.
+const BLOCKS_MAX: usize = 256;
+/// Frames that writes of tree nodes may take at a time.
+const NODE_FRAMES_MAX: usize = 256;
+
+/// Starts to read a node; `None` if there is no frame to read it into.
+pub(crate) fn read_node<M: Memory>(
+    shard: ShardId,
+    pointer: BlockPtr,
+    turn: &mut Turn<'_, M>,
+) -> Option<IoId> {
+    if let Some(io) = turn.io.node_loads.get(&pointer.block) {
+        return Some(*io);
+    }
+    let frame = turn.cache.take_node_frame()?;
+    let io = turn.io.new_id();
+    turn.io.live.insert(io, Purpose::LoadNode { shard, pointer, frame });
+    turn.io.node_loads.insert(pointer.block, io);
+    turn.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
+    Some(io)
+}
+
+/// Reads pages for a task, and keeps them until it runs again. All or none: a task that cannot have
+/// all its pages now waits without holding any.
+pub(crate) fn wait_for_pages<M: Memory>(
+    id: TaskId,
+    state: &mut TaskState,
+    pages: Vec<(PageNo, Option<Placed>)>,
+    turn: &mut Turn<'_, M>,
+) {
+    let budget = turn.cache.frames() / 2;
+    if pages.len() as u32 > budget {
+        return turn.waits.fail(id, Errno::ENOMEM);
+    }
+    if turn.cache.pinned_pages() + pages.len() as u32 > budget && turn.cache.pinned_pages() > 0 {
+        return turn.waits.wait_for(WaitKey::Frames, id);
+    }
+    for (at, _) in &pages {
+        if turn.cache.page(*at).is_some() {
+            turn.cache.pin(*at);
+            state.pinned.push(*at);
+        }
+    }
+    let wanted: Vec<_> =
+        pages.iter().filter_map(|(at, placed)| placed.map(|placed| (*at, placed))).collect();
+    let mut frames = Vec::with_capacity(wanted.len());
+    while frames.len() < wanted.len() {
+        match turn.cache.take_frame() {
+            Some(frame) => frames.push(frame),
+            None => {
+                frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
+                state.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
+                return turn.waits.wait_for(WaitKey::Frames, id);
+            }
+        }
+    }
+    load_pages(&wanted, frames, turn);
+    for (at, _) in &wanted {
+        turn.cache.pin(*at);
+        state.pinned.push(*at);
+    }
+    for (at, _) in &pages {
+        if let Some(PageState::Loading(io)) = turn.cache.page(*at).map(|page| page.state) {
+            return turn.waits.wait_for(WaitKey::Io(io), id);
+        }
+    }
+    turn.waits.wake(id);
+}
+
+/// Reads pages into frames, those that lie together in one I/O.
+pub(crate) fn load_pages<M: Memory>(
+    wanted: &[(PageNo, Placed)],
+    frames: Vec<FrameNo>,
+    turn: &mut Turn<'_, M>,
+) {
+    let adjacent = |a: &(PageNo, Placed), b: &(PageNo, Placed)| a.1.block.offset(1) == b.1.block;
+    let mut frames = frames.into_iter();
+    for run in wanted.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
+        let io = turn.io.new_id();
+        let targets: Vec<_> = frames.by_ref().take(run.len()).collect();
+        for ((at, _), frame) in run.iter().zip(&targets) {
+            turn.cache.insert(*at, *frame, PageState::Loading(io));
+        }
+        let pages = run.iter().zip(&targets).map(|((at, p), frame)| (*at, *frame, p.checksum));
+        turn.io.live.insert(io, Purpose::LoadPages { pages: pages.collect() });
+        turn.effects.push(Effect::Read { io, block: run[0].1.block, frames: targets });
+    }
+}
+
+/// Writes pages that have just been given places, those that lie together in one I/O.
+pub(crate) fn write_pages<M: Memory>(
+    placed: &[(PageNo, FrameNo, BlockNo)],
+    lsn: Lsn,
+    turn: &mut Turn<'_, M>,
+) {
+    let adjacent =
+        |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
+    for run in placed.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
+        let io = turn.io.new_id();
+        run.iter().for_each(|(at, ..)| turn.cache.start_write(*at, io));
+        turn.io.live.insert(io, Purpose::WritePages { pages: run.to_vec(), lsn });
+        turn.log.placing(lsn);
+        turn.io.writes += 1;
+        let frames = run.iter().map(|(_, frame, _)| *frame).collect();
+        turn.effects.push(Effect::Write { io, block: run[0].2, frames });
+    }
+}
+
+/// Writes as many queued tree nodes as there are frames for.
+pub(crate) fn issue_node_writes<M: Memory>(turn: &mut Turn<'_, M>) {
+    while !turn.io.node_writes.is_empty() && turn.io.node_frames < NODE_FRAMES_MAX {
+        let io = turn.io.new_id();
+        let (mut start, mut frames) = (BlockNo(0), Vec::new());
+        while let Some((block, _)) = turn.io.node_writes.last()
+            && (frames.is_empty() || start.offset(frames.len() as u64) == *block)
+            && frames.len() < BLOCKS_MAX
+        {
+            let Some(frame) = turn.cache.take_node_frame() else { break };
+            let (block, bytes) = turn.io.node_writes.pop().expect("just seen");
+            if frames.is_empty() {
+                start = block;
+            }
+            turn.memory.frame_mut(frame).copy_from_slice(&bytes);
+            frames.push(frame);
+        }
+        if frames.is_empty() {
+            return;
+        }
+        turn.io.node_frames += frames.len();
+        turn.io.writes += 1;
+        turn.io.live.insert(io, Purpose::WriteNodes { frames: frames.clone() });
+        turn.effects.push(Effect::Write { io, block: start, frames });
+    }
+}
+
+pub(crate) fn write_done<M: Memory>(result: Result<(), Errno>, turn: &mut Turn<'_, M>) {
+    turn.io.writes -= 1;
+    if let Err(errno) = result {
+        turn.io.write_error.get_or_insert(errno);
+    }
+}
+
+pub(crate) fn wake_io<M: Memory>(io: IoId, outcome: Result<(), Errno>, turn: &mut Turn<'_, M>) {
+    match outcome {
+        Ok(()) => turn.waits.wake_all(WaitKey::Io(io)),
+        Err(errno) => turn.waits.fail_all(WaitKey::Io(io), errno),
+    }
+}

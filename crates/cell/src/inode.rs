@@ -1,0 +1,95 @@
+//! Requests that concern one inode or a handle, executed in the shard where that lies.
+
+pub(crate) mod answer;
+pub(crate) mod attributes;
+pub(crate) mod grant;
+pub(crate) mod lock;
+pub(crate) mod open;
+pub(crate) mod sync;
+pub(crate) mod xattr;
+
+use warren_proto::{Credentials, Reply, Request};
+
+use crate::data::read::read;
+use crate::data::write::{WriteMode, write};
+use crate::event::{Memory, SlotRef};
+use crate::permission;
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, TaskId};
+use crate::shard::Shard;
+use crate::turn::Turn;
+use answer::{Finished, done};
+
+/// A request as its execution needs it, beside what it asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) id: TaskId,
+    pub(crate) from: SlotRef,
+    /// Bytes of file data that came with it.
+    pub(crate) payload: usize,
+    pub(crate) who: &'a Credentials,
+}
+
+/// Executes a request that concerns one inode, in its shard.
+pub(crate) fn execute<M: Memory>(
+    shard: &mut Shard,
+    Call { id, from, payload, who }: Call<'_>,
+    request: Request,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<Finished, Stop> {
+    let client = from.client;
+    match request {
+        Request::GetAttr { ino } => attributes::get_attr(shard, ino, client, turn),
+        Request::SetAttr { ino, handle, set } => {
+            let writable = open::is_writable(shard, ino, handle, client)?;
+            attributes::set_attr(shard, ino, set, writable, who, state, turn)
+        }
+        Request::ReadLink { ino } => attributes::read_link(shard, ino),
+        Request::Open { ino, access } => open::open_file(shard, ino, access, who, state, turn),
+        Request::Close { handle } => open::close(shard, handle, client, turn),
+        Request::Read { handle, position, len, direct } => {
+            let len = read(shard, from, handle, position, (len, direct), turn)?;
+            Ok(Some((Ok(Reply::Read { len }), len)))
+        }
+        Request::Write { handle, position, kill_privileges, write_back, direct } => {
+            let strips = kill_privileges || permission::is_bound(who);
+            let mode = WriteMode { strips: strips.then_some(who), write_back, direct };
+            let (len, size) = write(shard, (from, payload), handle, position, mode, state, turn)?;
+            done(Reply::Written { len, size })
+        }
+        Request::Seek { handle, position } => open::seek(shard, handle, position, client, turn),
+        Request::Fsync { ino, handle, .. } => {
+            open::check_descriptor(shard, ino, handle, client, who)?;
+            sync::fsync(shard, ino, state, turn)
+        }
+        Request::GetXattr { ino, name } => xattr::get_xattr(shard, ino, &name, who, turn),
+        Request::SetXattr { ino, name, value, mode } => {
+            xattr::set_xattr(shard, ino, name, Some((value, mode)), who, state, turn)
+        }
+        Request::RemoveXattr { ino, name } => {
+            xattr::set_xattr(shard, ino, name, None, who, state, turn)
+        }
+        Request::ListXattr { ino } => xattr::list_xattrs(shard, ino),
+        Request::Lock { handle, spec, wait } => {
+            lock::lock_file((id, from, who.uid), shard, state, handle, (spec, wait), turn)
+        }
+        Request::TestLock { handle, spec } => lock::test_lock(shard, handle, client, &spec, turn),
+        Request::ReleaseLocks { ino, owner } => {
+            lock::release_file_locks(ino, (client, who.uid), owner, turn);
+            done(Reply::Done)
+        }
+        Request::Null
+        | Request::Sync
+        | Request::StatFs
+        | Request::Cancel { .. }
+        | Request::AwaitRecall { .. } => unreachable!("it concerns no inode"),
+        Request::Lookup { .. }
+        | Request::Create { .. }
+        | Request::Link { .. }
+        | Request::Unlink { .. }
+        | Request::Rmdir { .. }
+        | Request::Rename { .. }
+        | Request::ReadDir { .. } => unreachable!("an operation on names"),
+    }
+}

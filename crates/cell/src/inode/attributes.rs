@@ -1,0 +1,192 @@
+//! Attributes of one inode, and the target of a symbolic link.
+
+use warren_base::limits::SYMLINK_MAX;
+use warren_base::{ClientId, Errno, Ino};
+use warren_disk::{Kind, Value};
+use warren_proto::{
+    Attr, Attributes, Credentials, FileKind, LeaseKey, LockMode, Reply, SetAttr, SetTime, Step,
+};
+
+use crate::allocate::ensure_room;
+use crate::apply::step;
+use crate::data::truncate::{ready_to_truncate, truncate_now};
+use crate::event::Memory;
+use crate::inode::answer::{Finished, done, go_on_if};
+use crate::inode::grant::grant_attr;
+use crate::permission;
+use crate::permission::WRITE;
+use crate::recall::recall;
+use crate::room::Growth;
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, Wait};
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+pub(crate) fn get_attr<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    client: ClientId,
+    turn: &mut Turn<'_, M>,
+) -> Result<Finished, Stop> {
+    let attr = shard.living(ino)?.attr;
+    let lease = grant_attr(shard, ino, client, turn);
+    done(Reply::Attr { attr, lease })
+}
+
+/// Waits until the attributes of the inode may change, with room for so many nodes.
+pub(crate) fn ready_to_change<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    (nodes, growth): (u64, Growth),
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    shard.check_unlocked(ino, LockMode::Write)?;
+    shard.living_inode(ino)?;
+    ensure_room(shard, nodes, growth, state, turn)?;
+    if !recall(&LeaseKey::Attr(ino), state.client, turn) {
+        return Err(Stop::Wait(Wait::Recall));
+    }
+    Ok(())
+}
+
+pub(crate) fn set_attr<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    set: SetAttr,
+    writable: Option<bool>,
+    who: &Credentials,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<Finished, Stop> {
+    if set == SetAttr::default() && !who.checked_by_kernel {
+        return get_attr(shard, ino, state.client.expect("a request"), turn);
+    }
+    let nodes = set.size.map_or(shard.nodes_of_inode(), |_| shard.truncation());
+    ready_to_change(shard, ino, (nodes, Growth::Keeps), state, turn)?;
+    let value = shard.living(ino)?;
+    if set.size.is_some() && writable == Some(false) {
+        return Err(Errno::EINVAL.into());
+    }
+    check_set(&set, &value.attr, writable.is_some(), who)?;
+    if let Some(size) = set.size {
+        ready_to_truncate(shard, ino, size, true, state, turn)?;
+        truncate_now(shard, ino, size, turn);
+    }
+    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    if access && value.attr.kind == FileKind::Directory {
+        turn.leases.revoke_names(ino, turn.memory);
+    }
+    let attributes = attributes_after(shard, ino, &set, &value.attr, who, turn);
+    step(shard, Step::SetAttr { ino, attributes }, turn);
+    let attr = shard.living(ino)?.attr;
+    let client = state.client.expect("a request");
+    let lease = grant_attr(shard, ino, client, turn);
+    done(Reply::Attr { attr, lease })
+}
+
+/// What the attributes are once they are set.
+pub(crate) fn attributes_after<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    set: &SetAttr,
+    old: &Attr,
+    who: &Credentials,
+    turn: &mut Turn<'_, M>,
+) -> Attributes {
+    let now = turn.now.wall;
+    let time = |set: SetTime| match set {
+        SetTime::Now => now,
+        SetTime::At(time) => time,
+    };
+    let inode = shard.inode_mut(ino);
+    let mut mode = inode.mode;
+    // A new owner takes them away, also if root gives the file. So does a new length, unless it is
+    // root who sets it; for a front its kernel says so.
+    let chown = set.uid.is_some() || set.gid.is_some();
+    let truncated = set.size.is_some() && permission::is_bound(who);
+    if chown || truncated || set.kill_privileges {
+        mode = permission::without_privileges(who, old.kind, mode, old.gid);
+    }
+    if let Some(wanted) = set.mode {
+        let gid = set.gid.unwrap_or(old.gid);
+        mode = allowed_mode(wanted, gid, who) & warren_disk::MODE_MASK;
+    }
+    // A directory's time is its part's, which is what others see.
+    let mtime = if old.kind == FileKind::Directory { old.mtime } else { inode.mtime };
+    Attributes {
+        mode,
+        uid: set.uid.unwrap_or(inode.uid),
+        gid: set.gid.unwrap_or(inode.gid),
+        atime: set.atime.map_or(inode.atime, time),
+        mtime: set.mtime.map_or(mtime, time),
+        ctime: now,
+    }
+}
+
+pub(crate) fn read_link(shard: &Shard, ino: Ino) -> Result<Finished, Stop> {
+    let value = shard.living(ino)?;
+    if value.attr.kind != FileKind::Symlink {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut target = Vec::new();
+    shard.records(ino, Kind::Target, 0, |_, piece| {
+        if let Value::Target(bytes) = piece {
+            target.extend_from_slice(bytes);
+        }
+        // A damaged image may hold more than `create` lets in.
+        go_on_if(target.len() <= SYMLINK_MAX)
+    })?;
+    if target.len() > SYMLINK_MAX {
+        Err(Errno::EIO.into())
+    } else {
+        done(Reply::Target(target.into()))
+    }
+}
+
+/// Whether `who` may set these attributes. `writable`: through a handle opened for writing.
+fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> Result<(), Errno> {
+    if set.size.is_some() {
+        match attr.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        if !writable {
+            permission::check(who, attr, WRITE)?;
+        }
+    }
+    if set.mode.is_some() && attr.kind == FileKind::Symlink && !who.checked_by_kernel {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if !permission::is_bound(who) {
+        return Ok(());
+    }
+    let changes_owner =
+        set.uid.is_some_and(|uid| uid != attr.uid) || (set.uid.is_some() && who.uid != attr.uid);
+    let changes_group = set.gid.is_some_and(|gid| {
+        who.uid != attr.uid || (gid != attr.gid && !permission::in_group(who, gid))
+    });
+    if changes_owner || changes_group {
+        return Err(Errno::EPERM);
+    }
+    // The set-id bits go with a new length, which who may write may set. Else they are the owner's.
+    if set.mode.is_some() || (set.kill_privileges && set.size.is_none()) {
+        permission::check_owner(who, attr)?;
+    }
+    // Who may write may set both times to now; anything else is the owner's.
+    match (set.atime, set.mtime) {
+        (None, None) => Ok(()),
+        (Some(SetTime::Now), Some(SetTime::Now)) if who.uid != attr.uid => {
+            permission::check(who, attr, WRITE)
+        }
+        _ => permission::check_owner(who, attr),
+    }
+}
+
+/// The set-gid bit is only for members of the group.
+fn allowed_mode(mode: u16, gid: u32, who: &Credentials) -> u16 {
+    let member = !permission::is_bound(who) || permission::in_group(who, gid);
+    if member { mode } else { mode & !permission::SET_GID }
+}

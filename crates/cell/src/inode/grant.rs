@@ -1,0 +1,47 @@
+//! Leases that come with an answer.
+
+use warren_base::{ClientId, Ino};
+use warren_proto::{FileName, Lease, LeaseKey, LockKey};
+
+use crate::event::Memory;
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+pub(crate) fn grant_name<M: Memory>(
+    shard: &Shard,
+    dir: Ino,
+    name: &FileName,
+    client: ClientId,
+    turn: &mut Turn<'_, M>,
+) -> Option<Lease> {
+    let lock = || LockKey::Name(dir, name.clone());
+    grant(shard, lock, LeaseKey::Name(dir, name.clone()), client, turn)
+}
+
+pub(crate) fn grant_attr<M: Memory>(
+    shard: &Shard,
+    ino: Ino,
+    client: ClientId,
+    turn: &mut Turn<'_, M>,
+) -> Option<Lease> {
+    let lock = || LockKey::Inode(ino);
+    grant(shard, lock, LeaseKey::Attr(ino), client, turn)
+}
+
+/// A lease on what this cell has just looked up, unless a transaction may be changing it.
+fn grant<M: Memory>(
+    shard: &Shard,
+    lock: impl FnOnce() -> LockKey,
+    key: LeaseKey,
+    client: ClientId,
+    turn: &mut Turn<'_, M>,
+) -> Option<Lease> {
+    let locks = &shard.locks;
+    if !locks.is_empty() && locks.is_changing(&lock()) {
+        return None;
+    }
+    if turn.clients.acknowledges(client) {
+        return turn.leases.hold(key, client).then_some(Lease { word: 0, stamp: 0 });
+    }
+    Some(turn.leases.grant(key, client, turn.memory))
+}

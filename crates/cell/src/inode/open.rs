@@ -1,0 +1,176 @@
+//! Handles: opening and closing inodes, and what a handle is good for.
+
+use warren_base::budget::may_take;
+use warren_base::{ClientId, Errno, Ino};
+use warren_proto::{
+    AccessMode, Attributes, Credentials, FileKind, Handle, LeaseKey, Opened, Reply, Step,
+};
+
+use crate::apply::step;
+use crate::data::truncate::{ready_to_truncate, truncate_now};
+use crate::data::write::move_to;
+use crate::event::Memory;
+use crate::inode::answer::{Finished, done};
+use crate::inode::attributes::ready_to_change;
+use crate::permission;
+use crate::plant::Plant;
+use crate::room::Growth;
+use crate::run::state::TaskState;
+use crate::run::wait::Stop;
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+pub(crate) fn open_file<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    access: AccessMode,
+    who: &Credentials,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<Finished, Stop> {
+    permission::check_open(who, &shard.living(ino)?.attr, access)?;
+    let client = state.client.expect("a request");
+    check_opens(who.uid, turn)?;
+    ready_to_open(shard, ino, access, state, turn)?;
+    done(Reply::Opened(open_now(shard, ino, access, who, client, turn)))
+}
+
+/// Whether the user can have another file open, or lock held or waited for: those of all users must fit a snapshot
+/// of the session, and each has a share of it, whatever the number of its clients.
+pub(crate) fn check_opens<M: Memory>(uid: u32, turn: &mut Turn<'_, M>) -> Result<(), Errno> {
+    let all = turn.opens.all() + turn.file_locks.count();
+    let own = turn.opens.of_user(uid) + turn.file_locks.count_of_user(uid);
+    if may_take(uid, own, all, turn.log.session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
+}
+
+/// What an open has to wait for: emptying the file.
+pub(crate) fn ready_to_open<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    access: AccessMode,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    if access.contains(AccessMode::TRUNCATE) {
+        let nodes = shard.truncation();
+        ready_to_change(shard, ino, (nodes, Growth::Keeps), state, turn)?;
+        ready_to_truncate(shard, ino, 0, false, state, turn)?;
+    }
+    Ok(())
+}
+
+/// Opens an inode for which [`ready_to_open`] has been done.
+pub(crate) fn open_now<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    access: AccessMode,
+    who: &Credentials,
+    client: ClientId,
+    turn: &mut Turn<'_, M>,
+) -> Opened {
+    if access.contains(AccessMode::TRUNCATE) {
+        truncate_now(shard, ino, 0, turn);
+        if permission::is_bound(who) {
+            let inode = shard.inode_mut(ino);
+            let (mode, gid) = (inode.mode, inode.gid);
+            let attributes = Attributes {
+                mode: permission::without_privileges(who, FileKind::Regular, mode, gid),
+                uid: inode.uid,
+                gid: inode.gid,
+                atime: inode.atime,
+                mtime: inode.mtime,
+                ctime: inode.ctime,
+            };
+            step(shard, Step::SetAttr { ino, attributes }, turn);
+        }
+    }
+    // Beside another front no write may lock pages, nor leave some that were read while it was under way.
+    let direct = access.contains(AccessMode::WRITE)
+        && turn.clients.acknowledges(client)
+        && !turn.plants(Plant::CacheTwoWriters)
+        && turn.clients.fronts() > 1;
+    let uid = who.uid;
+    let handle = shard.opens.open(ino, (client, uid), access, turn.opens);
+    turn.note(&Step::Opened { handle, client, access, offset: 0, uid });
+    let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
+    let keep_pages = !direct
+        && turn.clients.acknowledges(client)
+        && turn.leases.hold(LeaseKey::Pages(ino), client);
+    Opened { handle, attr: value.attr, keep_pages, direct }
+}
+
+pub(crate) fn close<M: Memory>(
+    shard: &mut Shard,
+    handle: Handle,
+    client: ClientId,
+    turn: &mut Turn<'_, M>,
+) -> Result<Finished, Stop> {
+    let ino = handle.ino;
+    shard.opens.get(handle, client)?;
+    let inode = shard.inode(ino)?;
+    let nameless = inode.is_none_or(|inode| inode.nlink == 0);
+    let last = shard.opens.close(handle, client, turn.opens)?;
+    turn.note(&Step::Closed { handle });
+    if last {
+        // Without a name it is gone with its last open, however long its blocks take to be freed.
+        if nameless {
+            turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+        }
+        turn.waits.reap(ino);
+    }
+    done(Reply::Done)
+}
+
+pub(crate) fn seek<M: Memory>(
+    shard: &mut Shard,
+    handle: Handle,
+    position: u64,
+    client: ClientId,
+    turn: &mut Turn<'_, M>,
+) -> Result<Finished, Stop> {
+    shard.opens.get(handle, client)?;
+    move_to(shard, handle, position, turn);
+    done(Reply::Done)
+}
+
+/// Whether a file may be truncated through the handle, if it is through one.
+pub(crate) fn is_writable(
+    shard: &Shard,
+    ino: Ino,
+    handle: Option<Handle>,
+    client: ClientId,
+) -> Result<Option<bool>, Errno> {
+    // Another file's handle says nothing of this one.
+    if handle.is_some_and(|handle| handle.ino != ino) {
+        return Err(Errno::EBADF);
+    }
+    let access = handle.map(|handle| shard.opens.get(handle, client)).transpose()?;
+    Ok(access.map(|file| file.access.contains(AccessMode::WRITE)))
+}
+
+/// How the file was opened that a request needs as Linux needs a descriptor; EBADF if it is not open, or
+/// neither for reading nor for writing (`O_PATH`).
+pub(crate) fn descriptor(
+    shard: &Shard,
+    handle: Handle,
+    client: ClientId,
+) -> Result<AccessMode, Errno> {
+    let access = shard.opens.get(handle, client)?.access;
+    let is_open = access.intersects(AccessMode::READ | AccessMode::WRITE);
+    if is_open { Ok(access) } else { Err(Errno::EBADF) }
+}
+
+/// Whether the client has the inode open, or a front's kernel has it.
+pub(crate) fn check_descriptor(
+    shard: &Shard,
+    ino: Ino,
+    handle: Option<Handle>,
+    client: ClientId,
+    who: &Credentials,
+) -> Result<(), Errno> {
+    match handle {
+        Some(handle) if handle.ino == ino => descriptor(shard, handle, client).map(|_| ()),
+        None if who.checked_by_kernel => Ok(()),
+        _ => Err(Errno::EBADF),
+    }
+}

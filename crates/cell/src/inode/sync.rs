@@ -1,0 +1,69 @@
+//! `fsync` and `sync`.
+
+use warren_base::Ino;
+use warren_proto::Reply;
+
+use crate::data::cover::cover_file;
+use crate::event::Memory;
+use crate::inode::answer::{Finished, done};
+use crate::log::durable::harden;
+use crate::plant::Plant;
+use crate::recall::recall_inherited_pages;
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, Wait, WaitKey};
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+/// Waits for a checkpoint: it makes all cells durable.
+pub(crate) fn sync(state: &mut TaskState) -> Result<Finished, Stop> {
+    if state.checkpointed {
+        return done(Reply::Done);
+    }
+    state.checkpointed = true;
+    Err(Stop::Wait(Wait::Checkpoint))
+}
+
+/// Makes the log durable with everything that was done to the file, or to the directory.
+pub(crate) fn fsync<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<Finished, Stop> {
+    shard.living(ino)?;
+    if state.checkpointed {
+        return done(Reply::Done);
+    }
+    let client = state.client.expect("a request");
+    if state.durable.is_none() && turn.clients.acknowledges(client) {
+        // Whoever has synced a mapping tells others, which must not see older pages.
+        recall_inherited_pages(ino, |other| other != client, turn)?;
+        if turn.leases.has_overtaken(ino, client) {
+            if turn.leases.await_pages(ino, Some(client)) {
+                turn.waits.wake_all(WaitKey::Recall);
+            }
+            return Err(Stop::Wait(Wait::Recall));
+        }
+    }
+    if state.durable.is_some_and(|lsn| turn.log.is_durable(lsn)) {
+        return done(Reply::Done);
+    }
+    if turn.log.held {
+        return sync(state);
+    }
+    let lsn = match state.durable {
+        Some(lsn) => lsn,
+        None => {
+            if !turn.log_has_room() {
+                return Err(Stop::Wait(Wait::LogRoom));
+            }
+            cover_file(shard, ino, turn)?;
+            turn.seal();
+            *state.durable.insert(turn.log.end())
+        }
+    };
+    // Each time: what was asked for before may have failed while the task waited for something else.
+    harden(lsn, turn);
+    let is_durable = turn.log.is_durable(lsn) || turn.plants(Plant::AnswerEarly);
+    if is_durable { done(Reply::Done) } else { Err(Stop::Wait(Wait::Durable)) }
+}

@@ -1,0 +1,110 @@
+//! Extended attributes.
+
+use warren_base::limits::{BODY_MAX, XATTR_VALUE_MAX};
+use warren_base::{Errno, Ino};
+use warren_disk::{Kind, Value};
+use warren_proto::{Attr, Credentials, FileKind, LeaseKey, Reply, Step, XattrMode, XattrName};
+
+use crate::apply::{step, xattr_bucket, xattr_fits};
+use crate::event::Memory;
+use crate::inode::answer::{Finished, done, fits_answer, go_on_if};
+use crate::inode::attributes::ready_to_change;
+use crate::permission;
+use crate::permission::{READ, STICKY, WRITE};
+use crate::room::Growth;
+use crate::run::state::TaskState;
+use crate::run::wait::Stop;
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+pub(crate) fn get_xattr<M: Memory>(
+    shard: &Shard,
+    ino: Ino,
+    name: &XattrName,
+    who: &Credentials,
+    turn: &mut Turn<'_, M>,
+) -> Result<Finished, Stop> {
+    let value = shard.living(ino)?;
+    match check_xattr_name(name, &value.attr) {
+        Err(Errno::EPERM) => return Err(Errno::ENODATA.into()),
+        checked => checked?,
+    }
+    permission::check(who, &value.attr, READ)?;
+    let (_, bucket) = xattr_bucket(shard, ino, name, turn)?;
+    let found = bucket.into_iter().find(|xattr| *xattr.name == *name.as_bytes());
+    done(Reply::Xattr(found.ok_or(Errno::ENODATA)?.value))
+}
+
+pub(crate) fn set_xattr<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    name: XattrName,
+    new: Option<(Box<[u8]>, XattrMode)>,
+    who: &Credentials,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<Finished, Stop> {
+    let growth = if new.is_some() { Growth::Grows } else { Growth::Keeps };
+    ready_to_change(shard, ino, (shard.nodes_of_xattr(), growth), state, turn)?;
+    let value = shard.living(ino)?;
+    check_xattr_name(&name, &value.attr)?;
+    if value.attr.kind == FileKind::Directory && value.attr.mode & STICKY != 0 {
+        permission::check_owner(who, &value.attr)?;
+    }
+    permission::check(who, &value.attr, WRITE)?;
+    let (_, bucket) = xattr_bucket(shard, ino, &name, turn)?;
+    let exists = bucket.iter().any(|xattr| *xattr.name == *name.as_bytes());
+    match &new {
+        None if !exists => return Err(Errno::ENODATA.into()),
+        Some((_, XattrMode::Create)) if exists => return Err(Errno::EEXIST.into()),
+        Some((_, XattrMode::Replace)) if !exists => return Err(Errno::ENODATA.into()),
+        Some((value, _)) if value.len() > XATTR_VALUE_MAX => return Err(Errno::ENOSPC.into()),
+        Some((value, _)) if !xattr_fits(&bucket, &name, value) => {
+            return Err(Errno::ENOSPC.into());
+        }
+        _ => {}
+    }
+    if new.is_some() && !exists {
+        // A list that does not fit an answer could not be read any more.
+        let mut names = xattr_names(shard, ino)?;
+        names.push(name.as_bytes().into());
+        if !fits_answer(&Reply::XattrNames(names)) {
+            return Err(Errno::ENOSPC.into());
+        }
+    }
+    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    let value = new.map(|(value, _)| value);
+    step(shard, Step::SetXattr { ino, name, value, now: turn.now.wall }, turn);
+    done(Reply::Done)
+}
+
+pub(crate) fn list_xattrs(shard: &Shard, ino: Ino) -> Result<Finished, Stop> {
+    shard.living(ino)?;
+    let reply = Reply::XattrNames(xattr_names(shard, ino)?);
+    // A damaged image may hold more than `set_xattr` lets in.
+    if fits_answer(&reply) { done(reply) } else { Err(Errno::E2BIG.into()) }
+}
+
+pub(crate) fn xattr_names(shard: &Shard, ino: Ino) -> Result<Vec<Box<[u8]>>, Stop> {
+    let (mut names, mut bytes) = (Vec::new(), 0);
+    shard.records(ino, Kind::Xattr, 0, |_, value| {
+        if let Value::Xattrs(xattrs) = value {
+            bytes += xattrs.iter().map(|xattr| xattr.name.len()).sum::<usize>();
+            names.extend(xattrs.iter().map(|xattr| xattr.name.clone()));
+        }
+        // What is no answer any more need not be whole.
+        go_on_if(bytes <= BODY_MAX)
+    })?;
+    Ok(names)
+}
+
+/// Only `user.` attributes exist, and only on files and directories, as on Linux.
+fn check_xattr_name(name: &XattrName, attr: &Attr) -> Result<(), Errno> {
+    if !name.as_bytes().starts_with(b"user.") {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    match attr.kind {
+        FileKind::Regular | FileKind::Directory => Ok(()),
+        _ => Err(Errno::EPERM),
+    }
+}

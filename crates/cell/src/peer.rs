@@ -1,0 +1,28 @@
+//! Messages to other cells.
+
+use warren_base::{CellId, Lsn};
+use warren_proto::control::Suspicion;
+use warren_proto::{PeerReply, PeerRequest};
+
+use crate::event::{Effect, Memory, PeerBody, PeerMessage};
+use crate::turn::Turn;
+
+pub(crate) fn send_reply<M: Memory>(to: CellId, reply: PeerReply, turn: &mut Turn<'_, M>) {
+    let message = message(PeerBody::Reply(reply));
+    turn.effects.push(Effect::Send { to, message });
+}
+
+pub(crate) fn send_request<M: Memory>(to: CellId, request: PeerRequest, turn: &mut Turn<'_, M>) {
+    let message = message(PeerBody::Request(request));
+    turn.effects.push(Effect::Send { to, message });
+}
+
+/// A message; what it rests on is filled in when the event that led to it is over.
+pub(crate) const fn message(body: PeerBody) -> PeerMessage {
+    PeerMessage { lsn: Lsn(0), body }
+}
+
+/// The peer has sent what no honest one does. It is not executed.
+pub(crate) fn suspect<M: Memory>(peer: CellId, turn: &mut Turn<'_, M>) {
+    turn.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
+}

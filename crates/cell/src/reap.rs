@@ -1,0 +1,78 @@
+//! The end of an inode: without links and opens its records and blocks are freed.
+
+use warren_base::Ino;
+use warren_disk::{Key, Kind, Value};
+use warren_proto::Step;
+
+use crate::apply::step;
+use crate::event::Memory;
+use crate::frames::pages::forget_pages;
+use crate::room::Growth;
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, Wait};
+use crate::shard::Shard;
+use crate::turn::Turn;
+
+/// Records of an inode that are freed in one go.
+const REAP_BATCH: usize = 128;
+
+/// An inode lost a link. Without any it goes at once if that is little work, else (it is open, large,
+/// or some of it is not in memory) its orphan record says that it has to.
+pub(crate) fn unlinked<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
+    let dirty = turn.cache.dirty_pages_of(shard.id);
+    let is_open = shard.opens.is_open(ino);
+    if shard.inode_mut(ino).nlink > 0 {
+        return;
+    }
+    let belongings = shard.belongings(ino, REAP_BATCH);
+    // While a log is replayed it is not known what is open, and the end is a step of its own.
+    let replaying = !turn.opens.are_known();
+    let has_room = shard.room(dirty) >= shard.reserve(Growth::Keeps);
+    let at_once = !is_open && has_room && !replaying;
+    match belongings {
+        Ok(all) if at_once && all.len() < REAP_BATCH => step(shard, Step::Reaped { ino }, turn),
+        _ => {
+            shard.put(Key::orphan(ino), Value::Orphan);
+            if !is_open && !replaying {
+                turn.waits.reap(ino);
+            }
+        }
+    }
+}
+
+/// Frees what an inode without links and opens holds, some of it in each go. Only the last of these is a step of
+/// the log: who replays it finds the orphan as the last checkpoint has it, and begins anew. The blocks are held
+/// until a checkpoint counts that lacks them.
+pub(crate) fn reap<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    // It goes on even without room for the nodes it makes dirty, but not before a checkpoint has
+    // made what room there is.
+    let dirty = turn.cache.dirty_pages_of(shard.id);
+    let has_room = shard.room(dirty) >= shard.reserve(Growth::Keeps);
+    if !has_room && !std::mem::replace(&mut state.checkpointed, true) {
+        return Err(Stop::Wait(Wait::Checkpoint));
+    }
+    shard.fetch(&Key::orphan(ino))?;
+    let doomed = shard.inode(ino)?.is_some_and(|inode| inode.nlink == 0);
+    if !doomed || shard.opens.is_open(ino) {
+        return Ok(());
+    }
+    let belongings = shard.belongings(ino, REAP_BATCH)?;
+    if belongings.len() < REAP_BATCH {
+        step(shard, Step::Reaped { ino }, turn);
+        return Ok(());
+    }
+    // A checkpoint may hold what is left: of a directory its part, without which it would be none.
+    for (key, value) in belongings.into_iter().filter(|(key, _)| key.kind != Kind::Part) {
+        if let Value::Extent(extent) = &value {
+            (0..extent.len()).for_each(|at| shard.space.free(extent.start.offset(at)));
+        }
+        shard.take(&key);
+    }
+    forget_pages(shard, ino, 0..=u64::MAX, turn);
+    Err(Stop::Wait(Wait::Turn))
+}

@@ -1,0 +1,97 @@
+//! Recalls: a client whose kernel has copies is asked to drop them before the object changes.
+
+use warren_base::{ClientId, Ino};
+use warren_proto::{Capability, LeaseKey, Reply};
+
+use crate::event::{Effect, Memory};
+use crate::plant::Plant;
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, Wait, WaitKey};
+use crate::turn::Turn;
+
+/// Whether nobody but `except` has to acknowledge before `key` may change. Sends the recall.
+pub(crate) fn recall<M: Memory>(
+    key: &LeaseKey,
+    except: Option<ClientId>,
+    turn: &mut Turn<'_, M>,
+) -> bool {
+    let free = turn.leases.recall(key, except);
+    if !free {
+        send_recalls(turn);
+    }
+    free
+}
+
+/// Recalls the pages that a predecessor may have granted to the fronts that `from` names. Waits until they are gone.
+pub(crate) fn recall_inherited_pages<M: Memory>(
+    ino: Ino,
+    from: impl Fn(ClientId) -> bool,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    if turn.leases.recall_inherited(&LeaseKey::Pages(ino), from) {
+        return Ok(());
+    }
+    send_recalls(turn);
+    if turn.leases.await_pages(ino, None) {
+        turn.waits.wake_all(WaitKey::Recall);
+    }
+    Err(Stop::Wait(Wait::Recall))
+}
+
+/// Waits until nobody but `except`, which changes the file, has pages of it. `may_overtake`: its kernel may be
+/// unable to drop its own before this is done, and so it waits only while nobody waits for that.
+pub(crate) fn recall_pages<M: Memory>(
+    ino: Ino,
+    except: Option<ClientId>,
+    may_overtake: bool,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    if recall(&LeaseKey::Pages(ino), except, turn) {
+        return Ok(());
+    }
+    if let Some(client) = except.filter(|_| may_overtake)
+        && turn.leases.overtakes(ino, client)
+    {
+        return Ok(());
+    }
+    if turn.leases.await_pages(ino, except) {
+        // Some may go on because pages of their own client's are waited for now.
+        turn.waits.wake_all(WaitKey::Recall);
+    }
+    Err(Stop::Wait(Wait::Recall))
+}
+
+/// Whoever gets a lock reads what was written under it before: pages that its front has to drop are gone
+/// by then.
+pub(crate) fn drop_old_pages<M: Memory>(
+    ino: Ino,
+    state: &TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let client = state.client.expect("a request");
+    if turn.plants(Plant::LockBeforeRecall) {
+        return Ok(());
+    }
+    recall_inherited_pages(ino, |front| front == client, turn)?;
+    if !turn.leases.is_recalled_from(&LeaseKey::Pages(ino), client) {
+        return Ok(());
+    }
+    if turn.leases.await_pages(ino, None) {
+        turn.waits.wake_all(WaitKey::Recall);
+    }
+    Err(Stop::Wait(Wait::Recall))
+}
+
+/// Sends recalls to the clients that listen.
+pub(crate) fn send_recalls<M: Memory>(turn: &mut Turn<'_, M>) {
+    if !turn.leases.has_listeners() {
+        return;
+    }
+    let Turn { clients, leases, effects, .. } = turn;
+    clients.answer_listeners(|client, lane, (to, seq)| {
+        let Some((number, keys)) = leases.take_recall(client, lane) else { return false };
+        let (answer, granted) = (Ok(Reply::Recall { number, keys }), Capability::NONE);
+        effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted });
+        true
+    });
+}

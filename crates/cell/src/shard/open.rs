@@ -1,0 +1,167 @@
+//! Open-file objects: what a handle stands for (Hare 3.4).
+//!
+//! A shard owns the objects of its files. How many there are of each client and user is counted for the whole
+//! cell ([`OpenCounts`]), because all of them together must fit a snapshot in the log.
+
+use std::hash::Hash;
+
+use hashbrown::HashMap;
+use warren_base::{ClientId, Epoch, Errno, FixedState, Ino};
+use warren_proto::{AccessMode, Handle};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) client: ClientId,
+    /// The user on whose behalf it was opened.
+    pub(crate) uid: u32,
+    pub(crate) access: AccessMode,
+    /// Where `Position::Current` reads and writes.
+    pub(crate) offset: u64,
+    /// Where the last read ended: one that starts there is sequential.
+    pub(crate) read_end: u64,
+}
+
+/// The open files of all shards of a cell, counted.
+#[derive(Debug)]
+pub(crate) struct OpenCounts {
+    all: usize,
+    by_client: HashMap<ClientId, u32, FixedState>,
+    by_user: HashMap<u32, u32, FixedState>,
+    next: u64,
+    /// False while a log is replayed that says which files are open.
+    are_known: bool,
+}
+
+/// The open files of one shard.
+#[derive(Debug, Default)]
+pub(crate) struct Opens {
+    files: HashMap<Handle, OpenFile, FixedState>,
+    counts: HashMap<Ino, u32, FixedState>,
+}
+
+/// Whether it was the last of those that are counted so.
+fn one_less<K: Hash + Eq>(counts: &mut HashMap<K, u32, FixedState>, key: K) -> bool {
+    let count = counts.get_mut(&key).expect("an open file is counted");
+    *count -= 1;
+    let last = *count == 0;
+    if last {
+        counts.remove(&key);
+    }
+    last
+}
+
+impl OpenCounts {
+    pub(crate) fn new(epoch: Epoch, are_known: bool) -> Self {
+        let (by_client, by_user) = (HashMap::default(), HashMap::default());
+        Self { all: 0, by_client, by_user, next: (u64::from(epoch.0) << 40) + 1, are_known }
+    }
+
+    /// Whether it is known which files are open: not before a recovery is over.
+    pub(crate) const fn are_known(&self) -> bool {
+        self.are_known
+    }
+
+    pub(crate) const fn recovered(&mut self) {
+        self.are_known = true;
+    }
+
+    pub(crate) const fn all(&self) -> usize {
+        self.all
+    }
+
+    /// How many of them are the user's.
+    pub(crate) fn of_user(&self, uid: u32) -> usize {
+        self.by_user.get(&uid).map_or(0, |count| *count as usize)
+    }
+
+    /// Whether the client has any.
+    pub(crate) fn has_any(&self, client: ClientId) -> bool {
+        self.by_client.contains_key(&client)
+    }
+
+    fn add(&mut self, file: &OpenFile) {
+        self.all += 1;
+        *self.by_client.entry(file.client).or_default() += 1;
+        *self.by_user.entry(file.uid).or_default() += 1;
+    }
+
+    fn remove(&mut self, file: &OpenFile) {
+        self.all -= 1;
+        one_less(&mut self.by_client, file.client);
+        one_less(&mut self.by_user, file.uid);
+    }
+}
+
+impl Opens {
+    pub(crate) fn open(
+        &mut self,
+        ino: Ino,
+        (client, uid): (ClientId, u32),
+        access: AccessMode,
+        counts: &mut OpenCounts,
+    ) -> Handle {
+        let handle = Handle { ino, open: counts.next };
+        counts.next += 1;
+        self.restore(handle, OpenFile { client, uid, access, offset: 0, read_end: 0 }, counts);
+        handle
+    }
+
+    /// The object behind a client's handle; EBADF for one that is forged, closed, or another client's.
+    pub(crate) fn get(&self, handle: Handle, client: ClientId) -> Result<OpenFile, Errno> {
+        let file = self.files.get(&handle).filter(|file| file.client == client);
+        file.copied().ok_or(Errno::EBADF)
+    }
+
+    pub(crate) fn get_mut(&mut self, handle: Handle) -> Option<&mut OpenFile> {
+        self.files.get_mut(&handle)
+    }
+
+    /// Whether a client has the inode open.
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+        self.counts.contains_key(&ino)
+    }
+
+    /// Closes the handle. Returns whether it was the inode's last. EBADF as for [`Self::get`].
+    pub(crate) fn close(
+        &mut self,
+        handle: Handle,
+        client: ClientId,
+        counts: &mut OpenCounts,
+    ) -> Result<bool, Errno> {
+        counts.remove(&self.get(handle, client)?);
+        self.files.remove(&handle);
+        Ok(one_less(&mut self.counts, handle.ino))
+    }
+
+    /// An object as a log has it.
+    pub(crate) fn restore(&mut self, handle: Handle, file: OpenFile, counts: &mut OpenCounts) {
+        match self.files.insert(handle, file) {
+            Some(old) => counts.remove(&old),
+            None => *self.counts.entry(handle.ino).or_default() += 1,
+        }
+        counts.add(&file);
+    }
+
+    /// Closes an object of any client.
+    pub(crate) fn forget(&mut self, handle: Handle, counts: &mut OpenCounts) {
+        if let Some(file) = self.files.get(&handle) {
+            let client = file.client;
+            self.close(handle, client, counts).expect("just seen");
+        }
+    }
+
+    /// All of them, in order.
+    pub(crate) fn all(&self) -> Vec<(Handle, OpenFile)> {
+        let mut all: Vec<_> = self.files.iter().map(|(handle, file)| (*handle, *file)).collect();
+        all.sort_unstable_by_key(|(handle, _)| *handle);
+        all
+    }
+
+    /// The handles of a client, in order.
+    pub(crate) fn handles_of(&self, client: ClientId) -> Vec<Handle> {
+        let own = self.files.iter().filter(|(_, file)| file.client == client);
+        let mut handles: Vec<_> = own.map(|(handle, _)| *handle).collect();
+        handles.sort_unstable();
+        handles
+    }
+}
