@@ -32,7 +32,6 @@ use crate::open::Opens;
 use crate::oplog::{OpLog, PER_GRANT};
 use crate::plant::Plant;
 use crate::replay::{Recovery, Replay};
-use crate::request;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::step::Behind;
@@ -570,7 +569,7 @@ impl Cell {
         }
         if self.log.is_last() {
             match &task.work {
-                Work::Request { request, .. } if request::is_change(request) => {
+                Work::Request { request, .. } if request.is_change() => {
                     return Err(Errno::EROFS.into());
                 }
                 // It is of no use: the pool is as of its last checkpoint when it is opened again.
@@ -581,7 +580,7 @@ impl Cell {
         let may_wait = match &task.work {
             // For the record of a lock that was granted there is room.
             Work::Request { request: Request::Lock { .. }, .. } if task.granted => false,
-            Work::Request { request, .. } => request::may_log(request) && !task.holds_locks(),
+            Work::Request { request, .. } => request.may_log() && !task.holds_locks(),
             Work::Reap { .. } => true,
             _ => false,
         };
@@ -595,7 +594,7 @@ impl Cell {
             {
                 panic!("a planted fault")
             }
-            Work::Request { request, .. } if crate::op::is_on_names(request) => {
+            Work::Request { request, .. } if request.is_on_names() => {
                 self.run_on_names(id, task, out).map(|answer| Some((answer, 0)))
             }
             Work::Request { .. } => self.run_request(id, task, out),

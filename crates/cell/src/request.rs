@@ -8,9 +8,9 @@ use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, SYMLINK_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    AccessMode, Answer, Attr, Attributes, CreateFlags, Credentials, FileKind, Handle, InodeValue,
-    LeaseKey, LockFlavour, LockMode, LockSpec, LockType, Position, Reply, Request, SetAttr,
-    SetTime, Step, Wire, XattrMode, XattrName,
+    AccessMode, Answer, Attr, Attributes, Credentials, FileKind, Handle, InodeValue, LeaseKey,
+    LockFlavour, LockMode, LockSpec, LockType, Reply, Request, SetAttr, SetTime, Step, Wire,
+    XattrMode, XattrName,
 };
 
 use crate::cell::{Cell, Out};
@@ -38,51 +38,6 @@ struct Call {
 
 fn done(reply: Reply) -> Result<Finished, Stop> {
     Ok(Some((Ok(reply), 0)))
-}
-
-/// Whether the request may need room in the log: also where it changes nothing but the session, which
-/// nothing else bounds. What has to go on though the log is full, for others to go on, needs none.
-pub(crate) const fn may_log(request: &Request) -> bool {
-    !matches!(
-        request,
-        Request::Null
-            | Request::GetAttr { .. }
-            | Request::ReadLink { .. }
-            | Request::Read { position: Position::At(_) | Position::End, .. }
-            | Request::Fsync { .. }
-            | Request::Sync
-            | Request::StatFs
-            | Request::GetXattr { .. }
-            | Request::ListXattr { .. }
-            | Request::TestLock { .. }
-            | Request::Cancel { .. }
-            | Request::AwaitRecall { .. }
-            | Request::Lookup { .. }
-            | Request::ReadDir { .. }
-    )
-}
-
-/// Whether the request asks for a change, whatever it finds. Of a `Create` that may open what is there that is
-/// not known before.
-pub(crate) fn is_change(request: &Request) -> bool {
-    match request {
-        Request::SetAttr { .. }
-        | Request::Write { .. }
-        | Request::SetXattr { .. }
-        | Request::RemoveXattr { .. }
-        | Request::Link { .. }
-        | Request::Unlink { .. }
-        | Request::Rmdir { .. }
-        | Request::Rename { .. } => true,
-        Request::Open { access, .. } => access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE),
-        Request::Create { flags, access, .. } => {
-            let may_only_open = flags.contains(CreateFlags::OPEN)
-                && !flags.contains(CreateFlags::EXCLUSIVE)
-                && !access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
-            !may_only_open
-        }
-        _ => false,
-    }
 }
 
 impl Cell {

@@ -12,7 +12,6 @@ use warren_disk::BlockPtr;
 use warren_proto::{Answer, Change, Credentials, LockKey, LockMode, Request, RequestHeader};
 
 use crate::cache::PageNo;
-use crate::request;
 use crate::shard::Placed;
 use crate::txn::Txn;
 use crate::{IoId, SlotRef};
@@ -204,7 +203,7 @@ impl Task {
     /// Whether it is a request that changes only what is open and locked.
     pub(crate) fn is_of_session(&self) -> bool {
         let Work::Request { request, .. } = &self.work else { return false };
-        request::may_log(request) && !request::is_change(request)
+        request.may_log() && !request.is_change()
     }
 
     /// Whether other cells take part in it.

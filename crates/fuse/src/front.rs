@@ -25,7 +25,7 @@ use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Reply, Request};
 use crate::courier::{Courier, Post};
 use crate::held::HeldLocks;
 use crate::interrupt::Interrupts;
-use crate::ledger::{Ledger, has_effect};
+use crate::ledger::Ledger;
 use crate::message::{Header, Operation};
 use crate::reply::{Body, DIRECT_HANDLE, validity};
 
@@ -185,7 +185,7 @@ impl Call<'_> {
     /// very request of the kernel's is not taken again.
     fn send(&mut self, request: &Request, payload_len: usize) -> Answer {
         let identity = self.header.identity();
-        if !has_effect(request) {
+        if !request.has_effect() {
             return self.courier.call(identity, request, payload_len);
         }
         let record = self.front.ledger.record(self.courier.number());

@@ -12,6 +12,7 @@ extern crate self as warren_proto;
 mod attr;
 mod capability;
 mod change;
+mod class;
 pub mod control;
 mod lock;
 mod name;
