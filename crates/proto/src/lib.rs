@@ -21,6 +21,7 @@ mod record;
 mod reply;
 mod request;
 pub mod slot;
+pub mod typed;
 mod wire;
 
 pub use attr::{Attr, SetAttr, SetTime};
