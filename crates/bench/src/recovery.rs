@@ -18,8 +18,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Ino};
+use warren_proto::typed::{Create, Created, Typed};
 use warren_proto::{
-    AccessMode, Capabilities, CreateFlags, FileName, InodeRef, NewInode, Position, Reply, Request,
+    AccessMode, Capabilities, CreateFlags, FileName, InodeRef, NewInode, Position, Request,
 };
 use warren_runtime::{ConnectOptions, Connection, Lifetime, OfflinePool, Purpose, ServeOptions};
 use warren_runtime::{Slot, start_fleet, status};
@@ -221,7 +222,7 @@ impl Filler {
     ) -> Result<(Ino, Option<warren_proto::Handle>), BenchError> {
         let is_file = new == NewInode::regular(0o600);
         let open = if is_file { CreateFlags::OPEN } else { CreateFlags::empty() };
-        let request = Request::Create {
+        let request = Create {
             dir: self.dir.ino,
             name: FileName::new(name.as_bytes()).map_err(failed("name"))?,
             new,
@@ -229,10 +230,9 @@ impl Filler {
             access: AccessMode::WRITE,
         };
         let authority = Capabilities::of(self.dir.capability);
-        match self.slot.call(authority, &request, 0).map_err(failed("create"))? {
-            Reply::Created { entry, opened } => Ok((entry.ino, opened.map(|it| it.handle))),
-            _ => Err(failed("create")(Errno::EPROTO)),
-        }
+        let answer = self.slot.call(authority, &request.into_request(), 0);
+        let Created { entry, opened } = Create::reply(answer).map_err(failed("create"))?;
+        Ok((entry.ino, opened.map(|it| it.handle)))
     }
 
     fn run(mut self, enough: &AtomicBool) -> Result<u64, BenchError> {

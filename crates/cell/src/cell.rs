@@ -43,7 +43,6 @@ use crate::plant::Plant;
 use crate::reap::reap;
 use crate::recall::send_recalls;
 use crate::replay::{Recovery, Replay};
-use crate::request;
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey, Waits};
 use crate::session::clients::Clients;
 use crate::shard::Shard;
@@ -673,7 +672,7 @@ impl Core {
         }
         if turn.log.is_last() {
             match &task.work {
-                Work::Request { request, .. } if request::is_change(request) => {
+                Work::Request { request, .. } if request.is_change() => {
                     return Err(Errno::EROFS.into());
                 }
                 // It is of no use: the pool is as of its last checkpoint when it is opened again.
@@ -685,7 +684,7 @@ impl Core {
         let may_wait = match &task.work {
             // For the record of a lock that was granted there is room.
             Work::Request { request: Request::Lock { .. }, .. } if task.state.granted => false,
-            Work::Request { request, .. } => request::may_log(request) && !task.holds_locks(),
+            Work::Request { request, .. } => request.may_log() && !task.holds_locks(),
             Work::Reap { .. } => true,
             _ => false,
         };
@@ -699,7 +698,7 @@ impl Core {
             {
                 panic!("a planted fault")
             }
-            Work::Request { request, .. } if crate::op::is_on_names(request) => {
+            Work::Request { request, .. } if request.is_on_names() => {
                 self.run_on_names(id, task, turn).map(|answer| Some((answer, 0)))
             }
             Work::Request { .. } => self.run_request(id, task, turn),

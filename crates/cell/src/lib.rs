@@ -33,7 +33,6 @@ mod plant;
 mod reap;
 mod recall;
 mod replay;
-mod request;
 mod room;
 mod run;
 mod save;

@@ -10,7 +10,6 @@ use warren_base::{CellId, ClientId, Ino, ShardId, SlotNo, TxnId};
 use warren_proto::{Answer, Change, Credentials, LockKey, LockMode, Request, RequestHeader};
 
 use crate::event::SlotRef;
-use crate::request;
 use crate::run::state::TaskState;
 use crate::run::wait::TaskId;
 use crate::txn::Txn;
@@ -102,7 +101,7 @@ impl Task {
     /// Whether it is a request that changes only what is open and locked.
     pub(crate) fn is_of_session(&self) -> bool {
         let Work::Request { request, .. } = &self.work else { return false };
-        request::may_log(request) && !request::is_change(request)
+        request.may_log() && !request.is_change()
     }
 
     /// Whether other cells take part in it.

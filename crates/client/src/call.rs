@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{CellId, Errno, Ino, MapVersion};
+use warren_proto::typed::{self, Typed};
 use warren_proto::{
     AccessMode, Answer, Answered, Capability, Credentials, DirEntry, Entry, FileKind, FileName,
     InodeRef, Reply, Request, RequestHeader,
@@ -72,7 +73,7 @@ pub enum Step {
     Yield,
     /// Step again once the map is of this version or newer.
     AwaitMap(MapVersion),
-    /// The call is over. The answer is never `Absent`, `Moved` or `Recall`.
+    /// The call is over. The answer is never `Absent` or `Moved`.
     Done(Answered),
 }
 
@@ -308,30 +309,12 @@ impl Call {
         if map.version() < version { Step::AwaitMap(version) } else { Step::Yield }
     }
 
-    /// Notes an answer and walks on.
+    /// Notes an answer and walks on. A request that failed fails again when the walk comes to it.
     fn on_the_way(&mut self, request: Request, Answered { answer, granted }: Answered) -> Step {
-        let answers = &mut self.answers;
-        let reached = |ino| InodeRef { ino, capability: granted };
-        match (request, answer) {
-            (Request::Lookup { dir, name }, Ok(Reply::Entry(entry))) => {
-                answers.names.push((dir, name, Some((reached(entry.ino), entry.kind))));
-                answers.attrs.extend(entry.attr.map(|(attr, _)| attr));
-            }
-            (Request::Lookup { dir, name }, Ok(Reply::Absent(_)) | Err(Errno::ENOENT)) => {
-                answers.names.push((dir, name, None));
-            }
-            (Request::GetAttr { ino }, Ok(Reply::Attr { attr, .. })) if attr.ino == ino => {
-                answers.attrs.push(attr);
-            }
-            (Request::ReadLink { ino }, Ok(Reply::Target(target))) => {
-                answers.targets.push((ino, target.into()));
-            }
-            (Request::ReadDir { dir, .. }, Ok(Reply::Listing { parent, .. })) => {
-                answers.parents.push((dir, reached(parent)));
-            }
-            (_, Err(errno @ (Errno::ESTALE | Errno::ENOENT))) => return self.vanished(errno),
-            (request, Err(errno)) => answers.failures.push((request, errno)),
-            (_, Ok(_)) => return fail(Errno::EPROTO),
+        match self.answers.note(&request, answer, granted) {
+            Ok(()) => {}
+            Err(errno @ (Errno::ESTALE | Errno::ENOENT)) => return self.vanished(errno),
+            Err(errno) => self.answers.failures.push((request, errno)),
         }
         self.phase = Phase::Plan;
         Step::Yield
@@ -400,14 +383,14 @@ impl Call {
     }
 
     fn opened(&mut self, answer: Answer) -> Step {
-        let entry = self.found.take();
-        match (answer, entry) {
-            (Ok(Reply::Opened(opened)), Some((entry, granted))) => {
+        let (entry, granted) = self.found.take().expect("what is opened was found");
+        match typed::Open::reply(answer) {
+            Ok(opened) => {
                 let answer = Ok(Reply::Created { entry, opened: Some(Box::new(opened)) });
                 Step::Done(Answered { answer, granted })
             }
-            (Err(errno @ (Errno::ESTALE | Errno::ENOENT)), _) => self.vanished(errno),
-            (answer, _) => done(answer.into()),
+            Err(errno @ (Errno::ESTALE | Errno::ENOENT)) => self.vanished(errno),
+            Err(errno) => fail(errno),
         }
     }
 
@@ -452,7 +435,6 @@ fn page(dir: InodeRef, cookie: u64) -> Ask {
 fn done(answered: Answered) -> Step {
     match answered.answer {
         Ok(Reply::Absent(_)) => fail(Errno::ENOENT),
-        Ok(Reply::Recall { .. } | Reply::Moved(_)) => fail(Errno::EPROTO),
         _ => Step::Done(answered),
     }
 }

@@ -12,7 +12,10 @@
 use std::sync::Arc;
 
 use warren_base::{Errno, Ino};
-use warren_proto::{Attr, Capabilities, Credentials, FileKind, FileName, InodeRef, Request};
+use warren_proto::typed::{self, LookedUp, Typed};
+use warren_proto::{
+    Answer, Attr, Capabilities, Capability, Credentials, FileKind, FileName, InodeRef, Request,
+};
 
 use crate::cache::{Cache, Held, Named};
 use crate::path::{Component, Components, Path};
@@ -83,6 +86,44 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    /// Notes the answer to a request that a walk needed, and that came with this capability.
+    pub fn note(
+        &mut self,
+        request: &Request,
+        answer: Answer,
+        granted: Capability,
+    ) -> Result<(), Errno> {
+        let reached = |ino| InodeRef { ino, capability: granted };
+        match request {
+            Request::Lookup { dir, name } => {
+                let named = match typed::Lookup::reply(answer) {
+                    Ok(LookedUp::Entry(entry)) => {
+                        self.attrs.extend(entry.attr.map(|(attr, _)| attr));
+                        Some((reached(entry.ino), entry.kind))
+                    }
+                    Ok(LookedUp::Absent(_)) | Err(Errno::ENOENT) => None,
+                    Err(errno) => return Err(errno),
+                };
+                self.names.push((*dir, name.clone(), named));
+            }
+            Request::GetAttr { ino } => {
+                let (attr, _) = typed::GetAttr::reply(answer)?;
+                if attr.ino != *ino {
+                    return Err(Errno::EPROTO);
+                }
+                self.attrs.push(attr);
+            }
+            Request::ReadLink { ino } => {
+                self.targets.push((*ino, typed::ReadLink::reply(answer)?.into()));
+            }
+            Request::ReadDir { dir, .. } => {
+                self.parents.push((*dir, reached(typed::ReadDir::reply(answer)?.parent)));
+            }
+            _ => unreachable!("a walk needs nothing else"),
+        }
+        Ok(())
+    }
+
     fn named(&self, dir: Ino, name: &FileName) -> Option<Named> {
         self.names.iter().rev().find(|(d, n, _)| *d == dir && n == name).map(|(.., named)| *named)
     }

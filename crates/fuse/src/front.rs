@@ -20,12 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use warren_base::{Errno, Ino};
-use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Reply, Request};
+use warren_proto::typed::{self, Typed};
+use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
 
 use crate::courier::{Courier, Post};
 use crate::held::HeldLocks;
 use crate::interrupt::Interrupts;
-use crate::ledger::{Ledger, has_effect};
+use crate::ledger::Ledger;
 use crate::message::{Header, Operation};
 use crate::reply::{Body, DIRECT_HANDLE, validity};
 
@@ -131,9 +132,7 @@ impl Call<'_> {
             }
             Operation::Destroy => Ok(()),
             Operation::OpenDir => self.open_dir(),
-            Operation::ReleaseDir { open } => {
-                self.done(Request::Close { handle: self.handle(open) })
-            }
+            Operation::ReleaseDir { open } => self.call(typed::Close { handle: self.handle(open) }),
             Operation::Forget => return Ok(Outcome::Silent),
             Operation::Interrupt { unique } => return self.interrupt(unique),
             Operation::Lookup(name) => self.lookup(name),
@@ -144,11 +143,11 @@ impl Call<'_> {
             Operation::Symlink { name, target } => self.symlink(name, &target),
             Operation::Mknod(mknod) => self.mknod(mknod),
             Operation::Mkdir { name, mode } => self.mkdir(name, mode),
-            Operation::Unlink(name) => self.done(Request::Unlink { dir: self.header.ino, name }),
-            Operation::Rmdir(name) => self.done(Request::Rmdir { dir: self.header.ino, name }),
+            Operation::Unlink(name) => self.call(typed::Unlink { dir: self.header.ino, name }),
+            Operation::Rmdir(name) => self.call(typed::Rmdir { dir: self.header.ino, name }),
             Operation::Rename { name, new_dir, new_name, flags } => {
                 let (from, from_name) = (self.header.ino, name);
-                self.done(Request::Rename { from, from_name, dir: new_dir, name: new_name, flags })
+                self.call(typed::Rename { from, from_name, dir: new_dir, name: new_name, flags })
             }
             Operation::Link { ino, name } => self.link(ino, name),
             Operation::Open(flags) => self.open(flags),
@@ -161,9 +160,9 @@ impl Call<'_> {
             Operation::Flush { owner } => self.flush(owner),
             Operation::Release { open, flock } => self.release(open, flock),
             Operation::Fsync { data_only } => {
-                self.done(Request::Fsync { ino: self.header.ino, handle: None, data_only })
+                self.call(typed::Fsync { ino: self.header.ino, handle: None, data_only })
             }
-            Operation::Sync => self.done(Request::Sync),
+            Operation::Sync => self.call(typed::Sync {}),
             Operation::ReadDir { offset, len } => self.read_dir(offset, len),
             Operation::GetXattr { name, len } => self.get_xattr(name, len),
             Operation::SetXattr { name, value, mode } => self.set_xattr(name, value, mode),
@@ -177,15 +176,20 @@ impl Call<'_> {
         Ok(Outcome::Body)
     }
 
-    fn call(&mut self, request: &Request) -> Answer {
-        self.send(request, 0)
+    fn call<T: Typed>(&mut self, request: T) -> Result<T::Reply, Errno> {
+        self.call_with(request, 0)
+    }
+
+    /// The same for a request with so many bytes of payload in the courier's outward lane.
+    fn call_with<T: Typed>(&mut self, request: T, payload_len: usize) -> Result<T::Reply, Errno> {
+        T::reply(self.send(&request.into_request(), payload_len))
     }
 
     /// Every request to a cell goes through here. A step that a dead predecessor has taken for this
     /// very request of the kernel's is not taken again.
     fn send(&mut self, request: &Request, payload_len: usize) -> Answer {
         let identity = self.header.identity();
-        if !has_effect(request) {
+        if !request.has_effect() {
             return self.courier.call(identity, request, payload_len);
         }
         let record = self.front.ledger.record(self.courier.number());
@@ -198,24 +202,13 @@ impl Call<'_> {
         answer
     }
 
-    /// A request that succeeds without a result.
-    fn done(&mut self, request: Request) -> Served {
-        match self.call(&request)? {
-            Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     /// What the cell knows by the kernel's handle.
     const fn handle(&self, open: u64) -> Handle {
         Handle { ino: self.header.ino, open: open & !DIRECT_HANDLE }
     }
 
     fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {
-        match self.call(&Request::GetAttr { ino })? {
-            Reply::Attr { attr, lease } => Ok((attr, lease)),
-            other => Err(unexpected(&other)),
-        }
+        self.call(typed::GetAttr { ino })
     }
 
     fn get_attr(&mut self) -> Served {
@@ -233,26 +226,16 @@ impl Call<'_> {
     /// A listing needs no handle, but the cell has to know that the directory is open: removed, it is
     /// kept until it is closed.
     fn open_dir(&mut self) -> Served {
-        let request = Request::Open { ino: self.header.ino, access: AccessMode::READ };
-        match self.call(&request)? {
-            Reply::Opened(opened) => self.body.open(opened.handle.open),
-            other => return Err(unexpected(&other)),
-        }
+        let opened = self.call(typed::Open { ino: self.header.ino, access: AccessMode::READ })?;
+        self.body.open(opened.handle.open);
         Ok(())
     }
 
     fn statfs(&mut self) -> Served {
-        match self.call(&Request::StatFs)? {
-            Reply::StatFs(stat) => self.body.statfs(&stat),
-            other => return Err(unexpected(&other)),
-        }
+        let volume = self.call(typed::StatFs {})?;
+        self.body.statfs(&volume);
         Ok(())
     }
-}
-
-/// A cell answered what cannot be an answer to what it was asked.
-fn unexpected(_reply: &Reply) -> Errno {
-    Errno::EIO
 }
 
 #[cfg(test)]

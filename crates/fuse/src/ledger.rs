@@ -28,7 +28,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use warren_base::limits::SLOTS_MAX;
 use warren_base::{Errno, Ino, SlotNo};
-use warren_proto::{Answer, LockOwner, Reply, Request, Wire};
+use warren_proto::{Answer, LockOwner, Reply, Wire};
 use warren_shm::{Load, Segment, SegmentError, Store};
 
 use crate::abi;
@@ -344,41 +344,6 @@ impl Record<'_> {
     /// Whoever's record it was, it is nobody's now.
     pub fn clear(&self) {
         self.store(UNIQUE, 0);
-    }
-}
-
-/// Whether doing it twice differs from doing it once. (To release all of an owner's locks does not:
-/// who releases them has not yet been answered.)
-pub const fn has_effect(request: &Request) -> bool {
-    match request {
-        Request::SetAttr { .. }
-        | Request::Create { .. }
-        | Request::Link { .. }
-        | Request::Unlink { .. }
-        | Request::Rmdir { .. }
-        | Request::Rename { .. }
-        | Request::Open { .. }
-        | Request::Close { .. }
-        | Request::Write { .. }
-        | Request::Seek { .. }
-        | Request::SetXattr { .. }
-        | Request::RemoveXattr { .. }
-        | Request::Lock { .. } => true,
-        Request::Null
-        | Request::Lookup { .. }
-        | Request::GetAttr { .. }
-        | Request::ReadLink { .. }
-        | Request::ReadDir { .. }
-        | Request::Read { .. }
-        | Request::Fsync { .. }
-        | Request::Sync
-        | Request::StatFs
-        | Request::GetXattr { .. }
-        | Request::ListXattr { .. }
-        | Request::TestLock { .. }
-        | Request::ReleaseLocks { .. }
-        | Request::Cancel { .. }
-        | Request::AwaitRecall { .. } => false,
     }
 }
 

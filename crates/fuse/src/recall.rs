@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use warren_base::{CellId, Errno, Ino};
-use warren_proto::{LeaseKey, Reply, Request};
+use warren_proto::typed::{AwaitRecall, Recall, Typed};
+use warren_proto::{LeaseKey, Request};
 
 use crate::abi;
 use crate::channel::Channel;
@@ -55,13 +56,13 @@ pub fn serve_recalls(
     while !stop.load(Ordering::Acquire) {
         let request = Request::AwaitRecall { pages, acknowledged };
         let told = earlier.take().unwrap_or_else(|| courier.call_cell(cell, &request));
-        match told {
-            Ok(Reply::Recall { number, keys }) => {
+        match AwaitRecall::reply(told) {
+            Ok(Recall { number, keys }) => {
                 drop_copies(dropper, &keys);
                 acknowledged = number;
             }
             Err(Errno::EINTR) => {}
-            Ok(_) | Err(_) => std::thread::sleep(RETRY),
+            Err(_) => std::thread::sleep(RETRY),
         }
     }
 }

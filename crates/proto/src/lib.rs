@@ -12,6 +12,7 @@ extern crate self as warren_proto;
 mod attr;
 mod capability;
 mod change;
+mod class;
 pub mod control;
 mod lock;
 mod name;
@@ -20,6 +21,7 @@ mod record;
 mod reply;
 mod request;
 pub mod slot;
+pub mod typed;
 mod wire;
 
 pub use attr::{Attr, SetAttr, SetTime};

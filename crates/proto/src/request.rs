@@ -289,7 +289,32 @@ impl Request {
         match self {
             Self::Link { ino, .. } => Some(*ino),
             Self::Rename { from, .. } => Some(*from),
-            _ => None,
+            Self::Null
+            | Self::Lookup { .. }
+            | Self::GetAttr { .. }
+            | Self::SetAttr { .. }
+            | Self::Create { .. }
+            | Self::Unlink { .. }
+            | Self::Rmdir { .. }
+            | Self::ReadLink { .. }
+            | Self::ReadDir { .. }
+            | Self::Open { .. }
+            | Self::Close { .. }
+            | Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Seek { .. }
+            | Self::Fsync { .. }
+            | Self::Sync
+            | Self::StatFs
+            | Self::GetXattr { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. }
+            | Self::ListXattr { .. }
+            | Self::Lock { .. }
+            | Self::TestLock { .. }
+            | Self::ReleaseLocks { .. }
+            | Self::Cancel { .. }
+            | Self::AwaitRecall { .. } => None,
         }
     }
 }
@@ -308,7 +333,27 @@ impl Request {
             | Self::Read { .. }
             | Self::Write { .. }
             | Self::Seek { .. } => (None, None),
-            _ => (self.inode(), self.other_inode()),
+            Self::Null
+            | Self::Lookup { .. }
+            | Self::GetAttr { .. }
+            | Self::SetAttr { handle: None, .. }
+            | Self::Create { .. }
+            | Self::Link { .. }
+            | Self::Unlink { .. }
+            | Self::Rmdir { .. }
+            | Self::Rename { .. }
+            | Self::ReadLink { .. }
+            | Self::ReadDir { .. }
+            | Self::Open { .. }
+            | Self::Fsync { handle: None, .. }
+            | Self::Sync
+            | Self::StatFs
+            | Self::GetXattr { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. }
+            | Self::ListXattr { .. }
+            | Self::Cancel { .. }
+            | Self::AwaitRecall { .. } => (self.inode(), self.other_inode()),
         }
     }
 }

@@ -413,7 +413,7 @@ impl CellLoop {
             return self.apply(now, Event::Refuse { from, header });
         }
         match Request::from_body(&self.body, &mut header.capabilities) {
-            Ok(request) if !must_end_tasks || intake::ends_tasks(&request) => {
+            Ok(request) if !must_end_tasks || request.ends_tasks() => {
                 self.moved += u64::from(header.payload_len);
                 self.apply(now, Event::Request { from, header, request })?;
                 self.memory.end_turn(from, &header);

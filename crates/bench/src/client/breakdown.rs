@@ -8,6 +8,7 @@ mod transfer;
 use serde::{Deserialize, Serialize};
 use warren_base::{Errno, Ino, ShardId, Timestamp};
 use warren_disk::{Inode, Key, Tree, Value};
+use warren_proto::typed::{Create, Created, Typed};
 use warren_proto::{
     AccessMode, Answer, CreateFlags, FileName, NewInode, Position, Reply, Request, Wire,
 };
@@ -137,10 +138,8 @@ fn execute(pieces: &mut Pieces<'_>) -> Result<Vec<(Operation, f64)>, BenchError>
     let mut cell = LoneCell::new(own_credentials());
     let failed = |errno| call_error("the lone cell", "prepare", errno);
     let staying = FileName::new(STAYING.as_bytes()).map_err(failed)?;
-    let handle = match cell.call(create(staying.clone(), CreateFlags::OPEN), 0).map_err(failed)? {
-        Reply::Created { opened: Some(opened), .. } => opened.handle,
-        _ => return Err(failed(Errno::EPROTO)),
-    };
+    let created = Create::reply(cell.call(create(staying.clone(), CreateFlags::OPEN), 0));
+    let handle = created.and_then(Created::into_opened).map_err(failed)?.handle;
     let names: Result<Vec<_>, _> =
         (0..CALLS).map(|at| FileName::new(name_of(at).as_bytes())).collect();
     let names = names.map_err(failed)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use warren_base::{CellId, Errno, Ino, MapVersion};
 use warren_client::{Cache, Call, Caller, Op, Path, PathOp, ShardMap, Step, Words};
+use warren_proto::typed::{Create, Typed};
 use warren_proto::{
     AccessMode, Answered, Capabilities, Capability, CreateFlags, Credentials, FileName, Handle,
     NewInode, Position, Reply, Request,
@@ -119,17 +120,15 @@ impl Library {
 }
 
 fn open_new(slot: &mut Slot, name: &FileName) -> Result<Handle, Errno> {
-    let request = Request::Create {
+    let request = Create {
         dir: Ino::ROOT,
         name: name.clone(),
         new: NewInode::regular(0o600),
         flags: CreateFlags::EXCLUSIVE | CreateFlags::OPEN,
         access: AccessMode::READ | AccessMode::WRITE,
     };
-    match slot.call(NOTHING, &request, 0)? {
-        Reply::Created { opened: Some(opened), .. } => Ok(opened.handle),
-        _ => Err(Errno::EPROTO),
-    }
+    let created = Create::reply(slot.call(NOTHING, &request.into_request(), 0))?;
+    Ok(created.into_opened()?.handle)
 }
 
 impl Subject for Library {

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use warren_base::{Errno, Ino};
-use warren_proto::{AccessMode, CreateFlags, FileName, Handle, NewInode, Position, Reply, Request};
+use warren_proto::typed::{Create, Typed};
+use warren_proto::{AccessMode, CreateFlags, FileName, Handle, NewInode, Position, Request};
 use warren_runtime::{ConnectOptions, Connection, Slot};
 
 use super::{APPEND_BYTES, Contender, Counts, Writer};
@@ -63,7 +64,7 @@ impl Contender for WarrenWriters {
 
 impl WarrenWriter {
     fn new(mut slot: Slot, name: &str) -> Result<Self, Errno> {
-        let request = Request::Create {
+        let request = Create {
             dir: Ino::ROOT,
             name: FileName::new(name.as_bytes())?,
             new: NewInode::regular(0o600),
@@ -71,10 +72,8 @@ impl WarrenWriter {
             access: AccessMode::WRITE,
         };
         slot.payload_out()[..APPEND_BYTES].fill(7);
-        match slot.call(IDENTITY, &request, 0)? {
-            Reply::Created { opened: Some(opened), .. } => Ok(Self { slot, file: opened.handle }),
-            _ => Err(Errno::EPROTO),
-        }
+        let created = Create::reply(slot.call(IDENTITY, &request.into_request(), 0))?;
+        Ok(Self { slot, file: created.into_opened()?.handle })
     }
 }
 

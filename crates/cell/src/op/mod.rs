@@ -60,21 +60,7 @@ impl Plan {
     }
 }
 
-/// Whether the request is one of those that [`plan`] understands.
-pub(crate) fn is_on_names(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Lookup { .. }
-            | Request::Create { .. }
-            | Request::Link { .. }
-            | Request::Unlink { .. }
-            | Request::Rmdir { .. }
-            | Request::Rename { .. }
-            | Request::ReadDir { .. }
-    )
-}
-
-/// What the request comes to, given what the view shows.
+/// What the request, which is on names, comes to, given what the view shows.
 pub(crate) fn plan(view: &mut View<'_>, request: &Request) -> Result<Plan, Stop> {
     match request {
         Request::Lookup { dir, name } => lookup::lookup(view, *dir, name),

@@ -3,11 +3,11 @@
 use warren_base::limits::SYMLINK_MAX;
 use warren_base::{Errno, Ino};
 use warren_proto::{
-    AccessMode, Attr, CreateFlags, Entry, FileKind, FileName, Handle, NewInode, Opened, Reply,
-    Request, SetAttr,
+    AccessMode, Attr, CreateFlags, Entry, FileKind, FileName, Handle, NewInode, Opened, SetAttr,
+    typed,
 };
 
-use super::{Call, Served, unexpected};
+use super::{Call, Served};
 use crate::message::{Create, Mknod, permissions};
 
 impl Call<'_> {
@@ -34,23 +34,9 @@ impl Call<'_> {
 
     /// Makes what must not exist, and does not open it.
     fn make(&mut self, name: FileName, new: NewInode) -> Served {
-        let flags = CreateFlags::EXCLUSIVE;
-        let (entry, _) = self.new_inode(name, new, flags, AccessMode::empty())?;
-        self.put_entry(&entry)
-    }
-
-    fn new_inode(
-        &mut self,
-        name: FileName,
-        new: NewInode,
-        flags: CreateFlags,
-        access: AccessMode,
-    ) -> Result<(Entry, Option<Opened>), Errno> {
-        let request = Request::Create { dir: self.header.ino, name, new, flags, access };
-        match self.call(&request)? {
-            Reply::Created { entry, opened } => Ok((entry, opened.map(|opened| *opened))),
-            other => Err(unexpected(&other)),
-        }
+        let (flags, access) = (CreateFlags::EXCLUSIVE, AccessMode::empty());
+        let made = self.call(typed::Create { dir: self.header.ino, name, new, flags, access })?;
+        self.put_entry(&made.entry)
     }
 
     /// `open` with `O_CREAT`, of a name that the kernel believes does not exist.
@@ -58,14 +44,21 @@ impl Call<'_> {
         let new = NewInode::regular(permissions(create.mode));
         let asked = create.flags.create_flags();
         let flags = asked | CreateFlags::EXCLUSIVE;
-        let made = self.new_inode(create.name.clone(), new.clone(), flags, create.flags.access());
+        let made = self.call(typed::Create {
+            dir: self.header.ino,
+            name: create.name.clone(),
+            new: new.clone(),
+            flags,
+            access: create.flags.access(),
+        });
         let (entry, opened) = match made {
+            Ok(made) => (made.entry, made.into_opened()?),
             Err(Errno::EEXIST) if !asked.contains(CreateFlags::EXCLUSIVE) => {
                 self.open_made_elsewhere(create, new)?
             }
-            made => made?,
+            Err(errno) => return Err(errno),
         };
-        self.put_created(entry, &opened.ok_or(Errno::EIO)?)
+        self.put_created(entry, &opened)
     }
 
     fn put_created(&mut self, mut entry: Entry, opened: &Opened) -> Served {
@@ -85,19 +78,15 @@ impl Call<'_> {
         &mut self,
         create: Create,
         new: NewInode,
-    ) -> Result<(Entry, Option<Opened>), Errno> {
+    ) -> Result<(Entry, Opened), Errno> {
         let access = create.flags.access() - AccessMode::TRUNCATE;
-        let flags = CreateFlags::OPEN;
-        let request =
-            Request::Create { dir: self.header.ino, name: create.name, new, flags, access };
-        let (mut entry, mut opened) = match self.call(&request)? {
-            Reply::Created { entry, opened: Some(opened) } => (entry, *opened),
+        let (dir, flags) = (self.header.ino, CreateFlags::OPEN);
+        let found = self.call(typed::Create { dir, name: create.name, new, flags, access })?;
+        let mut entry = found.entry;
+        let mut opened = match found.opened {
+            Some(opened) => *opened,
             // It lies on another cell.
-            Reply::Entry(entry) => match self.call(&Request::Open { ino: entry.ino, access })? {
-                Reply::Opened(opened) => (entry, opened),
-                other => return Err(unexpected(&other)),
-            },
-            other => return Err(unexpected(&other)),
+            None => self.call(typed::Open { ino: entry.ino, access })?,
         };
         let mut finished = may_open(&opened.attr, self.header.uid, access);
         if finished.is_ok() && create.flags.access().contains(AccessMode::TRUNCATE) {
@@ -106,28 +95,21 @@ impl Call<'_> {
             opened.keep_pages = false;
         }
         if let Err(errno) = finished {
-            let _ = self.call(&Request::Close { handle: opened.handle });
+            let _ = self.call(typed::Close { handle: opened.handle });
             return Err(errno);
         }
-        Ok((entry, Some(opened)))
+        Ok((entry, opened))
     }
 
     fn empty(&mut self, handle: Handle, kill_privileges: bool) -> Result<Attr, Errno> {
         let set = SetAttr { size: Some(0), kill_privileges, ..SetAttr::default() };
-        match self.call(&Request::SetAttr { ino: handle.ino, handle: Some(handle), set })? {
-            Reply::Attr { attr, .. } => Ok(attr),
-            Reply::Done => self.attr_of(handle.ino).map(|(attr, _)| attr),
-            other => Err(unexpected(&other)),
-        }
+        let (attr, _) = self.call(typed::SetAttr { ino: handle.ino, handle: Some(handle), set })?;
+        Ok(attr)
     }
 
     pub(super) fn link(&mut self, ino: Ino, name: FileName) -> Served {
-        let request = Request::Link { ino, dir: self.header.ino, name: name.clone() };
-        match self.call(&request)? {
-            Reply::Entry(entry) | Reply::Created { entry, .. } => self.put_entry(&entry),
-            Reply::Done => self.lookup(name),
-            other => Err(unexpected(&other)),
-        }
+        let entry = self.call(typed::Link { ino, dir: self.header.ino, name })?;
+        self.put_entry(&entry)
     }
 }
 

@@ -2,12 +2,13 @@
 
 use warren_base::Errno;
 use warren_base::limits::PAYLOAD_MAX;
+use warren_proto::typed::Written;
 use warren_proto::{
-    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Position, Reply,
-    Request, SetAttr,
+    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Position, SetAttr,
+    typed,
 };
 
-use super::{Call, Outcome, PageCaching, Served, unexpected};
+use super::{Call, Outcome, PageCaching, Served};
 use crate::abi;
 use crate::held::Releasing;
 use crate::message::{OpenFlags, Write};
@@ -29,10 +30,7 @@ impl OpenFlags {
 impl Call<'_> {
     pub(super) fn open(&mut self, flags: OpenFlags) -> Served {
         let (ino, access) = (self.header.ino, flags.access());
-        let opened = match self.call(&Request::Open { ino, access })? {
-            Reply::Opened(opened) => opened,
-            other => return Err(unexpected(&other)),
-        };
+        let opened = self.call(typed::Open { ino, access })?;
         if access.contains(AccessMode::TRUNCATE) && flags.kill_privileges {
             self.kill_privileges(opened.handle)?;
         }
@@ -43,9 +41,9 @@ impl Call<'_> {
     /// After emptying a file while opening it. If it fails the file is closed again.
     fn kill_privileges(&mut self, handle: Handle) -> Served {
         let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
-        let request = Request::SetAttr { ino: handle.ino, handle: Some(handle), set };
-        if let Err(errno) = self.call(&request) {
-            let _ = self.call(&Request::Close { handle });
+        let request = typed::SetAttr { ino: handle.ino, handle: Some(handle), set };
+        if let Err(errno) = self.call(request) {
+            let _ = self.call(typed::Close { handle });
             return Err(errno);
         }
         Ok(())
@@ -59,11 +57,8 @@ impl Call<'_> {
     ) -> Result<Outcome, Errno> {
         let len = len.min(PAYLOAD_MAX as u32);
         let (handle, position) = (self.handle(open), Position::At(offset));
-        let request = Request::Read { handle, position, len, direct };
-        match self.call(&request)? {
-            Reply::Read { len: got } if got <= len => Ok(Outcome::Payload(got as usize)),
-            other => Err(unexpected(&other)),
-        }
+        let got = self.call(typed::Read { handle, position, len, direct })?;
+        if got <= len { Ok(Outcome::Payload(got as usize)) } else { Err(Errno::EPROTO) }
     }
 
     /// Appending, the kernel has put the data into its cache already, at the end as it knows it. A
@@ -72,25 +67,21 @@ impl Call<'_> {
         let position = if write.append { Position::End } else { Position::At(write.offset) };
         let handle = self.handle(write.open);
         let Write { kill_privileges, write_back, direct, .. } = write;
-        let request = Request::Write { handle, position, kill_privileges, write_back, direct };
-        match self.send(&request, write.len)? {
-            Reply::Written { len, size } if len as usize <= write.len => {
-                if write.sync && write.open & DIRECT_HANDLE != 0 {
-                    // Of a write through its cache the kernel sees to that itself.
-                    self.done(Request::Fsync {
-                        ino: handle.ino,
-                        handle: Some(handle),
-                        data_only: false,
-                    })?;
-                }
-                self.body.count(len);
-                let leased = self.front.options.page_caching == PageCaching::Leased;
-                let expected = write.offset.saturating_add(u64::from(len));
-                let misplaced = write.append && leased && size != expected;
-                Ok(if misplaced { Outcome::Misplaced } else { Outcome::Body })
-            }
-            other => Err(unexpected(&other)),
+        let request = typed::Write { handle, position, kill_privileges, write_back, direct };
+        let Written { len, size } = self.call_with(request, write.len)?;
+        if len as usize > write.len {
+            return Err(Errno::EPROTO);
         }
+        if write.sync && write.open & DIRECT_HANDLE != 0 {
+            // Of a write through its cache the kernel sees to that itself.
+            let (ino, handle) = (handle.ino, Some(handle));
+            self.call(typed::Fsync { ino, handle, data_only: false })?;
+        }
+        self.body.count(len);
+        let leased = self.front.options.page_caching == PageCaching::Leased;
+        let expected = write.offset.saturating_add(u64::from(len));
+        let misplaced = write.append && leased && size != expected;
+        Ok(if misplaced { Outcome::Misplaced } else { Outcome::Body })
     }
 
     /// A descriptor is closed. What was written is at the cell already; record locks go.
@@ -103,7 +94,7 @@ impl Call<'_> {
         let ino = self.header.ino;
         let mut served = Ok(());
         for owner in releasing.iter().map(|releasing| releasing.owner) {
-            served = served.and(self.done(Request::ReleaseLocks { ino, owner }));
+            served = served.and(self.call(typed::ReleaseLocks { ino, owner }));
         }
         self.front.held.forget(releasing);
         served
@@ -117,9 +108,9 @@ impl Call<'_> {
             let (flavour, lock) = (LockFlavour::Flock, LockType::Unlock);
             let spec = LockSpec { flavour, owner, lock, range: ByteRange::ALL, pid: 0 };
             let handle = self.handle(open);
-            served = served.and(self.done(Request::Lock { handle, spec, wait: false }));
+            served = served.and(self.call(typed::Lock { handle, spec, wait: false }));
         }
         // Whatever failed before: nobody will close it again.
-        served.and(self.done(Request::Close { handle: self.handle(open) }))
+        served.and(self.call(typed::Close { handle: self.handle(open) }))
     }
 }

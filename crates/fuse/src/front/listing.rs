@@ -6,9 +6,10 @@
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{Errno, Ino};
-use warren_proto::{DirEntry, FileKind, Reply, Request};
+use warren_proto::typed::{self, Listing};
+use warren_proto::{DirEntry, FileKind};
 
-use super::{Call, Served, unexpected};
+use super::{Call, Served};
 
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTS: u64 = 2;
@@ -22,10 +23,9 @@ impl Call<'_> {
         let mut cookie = offset.saturating_sub(AFTER_DOTS);
         for page in 0..PAGES_MAX {
             let bytes_max = (room - self.body.len()).min(BODY_MAX) as u32;
-            let request = Request::ReadDir { dir: self.header.ino, cookie, bytes_max };
-            let (parent, entries, end) = match self.call(&request) {
-                Ok(Reply::Listing { parent, entries, end }) => (parent, entries, end),
-                Ok(other) => return Err(unexpected(&other)),
+            let request = typed::ReadDir { dir: self.header.ino, cookie, bytes_max };
+            let Listing { parent, entries, end } = match self.call(request) {
+                Ok(listing) => listing,
                 // What is there so far counts; the error comes again with the next request.
                 Err(errno) if page == 0 => return Err(errno),
                 Err(_) => return Ok(()),

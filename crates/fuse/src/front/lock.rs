@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use warren_base::{Errno, Ino};
-use warren_proto::{Handle, LockFlavour, LockSpec, LockType, Reply, Request};
+use warren_proto::{Handle, LockFlavour, LockSpec, LockType, Request, typed};
 
-use super::{Call, Front, Outcome, Served, unexpected};
+use super::{Call, Front, Outcome, Served};
 use crate::courier::Courier;
 use crate::interrupt::Waiting;
 use crate::message::{Header, Operation};
@@ -81,10 +81,8 @@ impl Deferred {
 
 impl Call<'_> {
     pub(super) fn test_lock(&mut self, open: u64, spec: LockSpec) -> Served {
-        match self.call(&Request::TestLock { handle: self.handle(open), spec })? {
-            Reply::LockHolder(holder) => self.body.lock(holder.as_ref()),
-            other => return Err(unexpected(&other)),
-        }
+        let holder = self.call(typed::TestLock { handle: self.handle(open), spec })?;
+        self.body.lock(holder.as_ref());
         Ok(())
     }
 
@@ -95,7 +93,7 @@ impl Call<'_> {
     fn lock(&mut self, open: u64, spec: LockSpec, wait: bool) -> Served {
         let ino = self.header.ino;
         self.front.note_lock(ino, open, &spec)?;
-        self.done(Request::Lock { handle: self.handle(open), spec, wait })?;
+        self.call(typed::Lock { handle: self.handle(open), spec, wait })?;
         self.front.note_again(ino, open, &spec);
         Ok(())
     }
@@ -134,7 +132,7 @@ impl Call<'_> {
         };
         if let Some(seq) = self.front.fleet.in_flight(slot) {
             // The lock may have been granted in the meantime; both is well.
-            let _ = self.call(&Request::Cancel { slot, seq });
+            let _ = self.call(typed::Cancel { slot, seq });
         }
         std::thread::sleep(CANCEL_PAUSE);
         if self.front.interrupts.is_waiting(unique) {

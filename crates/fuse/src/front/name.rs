@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use warren_base::Errno;
-use warren_proto::{Entry, FileName, Reply, Request, SetAttr};
+use warren_proto::typed::{self, LookedUp};
+use warren_proto::{Entry, FileName, SetAttr};
 
-use super::{Call, Served, unexpected};
+use super::{Call, Served};
 use crate::reply::{NewEntry, validity};
 
 /// How often a name is looked up anew because its inode was gone when its own cell was asked for the
@@ -14,16 +15,15 @@ const LOOKUP_TRIES: u32 = 16;
 
 impl Call<'_> {
     pub(super) fn lookup(&mut self, name: FileName) -> Served {
-        let request = Request::Lookup { dir: self.header.ino, name };
+        let request = typed::Lookup { dir: self.header.ino, name };
         for _ in 0..LOOKUP_TRIES {
-            let entry = match self.call(&request)? {
-                Reply::Entry(entry) => entry,
-                Reply::Absent(_) if self.names_cached() => {
+            let entry = match self.call(request.clone())? {
+                LookedUp::Entry(entry) => entry,
+                LookedUp::Absent(_) if self.names_cached() => {
                     self.body.absent(validity(true));
                     return Ok(());
                 }
-                Reply::Absent(_) => return Err(Errno::ENOENT),
-                other => return Err(unexpected(&other)),
+                LookedUp::Absent(_) => return Err(Errno::ENOENT),
             };
             match self.put_entry(&entry) {
                 // Unlinked between the two questions.
@@ -62,23 +62,14 @@ impl Call<'_> {
     pub(super) fn set_attr(&mut self, open: Option<u64>, mut set: SetAttr) -> Served {
         set.kill_privileges |= set == SetAttr::default();
         let handle = open.map(|open| self.handle(open));
-        match self.call(&Request::SetAttr { ino: self.header.ino, handle, set })? {
-            Reply::Attr { attr, lease } => {
-                self.body.attr_out(&attr, validity(lease.is_some()));
-                Ok(())
-            }
-            Reply::Done => self.get_attr(),
-            other => Err(unexpected(&other)),
-        }
+        let (attr, lease) = self.call(typed::SetAttr { ino: self.header.ino, handle, set })?;
+        self.body.attr_out(&attr, validity(lease.is_some()));
+        Ok(())
     }
 
     pub(super) fn read_link(&mut self) -> Served {
-        match self.call(&Request::ReadLink { ino: self.header.ino })? {
-            Reply::Target(target) => {
-                self.body.bytes(&target);
-                Ok(())
-            }
-            other => Err(unexpected(&other)),
-        }
+        let target = self.call(typed::ReadLink { ino: self.header.ino })?;
+        self.body.bytes(&target);
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 use warren_base::Timestamp;
 use warren_proto::{
     CreateFlags, DirEntry, Entry, FileKind, FileName, LockFlavour, LockOwner, LockSpec, LockType,
-    Opened,
+    Opened, Reply,
 };
 
 use super::*;
@@ -149,9 +149,9 @@ fn a_name_that_is_never_there_in_time_ends_the_search() {
 #[test]
 fn an_answer_to_something_else_is_an_error() {
     let mut bench = Bench::new(FrontOptions::default(), |_| Ok(Reply::Read { len: 4096 }));
-    assert_eq!(bench.serve(lookup(b"n")), Err(Errno::EIO));
+    assert_eq!(bench.serve(lookup(b"n")), Err(Errno::EPROTO));
     let read = Operation::Read { open: 1, offset: 0, len: 100, direct: false };
-    assert_eq!(bench.serve(read), Err(Errno::EIO), "more than was asked for");
+    assert_eq!(bench.serve(read), Err(Errno::EPROTO), "more than was asked for");
 }
 
 #[test]
@@ -165,9 +165,9 @@ fn emptying_while_opening_takes_set_id_bits_if_the_kernel_says_so() {
             keep_pages: false,
             direct: false,
         })),
-        Request::SetAttr { set, .. } if set.kill_privileges => {
+        Request::SetAttr { ino, set, .. } if set.kill_privileges => {
             count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            Ok(Reply::Done)
+            Ok(Reply::Attr { attr: attr(*ino), lease: None })
         }
         _ => Err(Errno::EIO),
     });

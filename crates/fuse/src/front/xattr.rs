@@ -2,30 +2,23 @@
 
 use warren_base::Errno;
 use warren_base::limits::XATTR_VALUE_MAX;
-use warren_proto::{Reply, Request, XattrMode, XattrName};
+use warren_proto::{XattrMode, XattrName, typed};
 
-use super::{Call, Served, unexpected};
+use super::{Call, Served};
 
 impl Call<'_> {
     pub(super) fn get_xattr(&mut self, name: XattrName, len: u32) -> Served {
         if let Some(errno) = never_there(&name) {
             return Err(errno);
         }
-        match self.call(&Request::GetXattr { ino: self.header.ino, name })? {
-            Reply::Xattr(value) => self.put_sized(&value, len),
-            other => Err(unexpected(&other)),
-        }
+        let value = self.call(typed::GetXattr { ino: self.header.ino, name })?;
+        self.put_sized(&value, len)
     }
 
     pub(super) fn list_xattr(&mut self, len: u32) -> Served {
-        match self.call(&Request::ListXattr { ino: self.header.ino })? {
-            Reply::XattrNames(names) => {
-                let list: Vec<u8> =
-                    names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
-                self.put_sized(&list, len)
-            }
-            other => Err(unexpected(&other)),
-        }
+        let names = self.call(typed::ListXattr { ino: self.header.ino })?;
+        let list: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
+        self.put_sized(&list, len)
     }
 
     /// Only the length if `len` is 0.
@@ -53,13 +46,13 @@ impl Call<'_> {
         if value.len() > XATTR_VALUE_MAX {
             return Err(Errno::ENOSPC);
         }
-        self.done(Request::SetXattr { ino: self.header.ino, name, value, mode })
+        self.call(typed::SetXattr { ino: self.header.ino, name, value, mode })
     }
 
     pub(super) fn remove_xattr(&mut self, name: XattrName) -> Served {
         match never_there(&name) {
             Some(errno) => Err(errno),
-            None => self.done(Request::RemoveXattr { ino: self.header.ino, name }),
+            None => self.call(typed::RemoveXattr { ino: self.header.ino, name }),
         }
     }
 }

@@ -26,7 +26,7 @@ use warren_base::budget::{ROOT, may_take, reserve_of};
 use warren_base::limits::{SLOTS_MAX, TASKS_MAX};
 use warren_cell::{PeerMessage, SlotRef};
 use warren_mailbox::{Dispatch, DispatchLimits, Next as Taken, Origin, Sender, Work as Next};
-use warren_proto::{Capabilities, LockType, Request};
+use warren_proto::{Capabilities, Request};
 use warren_supervisor::ADMISSIONS_MAX;
 
 use super::disk::Finished;
@@ -61,7 +61,7 @@ pub enum Completion {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientWork {
     pub from: SlotRef,
-    /// It goes first only because it looked like one that [`ends_tasks`]: anything else is refused.
+    /// It goes first only because it looked like one that [ends tasks](Request::ends_tasks): anything else is refused.
     pub must_end_tasks: bool,
 }
 
@@ -166,16 +166,7 @@ fn may_go_on(uid: u32, live: usize, memory: &SharedMemory) -> bool {
 fn seems_to_end_tasks(from: SlotRef, memory: &SharedMemory, body: &mut Vec<u8>) -> bool {
     // What is nothing or is refused takes no task.
     let of = |body: &[u8]| Request::from_body(body, &mut Capabilities::default());
-    !memory.peek(from, body) || of(body).map_or(true, |request| ends_tasks(&request))
-}
-
-/// Whether the request takes no task for long, but may end others'.
-pub fn ends_tasks(request: &Request) -> bool {
-    match request {
-        Request::Lock { spec, .. } => spec.lock == LockType::Unlock,
-        Request::ReleaseLocks { .. } | Request::Cancel { .. } | Request::AwaitRecall { .. } => true,
-        _ => false,
-    }
+    !memory.peek(from, body) || of(body).map_or(true, |request| request.ends_tasks())
 }
 
 #[cfg(test)]

@@ -609,11 +609,11 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/runtime/src/cell/intake.rs",
+        file: "crates/proto/src/class.rs",
         what: "an unlock waits like any other request",
-        find: "Request::Lock { spec, .. } => spec.lock == LockType::Unlock,",
-        replace: "Request::Lock { spec, .. } => spec.lock != LockType::Unlock,",
-        found_by: RUNTIME,
+        find: "Self::Lock { spec, .. } => matches!(spec.lock, LockType::Unlock),",
+        replace: "Self::Lock { spec, .. } => !matches!(spec.lock, LockType::Unlock),",
+        found_by: PROTO,
         is_proven: true,
     },
     Mutant {

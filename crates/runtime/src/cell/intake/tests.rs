@@ -234,18 +234,4 @@ fn requests_that_end_tasks_are_known_by_a_look() {
     let last = crowd.intake.next(LIVE, &crowd.memory);
     let unlocks = ClientWork { from: slot_of(0, 2), must_end_tasks: true };
     assert!(matches!(last, Some(Next::Client(work)) if work == unlocks), "{last:?}");
-    assert!(ends_tasks(&unlock) && !ends_tasks(&Request::Sync));
-}
-
-#[test]
-fn an_unlock_ends_tasks_and_a_lock_takes_one() {
-    use warren_proto::{ByteRange, Handle, LockFlavour, LockSpec};
-    let ends = |lock| {
-        let (flavour, range) = (LockFlavour::Record, ByteRange::ALL);
-        let spec = LockSpec { flavour, owner: LockOwner(1), lock, range, pid: 1 };
-        let handle = Handle { ino: Ino::ROOT, open: 1 };
-        ends_tasks(&Request::Lock { handle, spec, wait: true })
-    };
-    assert!(ends(LockType::Unlock));
-    assert!(!ends(LockType::Shared) && !ends(LockType::Exclusive));
 }
