@@ -30,7 +30,7 @@ use crate::lease::{Lane, Leases};
 use crate::loss::Peers;
 use crate::open::Opens;
 use crate::oplog::{OpLog, PER_GRANT};
-use crate::plant::Plant;
+use crate::plant::{Plant, Planted};
 use crate::replay::{Recovery, Replay};
 use crate::request;
 use crate::shard::Shard;
@@ -78,7 +78,7 @@ pub struct CellConfig {
     /// The last checkpoint that the superblock names.
     pub generation: u64,
     /// A rule to break, for tests of the checkers.
-    pub plant: Option<Plant>,
+    pub plant: Planted,
 }
 
 /// Where a cell's op log is.
@@ -174,7 +174,7 @@ pub struct Cell {
     pub(crate) again: usize,
     pub(crate) peers: Peers,
     pub(crate) total_blocks: u64,
-    pub(crate) plant: Option<Plant>,
+    pub(crate) plant: Planted,
     /// Changes whose leases are revoked with the next event, by a plant.
     pub(crate) late: Vec<(Vec<Change>, Option<ClientId>)>,
     /// For [`Self::steps_up`].
@@ -200,7 +200,7 @@ impl Cell {
             (0..config.cells).map(CellId).filter(|cell| *cell != config.id).collect();
         let LogConfig { area, incarnation, start, recovery } = config.log;
         let image = FrameNo(config.frames);
-        let backing = config.plant.map_or(config.backing, |plant| plant.on_backing(config.backing));
+        let backing = config.plant.on_backing(config.backing);
         let table = FrameNo(config.frames + area.blocks as u32);
         let mut cell = Self {
             id: config.id,

@@ -700,7 +700,7 @@ impl Cell {
             if let Some(lease) = lease_of(key).filter(|_| writes(*mode)) {
                 free &= self.recall(&lease, Some(client), out);
                 let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
-                if !kept.contains(&self.plant) {
+                if !kept.iter().any(|plant| self.plant == *plant) {
                     self.leases.revoke(&lease, out.memory);
                 }
             }
