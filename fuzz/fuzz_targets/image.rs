@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use warren_base::{BlockNo, Ino, ShardId};
 use warren_disk::Superblock;
-use warren_disk::dump::{Subject, dump};
-use warren_disk::fsck::{Finding, Options, ReadError, Report, Severity, check, footing, repair};
+use warren_fsck::dump::{Subject, dump};
+use warren_fsck::{Finding, Options, ReadError, Report, Severity, check, footing, repair};
 use warren_fuzz::Pool;
 use warren_supervisor::Ledger;
 

@@ -9,7 +9,8 @@ use warren_base::{
     BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion, ShardId, SlotNo, Timestamp,
 };
 use warren_cell::{
-    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
+    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Planted, Recovery,
+    SlotRef,
 };
 use warren_disk::{Layout, LogArea, ROOT_SLOT_SIZE, RootSlot};
 use warren_proto::control::{Order, Report};
@@ -257,7 +258,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
             recovery: Recovery::None,
         },
         generation: 1,
-        plant: None,
+        plant: Planted::NONE,
     }
 }
 

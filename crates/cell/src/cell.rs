@@ -39,7 +39,7 @@ use crate::log::durable::{
 };
 use crate::loss::Peers;
 use crate::peer::{send_reply, suspect};
-use crate::plant::Plant;
+use crate::plant::{Plant, Planted};
 use crate::reap::reap;
 use crate::recall::send_recalls;
 use crate::replay::{Recovery, Replay};
@@ -90,7 +90,7 @@ pub struct CellConfig {
     /// The last checkpoint that the superblock names.
     pub generation: u64,
     /// A rule to break, for tests of the checkers.
-    pub plant: Option<Plant>,
+    pub plant: Planted,
 }
 
 /// Where a cell's op log is.
@@ -183,7 +183,7 @@ impl Cell {
             (0..config.cells).map(CellId).filter(|cell| *cell != config.id).collect();
         let LogConfig { area, incarnation, start, recovery } = config.log;
         let image = FrameNo(config.frames);
-        let backing = config.plant.map_or(config.backing, |plant| plant.on_backing(config.backing));
+        let backing = config.plant.on_backing(config.backing);
         let table = FrameNo(config.frames + area.blocks as u32);
         let shared = Shared {
             volume: Volume {

@@ -33,7 +33,7 @@ use warren_base::limits::LEASE_WORDS;
 use warren_base::{ClientId, Epoch, FixedState, Ino, siphash_2_4};
 use warren_proto::{Lease, LeaseKey};
 
-use crate::{Memory, Plant};
+use crate::{Memory, Plant, Planted};
 
 #[derive(Debug)]
 struct Holder {
@@ -144,7 +144,7 @@ pub(crate) struct Leases {
     /// Numbers of recalls are greater.
     number_base: u64,
     next_stamp: u64,
-    plant: Option<Plant>,
+    plant: Planted,
 }
 
 /// Objects with acknowledged leases: about 40 MiB of a cell's memory. Beyond, caches ask each time.
@@ -161,7 +161,7 @@ fn word_of(key: &LeaseKey) -> u32 {
 }
 
 impl Leases {
-    pub(crate) fn new(epoch: Epoch, secret: u64, plant: Option<Plant>) -> Self {
+    pub(crate) fn new(epoch: Epoch, secret: u64, plant: Planted) -> Self {
         let seed = siphash_2_4([secret, HOLDERS_KEY], &epoch.0.to_le_bytes());
         Self {
             words: HashMap::default(),
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_recall_is_over_when_it_was_acknowledged() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
+        let mut leases = Leases::new(Epoch(1), 7, Planted::NONE);
         assert!(leases.hold(KEY, A));
         assert!(leases.recall(&KEY, Some(A)));
         assert!(!leases.recall(&KEY, Some(B)));
@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn who_is_being_recalled_is_known() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
+        let mut leases = Leases::new(Epoch(1), 7, Planted::NONE);
         assert!(leases.hold(KEY, A) && leases.hold(KEY, B));
         assert!(!leases.recall(&KEY, Some(A)));
         assert!(leases.is_recalled_from(&KEY, B) && !leases.is_recalled_from(&KEY, A));
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn what_was_read_during_a_recall_is_recalled_again() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
+        let mut leases = Leases::new(Epoch(1), 7, Planted::NONE);
         assert!(leases.hold(KEY, A));
         assert!(!leases.recall(&KEY, None));
         let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
@@ -503,7 +503,7 @@ mod tests {
 
     #[test]
     fn what_a_predecessor_may_have_granted_is_recalled_once() {
-        let mut leases = Leases::new(Epoch(2), 7, None);
+        let mut leases = Leases::new(Epoch(2), 7, Planted::NONE);
         leases.inherit(A);
         assert!(leases.has_acknowledged());
         assert!(
@@ -522,7 +522,7 @@ mod tests {
 
     #[test]
     fn pages_of_a_predecessor_are_in_nobodys_way() {
-        let mut leases = Leases::new(Epoch(2), 7, None);
+        let mut leases = Leases::new(Epoch(2), 7, Planted::NONE);
         leases.inherit(A);
         assert!(!leases.recall(&LeaseKey::Pages(Ino::ROOT), None) && !leases.recall(&KEY, None));
         assert!(!leases.listens(A, Lane::Other, 0));
@@ -533,7 +533,7 @@ mod tests {
     #[test]
     fn names_of_a_predecessor_are_dropped_together() {
         let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
-        let mut leases = Leases::new(Epoch(2), 7, None);
+        let mut leases = Leases::new(Epoch(2), 7, Planted::NONE);
         leases.inherit(A);
         assert!(!leases.recall(&name(b"a"), None));
         let (number, _) = leases.take_recall(A, Lane::Other).unwrap();
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn attributes_are_not_behind_pages() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
+        let mut leases = Leases::new(Epoch(1), 7, Planted::NONE);
         let pages = LeaseKey::Pages(Ino::ROOT);
         assert!(leases.hold(KEY, A) && leases.hold(pages.clone(), A));
         assert!(!leases.recall(&pages, None));
@@ -566,7 +566,7 @@ mod tests {
 
     #[test]
     fn what_was_overtaken_is_settled_by_the_last_acknowledgement() {
-        let mut leases = Leases::new(Epoch(1), 7, None);
+        let mut leases = Leases::new(Epoch(1), 7, Planted::NONE);
         let (ino, pages) = (Ino::ROOT, LeaseKey::Pages(Ino::ROOT));
         assert!(leases.hold(pages.clone(), A) && leases.hold(pages.clone(), B));
         assert!(!leases.overtakes(ino, A), "its own are not recalled");
@@ -586,7 +586,7 @@ mod tests {
 
     #[test]
     fn what_a_predecessor_let_overtake_is_recalled_by_a_lock() {
-        let mut leases = Leases::new(Epoch(2), 7, None);
+        let mut leases = Leases::new(Epoch(2), 7, Planted::NONE);
         let pages = LeaseKey::Pages(Ino::ROOT);
         leases.inherit(A);
         assert!(leases.recall_inherited(&pages, |client| client == B));

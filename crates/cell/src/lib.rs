@@ -48,5 +48,5 @@ mod view;
 pub use cell::{Cell, CellConfig, LogConfig};
 pub use event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 pub use host::Backing;
-pub use plant::Plant;
+pub use plant::{Plant, Planted};
 pub use replay::Recovery;

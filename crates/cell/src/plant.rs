@@ -1,4 +1,8 @@
 //! Faults planted on purpose, to show that the simulator's checkers find them (design 16: controls).
+//!
+//! They exist only with the feature `plants`, which the simulator and tests of whole fleets turn on. Without
+//! it [`Planted`] has no bytes and no value but [`Planted::NONE`], so that every comparison with a fault is
+//! false when it is compiled, and nothing of the faults is in the program.
 
 use crate::host::Backing;
 
@@ -69,9 +73,46 @@ impl Plant {
     pub const POISON: &[u8] = b"poison";
 }
 
-impl Plant {
+/// The fault that a cell has, if any.
+#[derive(Clone, Copy, Debug)]
+pub struct Planted {
+    #[cfg(feature = "plants")]
+    plant: Option<Plant>,
+}
+
+#[cfg(not(feature = "plants"))]
+const _: () = assert!(size_of::<Planted>() == 0);
+
+impl Planted {
+    #[cfg(feature = "plants")]
+    pub const NONE: Self = Self { plant: None };
+    #[cfg(not(feature = "plants"))]
+    pub const NONE: Self = Self {};
+
+    #[cfg(feature = "plants")]
+    pub const fn of(plant: Option<Plant>) -> Self {
+        Self { plant }
+    }
+
+    #[cfg(feature = "plants")]
+    const fn plant(self) -> Option<Plant> {
+        self.plant
+    }
+
+    #[cfg(not(feature = "plants"))]
+    const fn plant(self) -> Option<Plant> {
+        None
+    }
+
     /// What a cell takes its pool to lie on.
     pub(crate) fn on_backing(self, backing: Backing) -> Backing {
-        if self == Self::ClaimUnallocated { Backing::Whole } else { backing }
+        if self == Some(Plant::ClaimUnallocated) { Backing::Whole } else { backing }
+    }
+}
+
+impl PartialEq<Option<Plant>> for Planted {
+    #[inline(always)]
+    fn eq(&self, other: &Option<Plant>) -> bool {
+        self.plant() == *other
     }
 }

@@ -20,7 +20,7 @@ use crate::frames::table::FrameTable;
 use crate::lease::Leases;
 use crate::log::OpLog;
 use crate::log::record::{After, Record};
-use crate::plant::Plant;
+use crate::plant::{Plant, Planted};
 use crate::run::wait::{TaskId, Waits};
 use crate::session::clients::Clients;
 use crate::shard::open::OpenCounts;
@@ -36,7 +36,7 @@ pub(crate) struct Volume {
     /// Blocks of the whole pool device.
     pub(crate) total_blocks: u64,
     /// A rule to break, for tests of the checkers.
-    pub(crate) plant: Option<Plant>,
+    pub(crate) plant: Planted,
 }
 
 impl Volume {

@@ -682,7 +682,7 @@ impl Core {
             if let Some(lease) = lease_of(key).filter(|_| writes(*mode)) {
                 free &= recall(&lease, Some(client), turn);
                 let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
-                if !kept.contains(&turn.volume.plant) {
+                if !kept.iter().any(|plant| turn.volume.plant == *plant) {
                     turn.leases.revoke(&lease, turn.memory);
                 }
             }

@@ -60,8 +60,10 @@ pub enum Task {
     #[command(subcommand)]
     Debug(Debug),
     /// Run the simulator
+    #[cfg(feature = "sim")]
     Sim(Sim),
     /// Cut the power at every flush of short sequences of operations
+    #[cfg(feature = "sim")]
     Ace(Ace),
     /// Measure what calls cost
     Bench(Bench),
@@ -250,6 +252,7 @@ pub enum DumpSubject {
     Block { block: u64 },
 }
 
+#[cfg(feature = "sim")]
 #[derive(Args)]
 pub struct Sim {
     /// The first seed
@@ -278,6 +281,7 @@ pub struct Sim {
     pub json: bool,
 }
 
+#[cfg(feature = "sim")]
 #[derive(Args)]
 pub struct Ace {
     /// Sequences of two operations, beside all of one

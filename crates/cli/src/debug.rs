@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use warren_base::{BlockNo, Ino, ShardId};
-use warren_disk::dump::{DumpError, Section, Subject, dump};
+use warren_fsck::dump::{DumpError, Section, Subject, dump};
 use warren_runtime::{Blocks, FleetError, OfflinePool, Purpose};
 
 use crate::arguments::{Debug, Dump, DumpSubject};

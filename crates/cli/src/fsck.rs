@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use signal_hook::flag;
 use warren_base::{BlockNo, Errno};
 use warren_disk::BlockWrite;
-use warren_disk::fsck::{self, Mend, Options, ReadError, Repair, RepairError, Report};
+use warren_fsck::{Mend, Options, ReadError, Repair, RepairError, Report};
 use warren_runtime::{Blocks, OfflinePool, Purpose};
 
 use crate::arguments::Fsck;
@@ -161,7 +161,8 @@ fn replay_what_can_be(
 ) -> Result<(Logs, Mends), Failure> {
     bar.begin("looking what the logs rest on");
     let mut read = reader(pool);
-    let footing = fsck::footing(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
+    let footing =
+        warren_fsck::footing(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
     bar.clear();
     let mut mends = Mends::default();
     let (footing, mut checkpoint) = match footing {
@@ -188,7 +189,7 @@ fn check(
     bar.begin("checking");
     let mut read = reader(pool);
     let mut progress = |progress| bar.show(progress);
-    let report = fsck::check(options, pool.len_blocks(), &mut read, &mut progress);
+    let report = warren_fsck::check(options, pool.len_blocks(), &mut read, &mut progress);
     bar.clear();
     if report.superblock.is_none() {
         let why = report.findings.first().map_or_else(String::new, |found| format!(" ({found})"));
@@ -227,7 +228,8 @@ fn ask(question: &str) -> Result<bool, Failure> {
 fn work_out(pool: &OfflinePool, bar: &mut Bar) -> Result<Repair, RepairError> {
     bar.begin("working out the repair");
     let mut read = reader(pool);
-    let repair = fsck::repair(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
+    let repair =
+        warren_fsck::repair(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
     bar.clear();
     repair
 }

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "sim")]
 mod ace;
 mod arguments;
 mod bench;
@@ -19,6 +20,7 @@ mod mount;
 mod output;
 mod run;
 mod serve;
+#[cfg(feature = "sim")]
 mod sim;
 mod size;
 mod status;
@@ -67,7 +69,9 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
         Task::Stop(arguments) => status::perform_stop(&arguments),
         Task::Fsck(arguments) => fsck::perform(&arguments),
         Task::Debug(task) => debug::perform(&task),
+        #[cfg(feature = "sim")]
         Task::Ace(arguments) => ace::perform(&arguments),
+        #[cfg(feature = "sim")]
         Task::Sim(arguments) => sim::perform(&arguments),
         Task::Bench(arguments) => bench::perform(&arguments),
     }

@@ -1,6 +1,6 @@
 //! A record of what a fleet's processes write and flush, for tests that rebuild what a power cut would have left.
 //!
-//! Where [`ENVIRONMENT`] names a file, every process that opens the pool appends to it: a write with its
+//! With the feature `recording`, where [`ENVIRONMENT`] names a file, every process that opens the pool appends to it: a write with its
 //! bytes before it is begun, a flush before it is begun, and the end of either after it is over. Each entry
 //! is one `write(2)` to a file opened with `O_APPEND`, so the entries of all processes have one order, and in
 //! that order nothing ends before its end is known to whoever acts on it. A flush covers the writes whose end
@@ -63,8 +63,14 @@ pub struct Recorder {
 
 impl Recorder {
     /// The record that the environment asks for, if it does.
+    #[cfg(feature = "recording")]
     pub(crate) fn wanted() -> io::Result<Option<Self>> {
         std::env::var_os(ENVIRONMENT).map(|path| Self::append_to(Path::new(&path))).transpose()
+    }
+
+    #[cfg(not(feature = "recording"))]
+    pub(crate) const fn wanted() -> io::Result<Option<Self>> {
+        Ok(None)
     }
 
     pub fn append_to(path: &Path) -> io::Result<Self> {

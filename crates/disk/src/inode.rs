@@ -1,7 +1,7 @@
 //! Inodes and parts of directories: the values of fixed size.
 
 use crate::codec::{Put, Take};
-use crate::value::ValueError;
+use crate::record::ValueError;
 use warren_base::limits::FILE_SIZE_MAX;
 use warren_base::{FileKind, Ino, Timestamp};
 

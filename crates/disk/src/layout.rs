@@ -21,7 +21,7 @@ use warren_base::{BlockNo, ShardId};
 pub const ROOT_SLOT_SIZE: usize = 512;
 
 /// Owners in one page of the region map, behind its header.
-pub(crate) const OWNERS_PER_PAGE: u64 = ((BLOCK_SIZE - REGION_HEADER) / 2) as u64;
+pub const OWNERS_PER_PAGE: u64 = ((BLOCK_SIZE - REGION_HEADER) / 2) as u64;
 pub(crate) const REGION_HEADER: usize = 32;
 const SLOTS_PER_BLOCK: u64 = (BLOCK_SIZE / ROOT_SLOT_SIZE) as u64;
 const REGION_START: u64 = 2;
@@ -129,7 +129,7 @@ impl Layout {
     }
 
     /// Whether the block lies in a chunk that a shard may own.
-    pub(crate) fn is_allocatable(&self, block: BlockNo) -> bool {
+    pub fn is_allocatable(&self, block: BlockNo) -> bool {
         (self.reserved_chunks()..self.chunks()).contains(&(block.0 / CHUNK_BLOCKS))
     }
 }

@@ -1,4 +1,4 @@
-//! Everything Warren keeps on a pool device, typed; the copy-on-write B+tree; `mkfs` and `fsck`.
+//! Everything Warren keeps on a pool device, typed; the copy-on-write B+tree; `mkfs`.
 //!
 //! The bits are in `docs/disk-format.md`, which changes with this crate. Bytes are decoded once, into
 //! types that can hold only legal values; a damaged or hostile image gives an error, never a panic,
@@ -10,14 +10,13 @@
 #![forbid(unsafe_code)]
 
 mod codec;
-pub mod dump;
 pub mod format;
-pub mod fsck;
 mod inode;
 mod key;
 mod layout;
 mod log;
 mod node;
+mod record;
 mod region;
 mod root_slot;
 mod superblock;
@@ -28,19 +27,21 @@ use warren_base::BlockNo;
 
 pub use inode::{Inode, MODE_MASK, Part};
 pub use key::{Key, Kind, name_hash};
-pub use layout::{Layout, ROOT_SLOT_SIZE, SlotPlace};
+pub use layout::{Layout, OWNERS_PER_PAGE, ROOT_SLOT_SIZE, SlotPlace};
 pub use log::{
     FoundRecord, LOG_BLOCKS_MIN, LogArea, LogTable, LogTableError, RECORD_ALIGN, RECORD_HEADER,
     RECORD_MAX, RawRecord, find_record, read_record, seal_record,
 };
-pub use node::{BlockPtr, NODE_CAPACITY, NodeError, ROOT_HEIGHT_MAX, block_checksum};
+pub use node::{
+    BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX, NodeError, ROOT_HEIGHT_MAX, block_checksum,
+    restore_magic,
+};
+pub use record::{NODE_CAPACITY, VALUE_MAX, ValueError};
 pub use region::{BadPage, Owner, RegionError, RegionMap};
 pub use root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
 pub use superblock::{CopiesState, FORMAT_VERSION, LABEL_MAX, Superblock, SuperblockError, Uuid};
 pub use tree::{Absent, Tree};
-pub use value::{
-    Dentry, EXTENT_BLOCKS_MAX, Extent, TARGET_PIECE, VALUE_MAX, Value, ValueError, Xattr,
-};
+pub use value::{Dentry, EXTENT_BLOCKS_MAX, Extent, TARGET_PIECE, Value, Xattr};
 pub use warren_base::FileKind;
 
 /// A block's number and its new 4096 bytes.

@@ -14,19 +14,15 @@
 
 use crate::codec::{Put, Take, crc_behind};
 use crate::key::Key;
-use crate::value::{RECORD_OVERHEAD, Value, ValueError};
+use crate::record::{INTERNAL_RECORD, NODE_CAPACITY, NODE_HEADER, RECORD_OVERHEAD, ValueError};
+use crate::value::Value;
 use thiserror::Error;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, ShardId};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WNod");
-const HEADER_LEN: usize = 32;
 /// Where the bytes begin that the checksum covers.
 const COVERED_FROM: usize = 8;
-pub(crate) const INTERNAL_RECORD: usize = Key::ENCODED_LEN + 12;
-
-/// Bytes of records that a node holds.
-pub const NODE_CAPACITY: usize = BLOCK_SIZE - HEADER_LEN;
 
 /// Levels of the tallest tree in memory, and of the tallest that a root slot may name. Our own splits
 /// leave nodes half full, so honest trees stay far below both; the distance between them is what an
@@ -35,10 +31,8 @@ pub const HEIGHT_MAX: usize = 12;
 pub const ROOT_HEIGHT_MAX: u8 = 9;
 
 const _: () = {
-    assert!(HEADER_LEN == 4 + 4 + 8 + 8 + 2 + 2 + 1 + 3);
-    assert!(NODE_CAPACITY / INTERNAL_RECORD == 140);
+    assert!(NODE_HEADER == 4 + 4 + 8 + 8 + 2 + 2 + 1 + 3);
     assert!((ROOT_HEIGHT_MAX as usize) < HEIGHT_MAX);
-    assert!(NODE_CAPACITY / RECORD_OVERHEAD <= u16::MAX as usize);
 };
 
 /// Where a node is, and the checksum that it has there.
@@ -75,7 +69,7 @@ pub enum NodeError {
 
 /// A node as it was read. Not empty; keys ascend.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Decoded {
+pub struct DecodedNode {
     pub level: u8,
     pub generation: u64,
     /// Bytes of its records.
@@ -85,7 +79,7 @@ pub(crate) struct Decoded {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum DecodedBody {
+pub enum DecodedBody {
     Leaf(Vec<Value>),
     Internal(Vec<BlockPtr>),
 }
@@ -115,7 +109,7 @@ fn seal(stamp: Stamp, count: usize, records: impl FnOnce(&mut Vec<u8>)) -> (Box<
     bytes.u16(u16::try_from(count).expect("a node holds fewer than 2^16 records"));
     bytes.u8(stamp.level);
     bytes.extend_from_slice(&[0; 3]);
-    debug_assert_eq!(bytes.len(), HEADER_LEN);
+    debug_assert_eq!(bytes.len(), NODE_HEADER);
     records(&mut bytes);
     assert!(bytes.len() <= BLOCK_SIZE, "a node outgrew its block");
     bytes.resize(BLOCK_SIZE, 0);
@@ -148,38 +142,49 @@ pub(crate) fn encode_internal(
     })
 }
 
-/// The node that `ptr` names, from the bytes of its block.
-pub(crate) fn decode(ptr: BlockPtr, shard: ShardId, bytes: &[u8]) -> Result<Decoded, NodeError> {
-    let short = NodeError::Malformed("header");
-    if bytes.len() != BLOCK_SIZE {
-        return Err(NodeError::Malformed("length of block"));
+impl DecodedNode {
+    /// The node that `ptr` names, from the bytes of its block.
+    pub fn decode(ptr: BlockPtr, shard: ShardId, bytes: &[u8]) -> Result<Self, NodeError> {
+        let short = NodeError::Malformed("header");
+        if bytes.len() != BLOCK_SIZE {
+            return Err(NodeError::Malformed("length of block"));
+        }
+        let mut take = Take::new(bytes);
+        let (magic, crc) = (take.u32().ok_or(short)?, take.u32().ok_or(short)?);
+        let (generation, block) = (take.u64().ok_or(short)?, BlockNo(take.u64().ok_or(short)?));
+        let (owner, count) = (ShardId(take.u16().ok_or(short)?), take.u16().ok_or(short)?);
+        let level = take.u8().ok_or(short)?;
+        take.bytes(3).ok_or(short)?;
+        if magic != MAGIC {
+            return Err(NodeError::BadMagic);
+        } else if crc != crc_behind(bytes, COVERED_FROM) {
+            return Err(NodeError::BadChecksum);
+        } else if crc != ptr.checksum {
+            return Err(NodeError::NotTheOneNamed);
+        } else if block != ptr.block {
+            return Err(NodeError::WrongBlock(block));
+        } else if owner != shard {
+            return Err(NodeError::WrongShard(owner));
+        } else if usize::from(level) >= HEIGHT_MAX {
+            return Err(NodeError::WrongLevel(level));
+        }
+        let (keys, body, size) = decode_records(level, usize::from(count), &mut take)?;
+        Ok(Self { level, generation, size, keys, body })
     }
-    let mut take = Take::new(bytes);
-    let (magic, crc) = (take.u32().ok_or(short)?, take.u32().ok_or(short)?);
-    let (generation, block) = (take.u64().ok_or(short)?, BlockNo(take.u64().ok_or(short)?));
-    let (owner, count) = (ShardId(take.u16().ok_or(short)?), take.u16().ok_or(short)?);
-    let level = take.u8().ok_or(short)?;
-    take.bytes(3).ok_or(short)?;
-    if magic != MAGIC {
-        return Err(NodeError::BadMagic);
-    } else if crc != crc_behind(bytes, COVERED_FROM) {
-        return Err(NodeError::BadChecksum);
-    } else if crc != ptr.checksum {
-        return Err(NodeError::NotTheOneNamed);
-    } else if block != ptr.block {
-        return Err(NodeError::WrongBlock(block));
-    } else if owner != shard {
-        return Err(NodeError::WrongShard(owner));
-    } else if usize::from(level) >= HEIGHT_MAX {
-        return Err(NodeError::WrongLevel(level));
+
+    /// The node of a block that nothing was followed to: shard and checksum are those that its own header says.
+    pub fn decode_stray(block: BlockNo, bytes: &[u8]) -> Result<(ShardId, Self), NodeError> {
+        let short = NodeError::Malformed("header");
+        let field = |at: usize, len: usize| bytes.get(at..at + len).map(Take::new);
+        let checksum = field(4, 4).and_then(|mut take| take.u32()).ok_or(short)?;
+        let shard = ShardId(field(24, 2).and_then(|mut take| take.u16()).ok_or(short)?);
+        Ok((shard, Self::decode(BlockPtr { block, checksum }, shard, bytes)?))
     }
-    let (keys, body, size) = decode_records(level, usize::from(count), &mut take)?;
-    Ok(Decoded { level, generation, size, keys, body })
 }
 
 /// Puts a node's magic where it belongs. Returns the first bit that was not as it should be, or that of the
 /// checksum's field behind it if all were.
-pub(crate) fn with_magic(bytes: &mut [u8]) -> usize {
+pub fn restore_magic(bytes: &mut [u8]) -> usize {
     let wrong = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) ^ MAGIC;
     bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
     wrong.trailing_zeros() as usize
@@ -260,18 +265,18 @@ mod tests {
     }
 
     /// Makes the checksum right again after `change`.
-    fn tampered(change: impl FnOnce(&mut [u8])) -> Result<Decoded, NodeError> {
+    fn tampered(change: impl FnOnce(&mut [u8])) -> Result<DecodedNode, NodeError> {
         let (_, mut bytes) = small();
         change(&mut bytes);
         let checksum = crc_behind(&bytes, COVERED_FROM);
         bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
-        decode(BlockPtr { block: STAMP.block, checksum }, STAMP.shard, &bytes)
+        DecodedNode::decode(BlockPtr { block: STAMP.block, checksum }, STAMP.shard, &bytes)
     }
 
     #[test]
     fn a_leaf_survives_its_bytes() {
         let (ptr, bytes) = small();
-        let node = decode(ptr, ShardId(3), &bytes).unwrap();
+        let node = DecodedNode::decode(ptr, ShardId(3), &bytes).unwrap();
         assert_eq!((node.level, node.generation, node.size), (0, 7, 2 * RECORD_OVERHEAD + 8));
         assert_eq!(node.body, DecodedBody::Leaf(vec![Value::Chunk(5), Value::Orphan]));
     }
@@ -280,10 +285,16 @@ mod tests {
     fn a_node_in_the_wrong_place_is_found_out() {
         let (ptr, bytes) = small();
         let other = BlockPtr { checksum: ptr.checksum ^ 1, ..ptr };
-        assert_eq!(decode(other, ShardId(3), &bytes), Err(NodeError::NotTheOneNamed));
+        assert_eq!(DecodedNode::decode(other, ShardId(3), &bytes), Err(NodeError::NotTheOneNamed));
         let other = BlockPtr { block: BlockNo(98), ..ptr };
-        assert_eq!(decode(other, ShardId(3), &bytes), Err(NodeError::WrongBlock(BlockNo(99))));
-        assert_eq!(decode(ptr, ShardId(2), &bytes), Err(NodeError::WrongShard(ShardId(3))));
+        assert_eq!(
+            DecodedNode::decode(other, ShardId(3), &bytes),
+            Err(NodeError::WrongBlock(BlockNo(99)))
+        );
+        assert_eq!(
+            DecodedNode::decode(ptr, ShardId(2), &bytes),
+            Err(NodeError::WrongShard(ShardId(3)))
+        );
     }
 
     #[test]
@@ -292,19 +303,19 @@ mod tests {
         for at in (0..bytes.len() * 8).step_by(7) {
             let mut rotten = bytes.clone();
             rotten[at / 8] ^= 1 << (at % 8);
-            assert!(decode(ptr, ShardId(3), &rotten).is_err(), "bit {at}");
+            assert!(DecodedNode::decode(ptr, ShardId(3), &rotten).is_err(), "bit {at}");
         }
     }
 
     #[test]
     fn malformed_nodes_with_valid_checksums_are_refused() {
-        let kind_at = HEADER_LEN + 8;
+        let kind_at = NODE_HEADER + 8;
         assert!(tampered(|bytes| bytes[26] = 0).is_err(), "no records");
         assert!(tampered(|bytes| bytes[27] = 0xff).is_err(), "too many records");
         assert!(tampered(|bytes| bytes[28] = 200).is_err(), "level");
-        assert!(tampered(|bytes| bytes[HEADER_LEN] = 1).is_err(), "chunk of an inode");
+        assert!(tampered(|bytes| bytes[NODE_HEADER] = 1).is_err(), "chunk of an inode");
         assert!(tampered(|bytes| bytes[kind_at] = 17).is_err(), "an orphan with a value");
-        assert!(tampered(|bytes| bytes[HEADER_LEN + 17] = 9).is_err(), "length of a value");
+        assert!(tampered(|bytes| bytes[NODE_HEADER + 17] = 9).is_err(), "length of a value");
     }
 
     #[test]
@@ -325,7 +336,7 @@ mod tests {
     fn unsorted_keys_are_refused() {
         let keys = [Key::chunk(2), Key::chunk(1)];
         let (ptr, bytes) = leaf(&keys, &[Value::Chunk(0), Value::Chunk(0)]);
-        let refused = decode(ptr, ShardId(3), &bytes);
+        let refused = DecodedNode::decode(ptr, ShardId(3), &bytes);
         assert_eq!(refused, Err(NodeError::Malformed("order of keys")));
     }
 }

@@ -6,8 +6,7 @@
 use crate::codec::{Put, Take};
 use crate::inode::{Inode, Part};
 use crate::key::{Key, Kind};
-use crate::node::NODE_CAPACITY;
-use thiserror::Error;
+use crate::record::{VALUE_MAX, ValueError};
 use warren_base::FileKind;
 use warren_base::limits::{
     BLOCK_SIZE, CHUNK_BLOCKS, FILE_SIZE_MAX, NAME_MAX, SYMLINK_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX,
@@ -20,12 +19,6 @@ pub const EXTENT_BLOCKS_MAX: usize = 64;
 /// Bytes of one piece of a symlink's target; the longest target is four pieces.
 pub const TARGET_PIECE: usize = 1024;
 
-/// Bytes of the largest value: one that fills a leaf.
-pub const VALUE_MAX: usize = NODE_CAPACITY - RECORD_OVERHEAD;
-
-/// Bytes of a leaf's record beside its value: the key and the value's length.
-pub(crate) const RECORD_OVERHEAD: usize = Key::ENCODED_LEN + 2;
-
 /// Bytes of an encoded dentry beside its name, and of an attribute beside name and value.
 const DENTRY_OVERHEAD: usize = 8 + 1 + 1;
 const XATTR_OVERHEAD: usize = 1 + 2;
@@ -37,13 +30,7 @@ const _: () = {
     assert!(DENTRY_OVERHEAD + NAME_MAX <= VALUE_MAX);
     assert!(XATTR_OVERHEAD + XATTR_NAME_MAX + XATTR_VALUE_MAX <= VALUE_MAX);
     assert!(NAME_MAX <= u8::MAX as usize && XATTR_NAME_MAX <= u8::MAX as usize);
-    assert!(VALUE_MAX <= u16::MAX as usize);
 };
-
-/// The named part of a value was not legal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("bad {0}")]
-pub struct ValueError(pub &'static str);
 
 /// What a record holds. Its variant is that of its key's [`Kind`].
 #[derive(Clone, PartialEq, Eq, Debug)]

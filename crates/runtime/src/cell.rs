@@ -20,7 +20,7 @@ use std::time::Duration;
 use tracing::warn;
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX};
 use warren_base::{CellId, Epoch, Errno, Instant, ShardId};
-use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Plant, Recovery};
+use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Planted, Recovery};
 use warren_device::PoolFile;
 use warren_disk::{LogArea, RootSlot};
 use warren_log::record_all;
@@ -50,9 +50,6 @@ const ORDERS_EVERY: Duration = Duration::from_micros(50);
 
 /// The longest sleep: a cell whose bell was lost (by a faulty peer) is late, never stuck.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-
-/// The variable that names a fault to plant.
-const PLANT: &str = "WARREN_PLANT";
 
 /// Processes that die with one request before it is refused: one or two may have been killed just then.
 const DEATHS_MAX: u32 = 3;
@@ -696,14 +693,20 @@ fn config(start: CellStart) -> Result<CellConfig, FleetError> {
             recovery: if start.successor { Recovery::Process } else { Recovery::None },
         },
         generation: start.generation,
-        plant: plant(),
+        plant: planted(),
     })
 }
 
-/// A fault for tests of whole fleets, which no release has.
-fn plant() -> Option<Plant> {
-    let is_wanted = || std::env::var_os(PLANT).is_some_and(|plant| plant == "poison");
-    (cfg!(debug_assertions) && is_wanted()).then_some(Plant::Poison)
+/// The fault that the environment names, for tests of whole fleets.
+#[cfg(feature = "plants")]
+fn planted() -> Planted {
+    let is_wanted = std::env::var_os("WARREN_PLANT").is_some_and(|plant| plant == "poison");
+    Planted::of(is_wanted.then_some(warren_cell::Plant::Poison))
+}
+
+#[cfg(not(feature = "plants"))]
+const fn planted() -> Planted {
+    Planted::NONE
 }
 
 const _: () = assert!(BLOCK_SIZE == 4096, "frames and blocks are one size");

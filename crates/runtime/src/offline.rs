@@ -11,7 +11,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Errno};
 use warren_device::PoolFile;
 use warren_disk::Superblock;
-use warren_disk::fsck::Footing;
+use warren_fsck::Footing;
 
 use crate::error::FleetError;
 use crate::pool_blocks::{self, Blocks, errno_of_device};

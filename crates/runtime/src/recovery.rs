@@ -13,7 +13,8 @@ use std::collections::{BTreeSet, VecDeque};
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, MapVersion, ShardId};
 use warren_cell::{
-    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Recovery, SlotRef,
+    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Planted, Recovery,
+    SlotRef,
 };
 use warren_disk::{CopiesState, LogArea};
 use warren_proto::CapabilityKey;
@@ -361,6 +362,6 @@ fn config(
             recovery: Recovery::Power,
         },
         generation: superblock.generation,
-        plant: None,
+        plant: Planted::NONE,
     }
 }

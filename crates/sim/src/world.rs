@@ -23,7 +23,7 @@ use warren_base::{CellId, ClientId, Ino, Instant, Rng};
 use warren_cell::Plant;
 use warren_client::Op;
 use warren_disk::format::{FormatOptions, image, log_suggested};
-use warren_disk::fsck::Finding;
+use warren_fsck::Finding;
 use warren_proto::{Capabilities, Credentials, Request, SetAttr};
 use warren_supervisor::Event as Heard;
 

@@ -19,6 +19,10 @@ const PAIRS_FULL: u64 = 20_000;
 /// Sequences that a real fleet performs, likewise: a second or so each.
 const REAL: u64 = 20;
 const REAL_FULL: u64 = 400;
+/// What no release has and tests need: the simulator, and faults to be planted in live cells.
+const FEATURES: &str = "warren/sim,warren/plants";
+/// What clippy is told.
+const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 /// Parts of the mutants of which a run tries one.
 const MUTANT_PARTS: u64 = 12;
 /// Cells of the fleets of a run that is not long, in turn.
@@ -52,9 +56,13 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let mut steps = Steps::default();
     steps.run("tidy", || tidy::run(root));
     steps.run("format", || cargo(root, ["fmt", "--all", "--check"]));
-    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    steps.run("clippy", || cargo(root, clippy));
-    steps.run("unit tests", || cargo(root, ["test", "--workspace"]));
+    let clippy = ["clippy", "--workspace", "--features", FEATURES, "--all-targets"];
+    steps.run("clippy", || cargo(root, clippy.into_iter().chain(DENY_WARNINGS)));
+    // As it is without what only tests need.
+    let shipped = ["clippy", "--package", "warren"];
+    steps.run("clippy as shipped", || cargo(root, shipped.into_iter().chain(DENY_WARNINGS)));
+    let unit_tests = ["test", "--workspace", "--features", FEATURES];
+    steps.run("unit tests", || cargo(root, unit_tests));
     if steps.run("release build", || build_release(root)) {
         steps.run("simulation", || simulate(root, options.full));
         if options.no_mounts {
@@ -83,7 +91,8 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 /// run can be had again.
 pub fn simulate(root: &Path, full: bool) -> Result<bool> {
     let warren = release_binary(root);
-    if !warren.is_file() && !build_release(root)? {
+    // One that is there may have been built without the simulator.
+    if !build_release(root)? {
         return Ok(false);
     }
     let first = fresh_seed()?;
@@ -119,8 +128,9 @@ fn ace_of_real_fleets(root: &Path, full: bool) -> Result<bool> {
     command(root, &release_binary(root), ["ace", "--seed", &seed, "--real", &count])
 }
 
+/// The one program of all steps: as shipped, with the simulator beside.
 pub fn build_release(root: &Path) -> Result<bool> {
-    cargo(root, ["build", "--release", "--package", "warren"])
+    cargo(root, ["build", "--release", "--package", "warren", "--features", "sim"])
 }
 
 pub fn release_binary(root: &Path) -> PathBuf {

@@ -10,7 +10,7 @@ use warren_base::{
 };
 use warren_cell::{
     Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerBody,
-    PeerMessage, Recovery, SlotRef,
+    PeerMessage, Planted, Recovery, SlotRef,
 };
 use warren_disk::{
     BlockPtr, Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RECORD_HEADER, RootSlot,
@@ -308,7 +308,7 @@ impl Bench {
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery },
             generation: 1,
-            plant: None,
+            plant: Planted::NONE,
         };
         let mut effects = Vec::new();
         let cell = Cell::new(config.clone(), WHEN, &mut effects);

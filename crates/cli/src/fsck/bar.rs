@@ -1,7 +1,7 @@
 //! How far it has come, for a person who waits at a terminal. Drawn on standard error, and nowhere else.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use warren_disk::fsck::Progress;
+use warren_fsck::Progress;
 
 const LOOK: &str = "{msg} [{bar:40}] {percent}%";
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use warren_disk::fsck::{Finding, Options, Report, Severity};
+use warren_fsck::{Finding, Options, Report, Severity};
 use warren_runtime::{OfflinePool, Purpose};
 
 use super::bar::Bar;

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Ino, ShardId};
-use warren_disk::fsck::{Finding, Footing, Mend, Repair, Report, Severity};
+use warren_fsck::{Finding, Footing, Mend, Repair, Report, Severity};
 
 use crate::failure::{Failure, print_json};
 use crate::output::say;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Lsn, ShardId};
 use warren_device::PoolFile;
-use warren_disk::fsck::Finding;
 use warren_disk::{Layout, LogTable, ROOT_SLOT_SIZE, Superblock};
+use warren_fsck::Finding;
 
 /// As for every command.
 const CODE_POOL_IN_USE: u8 = 4;

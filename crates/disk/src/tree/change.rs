@@ -1,10 +1,12 @@
 //! Insert, remove, and the shape that follows: nodes that outgrow a block split, empty leaves vanish,
 //! small nodes join a neighbour if it is in memory. Nothing here needs a node beside the path.
 
-use super::{Absent, Body, Child, Node, NodeId, Path, Spot, Tree};
+use super::Tree;
+use super::slab::{Absent, Body, Child, Node, NodeId, Path, Spot};
 use crate::key::Key;
-use crate::node::{HEIGHT_MAX, INTERNAL_RECORD, NODE_CAPACITY};
-use crate::value::{RECORD_OVERHEAD, VALUE_MAX, Value};
+use crate::node::HEIGHT_MAX;
+use crate::record::{INTERNAL_RECORD, NODE_CAPACITY, RECORD_OVERHEAD, VALUE_MAX};
+use crate::value::Value;
 
 /// Below this many bytes a node looks for a neighbour to join.
 const SMALL: usize = NODE_CAPACITY / 4;

@@ -7,7 +7,7 @@
 //!
 //! The entries are atomic for the same reason as a node's mark of use: readers may share a tree.
 
-use super::{Body, Node, NodeId, Slab, Spot};
+use super::slab::{Body, Node, NodeId, Slab, Spot};
 use crate::key::Key;
 use std::sync::atomic::{AtomicU64, Ordering};
 

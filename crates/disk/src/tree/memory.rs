@@ -1,8 +1,9 @@
 //! Which nodes are in memory: loading absent ones, evicting clean ones.
 
-use super::{Body, Child, Node, NodeId, Tree};
+use super::Tree;
+use super::slab::{Body, Child, Node, NodeId};
 use crate::key::Key;
-use crate::node::{self, BlockPtr, Decoded, DecodedBody, NodeError};
+use crate::node::{BlockPtr, DecodedBody, DecodedNode, NodeError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How often eviction goes round: once to take away second chances, once to evict leaves, and then the
@@ -21,7 +22,7 @@ impl Tree {
     /// Puts the node that lies at `ptr` into memory, from the bytes of its block. Does nothing if it is
     /// there already or the tree no longer refers to it.
     pub fn load(&mut self, ptr: BlockPtr, bytes: &[u8]) -> Result<(), NodeError> {
-        let decoded = node::decode(ptr, self.shard, bytes)?;
+        let decoded = DecodedNode::decode(ptr, self.shard, bytes)?;
         match self.berth(ptr, &decoded)? {
             Berth::Root => {
                 let id = self.nodes.add(Node::read(decoded, ptr));
@@ -37,7 +38,7 @@ impl Tree {
     }
 
     /// Follows the node's first key from the root to the place where `ptr` should be.
-    fn berth(&self, ptr: BlockPtr, decoded: &Decoded) -> Result<Berth, NodeError> {
+    fn berth(&self, ptr: BlockPtr, decoded: &DecodedNode) -> Result<Berth, NodeError> {
         let wanted = Child::absent(ptr);
         let first = decoded.keys[0];
         let mut level = self.height.wrapping_sub(1);
@@ -142,7 +143,7 @@ impl Tree {
 }
 
 impl Node {
-    fn read(decoded: Decoded, ptr: BlockPtr) -> Self {
+    fn read(decoded: DecodedNode, ptr: BlockPtr) -> Self {
         let body = match decoded.body {
             DecodedBody::Leaf(values) => Body::Leaf(values),
             DecodedBody::Internal(children) => {

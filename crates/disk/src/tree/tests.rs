@@ -1,11 +1,13 @@
 //! The tree against a `BTreeMap`, over a simulated device, with eviction and checkpoints in between.
 
-use super::{Absent, Body, Child, Node, NodeId, Tree};
+use super::Tree;
+use super::slab::{Absent, Body, Child, Node, NodeId};
 use crate::FileKind;
 use crate::inode::Part;
 use crate::key::{Key, Kind};
-use crate::node::{self, BlockPtr, HEIGHT_MAX, NODE_CAPACITY, NodeError, Stamp};
-use crate::value::{Dentry, Extent, VALUE_MAX, Value, Xattr};
+use crate::node::{self, BlockPtr, HEIGHT_MAX, NodeError, Stamp};
+use crate::record::{NODE_CAPACITY, VALUE_MAX};
+use crate::value::{Dentry, Extent, Value, Xattr};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

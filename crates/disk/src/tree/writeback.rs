@@ -1,6 +1,7 @@
 //! The tree's side of a checkpoint: dirty nodes get their places and their bytes.
 
-use super::{Body, Child, NodeId, Tree};
+use super::Tree;
+use super::slab::{Body, Child, NodeId};
 use crate::BlockWrite;
 use crate::node::{self, BlockPtr, Stamp};
 use warren_base::BlockNo;

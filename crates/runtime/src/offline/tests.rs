@@ -5,11 +5,11 @@ use std::ops::Range;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{ClientId, Ino, Lsn, Rng, ShardId, SlotNo, Timestamp, TxnId};
 use warren_disk::format::{FormatOptions, LOG_MIN, image};
-use warren_disk::fsck::{self, NoFooting, Options, ReadError, Report};
 use warren_disk::{
     BlockWrite, LogTable, RECORD_HEADER, ROOT_SLOT_SIZE, RegionMap, RootSlot, block_checksum,
     seal_record,
 };
+use warren_fsck::{NoFooting, Options, ReadError, Report};
 use warren_proto::{
     Cause, Change, Cover, Executed, FileKind, FileName, InlinePage, NewInode, Run, Step, Wire,
 };
@@ -219,7 +219,7 @@ impl Device {
         |block, into| self.read(block, into).map_err(ReadError)
     }
 
-    fn write_stages(&self, repair: fsck::Repair) {
+    fn write_stages(&self, repair: warren_fsck::Repair) {
         for stage in repair.into_stages() {
             stage.iter().for_each(|(block, bytes)| self.write(*block, bytes).expect("memory"));
             self.flush().expect("memory");
@@ -229,7 +229,7 @@ impl Device {
     fn check(&self) -> Report {
         let paths_of = INODES.into_iter().collect();
         let options = Options { contents: true, paths_of };
-        fsck::check(options, DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {})
+        warren_fsck::check(options, DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {})
     }
 
     /// As `fsck -y` does it.
@@ -245,7 +245,7 @@ impl Device {
             Err(_) if has_logs => self.replay_what_can_be(path),
             _ => Ok(Default::default()),
         };
-        let repair = fsck::repair(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
+        let repair = warren_fsck::repair(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
         self.write_stages(repair.expect("a repair"));
         let report = self.check();
         assert!(report.is_sound() && !report.incomplete, "{:#?}", report.findings);
@@ -258,7 +258,7 @@ impl Device {
         &self,
         path: &Path,
     ) -> Result<(BTreeSet<ShardId>, BTreeSet<CellId>), String> {
-        let footing = fsck::footing(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
+        let footing = warren_fsck::footing(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
         let (footing, checkpoint) = footing.map_err(|error| error.to_string())?;
         self.write_stages(checkpoint);
         let cut = replay_on(&footing, self, path).map_err(|error| error.to_string())?;

@@ -103,6 +103,7 @@ pub fn cells_that_damage_each_other_for_ever_end_the_fleet() {
 }
 
 /// A fleet in a process of its own, whose cells end when they make a file of a certain name.
+#[cfg(feature = "plants")]
 fn poisoned(pool: &Path) -> Child {
     let program = std::env::current_exe().expect("this program");
     let mut server = Command::new(program);
@@ -115,6 +116,7 @@ fn poisoned(pool: &Path) -> Child {
     child
 }
 
+#[cfg(feature = "plants")]
 pub fn a_request_that_ends_every_cell_is_refused() {
     let scratch = Scratch::formatted("poison");
     let mut server = poisoned(&scratch.pool);

@@ -29,7 +29,9 @@ const MAKER: &str = "maker";
 
 /// The tests by their names.
 macro_rules! named {
-    ($($test:path),* $(,)?) => { &[$((stringify!($test), $test)),*] };
+    ($($(#[$only:meta])? $test:path),* $(,)?) => {
+        &[$($(#[$only])? (stringify!($test), $test)),*]
+    };
 }
 
 const TESTS: &[(&str, fn())] = named![
@@ -63,6 +65,7 @@ const TESTS: &[(&str, fn())] = named![
     faults::a_damaged_record_ends_its_sender,
     faults::damaged_vitals_break_nothing_else,
     faults::cells_that_damage_each_other_for_ever_end_the_fleet,
+    #[cfg(feature = "plants")]
     faults::a_request_that_ends_every_cell_is_refused,
     faults::what_cells_had_answered_outlives_a_fleet_that_ends,
     faults::what_a_cell_had_logged_outlives_its_fleet,

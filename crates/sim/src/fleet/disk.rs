@@ -10,7 +10,6 @@ use std::rc::Rc;
 use hashbrown::HashMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, Rng};
-use warren_disk::fsck;
 
 use super::sparse::Host;
 use crate::fixed::Fixed;
@@ -205,15 +204,19 @@ impl Disk {
     }
 
     /// What fsck finds damaged on the first `blocks` of it, except what does not matter, as text.
-    pub fn damage(&self, blocks: u64, matters: impl Fn(&fsck::Finding) -> bool) -> Option<String> {
+    pub fn damage(
+        &self,
+        blocks: u64,
+        matters: impl Fn(&warren_fsck::Finding) -> bool,
+    ) -> Option<String> {
         let mut read = |block: BlockNo, into: &mut [u8]| {
             into.copy_from_slice(self.block(block));
             Ok(())
         };
-        let options = fsck::Options { contents: true, ..fsck::Options::default() };
-        let report = fsck::check(options, blocks, &mut read, &mut |_| {});
-        let is_damage = |finding: &&fsck::Finding| {
-            finding.severity() == fsck::Severity::Damage && matters(finding)
+        let options = warren_fsck::Options { contents: true, ..warren_fsck::Options::default() };
+        let report = warren_fsck::check(options, blocks, &mut read, &mut |_| {});
+        let is_damage = |finding: &&warren_fsck::Finding| {
+            finding.severity() == warren_fsck::Severity::Damage && matters(finding)
         };
         let findings = report.findings.iter().filter(is_damage).take(FINDINGS_SHOWN);
         let findings: String = findings.map(|finding| format!("\n    {finding}")).collect();

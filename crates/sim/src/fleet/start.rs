@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Epoch, Instant, Lsn, ShardId};
-use warren_cell::{Backing, Cell, CellConfig, LogConfig, Recovery};
+use warren_cell::{Backing, Cell, CellConfig, LogConfig, Planted, Recovery};
 use warren_disk::{CopiesState, Owner, Superblock};
 use warren_proto::control::Report;
 use warren_supervisor::{Config, Ledger, Supervisor};
@@ -174,7 +174,7 @@ impl<H> Fleet<H> {
             nodes_max: self.nodes_max,
             log,
             generation: superblock.generation,
-            plant: self.plant,
+            plant: Planted::of(self.plant),
         }
     }
 

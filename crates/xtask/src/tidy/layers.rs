@@ -17,6 +17,7 @@ const ORDER: &[&str] = &[
     "affinity",
     "pool",
     "disk",
+    "fsck",
     "cell",
     "client",
     "supervisor",

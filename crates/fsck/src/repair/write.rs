@@ -3,25 +3,21 @@
 //! New nodes and copies lie where nobody refers to anything and nothing is recorded as used, in the shard's own
 //! chunks and then in free ones; only if there are none, where something is recorded but nothing refers to it.
 
-use super::collect::{Shard, in_doubt};
-use super::mend::{add_entry, blank, counted, file_blocks, put_file_blocks};
+use super::collect::in_doubt;
+use super::mend::Mend;
 use super::names::Edit;
+use super::outcome::{Repair, RepairError};
+use super::records::{Records, Shard, add_entry, blank, counted, file_blocks, put_file_blocks};
+use super::repairer::Repairer;
 use super::space::{bit, blocks_of};
-use super::{Mend, Records, Repair, RepairError, Repairer};
-use crate::fsck::Progress;
-use crate::inode::Part;
-use crate::key::{Key, name_hash};
-use crate::layout::ROOT_SLOT_SIZE;
-use crate::log::{LogTable, LogTableError};
-use crate::region::Owner;
-use crate::root_slot::{RootSlot, SlotState};
-use crate::superblock::Superblock;
-use crate::tree::Tree;
-use crate::value::{Dentry, Value};
-use crate::{BlockPtr, BlockWrite};
+use crate::read::Progress;
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, FileKind, Ino, Lsn, ShardId};
+use warren_disk::{
+    BlockPtr, BlockWrite, Dentry, Key, LogTable, LogTableError, Owner, Part, ROOT_SLOT_SIZE,
+    RootSlot, SlotState, Superblock, Tree, Value, name_hash,
+};
 
 /// What a shard that is being written uses.
 struct Draft {

@@ -1,10 +1,11 @@
 //! Which blocks are referred to, against which blocks are recorded as used.
 
-use super::{Finding, Report};
-use crate::region::{Owner, RegionMap};
+use crate::finding::Finding;
+use crate::report::Report;
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, ShardId};
+use warren_disk::{Owner, RegionMap};
 
 #[derive(Default)]
 pub(super) struct Space {

@@ -1,9 +1,9 @@
 //! Every kind of damage: repaired once, nothing is wrong any more, and what could be kept is there.
 
 use super::*;
-use crate::fsck::{Mend, Repair, RepairError, footing, repair};
-use crate::{Owner, ROOT_SLOT_SIZE};
+use crate::{Mend, Repair, RepairError, footing, repair};
 use std::collections::BTreeSet;
+use warren_disk::{Owner, ROOT_SLOT_SIZE};
 
 impl Draft {
     pub(super) fn work_out_repair(&self) -> Result<Repair, RepairError> {
@@ -122,7 +122,7 @@ impl Draft {
 }
 
 pub(super) fn is_damage(finding: &Finding) -> bool {
-    finding.severity() == crate::fsck::Severity::Damage
+    finding.severity() == crate::Severity::Damage
 }
 
 /// The pool, damaged before it was written and then repaired.

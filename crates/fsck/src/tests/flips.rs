@@ -3,7 +3,7 @@
 
 use super::repair::is_damage;
 use super::*;
-use crate::{LogTable, Owner};
+use warren_disk::{LogTable, Owner};
 
 const FLIPS: usize = 100;
 /// Empty files beside the usual ones, so that the tree of shard 1 has inner nodes.

@@ -1,29 +1,19 @@
 //! A shard as far as it can be read: its root slot, and the records of all nodes that lead from it.
 
-use super::{Mend, Records, Repairer, flipped_bit};
-use crate::fsck::shard::Bounds;
-use crate::key::Key;
-use crate::layout::ROOT_SLOT_SIZE;
-use crate::node::{self, BlockPtr, Decoded, DecodedBody, NodeError};
-use crate::root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
+use super::bit::flipped_bit;
+use super::mend::Mend;
+use super::records::{Records, Shard};
+use super::repairer::Repairer;
+use crate::rules::Bounds;
 use std::collections::{BTreeMap, BTreeSet};
-use warren_base::{BlockNo, ShardId};
+use warren_base::ShardId;
+use warren_disk::{
+    BlockPtr, ChosenRoot, DecodedBody, DecodedNode, Key, NodeError, ROOT_SLOT_SIZE, RootSlot,
+    RootSlotError, SlotState, restore_magic,
+};
 
 /// Where the bytes of a node begin that its checksum covers.
 const NODE_COVERED: usize = 8;
-
-pub(super) struct Shard {
-    pub shard: ShardId,
-    /// The slot that counts.
-    pub slot: Option<RootSlot>,
-    pub records: Records,
-    /// Where its nodes lie that could be read.
-    pub nodes: BTreeSet<BlockNo>,
-    /// Nodes that could be read with one bit flipped back, as they should be.
-    pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
-    /// Some node could not be read, or the slot.
-    pub incomplete: bool,
-}
 
 impl Repairer<'_> {
     pub(super) fn collect(&mut self, shard: ShardId) -> Shard {
@@ -102,8 +92,8 @@ impl Repairer<'_> {
         ptr: BlockPtr,
         bytes: &[u8],
         bounds: Bounds,
-    ) -> Result<Decoded, NodeError> {
-        let error = match node::decode(ptr, found.shard, bytes) {
+    ) -> Result<DecodedNode, NodeError> {
+        let error = match DecodedNode::decode(ptr, found.shard, bytes) {
             Ok(node) => return bounds.checked(node),
             Err(error) => error,
         };
@@ -114,7 +104,7 @@ impl Repairer<'_> {
         Ok(node)
     }
 
-    fn collect_records(&mut self, found: &mut Shard, node: Decoded, bounds: Bounds) {
+    fn collect_records(&mut self, found: &mut Shard, node: DecodedNode, bounds: Bounds) {
         let (keys, generation) = (node.keys, node.generation);
         match node.body {
             DecodedBody::Leaf(values) => found.records.extend(keys.into_iter().zip(values)),
@@ -133,15 +123,19 @@ impl Repairer<'_> {
 /// The node with the one bit flipped back that makes it what its parent names, if there is one, and which bit it
 /// was: it may lie in what the checksum covers, or in the magic and the node's own copy of the checksum. The bytes are
 /// the node's then.
-fn corrected(ptr: BlockPtr, shard: ShardId, bytes: &[u8]) -> Option<(Decoded, usize, Box<[u8]>)> {
+fn corrected(
+    ptr: BlockPtr,
+    shard: ShardId,
+    bytes: &[u8],
+) -> Option<(DecodedNode, usize, Box<[u8]>)> {
     let mut bytes = bytes.to_vec();
     bytes[4..NODE_COVERED].copy_from_slice(&ptr.checksum.to_le_bytes());
-    let mut bit = node::with_magic(&mut bytes);
+    let mut bit = restore_magic(&mut bytes);
     if crc32c::crc32c(&bytes[NODE_COVERED..]) != ptr.checksum {
         bit = flipped_bit(&bytes, NODE_COVERED, ptr.checksum)?;
         bytes[bit / 8] ^= 1 << (bit % 8);
     }
-    Some((node::decode(ptr, shard, &bytes).ok()?, bit, bytes.into()))
+    Some((DecodedNode::decode(ptr, shard, &bytes).ok()?, bit, bytes.into()))
 }
 
 /// Whether the slot that does not count may have been the newer one.

@@ -3,19 +3,18 @@
 //! Nothing is trusted and nothing is judged: whatever can be decoded is shown, whatever cannot is said to be so, and
 //! the rest is shown as bytes. `fsck` judges.
 
-use crate::codec::Take;
-use crate::key::Key;
-use crate::layout::ROOT_SLOT_SIZE;
-use crate::log::{LogTable, read_record};
-use crate::node::{self, BlockPtr, Decoded, DecodedBody, HEIGHT_MAX};
-use crate::region::{Owner, RegionMap};
-use crate::root_slot::{RootSlot, RootSlotError};
-use crate::superblock::{Superblock, SuperblockError};
-use crate::value::Value;
 use std::fmt::Write;
 use thiserror::Error;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno, Ino, Lsn, ShardId};
+use warren_disk::Key;
+use warren_disk::ROOT_SLOT_SIZE;
+use warren_disk::Value;
+use warren_disk::{BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX};
+use warren_disk::{LogTable, read_record};
+use warren_disk::{Owner, RegionMap};
+use warren_disk::{RootSlot, RootSlotError};
+use warren_disk::{Superblock, SuperblockError};
 
 /// Bytes in a line of what could not be decoded.
 const BYTES_A_LINE: usize = 32;
@@ -228,7 +227,7 @@ impl Dumper<'_> {
     }
 
     /// Bytes of a log; zeros, which end it, where it cannot be read.
-    fn log_bytes(&mut self, area: &crate::LogArea, lsn: Lsn, into: &mut [u8]) {
+    fn log_bytes(&mut self, area: &warren_disk::LogArea, lsn: Lsn, into: &mut [u8]) {
         let mut done = 0;
         while done < into.len() {
             let (block, offset) = area.place(Lsn(lsn.0 + done as u64));
@@ -295,7 +294,7 @@ impl Dumper<'_> {
         *nodes -= 1;
         let title = format!("node {}", ptr.block);
         let Some(bytes) = self.bytes_or_say(&title, ptr.block) else { return };
-        let node = match node::decode(ptr, shard, &bytes) {
+        let node = match DecodedNode::decode(ptr, shard, &bytes) {
             Ok(node) => node,
             Err(error) => return (self.show)(Section::wrong(title, error)),
         };
@@ -330,7 +329,7 @@ impl Dumper<'_> {
             }
             _ => {
                 let mut section = Section::new(title);
-                section.field("crc32c", format!("{:#010x}", crate::block_checksum(&bytes)));
+                section.field("crc32c", format!("{:#010x}", warren_disk::block_checksum(&bytes)));
                 let lines = bytes.chunks(BYTES_A_LINE).enumerate();
                 let filled = lines.filter(|(_, line)| line.iter().any(|byte| *byte != 0));
                 section.lines = filled
@@ -390,16 +389,13 @@ fn slot_section(title: String, bytes: &[u8]) -> Section {
 
 /// A node that nothing was followed to: what its header says of itself is believed.
 fn stray_node(title: String, block: BlockNo, bytes: &[u8]) -> Section {
-    let field = |at: usize, len: usize| Take::new(&bytes[at..at + len]);
-    let checksum = field(4, 4).u32().unwrap_or(0);
-    let shard = ShardId(field(24, 2).u16().unwrap_or(0));
-    match node::decode(BlockPtr { block, checksum }, shard, bytes) {
-        Ok(node) => node_section(title, shard, &node, None),
+    match DecodedNode::decode_stray(block, bytes) {
+        Ok((shard, node)) => node_section(title, shard, &node, None),
         Err(error) => Section::wrong(title, error),
     }
 }
 
-fn node_section(title: String, shard: ShardId, node: &Decoded, only: Option<Ino>) -> Section {
+fn node_section(title: String, shard: ShardId, node: &DecodedNode, only: Option<Ino>) -> Section {
     let mut section = Section::new(title);
     section.field("shard", shard);
     section.field("level", node.level);
@@ -466,11 +462,11 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Layout;
-    use crate::format::{FormatOptions, LOG_MIN, image};
     use std::collections::BTreeMap;
     use warren_base::limits::POOL_BLOCKS_MAX;
     use warren_base::{Rng, Timestamp};
+    use warren_disk::Layout;
+    use warren_disk::format::{FormatOptions, LOG_MIN, image};
 
     type Pool = BTreeMap<BlockNo, Box<[u8]>>;
 

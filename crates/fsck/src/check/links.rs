@@ -1,103 +1,16 @@
-//! Names against inodes: links, kinds, parents, and whether everything hangs on the root.
+//! Names against inodes: links, kinds, parents, and whether everything is reached from the root.
 
-use super::{Checker, Finding};
-use crate::value::Dentry;
-use std::collections::{BTreeMap, BTreeSet};
-use warren_base::FileKind;
-use warren_base::Ino;
+use super::checker::Checker;
+use super::names::{InodeFacts, Link, Links, Names};
+use crate::finding::Finding;
+use std::collections::BTreeMap;
+use warren_base::{FileKind, Ino};
 
 /// Links of a directory that are its own: its name and its `.`.
 const DIRECTORY_LINKS: u32 = 2;
 
 /// Bytes of a path that is worth telling, as Linux's `PATH_MAX`: nobody could use a longer one.
 const PATH_MAX: usize = 4096;
-
-/// All inodes and all names of the pool.
-#[derive(Default)]
-pub(super) struct Names {
-    inodes: BTreeMap<Ino, InodeFacts>,
-    links: BTreeMap<Ino, Links>,
-    /// Entries that disagree with an earlier one about the kind of the same inode.
-    odd: Vec<(Ino, Link)>,
-    orphans: BTreeSet<Ino>,
-}
-
-/// What is remembered of an inode.
-#[derive(Clone, Copy)]
-pub(super) struct InodeFacts {
-    pub kind: FileKind,
-    pub nlink: u32,
-    pub parent: Ino,
-    /// Subdirectories and entries that were found in it.
-    pub entries: u64,
-}
-
-/// An entry: its place and what it says.
-#[derive(Clone, Copy)]
-struct Link {
-    dir: Ino,
-    hash: u64,
-    kind: FileKind,
-}
-
-/// The first entry that leads to an inode, and how many there are.
-#[derive(Clone, Copy)]
-struct Links {
-    first: Link,
-    count: u32,
-}
-
-impl Names {
-    pub fn add_inode(&mut self, ino: Ino, facts: InodeFacts) {
-        self.inodes.insert(ino, facts);
-    }
-
-    pub fn add_entry(&mut self, dir: Ino, hash: u64, dentry: &Dentry) {
-        let link = Link { dir, hash, kind: dentry.kind };
-        let links = self.links.entry(dentry.ino).or_insert(Links { first: link, count: 0 });
-        links.count = links.count.saturating_add(1);
-        if links.first.kind != link.kind {
-            self.odd.push((dentry.ino, link));
-        }
-    }
-
-    pub fn add_orphan(&mut self, ino: Ino) {
-        self.orphans.insert(ino);
-    }
-
-    /// Directories whose chain of parents does not end at the root.
-    pub fn detached(&self) -> Vec<Ino> {
-        let mut attached = BTreeSet::from([Ino::ROOT]);
-        let mut detached = BTreeSet::new();
-        for (ino, facts) in &self.inodes {
-            if facts.kind != FileKind::Directory {
-                continue;
-            }
-            let mut climbed = BTreeSet::new();
-            let mut at = *ino;
-            let is_attached = loop {
-                if attached.contains(&at) {
-                    break true;
-                } else if detached.contains(&at) || !climbed.insert(at) {
-                    break false;
-                }
-                match self.inodes.get(&at) {
-                    Some(facts) if facts.kind == FileKind::Directory => at = facts.parent,
-                    _ => break false,
-                }
-            };
-            let chain = if is_attached { &mut attached } else { &mut detached };
-            // Not `append`, which would build the whole set anew.
-            chain.extend(climbed);
-        }
-        let reported = |ino: &Ino| {
-            let facts = self.inodes.get(ino);
-            facts.is_some_and(|facts| facts.kind == FileKind::Directory)
-                && !self.orphans.contains(ino)
-        };
-        detached.into_iter().filter(reported).collect()
-    }
-}
 
 impl Checker<'_> {
     /// Everything about names that only the whole pool can show. All trees were read completely.

@@ -3,7 +3,7 @@
 
 use super::repair::is_damage;
 use super::*;
-use crate::{BlockWrite, Owner, ROOT_SLOT_SIZE, SlotState};
+use warren_disk::{BlockWrite, Owner, ROOT_SLOT_SIZE, SlotState};
 
 /// What a device writes atomically.
 const SECTOR: usize = 512;

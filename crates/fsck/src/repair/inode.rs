@@ -3,22 +3,17 @@
 //! All of this gives the same result whenever the same shard is read again: the survey looks at what comes out,
 //! and the writing makes it anew.
 
-use super::collect::Shard;
-use super::{Mend, Records, Repairer};
-use crate::fsck::shard::kind_that_has;
-use crate::inode::{Inode, Part};
-use crate::key::{Key, Kind, name_hash};
-use crate::value::{Dentry, EXTENT_BLOCKS_MAX, Extent, TARGET_PIECE, VALUE_MAX, Value, Xattr};
+use super::mend::Mend;
+use super::records::{
+    Records, Shard, add_entry, add_xattr, blank, counted, file_blocks, put_file_blocks,
+};
+use super::repairer::Repairer;
+use crate::rules::kind_that_has;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, FileKind, Ino, ShardId, Timestamp};
+use warren_base::{FileKind, Ino, ShardId};
+use warren_disk::{Dentry, Key, Kind, Part, TARGET_PIECE, Value, Xattr, name_hash};
 
-/// What a directory, or another inode, may whose attributes are lost.
-const INVENTED_MODE: u16 = 0o600;
-const INVENTED_DIRECTORY_MODE: u16 = 0o700;
 const ROOT_MODE: u16 = 0o755;
-
-/// A block of a file: its number in the file, its place, its checksum.
-pub(super) type FileBlock = (u64, BlockNo, u32);
 
 impl Repairer<'_> {
     pub(super) fn mend(&mut self, found: &mut Shard) {
@@ -234,29 +229,6 @@ impl Repairer<'_> {
     }
 }
 
-/// An inode of root's that nobody else may use. Which directory holds it, if it is one, is found by its name.
-pub(super) fn blank(kind: FileKind) -> Inode {
-    let directory = kind == FileKind::Directory;
-    let time = Timestamp(0);
-    Inode {
-        kind,
-        mode: if directory { INVENTED_DIRECTORY_MODE } else { INVENTED_MODE },
-        uid: 0,
-        gid: 0,
-        nlink: if directory { 2 } else { 1 },
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        generation: 0,
-        parent: if directory { Ino::ROOT } else { Ino(0) },
-        flags: 0,
-    }
-}
-
 fn split<T: Clone>(bucket: &[T], right: impl Fn(&T) -> bool) -> (Vec<T>, Vec<T>) {
     bucket.iter().cloned().partition(right)
 }
@@ -288,54 +260,6 @@ fn take_strays<T>(
     taken
 }
 
-/// Puts an entry where it is looked for; false if its name is there or the bucket is full.
-pub(super) fn add_entry(records: &mut Records, secret: u64, dir: Ino, dentry: Dentry) -> bool {
-    let key = Key::entry(dir, name_hash(secret, &dentry.name));
-    let mut bucket = match records.get(&key) {
-        Some(Value::Entries(bucket)) => bucket.to_vec(),
-        _ => Vec::new(),
-    };
-    if bucket.iter().any(|other| other.name == dentry.name) {
-        return false;
-    }
-    bucket.push(dentry);
-    put(records, key, Value::Entries(bucket.into()))
-}
-
-fn add_xattr(records: &mut Records, secret: u64, ino: Ino, xattr: Xattr) -> bool {
-    let key = Key::xattr(ino, name_hash(secret, &xattr.name));
-    let mut bucket = match records.get(&key) {
-        Some(Value::Xattrs(bucket)) => bucket.to_vec(),
-        _ => Vec::new(),
-    };
-    if bucket.iter().any(|other| other.name == xattr.name) {
-        return false;
-    }
-    bucket.push(xattr);
-    put(records, key, Value::Xattrs(bucket.into()))
-}
-
-fn put(records: &mut Records, key: Key, value: Value) -> bool {
-    let fits = value.encoded_len() <= VALUE_MAX;
-    if fits {
-        records.insert(key, value);
-    }
-    fits
-}
-
-/// Entries of a directory, and those that lead to directories.
-pub(super) fn counted(dir: Ino, records: &Records) -> (u64, u32) {
-    let all = Key::entry(dir, 0)..=Key::entry(dir, u64::MAX);
-    let buckets = records.range(all).filter_map(|(_, value)| match value {
-        Value::Entries(bucket) => Some(bucket),
-        _ => None,
-    });
-    buckets.flatten().fold((0, 0), |(entries, subdirs): (u64, u32), dentry| {
-        let subdir = u32::from(dentry.kind == FileKind::Directory);
-        (entries + 1, subdirs.saturating_add(subdir))
-    })
-}
-
 /// Bytes of a symlink's target, and whether its pieces follow each other.
 fn target_len(ino: Ino, group: &Records) -> (u64, bool) {
     let pieces = group.range(Key::target(ino, 0)..=Key::target(ino, u64::MAX));
@@ -346,36 +270,4 @@ fn target_len(ino: Ino, group: &Records) -> (u64, bool) {
         }
         _ => (len, whole),
     })
-}
-
-/// All blocks of a file, by their extents.
-pub(super) fn file_blocks(group: &Records) -> Vec<FileBlock> {
-    let mut blocks = Vec::new();
-    for (key, value) in group {
-        if let Value::Extent(extent) = value {
-            for (n, checksum) in (0..).zip(&extent.checksums) {
-                let block = BlockNo(extent.start.0.saturating_add(n));
-                blocks.push((key.sub.saturating_add(n), block, *checksum));
-            }
-        }
-    }
-    blocks
-}
-
-/// Makes these the blocks of the file, in as few extents as they fit.
-pub(super) fn put_file_blocks(ino: Ino, records: &mut Records, blocks: &[FileBlock]) {
-    let old: Vec<Key> =
-        records.range(Key::extent(ino, 0)..=Key::extent(ino, u64::MAX)).map(|(k, _)| *k).collect();
-    old.iter().for_each(|key| drop(records.remove(key)));
-    let mut rest = blocks;
-    while let Some(&(at, start, _)) = rest.first() {
-        let follows = |(n, (file_block, block, _)): (u64, &FileBlock)| {
-            *file_block == at + n && block.0 == start.0 + n
-        };
-        let run = (0..).zip(rest).take(EXTENT_BLOCKS_MAX).take_while(|pair| follows(*pair)).count();
-        let checksums = rest[..run].iter().map(|(_, _, checksum)| *checksum).collect();
-        let extent = Extent { start, checksums };
-        records.insert(Key::extent(ino, at), Value::Extent(Box::new(extent)));
-        rest = &rest[run..];
-    }
 }

@@ -3,16 +3,16 @@
 //! All records of an inode are neighbours, so what belongs together is checked when the next inode
 //! begins. A node that cannot be read leaves a gap; the inodes on both its sides are not judged.
 
+use super::checker::Checker;
 use super::names::InodeFacts;
-use super::{Checker, Finding};
-use crate::inode::{Inode, Part};
-use crate::key::{Key, Kind, name_hash};
-use crate::node::{self, BlockPtr, DecodedBody, NodeError};
-use crate::root_slot::RootSlot;
-use crate::value::{Dentry, Extent, TARGET_PIECE, Value};
-use warren_base::FileKind;
+use crate::finding::Finding;
+use crate::rules::{Bounds, kind_that_has};
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Ino, ShardId};
+use warren_base::{FileKind, Ino, ShardId};
+use warren_disk::{
+    BlockPtr, DecodedBody, DecodedNode, Dentry, Extent, Inode, Key, Kind, Part, RootSlot,
+    TARGET_PIECE, Value, name_hash,
+};
 
 /// The walk through a shard's tree.
 struct Walk {
@@ -41,16 +41,6 @@ struct File {
     special: Option<Key>,
     /// Part of it was not read.
     doubtful: bool,
-}
-
-/// What a node may be, and the keys that it may have.
-#[derive(Clone, Copy)]
-pub(super) struct Bounds {
-    pub level: u8,
-    /// Of what names the node.
-    pub generation: u64,
-    pub lower: Key,
-    pub upper: Option<Key>,
 }
 
 impl Checker<'_> {
@@ -101,7 +91,7 @@ impl Checker<'_> {
                 return;
             }
         };
-        match node::decode(ptr, walk.shard, &bytes).and_then(|node| bounds.checked(node)) {
+        match DecodedNode::decode(ptr, walk.shard, &bytes).and_then(|node| bounds.checked(node)) {
             Ok(node) => {
                 self.report.nodes += 1;
                 self.walk_records(walk, &node, bounds);
@@ -113,7 +103,7 @@ impl Checker<'_> {
         }
     }
 
-    fn walk_records(&mut self, walk: &mut Walk, node: &node::Decoded, bounds: Bounds) {
+    fn walk_records(&mut self, walk: &mut Walk, node: &DecodedNode, bounds: Bounds) {
         let (keys, generation) = (&node.keys, node.generation);
         match &node.body {
             DecodedBody::Leaf(values) => {
@@ -289,15 +279,6 @@ impl Checker<'_> {
     }
 }
 
-/// The kind of file that alone has such records.
-pub(super) fn kind_that_has(kind: Kind) -> FileKind {
-    match kind {
-        Kind::Part | Kind::Entry => FileKind::Directory,
-        Kind::Target => FileKind::Symlink,
-        _ => FileKind::Regular,
-    }
-}
-
 impl Walk {
     fn leave_gap(&mut self) {
         self.gap = true;
@@ -343,20 +324,5 @@ impl File {
         self.extent_end = self.extent_end.max(key.sub + extent.len());
         self.extent_blocks += extent.len();
         overlaps
-    }
-}
-
-impl Bounds {
-    pub fn checked(&self, node: node::Decoded) -> Result<node::Decoded, NodeError> {
-        let last = node.keys[node.keys.len() - 1];
-        if node.level != self.level {
-            Err(NodeError::WrongLevel(node.level))
-        } else if node.generation > self.generation {
-            Err(NodeError::TooNew(node.generation))
-        } else if node.keys[0] < self.lower || self.upper.is_some_and(|upper| last >= upper) {
-            Err(NodeError::OutOfRange)
-        } else {
-            Ok(node)
-        }
     }
 }

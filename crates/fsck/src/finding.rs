@@ -1,15 +1,9 @@
 //! What `fsck` can find, one line each, naming the place.
 
-use super::ReadError;
-use crate::key::Key;
-use crate::log::LogTableError;
-use crate::node::NodeError;
-use crate::region::RegionError;
-use crate::root_slot::RootSlotError;
-use crate::superblock::SuperblockError;
+use crate::read::ReadError;
 use thiserror::Error;
-use warren_base::FileKind;
-use warren_base::{BlockNo, Ino, ShardId};
+use warren_base::{BlockNo, FileKind, Ino, ShardId};
+use warren_disk::{Key, LogTableError, NodeError, RegionError, RootSlotError, SuperblockError};
 
 /// Whether a finding means that something is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -11,18 +11,17 @@
 //! * The slots of a shard that is lost or in doubt stay so: the pool is opened by whoever leaves that shard out.
 
 use super::collect::in_doubt;
+use super::mend::Mend;
+use super::outcome::{Repair, RepairError};
+use super::repairer::Repairer;
 use super::write::NewSlot;
-use super::{Mend, Repair, RepairError, Repairer};
-use crate::fsck::{Progress, Read, UNREADABLE};
-use crate::layout::{OWNERS_PER_PAGE, ROOT_SLOT_SIZE};
-use crate::log::{LogTable, LogTableError};
-use crate::region::Owner;
-use crate::root_slot::RootSlot;
-use crate::superblock::Superblock;
-use crate::value::Value;
+use crate::read::{Progress, Read, UNREADABLE};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 use warren_base::{BlockNo, ShardId};
+use warren_disk::{
+    LogTable, LogTableError, OWNERS_PER_PAGE, Owner, ROOT_SLOT_SIZE, RootSlot, Superblock, Value,
+};
 
 /// What the logs of a pool can be replayed on.
 #[derive(Clone, Debug)]

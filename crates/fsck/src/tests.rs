@@ -1,16 +1,16 @@
 //! A small pool with a bit of everything is sound; and each fault that is planted is found, by name, and
 //! nothing else is accused.
 
-use super::{Finding, Options, ReadError, Report, check, names};
-use crate::format::{FormatOptions, image};
-use crate::region::{RegionError, RegionMap};
-use crate::{
-    BlockPtr, Dentry, Extent, FileKind, Inode, Key, LogTable, NodeError, Part, RootSlot,
-    Superblock, Tree, Value, Xattr, block_checksum, name_hash,
-};
+use crate::check::names;
+use crate::{Finding, Options, ReadError, Report, check};
 use std::collections::BTreeMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX};
 use warren_base::{BlockNo, Errno, Ino, Lsn, Rng, ShardId, Timestamp};
+use warren_disk::format::{FormatOptions, image};
+use warren_disk::{
+    BlockPtr, Dentry, Extent, FileKind, Inode, Key, LogTable, NodeError, Part, RegionError,
+    RegionMap, RootSlot, Superblock, Tree, Value, Xattr, block_checksum, name_hash,
+};
 
 mod flips;
 mod interrupted;
@@ -146,7 +146,7 @@ impl Draft {
         let options = FormatOptions {
             size_bytes: DEVICE_BLOCKS * BLOCK_SIZE as u64,
             shards: 4,
-            log_bytes: crate::format::LOG_MIN,
+            log_bytes: warren_disk::format::LOG_MIN,
             uuid: [1; 16],
             secret: SECRET,
             now: Timestamp(1),
@@ -567,7 +567,8 @@ fn a_device_that_is_too_short_is_found_before_anything_else() {
     for needs in [has + 1, POOL_BLOCKS_MAX] {
         let mut draft = Draft::new();
         draft.write();
-        draft.superblock.layout = crate::Layout::new(needs, 4, 2 + crate::LOG_BLOCKS_MIN).unwrap();
+        draft.superblock.layout =
+            warren_disk::Layout::new(needs, 4, 2 + warren_disk::LOG_BLOCKS_MIN).unwrap();
         for copy in 0..2 {
             draft.blocks.insert(BlockNo(copy), draft.superblock.encode());
         }

@@ -1,0 +1,79 @@
+//! The check: everything that must hold of a pool that no fleet is using.
+//!
+//! Order: superblocks; whether the device is as long as they say; region map; log table; then for each shard its root slots and its tree, record by record
+//! (`check/shard.rs`), collecting which blocks are referred to (`check/space.rs`) and which names lead to which
+//! inodes (`check/names.rs`); then what only the whole can show: space and names against each other
+//! (`check/links.rs`).
+//!
+//! Where part of a tree cannot be read, what was in it is unknown; checks that would accuse the rest
+//! because of that are left out, and the report says that it is incomplete.
+//!
+//! Nothing here changes the pool; what a repair would write is worked out in `repair.rs`.
+
+mod checker;
+mod links;
+pub(crate) mod names;
+mod shard;
+mod space;
+
+use crate::metadata::{check_log_table, is_whole, read_region, read_superblock};
+use crate::read::{Progress, Read, Reader};
+use crate::report::{Options, Report};
+use checker::Checker;
+use names::Names;
+use space::Space;
+use std::collections::BTreeMap;
+use warren_base::ShardId;
+
+/// Checks the pool on a device of `device_blocks` blocks, which `read` reads.
+pub fn check(
+    options: Options,
+    device_blocks: u64,
+    read: Read<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Report {
+    let mut reader = Reader { read, blocks_read: 0 };
+    let mut report = Report { contents: options.contents, ..Report::default() };
+    if let Some(superblock) = read_superblock(&mut reader, &mut report)
+        && is_whole(&superblock, device_blocks, &mut report)
+        && let Some(region) = read_region(&superblock, &mut reader, &mut report)
+    {
+        check_log_table(&superblock, &mut reader, &mut report);
+        let (space, names) = (Space::default(), Names::default());
+        let roots = BTreeMap::new();
+        let mut checker =
+            Checker { options, reader, report, superblock, region, space, names, roots };
+        checker.check(progress);
+        (reader, report) = (checker.reader, checker.report);
+    } else {
+        report.incomplete = true;
+    }
+    report.blocks_read = reader.blocks_read;
+    report
+}
+
+impl Checker<'_> {
+    fn check(&mut self, progress: &mut dyn FnMut(Progress)) {
+        let shards = self.superblock.layout.shards();
+        for shard in 0..shards {
+            match self.root_slot(ShardId(shard)) {
+                Some(Some(slot)) => {
+                    self.roots.insert(slot.shard, slot);
+                    self.check_shard(&slot);
+                }
+                Some(None) => {}
+                None => {
+                    self.space.lose(ShardId(shard));
+                    self.report.incomplete = true;
+                }
+            }
+            let blocks_read = self.reader.blocks_read;
+            progress(Progress { shards_done: shard + 1, shards, blocks_read });
+        }
+        self.space.compare(&self.region, &mut self.report);
+        if !self.report.incomplete {
+            self.check_names();
+        }
+        self.find_paths();
+    }
+}

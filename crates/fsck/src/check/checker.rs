@@ -1,0 +1,107 @@
+//! The state of a check, and the questions that its parts ask of the device.
+
+use super::names::Names;
+use super::space::Space;
+use crate::finding::Finding;
+use crate::metadata::block_or_none;
+use crate::read::{Reader, UNREADABLE};
+use crate::report::{Options, Report};
+use std::collections::BTreeMap;
+use warren_base::{BlockNo, Ino, ShardId};
+use warren_disk::{
+    Absent, BlockPtr, Key, Kind, ROOT_SLOT_SIZE, RegionMap, RootSlot, SlotState, Superblock, Tree,
+    Value,
+};
+
+/// The state of a check once superblock and region map are known.
+pub(super) struct Checker<'a> {
+    pub options: Options,
+    pub reader: Reader<'a>,
+    pub report: Report,
+    pub superblock: Superblock,
+    pub region: RegionMap,
+    pub space: Space,
+    pub names: Names,
+    /// The roots that counted, for looking names up again.
+    pub roots: BTreeMap<ShardId, RootSlot>,
+}
+
+impl Checker<'_> {
+    /// The slot that counts, `Some(None)` for a shard never used, `None` if it is lost.
+    pub fn root_slot(&mut self, shard: ShardId) -> Option<Option<RootSlot>> {
+        let layout = self.superblock.layout;
+        let slots = [0, 1].map(|slot| {
+            let place = layout.root_slot(shard, slot);
+            let bytes = block_or_none(&mut self.reader, place.block, &mut self.report);
+            let slot = bytes.get(place.offset..place.offset + ROOT_SLOT_SIZE);
+            slot.map_or(vec![UNREADABLE; ROOT_SLOT_SIZE], <[u8]>::to_vec)
+        });
+        match RootSlot::choose([&slots[0], &slots[1]], &self.superblock, shard) {
+            Ok(chosen) => {
+                if let SlotState::Bad(error) = chosen.spare_state {
+                    self.report.add(Finding::RootSlotCopy { shard, slot: chosen.spare, error });
+                }
+                Some(chosen.root)
+            }
+            Err(error) => {
+                self.report.add(Finding::RootSlot { shard, error });
+                None
+            }
+        }
+    }
+
+    /// The name of the entry of `dir` with this hash that leads to `ino`.
+    pub fn entry_name(&mut self, dir: Ino, hash: u64, ino: Ino) -> Option<Box<[u8]>> {
+        let slot = *self.roots.get(&dir.shard())?;
+        let mut tree = Tree::open(slot.shard, slot.root, slot.height);
+        let key = Key::entry(dir, hash);
+        loop {
+            let Absent(ptr) = match tree.get(&key) {
+                Ok(Some(Value::Entries(bucket))) => {
+                    let dentry = bucket.iter().find(|dentry| dentry.ino == ino)?;
+                    return Some(dentry.name.clone());
+                }
+                Ok(_) => return None,
+                Err(absent) => absent,
+            };
+            let bytes = self.reader.block(ptr.block).ok()?;
+            tree.load(ptr, &bytes).ok()?;
+        }
+    }
+
+    /// Counts a reference to a block; false if the block cannot be what it is referred to as.
+    pub fn refer(&mut self, block: BlockNo, shard: ShardId, by: Key) -> bool {
+        let layout = self.superblock.layout;
+        if !layout.is_allocatable(block) {
+            self.report.add(Finding::BlockOutOfRange { shard, block, by });
+            return false;
+        }
+        let owned = self.space.belongs(&self.region, block, shard);
+        let first = self.space.refer(block);
+        if !owned {
+            self.report.add(Finding::ForeignBlock { shard, block, by });
+        }
+        if !first {
+            self.report.add(Finding::SharedBlock { shard, block, by });
+        }
+        first
+    }
+
+    /// Compares the blocks of an extent with their checksums.
+    pub fn check_contents(&mut self, key: &Key, start: BlockNo, checksums: &[u32]) {
+        debug_assert_eq!(key.kind, Kind::Extent);
+        for (n, checksum) in checksums.iter().enumerate() {
+            let ptr = BlockPtr { block: start.offset(n as u64), checksum: *checksum };
+            let (ino, file_block, block) = (Ino(key.ino), key.sub + n as u64, ptr.block);
+            match self.reader.block(block) {
+                Err(error) => {
+                    self.report.add(Finding::UnreadableContents { ino, file_block, block, error });
+                }
+                Ok(bytes) if warren_disk::block_checksum(&bytes) != ptr.checksum => {
+                    self.report.add(Finding::Contents { ino, file_block, block });
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+}

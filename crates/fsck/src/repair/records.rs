@@ -1,0 +1,134 @@
+//! The records of one shard, as a repair holds and changes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use warren_base::{BlockNo, FileKind, Ino, ShardId, Timestamp};
+use warren_disk::{
+    Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, RootSlot, VALUE_MAX, Value, Xattr, name_hash,
+};
+
+/// What a directory, or another inode, may whose attributes are lost.
+const INVENTED_MODE: u16 = 0o600;
+const INVENTED_DIRECTORY_MODE: u16 = 0o700;
+
+/// The records of one shard.
+pub(super) type Records = BTreeMap<Key, Value>;
+
+/// A block of a file: its number in the file, its place, its checksum.
+pub(super) type FileBlock = (u64, BlockNo, u32);
+
+/// A shard as far as it could be read.
+pub(super) struct Shard {
+    pub shard: ShardId,
+    /// The slot that counts.
+    pub slot: Option<RootSlot>,
+    pub records: Records,
+    /// Where its nodes lie that could be read.
+    pub nodes: BTreeSet<BlockNo>,
+    /// Nodes that could be read with one bit flipped back, as they should be.
+    pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
+    /// Some node could not be read, or the slot.
+    pub incomplete: bool,
+}
+
+/// An inode of root's that nobody else may use. Which directory holds it, if it is one, is found by its name.
+pub(super) fn blank(kind: FileKind) -> Inode {
+    let directory = kind == FileKind::Directory;
+    let time = Timestamp(0);
+    Inode {
+        kind,
+        mode: if directory { INVENTED_DIRECTORY_MODE } else { INVENTED_MODE },
+        uid: 0,
+        gid: 0,
+        nlink: if directory { 2 } else { 1 },
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        generation: 0,
+        parent: if directory { Ino::ROOT } else { Ino(0) },
+        flags: 0,
+    }
+}
+
+/// Puts an entry where it is looked for; false if its name is there or the bucket is full.
+pub(super) fn add_entry(records: &mut Records, secret: u64, dir: Ino, dentry: Dentry) -> bool {
+    let key = Key::entry(dir, name_hash(secret, &dentry.name));
+    let mut bucket = match records.get(&key) {
+        Some(Value::Entries(bucket)) => bucket.to_vec(),
+        _ => Vec::new(),
+    };
+    if bucket.iter().any(|other| other.name == dentry.name) {
+        return false;
+    }
+    bucket.push(dentry);
+    put(records, key, Value::Entries(bucket.into()))
+}
+
+pub(super) fn add_xattr(records: &mut Records, secret: u64, ino: Ino, xattr: Xattr) -> bool {
+    let key = Key::xattr(ino, name_hash(secret, &xattr.name));
+    let mut bucket = match records.get(&key) {
+        Some(Value::Xattrs(bucket)) => bucket.to_vec(),
+        _ => Vec::new(),
+    };
+    if bucket.iter().any(|other| other.name == xattr.name) {
+        return false;
+    }
+    bucket.push(xattr);
+    put(records, key, Value::Xattrs(bucket.into()))
+}
+
+fn put(records: &mut Records, key: Key, value: Value) -> bool {
+    let fits = value.encoded_len() <= VALUE_MAX;
+    if fits {
+        records.insert(key, value);
+    }
+    fits
+}
+
+/// Entries of a directory, and those that lead to directories.
+pub(super) fn counted(dir: Ino, records: &Records) -> (u64, u32) {
+    let all = Key::entry(dir, 0)..=Key::entry(dir, u64::MAX);
+    let buckets = records.range(all).filter_map(|(_, value)| match value {
+        Value::Entries(bucket) => Some(bucket),
+        _ => None,
+    });
+    buckets.flatten().fold((0, 0), |(entries, subdirs): (u64, u32), dentry| {
+        let subdir = u32::from(dentry.kind == FileKind::Directory);
+        (entries + 1, subdirs.saturating_add(subdir))
+    })
+}
+
+/// All blocks of a file, by their extents.
+pub(super) fn file_blocks(group: &Records) -> Vec<FileBlock> {
+    let mut blocks = Vec::new();
+    for (key, value) in group {
+        if let Value::Extent(extent) = value {
+            for (n, checksum) in (0..).zip(&extent.checksums) {
+                let block = BlockNo(extent.start.0.saturating_add(n));
+                blocks.push((key.sub.saturating_add(n), block, *checksum));
+            }
+        }
+    }
+    blocks
+}
+
+/// Makes these the blocks of the file, in as few extents as they fit.
+pub(super) fn put_file_blocks(ino: Ino, records: &mut Records, blocks: &[FileBlock]) {
+    let old: Vec<Key> =
+        records.range(Key::extent(ino, 0)..=Key::extent(ino, u64::MAX)).map(|(k, _)| *k).collect();
+    old.iter().for_each(|key| drop(records.remove(key)));
+    let mut rest = blocks;
+    while let Some(&(at, start, _)) = rest.first() {
+        let follows = |(n, (file_block, block, _)): (u64, &FileBlock)| {
+            *file_block == at + n && block.0 == start.0 + n
+        };
+        let run = (0..).zip(rest).take(EXTENT_BLOCKS_MAX).take_while(|pair| follows(*pair)).count();
+        let checksums = rest[..run].iter().map(|(_, _, checksum)| *checksum).collect();
+        let extent = Extent { start, checksums };
+        records.insert(Key::extent(ino, at), Value::Extent(Box::new(extent)));
+        rest = &rest[run..];
+    }
+}

@@ -1,0 +1,38 @@
+//! What a check and a repair both demand of a tree.
+
+use warren_base::FileKind;
+use warren_disk::{DecodedNode, Key, Kind, NodeError};
+
+/// What a node may be, and the keys that it may have.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    pub level: u8,
+    /// Of what names the node.
+    pub generation: u64,
+    pub lower: Key,
+    pub upper: Option<Key>,
+}
+
+impl Bounds {
+    pub fn checked(&self, node: DecodedNode) -> Result<DecodedNode, NodeError> {
+        let last = node.keys[node.keys.len() - 1];
+        if node.level != self.level {
+            Err(NodeError::WrongLevel(node.level))
+        } else if node.generation > self.generation {
+            Err(NodeError::TooNew(node.generation))
+        } else if node.keys[0] < self.lower || self.upper.is_some_and(|upper| last >= upper) {
+            Err(NodeError::OutOfRange)
+        } else {
+            Ok(node)
+        }
+    }
+}
+
+/// The kind of file that alone has such records.
+pub(crate) fn kind_that_has(kind: Kind) -> FileKind {
+    match kind {
+        Kind::Part | Kind::Entry => FileKind::Directory,
+        Kind::Target => FileKind::Symlink,
+        _ => FileKind::Regular,
+    }
+}
