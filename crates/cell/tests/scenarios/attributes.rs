@@ -13,7 +13,8 @@ use warren_proto::{
     AccessMode, CreateFlags, NewInode, Position, Reply, Request, SetAttr, XattrMode, XattrName,
 };
 
-use crate::client::{PAGE, fsync, page, read};
+use crate::bytes::page;
+use crate::client::{fsync, read};
 use crate::image::name;
 use crate::pair::*;
 
@@ -155,8 +156,8 @@ fn the_file_system_is_as_full_as_all_of_its_cells() {
     };
     pair.sync(client);
     let before = used(&mut pair);
-    pair.file(client, IN_A, "file", &page(1));
-    pair.file(client, IN_B, "file", &vec![2; 10 * PAGE]);
+    pair.file(client, IN_A, "file", page(1));
+    pair.file(client, IN_B, "file", page(2).repeat(10));
     pair.sync(client);
     let after = used(&mut pair);
     assert_eq!(after.1, before.1 + 2);

@@ -10,7 +10,8 @@
 use warren_base::{Errno, Ino, MapVersion};
 use warren_proto::{Capabilities, Capability, Position, Reply, Request, RequestHeader};
 
-use crate::client::{PAGE, page, read};
+use crate::bytes::{PAGE, page};
+use crate::client::read;
 use crate::device::Kind;
 use crate::image::name;
 use crate::pair::*;
@@ -28,7 +29,7 @@ fn a_request_that_needs_nothing_is_answered_in_one_go() {
 fn a_request_that_waits_for_the_device_keeps_no_other_waiting() {
     let mut pair = Pair::new();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", &page(7));
+    let file = pair.file(client, IN_A, "file", page(7));
     pair.sync(client);
     pair.cut_power();
     let client = pair.client();
@@ -108,7 +109,7 @@ fn a_client_that_hangs_up_leaves_nothing_behind() {
 fn requests_of_a_client_that_hung_up_are_dropped() {
     let mut pair = Pair::new();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", &page(7));
+    let file = pair.file(client, IN_A, "file", page(7));
     pair.sync(client);
     pair.cut_power();
     let (gone, other) = (pair.client(), pair.client());

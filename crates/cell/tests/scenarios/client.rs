@@ -1,6 +1,6 @@
 //! Clients, and what they ask for. A call stays in its slot until it is answered: also while its cell has no process.
 
-use warren_base::limits::BLOCK_SIZE;
+use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
 use warren_cell::{Event, SlotRef};
 use warren_proto::control::Order;
@@ -9,15 +9,9 @@ use warren_proto::{
     Position, RenameFlags, Reply, Request, RequestHeader,
 };
 
+use crate::bytes::Bytes;
 use crate::image::name;
-use crate::pair::{KEY, Pair};
-
-pub const PAGE: usize = BLOCK_SIZE;
-
-/// A page full of the byte.
-pub fn page(byte: u8) -> Vec<u8> {
-    vec![byte; PAGE]
-}
+use crate::pair::{KEY, Pair, Who};
 
 /// A request that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,22 +45,26 @@ impl Pair {
     fn admit(&mut self, credentials: Credentials, is_front: bool) -> ClientId {
         self.clients_made += 1;
         let client = ClientId(self.clients_made);
-        self.clients.insert(client, (credentials, is_front));
-        self.cells().for_each(|cell| self.introduce(client, cell));
+        let who = (credentials, is_front);
+        self.clients.insert(client, who.clone());
+        self.cells().for_each(|cell| self.introduce(cell, client, who.clone()));
         self.drive();
         client
     }
 
-    pub(crate) fn introduce(&mut self, client: ClientId, cell: CellId) {
-        let (credentials, acknowledged_leases) = self.clients[&client].clone();
+    pub(crate) fn introduce(&mut self, cell: CellId, client: ClientId, who: Who) {
+        let (credentials, acknowledged_leases) = who;
         let slots = u16::MAX;
         self.order(cell, Order::Admit { client, credentials, acknowledged_leases, slots });
     }
 
     /// The client hangs up: its requests are no longer in its slots.
     pub fn hang_up(&mut self, client: ClientId) {
-        self.clients.remove(&client);
+        let who = self.clients.remove(&client).expect("it is admitted");
         self.calls.retain(|_, call| call.from.client != client);
+        if self.cells().any(|cell| self.is_dead(cell)) {
+            self.gone.insert(client, who);
+        }
         self.cells().for_each(|cell| self.order(cell, Order::Expel { client }));
         self.drive();
     }
@@ -126,9 +124,14 @@ impl Pair {
         let Pending { cell, from, header, request, .. } = &self.calls[&seq];
         let (to, from, header, request) = (*cell, *from, *header, request.clone());
         // Without a process at the other end it stays in its slot.
-        if !self.is_dead(to) {
-            self.plan_event(to, Event::Request { from, header, request });
+        if self.is_dead(to) {
+            return;
         }
+        let event = match self.refuses {
+            true => Event::Refuse { from, header },
+            false => Event::Request { from, header, request },
+        };
+        self.plan_event(to, event);
     }
 
     /// The slot of a call rings once more.
@@ -204,7 +207,13 @@ impl Pair {
     }
 
     /// A file with these bytes, which is open.
-    pub fn file(&mut self, client: ClientId, dir: Ino, text: &str, bytes: &[u8]) -> Handle {
+    pub fn file(
+        &mut self,
+        client: ClientId,
+        dir: Ino,
+        text: &str,
+        bytes: impl AsRef<[u8]>,
+    ) -> Handle {
         let handle = self.create(client, dir, text);
         self.write(client, handle, 0, bytes);
         handle
@@ -279,7 +288,8 @@ impl Pair {
 
     // Data.
 
-    pub fn write(&mut self, client: ClientId, handle: Handle, at: usize, bytes: &[u8]) {
+    pub fn write(&mut self, client: ClientId, handle: Handle, at: usize, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
         let call = self.ask_to_write(client, handle, at, bytes);
         let len = bytes.len() as u32;
         let answer = self.answer(call).expect("the write is answered");
@@ -291,33 +301,40 @@ impl Pair {
         client: ClientId,
         handle: Handle,
         at: usize,
-        bytes: &[u8],
+        bytes: impl AsRef<[u8]>,
     ) -> Call {
-        let call = self.post(client, write(handle, Position::At(at as u64)), bytes);
+        let write = write(handle, Position::At(at as u64));
+        let call = self.post(client, write, bytes.as_ref());
         self.drive();
         call
     }
 
-    pub fn read(&mut self, client: ClientId, handle: Handle, at: usize, len: usize) -> Vec<u8> {
+    pub fn read(&mut self, client: ClientId, handle: Handle, at: usize, len: usize) -> Bytes {
         let call = self.ask(client, read(handle, Position::At(at as u64), len));
         self.bytes_of(call)
     }
 
     /// What a call has read.
-    pub fn bytes_of(&self, call: Call) -> Vec<u8> {
+    pub fn bytes_of(&self, call: Call) -> Bytes {
         let answer = self.answer(call).expect("the read is answered");
         assert!(matches!(answer, Ok(Reply::Read { .. })), "{answer:?}");
-        self.calls[&call.0].bytes.clone()
+        Bytes(self.calls[&call.0].bytes.clone())
     }
 
     /// What the file of this name holds.
-    pub fn content(&mut self, client: ClientId, dir: Ino, text: &str) -> Vec<u8> {
+    pub fn content(&mut self, client: ClientId, dir: Ino, text: &str) -> Bytes {
         let ino = self.lookup(client, dir, text).unwrap_or_else(|| panic!("no {text}"));
-        let size = self.attr(client, ino).size as usize;
         let handle = self.open_as(client, ino, AccessMode::READ);
-        let bytes = self.read(client, handle, 0, size);
+        let mut content = Bytes(Vec::new());
+        loop {
+            let bytes = self.read(client, handle, content.0.len(), PAYLOAD_MAX);
+            if bytes.0.is_empty() {
+                break;
+            }
+            content = content.then(bytes);
+        }
         self.close(client, handle);
-        bytes
+        content
     }
 
     pub fn fsync(&mut self, client: ClientId, handle: Handle) {

@@ -11,7 +11,8 @@
 use warren_base::Errno;
 use warren_proto::{Position, Reply, Request, SetAttr};
 
-use crate::client::{PAGE, fsync, page, read, write};
+use crate::bytes::{Bytes, PAGE, page};
+use crate::client::{fsync, read, write};
 use crate::device::Kind;
 use crate::pair::*;
 
@@ -19,7 +20,7 @@ use crate::pair::*;
 fn cold_file(pages: u8) -> (Pair, warren_base::ClientId, warren_proto::Handle) {
     let mut pair = Pair::alone();
     let client = pair.client();
-    let bytes: Vec<u8> = (0..pages).flat_map(page).collect();
+    let bytes: Vec<u8> = (0..pages).flat_map(|n| page(n).0).collect();
     let file = pair.file(client, IN_A, "file", &bytes);
     pair.fsync(client, file);
     pair.cut_power();
@@ -69,7 +70,7 @@ fn a_part_of_a_page_is_written_over_the_rest_of_it() {
     assert_eq!(pair.trace(&["reads"]), ["A reads 1"], "the rest of the page");
     assert_eq!(pair.read(client, file, 0, 5), b"\0xyz\0");
     pair.trace(&[]);
-    pair.write(client, file, PAGE, &page(9));
+    pair.write(client, file, PAGE, page(9));
     assert!(pair.trace(&["reads"]).is_empty(), "nothing is left of it");
 }
 
@@ -77,13 +78,13 @@ fn a_part_of_a_page_is_written_over_the_rest_of_it() {
 fn what_a_truncation_cuts_off_comes_back_as_zeros() {
     let mut pair = Pair::alone();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", &page(7));
+    let file = pair.file(client, IN_A, "file", page(7));
     for size in [10, PAGE as u64] {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         let truncate = Request::SetAttr { ino: file.ino, handle: Some(file), set };
         assert!(pair.call(client, truncate).is_ok());
     }
-    let wanted = [vec![7; 10], vec![0; PAGE - 10]].concat();
+    let wanted = Bytes([vec![7; 10], vec![0; PAGE - 10]].concat());
     assert_eq!(pair.read(client, file, 0, PAGE), wanted);
     pair.fsync(client, file);
     pair.cut_power();
@@ -116,7 +117,7 @@ fn a_reader_that_jumps_reads_nothing_ahead() {
 #[test]
 fn a_damaged_block_is_an_error_and_no_data() {
     let (mut pair, client, file) = cold_file(3);
-    let block = pair.device.find(&page(1))[0];
+    let block = pair.device.find(&page(1).0)[0];
     pair.device.damage(block);
     let look = |at: usize| read(file, Position::At((at * PAGE) as u64), PAGE);
     assert_eq!(pair.call(client, look(1)), Err(Errno::EIO));
@@ -128,11 +129,11 @@ fn a_damaged_block_is_an_error_and_no_data() {
 fn a_page_may_be_changed_while_it_is_being_written() {
     let mut pair = Pair::alone();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", &page(1).repeat(20));
+    let file = pair.file(client, IN_A, "file", page(1).repeat(20));
     pair.device.hold(Kind::Data);
     let sync = pair.ask(client, fsync(file));
     assert_eq!(pair.trace(&["data"]), ["A writes 20 data"]);
-    pair.write(client, file, 0, &page(2).repeat(20));
+    pair.write(client, file, 0, page(2).repeat(20));
     assert!(!pair.is_answered(sync), "the write was, for it takes other frames");
     pair.release_io();
     assert_eq!(pair.answer(sync), Some(Ok(Reply::Done)));
@@ -148,9 +149,9 @@ fn a_cache_that_fills_with_dirty_pages_writes_them_back() {
     let client = pair.client();
     let file = pair.create(client, IN_A, "file");
     let quarter = FRAMES as usize / 4;
-    pair.write(client, file, 0, &page(1).repeat(quarter));
+    pair.write(client, file, 0, page(1).repeat(quarter));
     assert!(pair.trace(&["data"]).is_empty());
-    pair.write(client, file, quarter * PAGE, &page(1));
+    pair.write(client, file, quarter * PAGE, page(1));
     assert!(!pair.trace(&["data"]).is_empty());
     assert_eq!(pair.read(client, file, quarter * PAGE, PAGE), page(1));
 }
@@ -159,7 +160,7 @@ fn a_cache_that_fills_with_dirty_pages_writes_them_back() {
 fn a_write_that_fails_leaves_its_pages_dirty() {
     let mut pair = Pair::alone();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", &page(1).repeat(20));
+    let file = pair.file(client, IN_A, "file", page(1).repeat(20));
     pair.supervisor.grants = false;
     pair.device.fail(Kind::Data, Errno::EIO);
     let waiting = pair.ask(client, fsync(file));

@@ -30,7 +30,7 @@ pub enum Kind {
 
 /// An I/O that was started and is not done.
 pub enum Action {
-    Read { block: BlockNo, count: u64 },
+    Read { block: BlockNo },
     Write { blocks: Vec<(BlockNo, Block)>, through: bool },
     Flush { cached: BTreeMap<BlockNo, Block> },
     Reserve { block: BlockNo, count: u64 },
@@ -77,10 +77,6 @@ impl Device {
     /// The next I/O of this kind fails.
     pub fn fail(&mut self, kind: Kind, errno: Errno) {
         self.failing.push_back((kind, errno));
-    }
-
-    pub fn works_again(&mut self) {
-        self.failing.clear();
     }
 
     /// Carries the I/O out, all of it or nothing.

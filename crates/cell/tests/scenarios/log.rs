@@ -16,7 +16,8 @@ use std::time::Duration;
 use warren_base::{ClientId, Errno};
 use warren_proto::{Handle, Position, Reply, Request, SetAttr};
 
-use crate::client::{Call, fsync, page, write};
+use crate::bytes::page;
+use crate::client::{Call, fsync, write};
 use crate::device::Kind;
 use crate::pair::*;
 
@@ -54,7 +55,7 @@ fn a_change_is_answered_before_the_device_hears_of_it() {
 fn fsync_of_a_few_pages_is_one_write() {
     let mut pair = Pair::alone();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", &page(1));
+    let file = pair.file(client, IN_A, "file", page(1));
     pair.trace(&[]);
     pair.fsync(client, file);
     assert_eq!(pair.trace(&IO), ["A writes 2 log", "A replies"], "the page is in the log");
@@ -66,7 +67,7 @@ fn fsync_of_a_few_pages_is_one_write() {
 fn fsync_of_many_pages_writes_them_flushes_and_then_writes_the_log() {
     let mut pair = Pair::alone();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", &page(1).repeat(20));
+    let file = pair.file(client, IN_A, "file", page(1).repeat(20));
     pair.trace(&[]);
     pair.fsync(client, file);
     let order = ["A writes 20 data", "A flushes", "A writes 1 log", "A replies"];
@@ -163,7 +164,7 @@ fn all_who_waited_for_a_commit_that_fails_hear_of_it() {
 fn a_flush_that_fails_makes_the_pages_dirty_again() {
     let mut pair = Pair::alone();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", &page(5).repeat(20));
+    let file = pair.file(client, IN_A, "file", page(5).repeat(20));
     pair.device.fail(Kind::Flush, Errno::EIO);
     let call = pair.ask(client, fsync(file));
     assert_eq!(pair.answer(call), Some(Err(Errno::EIO)));

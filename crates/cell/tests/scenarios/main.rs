@@ -21,6 +21,7 @@
 #[path = "../image/mod.rs"]
 mod image;
 
+mod bytes;
 mod client;
 mod device;
 mod machine;
@@ -29,6 +30,13 @@ mod supervisor;
 
 mod attributes;
 mod calls;
+mod checkpoints;
 mod data;
+mod leases;
 mod log;
 mod opens;
+mod power;
+mod space;
+mod successors;
+mod transactions;
+mod two_logs;

@@ -11,7 +11,8 @@ use warren_proto::{
     Answer, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Reply, Request,
 };
 
-use crate::client::{Call, page};
+use crate::bytes::page;
+use crate::client::Call;
 use crate::pair::*;
 
 const EXCLUSIVE: LockType = LockType::Exclusive;
@@ -49,7 +50,7 @@ fn openers(pair: &mut Pair) -> [(ClientId, Handle); 3] {
 fn a_file_without_a_name_lives_until_it_is_closed() {
     let mut pair = Pair::alone();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", &page(7));
+    let file = pair.file(client, IN_A, "file", page(7));
     pair.unlink(client, IN_A, "file");
     assert_eq!(pair.lookup(client, IN_A, "file"), None);
     assert_eq!(pair.attr(client, file.ino).nlink, 0);

@@ -15,11 +15,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use warren_base::MapVersion;
 use warren_base::limits::CHUNK_BLOCKS;
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Ino, Instant, Lsn, ShardId, Timestamp};
+use warren_base::{
+    BlockNo, CellId, ClientId, Epoch, Errno, Ino, Instant, Lsn, MapVersion, ShardId, Timestamp,
+};
 use warren_cell::{
-    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, PeerBody,
+    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerBody,
     PeerMessage, Recovery,
 };
 use warren_disk::{LOG_BLOCKS_MIN, LogArea};
@@ -34,7 +35,6 @@ use crate::supervisor::{Ledger, Supervisor};
 
 pub const A: CellId = CellId(0);
 pub const B: CellId = CellId(1);
-pub const C: CellId = CellId(2);
 /// The directories `/a`, `/b` and `/c`: each is at the cell of its name. So are the files in it.
 pub const IN_A: Ino = Ino(2);
 pub const IN_B: Ino = Ino(1 << 48 | 1);
@@ -73,6 +73,12 @@ impl Default for Setup {
     }
 }
 
+/// On whose behalf a client acts, and whether it is a front.
+pub(crate) type Who = (Credentials, bool);
+
+/// Whether a process dies before it carries out this effect.
+type IsLast = fn(&Effect) -> bool;
+
 /// What will happen.
 pub(crate) enum Happening {
     Event { to: CellId, epoch: Epoch, event: Event },
@@ -96,7 +102,7 @@ pub struct Pair {
     /// How long each I/O takes.
     pub io_takes: Duration,
     pub(crate) members: Vec<Member>,
-    pub(crate) clients: BTreeMap<ClientId, (Credentials, bool)>,
+    pub(crate) clients: BTreeMap<ClientId, Who>,
     pub(crate) calls: BTreeMap<u32, Pending>,
     pub(crate) calls_made: u32,
     pub(crate) clients_made: u32,
@@ -105,7 +111,12 @@ pub struct Pair {
     held_io: Vec<Happening>,
     holds_message: Option<fn(&PeerBody) -> bool>,
     held_messages: Vec<(CellId, CellId, PeerMessage)>,
-    dies_before: Option<(CellId, fn(&Effect) -> bool)>,
+    dies_before: Option<(CellId, IsLast)>,
+    /// Clients that hung up while some cell had no process.
+    pub(crate) gone: BTreeMap<ClientId, Who>,
+    lost: BTreeSet<CellId>,
+    /// Whether drivers refuse the requests that they find in slots.
+    pub refuses: bool,
     lines: Vec<String>,
     setup: Setup,
     lives: u32,
@@ -156,6 +167,9 @@ impl Pair {
             holds_message: None,
             held_messages: Vec::new(),
             dies_before: None,
+            gone: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            refuses: false,
             lines: Vec::new(),
             setup,
             lives: 0,
@@ -276,6 +290,9 @@ impl Pair {
     }
 
     pub(crate) fn order(&mut self, to: CellId, order: Order) {
+        if self.is_dead(to) {
+            return;
+        }
         self.note(format!("{} gets {}", cell_name(to), word_of(&order)));
         self.plan_event(to, Event::Order(order));
     }
@@ -367,9 +384,8 @@ impl Pair {
                 panic!("{name} suspects {} of {why}", cell_name(cell))
             }
             Effect::Read { io, block, frames } => {
-                let count = frames.len() as u64;
-                self.note(format!("{name} reads {count}"));
-                self.plan_io(of, io, frames, Action::Read { block, count });
+                self.note(format!("{name} reads {}", frames.len()));
+                self.plan_io(of, io, frames, Action::Read { block });
             }
             Effect::Write { io, block, frames } => self.plan_write((of, io), block, &frames, false),
             Effect::WriteThrough { io, block, frames } => {
@@ -406,7 +422,6 @@ impl Pair {
         frames: &[FrameNo],
         through: bool,
     ) {
-        use warren_cell::Memory;
         let kind = if self.device.is_log(block) { "log" } else { "data" };
         self.note(format!("{} writes {} {kind}", cell_name(of), frames.len()));
         let machine = &self.members[usize::from(of.0)].machine;
@@ -421,8 +436,7 @@ impl Pair {
     }
 
     fn finish_io(&mut self, of: CellId, frames: Vec<FrameNo>, action: Action) -> Result<(), Errno> {
-        use warren_cell::Memory;
-        if let Action::Read { block, .. } = action {
+        if let Action::Read { block } = action {
             for (at, frame) in (0..).zip(frames) {
                 let bytes = self.device.block(block.offset(at));
                 self.members[usize::from(of.0)].machine.frame_mut(frame).copy_from_slice(&bytes);
@@ -440,11 +454,27 @@ impl Pair {
         self.drive();
     }
 
+    /// Of each write that the device holds it has so many blocks when the power is cut.
+    pub fn tear_writes(&mut self, count: usize) {
+        for io in std::mem::take(&mut self.held_io) {
+            if let Happening::Io { action: Action::Write { mut blocks, .. }, .. } = io {
+                blocks.truncate(count);
+                let torn = Action::Write { blocks, through: true };
+                self.device.finish(torn).expect("no test lets this fail");
+            }
+        }
+    }
+
     // Links.
 
     /// Messages like this are held, and what comes behind one on its link.
     pub fn hold_messages(&mut self, which: fn(&PeerBody) -> bool) {
         self.holds_message = Some(which);
+    }
+
+    /// Messages are held no more, but for those that are.
+    pub fn stop_holding_messages(&mut self) {
+        self.holds_message = None;
     }
 
     pub fn release_messages(&mut self) {
@@ -493,7 +523,7 @@ impl Pair {
     // What goes wrong.
 
     /// The process of the cell dies before it carries out an effect like this: what comes behind is lost, too.
-    pub fn die_before(&mut self, cell: CellId, when: fn(&Effect) -> bool) {
+    pub fn die_before(&mut self, cell: CellId, when: IsLast) {
         self.dies_before = Some((cell, when));
     }
 
@@ -512,49 +542,57 @@ impl Pair {
         if !self.is_dead(cell) {
             self.kill(cell);
         }
-        let (own, held) = std::mem::take(&mut self.held_io)
-            .into_iter()
-            .partition(|io| matches!(io, Happening::Io { of, .. } if *of == cell));
-        self.held_io = held;
-        let own: Vec<Happening> = own;
-        for io in own {
-            if let Happening::Io { of, frames, action, .. } = io {
-                // Whether it could be done is told to no process.
-                let _ = self.finish_io(of, frames, action);
+        for io in std::mem::take(&mut self.held_io) {
+            match io {
+                Happening::Io { of, frames, action, .. } if of == cell => {
+                    // What comes of it is told to no process.
+                    let _ = self.finish_io(of, frames, action);
+                }
+                io => self.held_io.push(io),
             }
         }
-        self.held_messages.retain(|(_, to, _)| *to != cell);
-        let (own, held) = std::mem::take(&mut self.held_messages)
-            .into_iter()
-            .partition(|(from, ..)| *from == cell);
-        self.held_messages = held;
-        let own: Vec<(CellId, CellId, PeerMessage)> = own;
-        for (from, to, message) in own {
-            self.plan_event(to, Event::Peer { from, message });
+        for (from, to, message) in std::mem::take(&mut self.held_messages) {
+            match (from == cell, to == cell) {
+                (true, _) => self.plan_event(to, Event::Peer { from, message }),
+                (_, true) => {}
+                _ => self.held_messages.push((from, to, message)),
+            }
         }
         self.drive();
+        self.lost.insert(cell);
         let epoch = self.member(cell).epoch;
         let orders = self.supervisor.lost(cell, epoch);
         self.orders(orders);
         self.drive();
-        assert_eq!(self.supervisor.heard.len() + 1, self.members.len(), "all others have heard");
+        let mut living = self.cells().filter(|other| !self.is_dead(*other));
+        assert!(living.all(|other| self.supervisor.heard.contains(&other)), "all have heard");
     }
 
     /// A successor takes over from a lost cell: its frames, its clients, and new links to all others.
     pub fn succeed(&mut self, cell: CellId) {
+        self.lost.remove(&cell);
         let epoch = Epoch(self.member(cell).epoch.0 + 1);
         let config = self.config(cell, epoch, Recovery::Process);
         let member = self.member(cell);
         member.epoch = epoch;
         member.machine.words.clear();
         self.start(cell, config);
-        for client in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.introduce(client, cell);
+        for lost in self.lost.clone() {
+            let epoch = self.member(lost).epoch;
+            self.order(cell, Order::Lost { cell: lost, epoch });
         }
+        let gone = self.gone.clone();
+        let clients = self.clients.iter().chain(&gone);
+        let clients: Vec<_> = clients.map(|(client, who)| (*client, who.clone())).collect();
+        clients.into_iter().for_each(|(client, who)| self.introduce(cell, client, who));
+        gone.keys().for_each(|client| self.order(cell, Order::Expel { client: *client }));
         for other in self.cells().filter(|other| *other != cell) {
             self.order(other, Order::Joined { cell, epoch });
         }
         self.drive();
+        if self.lost.is_empty() {
+            self.gone.clear();
+        }
     }
 
     /// The process of a cell dies, and a successor takes over.
@@ -594,6 +632,11 @@ impl Pair {
         let words = &self.members[usize::from(cell.0)].machine.words;
         words.get(&(client, lease.word)) == Some(&lease.stamp)
     }
+}
+
+/// Whether the message is this request to a peer.
+pub fn is_request(body: &PeerBody, word: &str) -> bool {
+    matches!(body, PeerBody::Request(request) if word_of(request) == word)
 }
 
 /// The name of an order or a report: the first word of what `Debug` prints.

@@ -73,6 +73,8 @@ pub struct Supervisor {
     pub heard: BTreeSet<CellId>,
     /// A cell was lost, and its free chunks were not found since.
     is_uncounted: bool,
+    /// The device has lost what was written: no superblock is written any more.
+    is_lost: bool,
     /// All chunks that a shard may have.
     chunks: std::ops::Range<u64>,
     /// What cells could not serve, as they reported it.
@@ -94,6 +96,7 @@ impl Supervisor {
             ready: BTreeSet::new(),
             heard: BTreeSet::new(),
             is_uncounted: false,
+            is_lost: false,
             chunks,
             broken: Vec::new(),
         }
@@ -144,6 +147,11 @@ impl Supervisor {
         if !waiting.is_empty() {
             return Vec::new();
         }
+        if self.is_lost {
+            self.barrier = Barrier::Idle;
+            let (number, errno) = (self.number, Errno::EIO);
+            return self.all(&Order::Failed { number, errno, broken: true });
+        }
         self.barrier = Barrier::Writing(BTreeMap::new());
         self.all(&Order::Write { number: self.number, count: self.is_uncounted })
     }
@@ -166,8 +174,8 @@ impl Supervisor {
         if let Err(errno) = is_written {
             return self.all(&Order::Failed { number, errno, broken: false });
         }
-        // The device has lost what was written: no superblock may name it.
         if let Err(errno) = flush() {
+            self.is_lost = true;
             return self.all(&Order::Failed { number, errno, broken: true });
         }
         let written = parts.iter().filter_map(|(cell, part)| Some((cell, part.as_ref().ok()?)));
