@@ -1,6 +1,7 @@
-//! The shards of a volume before they are written to a device, for both test binaries of this crate.
+//! The shards of a volume before they are on a device, for both test binaries of this crate.
 //!
-//! An image is plain records. [`Image::write`] makes a tree of those of one shard, and says what its root slot holds.
+//! An image is plain records. [`Image::write`] writes the tree of one shard, and returns its root
+//! slot.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,9 @@ use warren_proto::{FileKind, FileName};
 
 /// The pool's secret for hashing names.
 pub const SECRET: u64 = 99;
-/// Chunks of the device in front of which no shard has any.
+/// Chunks below this number belong to no shard.
 pub const RESERVED: u64 = 3;
-/// The first chunk that a shard of an image has; each shard has one.
+/// The chunk of shard 0. Each shard has one chunk.
 pub const FIRST_CHUNK: u64 = 4;
 
 pub fn name(name: &str) -> FileName {
@@ -87,7 +88,7 @@ impl Image {
         self.put(shard, entry_key(dir, name), Value::Entries(Box::new(bucket)));
     }
 
-    /// Writes a shard's tree; its root slot.
+    /// Writes the tree of a shard, and returns its root slot.
     pub fn write(&self, shard: usize, device: &mut BTreeMap<BlockNo, Vec<u8>>) -> RootSlot {
         let mut tree = Tree::open(ShardId(shard as u16), None, 0);
         let chunk = Key::chunk(self.chunks[shard]);

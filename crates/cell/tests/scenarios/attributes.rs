@@ -1,8 +1,9 @@
-//! **Requests on one inode.** Attributes, extended attributes, links' targets, offsets: one shard has all of it, so each of
-//! these requests is checked and executed in one go, and what it changed is one record of the log.
+//! **Requests on one inode.** Attributes, extended attributes, symbolic links, offsets: one shard
+//! holds all of it. So each of these requests is checked and executed in one run, and its change is
+//! one record of the log.
 //!
-//! On whose behalf a request is executed was said when its client was admitted; what it may do is checked as Linux
-//! checks it, in that order. A front's kernel has checked already.
+//! The supervisor admits a client with its credentials, and the cell checks permissions in the
+//! order of Linux. The kernel of a FUSE front has checked them already.
 //!
 //! The code: `request.rs`, `permission.rs`.
 
@@ -29,7 +30,7 @@ const NOTHING: SetAttr = SetAttr {
 };
 
 #[test]
-fn only_the_owner_changes_the_mode() {
+fn only_the_owner_may_change_the_mode() {
     let mut pair = Pair::alone();
     let (root, stranger) = (pair.client(), pair.client_of(1000));
     let ino = pair.create(root, IN_A, "file").ino;
@@ -46,7 +47,7 @@ fn only_the_owner_changes_the_mode() {
 }
 
 #[test]
-fn who_writes_to_a_program_takes_its_set_id_bits() {
+fn a_write_of_another_user_clears_the_set_id_bits() {
     let mut pair = Pair::alone();
     let (root, user) = (pair.client(), pair.client_of(1000));
     let ino = pair.create(root, IN_A, "program").ino;
@@ -54,7 +55,7 @@ fn who_writes_to_a_program_takes_its_set_id_bits() {
     assert!(pair.call(root, Request::SetAttr { ino, handle: None, set }).is_ok());
     let by_root = pair.open(root, ino);
     pair.write(root, by_root, 0, b"one");
-    assert_eq!(pair.attr(root, ino).mode, 0o4777, "root may");
+    assert_eq!(pair.attr(root, ino).mode, 0o4777, "root keeps them");
     let handle = pair.open(user, ino);
     pair.write(user, handle, 0, b"two");
     assert_eq!(pair.attr(root, ino).mode, 0o777);
@@ -100,23 +101,23 @@ fn attributes_are_durable_after_fsync() {
 }
 
 #[test]
-fn an_open_file_has_an_offset_that_reads_and_writes_move() {
+fn a_read_moves_the_offset_of_its_open_file() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let file = pair.file(client, IN_A, "file", b"0123456789");
     let next = |pair: &mut Pair| {
-        let call = pair.ask(client, read(file, Position::Current, 3));
+        let call = pair.send(client, read(file, Position::Current, 3));
         pair.bytes_of(call)
     };
     assert_eq!(next(&mut pair), b"012");
     assert_eq!(next(&mut pair), b"345");
     assert_eq!(pair.call(client, Request::Seek { handle: file, position: 8 }), Ok(Reply::Done));
     assert_eq!(next(&mut pair), b"89");
-    assert_eq!(next(&mut pair), b"", "the end");
+    assert_eq!(next(&mut pair), b"", "the end of the file");
 }
 
 #[test]
-fn a_handle_is_good_for_its_own_client_until_it_is_closed() {
+fn a_handle_is_valid_for_its_client_until_it_is_closed() {
     let mut pair = Pair::alone();
     let (client, other) = (pair.client(), pair.client());
     let file = pair.file(client, IN_A, "file", b"text");
@@ -130,7 +131,7 @@ fn a_handle_is_good_for_its_own_client_until_it_is_closed() {
 }
 
 #[test]
-fn a_symbolic_link_is_its_target() {
+fn a_symbolic_link_returns_its_target() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let new = NewInode::symlink(b"../where/it/leads");
@@ -147,7 +148,7 @@ fn a_symbolic_link_is_its_target() {
 }
 
 #[test]
-fn the_file_system_is_as_full_as_all_of_its_cells() {
+fn statfs_counts_the_blocks_and_inodes_of_all_cells() {
     let mut pair = Pair::new();
     let client = pair.client();
     let used = |pair: &mut Pair| match pair.call(client, Request::StatFs) {

@@ -1,4 +1,5 @@
-//! What a file holds. It is shown as runs, so that two files that should be the same can be told apart.
+//! The content of a file. `Debug` prints runs of equal bytes, so that a failed comparison can be
+//! read.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
-//! Clients, and what they ask for. A call stays in its slot until it is answered: also while its cell has no process.
+//! Clients and their requests. A request stays in its slot until it is answered, also while its
+//! cell has no process.
 
 use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
-use warren_cell::{Event, SlotRef};
+use warren_cell::{Cell, Event, SlotRef};
 use warren_proto::control::Order;
 use warren_proto::{
     AccessMode, Answer, Attr, Capability, CreateFlags, Credentials, Handle, Lease, NewInode,
@@ -11,7 +12,7 @@ use warren_proto::{
 
 use crate::bytes::Bytes;
 use crate::image::name;
-use crate::pair::{KEY, Pair, Who};
+use crate::pair::{Admission, KEY, Pair};
 
 /// A request that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,25 +46,25 @@ impl Pair {
     fn admit(&mut self, credentials: Credentials, is_front: bool) -> ClientId {
         self.clients_made += 1;
         let client = ClientId(self.clients_made);
-        let who = (credentials, is_front);
-        self.clients.insert(client, who.clone());
-        self.cells().for_each(|cell| self.introduce(cell, client, who.clone()));
+        let admission = (credentials, is_front);
+        self.clients.insert(client, admission.clone());
+        self.cells().for_each(|cell| self.admit_at(cell, client, admission.clone()));
         self.drive();
         client
     }
 
-    pub(crate) fn introduce(&mut self, cell: CellId, client: ClientId, who: Who) {
-        let (credentials, acknowledged_leases) = who;
+    pub(crate) fn admit_at(&mut self, cell: CellId, client: ClientId, admission: Admission) {
+        let (credentials, acknowledged_leases) = admission;
         let slots = u16::MAX;
         self.order(cell, Order::Admit { client, credentials, acknowledged_leases, slots });
     }
 
-    /// The client hangs up: its requests are no longer in its slots.
-    pub fn hang_up(&mut self, client: ClientId) {
-        let who = self.clients.remove(&client).expect("it is admitted");
+    /// The client disconnects, and its slots are gone.
+    pub fn disconnect(&mut self, client: ClientId) {
+        let admission = self.clients.remove(&client).expect("it is admitted");
         self.calls.retain(|_, call| call.from.client != client);
         if self.cells().any(|cell| self.is_dead(cell)) {
-            self.gone.insert(client, who);
+            self.faults.gone.insert(client, admission);
         }
         self.cells().for_each(|cell| self.order(cell, Order::Expel { client }));
         self.drive();
@@ -71,20 +72,20 @@ impl Pair {
 
     // Calls.
 
-    /// Sends a request, and lets happen what can happen.
-    pub fn ask(&mut self, client: ClientId, request: Request) -> Call {
+    /// Sends a request, and processes all events.
+    pub fn send(&mut self, client: ClientId, request: Request) -> Call {
         let call = self.post(client, request, &[]);
         self.drive();
         call
     }
 
-    /// Sends a request with file data. Nothing happens yet.
+    /// Puts a request with its file data into a slot. No event is processed yet.
     pub fn post(&mut self, client: ClientId, request: Request, bytes: &[u8]) -> Call {
         let cell = request.inode().map_or(CellId(0), |ino| self.home(ino));
         self.post_to(cell, client, request, bytes)
     }
 
-    /// The same to a cell that need not be the right one.
+    /// The same in a slot of any cell.
     pub fn post_to(
         &mut self,
         cell: CellId,
@@ -110,7 +111,7 @@ impl Pair {
     ) -> Call {
         self.calls_made += 1;
         let seq = self.calls_made;
-        // Each call has a slot of its own, as some may never be answered.
+        // Each request has its own slot, because some are never answered.
         let from = SlotRef { client, slot: SlotNo(seq as u16) };
         let header = RequestHeader { seq, payload_len: bytes.len() as u32, ..header };
         self.member(cell).machine.requests.insert(from, bytes.into());
@@ -123,11 +124,11 @@ impl Pair {
     fn offer(&mut self, seq: u32) {
         let Pending { cell, from, header, request, .. } = &self.calls[&seq];
         let (to, from, header, request) = (*cell, *from, *header, request.clone());
-        // Without a process at the other end it stays in its slot.
-        if self.is_dead(to) {
+        // A driver offers nothing to a cell that is not ready.
+        if !self.member(to).cell.as_ref().is_some_and(Cell::is_ready) {
             return;
         }
-        let event = match self.refuses {
+        let event = match self.faults.refuses_requests {
             true => Event::Refuse { from, header },
             false => Event::Request { from, header, request },
         };
@@ -140,7 +141,7 @@ impl Pair {
         self.drive();
     }
 
-    /// A successor looks at all slots once, when it is ready.
+    /// The driver of a successor reads all slots once, when the successor is ready.
     pub(crate) fn offer_calls(&mut self, cell: CellId) {
         let waits = |call: &&Pending| call.cell == cell && call.answer.is_none();
         let waiting: Vec<u32> =
@@ -156,7 +157,7 @@ impl Pair {
     ) {
         let bytes = self.member(of).machine.replies.get(&to).map_or(&[][..], |lane| &lane[..len]);
         let bytes = bytes.to_vec();
-        // The caller may be gone.
+        // The client may have disconnected.
         let Some(call) = self.calls.get_mut(&seq) else { return };
         assert!(call.answer.is_none(), "{:?} is answered twice", call.request);
         (call.answer, call.bytes) = (Some(answer), bytes);
@@ -170,12 +171,12 @@ impl Pair {
         self.answer(call).is_some()
     }
 
-    /// What the client may name since this answer.
+    /// The capability that came with the reply.
     pub fn granted(&self, call: Call) -> Capability {
         self.calls[&call.0].answer.as_ref().expect("it is answered").1
     }
 
-    /// The slot of a call, to cancel it.
+    /// Interrupts a request that waits for a lock.
     pub fn cancel(&mut self, client: ClientId, call: Call) -> Call {
         let Pending { cell, from, .. } = &self.calls[&call.0];
         let (cell, request) = (*cell, Request::Cancel { slot: from.slot, seq: call.0 });
@@ -184,16 +185,16 @@ impl Pair {
         call
     }
 
-    /// Asks and gets an answer.
+    /// Sends a request that is answered when all events are processed.
     pub fn call(&mut self, client: ClientId, request: Request) -> Answer {
-        let asked = format!("{request:?}");
-        let call = self.ask(client, request);
-        self.answer(call).unwrap_or_else(|| panic!("{asked} is not answered"))
+        let text = format!("{request:?}");
+        let call = self.send(client, request);
+        self.answer(call).unwrap_or_else(|| panic!("{text} is not answered"))
     }
 
     fn done(&mut self, client: ClientId, request: Request) {
-        let asked = format!("{request:?}");
-        assert_eq!(self.call(client, request), Ok(Reply::Done), "{asked}");
+        let text = format!("{request:?}");
+        assert_eq!(self.call(client, request), Ok(Reply::Done), "{text}");
     }
 
     // Names.
@@ -227,7 +228,7 @@ impl Pair {
         }
     }
 
-    /// Looks a name up. The lease guards what it leads to, or that it leads nowhere.
+    /// The inode of a name, if the name exists, and the lease on that.
     pub fn look(&mut self, client: ClientId, dir: Ino, text: &str) -> (Option<Ino>, Lease) {
         match self.call(client, Request::Lookup { dir, name: name(text) }) {
             Ok(Reply::Entry(entry)) => (Some(entry.ino), entry.lease.expect("a lease")),
@@ -290,13 +291,13 @@ impl Pair {
 
     pub fn write(&mut self, client: ClientId, handle: Handle, at: usize, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
-        let call = self.ask_to_write(client, handle, at, bytes);
+        let call = self.send_write(client, handle, at, bytes);
         let len = bytes.len() as u32;
         let answer = self.answer(call).expect("the write is answered");
         assert!(matches!(answer, Ok(Reply::Written { len: l, .. }) if l == len), "{answer:?}");
     }
 
-    pub fn ask_to_write(
+    pub fn send_write(
         &mut self,
         client: ClientId,
         handle: Handle,
@@ -310,18 +311,18 @@ impl Pair {
     }
 
     pub fn read(&mut self, client: ClientId, handle: Handle, at: usize, len: usize) -> Bytes {
-        let call = self.ask(client, read(handle, Position::At(at as u64), len));
+        let call = self.send(client, read(handle, Position::At(at as u64), len));
         self.bytes_of(call)
     }
 
-    /// What a call has read.
+    /// The bytes that a read has returned.
     pub fn bytes_of(&self, call: Call) -> Bytes {
         let answer = self.answer(call).expect("the read is answered");
         assert!(matches!(answer, Ok(Reply::Read { .. })), "{answer:?}");
         Bytes(self.calls[&call.0].bytes.clone())
     }
 
-    /// What the file of this name holds.
+    /// The content of the file of this name.
     pub fn content(&mut self, client: ClientId, dir: Ino, text: &str) -> Bytes {
         let ino = self.lookup(client, dir, text).unwrap_or_else(|| panic!("no {text}"));
         let handle = self.open_as(client, ino, AccessMode::READ);

@@ -1,23 +1,23 @@
-//! **File data.** A file's pages lie in frames of the cell's cache: loading, clean or dirty. A write changes pages in
-//! frames and is answered; nothing goes to the device before an `fsync`, a checkpoint, or a cache that fills with
-//! dirty pages asks for that.
+//! **File data.** The pages of a file lie in frames of the cell's cache: loading, clean or dirty. A
+//! write changes pages in frames, then it is answered. The device receives them later: with an
+//! `fsync`, with a checkpoint, or when a quarter of the cache is dirty.
 //!
-//! A page is changed in another frame than the one it lies in, so that the old one stays what it is: for an I/O that
-//! uses it, and for a successor until the record of the change is in the log. The checksum of every page is kept with
-//! its place, and a page that does not match is EIO and never garbage.
+//! A page is changed in a new frame, so that the old frame stays valid: for an I/O that uses it,
+//! and for a successor until the record of the change is in the log. The extent holds a checksum of
+//! each page. A page that does not match its checksum is EIO.
 //!
 //! The code: `file.rs`, `cache.rs`, `io.rs`.
 
-use warren_base::Errno;
-use warren_proto::{Position, Reply, Request, SetAttr};
+use warren_base::{ClientId, Errno};
+use warren_proto::{Handle, Position, Reply, Request, SetAttr};
 
 use crate::bytes::{Bytes, PAGE, page};
 use crate::client::{fsync, read, write};
 use crate::device::Kind;
 use crate::pair::*;
 
-/// A file with so many pages, page `n` full of `n`, of which nothing is in the cache.
-fn cold_file(pages: u8) -> (Pair, warren_base::ClientId, warren_proto::Handle) {
+/// A file with so many pages, page `n` full of `n`. None of them is in the cache.
+fn cold_file(pages: u8) -> (Pair, ClientId, Handle) {
     let mut pair = Pair::alone();
     let client = pair.client();
     let bytes: Vec<u8> = (0..pages).flat_map(|n| page(n).0).collect();
@@ -30,7 +30,7 @@ fn cold_file(pages: u8) -> (Pair, warren_base::ClientId, warren_proto::Handle) {
     (pair, client, handle)
 }
 
-/// How many pages were read since this was asked last, in however many pieces.
+/// How many pages were read since the last call, in any number of I/Os.
 fn pages_read(pair: &mut Pair) -> usize {
     let count =
         |line: &String| line.rsplit(' ').next().and_then(|count| count.parse::<usize>().ok());
@@ -38,7 +38,7 @@ fn pages_read(pair: &mut Pair) -> usize {
 }
 
 #[test]
-fn what_was_not_written_is_zeros() {
+fn a_hole_reads_as_zeros() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let file = pair.create(client, IN_A, "file");
@@ -64,18 +64,18 @@ fn appends_of_two_clients_follow_each_other() {
 }
 
 #[test]
-fn a_part_of_a_page_is_written_over_the_rest_of_it() {
+fn a_write_of_a_part_of_a_page_reads_the_rest_of_it() {
     let (mut pair, client, file) = cold_file(2);
     pair.write(client, file, 1, b"xyz");
     assert_eq!(pair.trace(&["reads"]), ["A reads 1"], "the rest of the page");
     assert_eq!(pair.read(client, file, 0, 5), b"\0xyz\0");
     pair.trace(&[]);
     pair.write(client, file, PAGE, page(9));
-    assert!(pair.trace(&["reads"]).is_empty(), "nothing is left of it");
+    assert!(pair.trace(&["reads"]).is_empty(), "a whole page needs no read");
 }
 
 #[test]
-fn what_a_truncation_cuts_off_comes_back_as_zeros() {
+fn bytes_that_a_truncation_cuts_off_come_back_as_zeros() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let file = pair.file(client, IN_A, "file", page(7));
@@ -100,13 +100,13 @@ fn a_sequential_reader_finds_the_next_pages_in_the_cache() {
     for at in 1..32 {
         assert_eq!(pair.read(client, file, usize::from(at) * PAGE, PAGE), page(at));
     }
-    assert_eq!(pages_read(&mut pair), 0, "all of it was read ahead");
+    assert_eq!(pages_read(&mut pair), 0, "the pages were read ahead");
     assert_eq!(pair.read(client, file, 32 * PAGE, PAGE), page(32));
-    assert_eq!(pages_read(&mut pair), 32, "the reader has come to the middle");
+    assert_eq!(pages_read(&mut pair), 32, "the reader is in the middle of these pages");
 }
 
 #[test]
-fn a_reader_that_jumps_reads_nothing_ahead() {
+fn a_random_reader_causes_no_read_ahead() {
     let (mut pair, client, file) = cold_file(100);
     for at in [50, 20, 70] {
         assert_eq!(pair.read(client, file, usize::from(at) * PAGE, PAGE), page(at));
@@ -115,7 +115,7 @@ fn a_reader_that_jumps_reads_nothing_ahead() {
 }
 
 #[test]
-fn a_damaged_block_is_an_error_and_no_data() {
+fn a_damaged_block_is_eio_and_harms_no_other_page() {
     let (mut pair, client, file) = cold_file(3);
     let block = pair.device.find(&page(1).0)[0];
     pair.device.damage(block);
@@ -131,20 +131,20 @@ fn a_page_may_be_changed_while_it_is_being_written() {
     let client = pair.client();
     let file = pair.file(client, IN_A, "file", page(1).repeat(20));
     pair.device.hold(Kind::Data);
-    let sync = pair.ask(client, fsync(file));
+    let sync = pair.send(client, fsync(file));
     assert_eq!(pair.trace(&["data"]), ["A writes 20 data"]);
     pair.write(client, file, 0, page(2).repeat(20));
-    assert!(!pair.is_answered(sync), "the write was, for it takes other frames");
+    assert!(!pair.is_answered(sync), "the write was answered, because it takes new frames");
     pair.release_io();
     assert_eq!(pair.answer(sync), Some(Ok(Reply::Done)));
     assert_eq!(pair.read(client, file, 0, PAGE), page(2));
     pair.cut_power();
     let client = pair.client();
-    assert_eq!(pair.content(client, IN_A, "file"), page(1).repeat(20), "as it was synced");
+    assert_eq!(pair.content(client, IN_A, "file"), page(1).repeat(20), "as it was at the fsync");
 }
 
 #[test]
-fn a_cache_that_fills_with_dirty_pages_writes_them_back() {
+fn a_cache_that_is_a_quarter_dirty_is_written_back() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let file = pair.create(client, IN_A, "file");
@@ -157,16 +157,16 @@ fn a_cache_that_fills_with_dirty_pages_writes_them_back() {
 }
 
 #[test]
-fn a_write_that_fails_leaves_its_pages_dirty() {
+fn pages_whose_write_failed_stay_dirty() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let file = pair.file(client, IN_A, "file", page(1).repeat(20));
     pair.supervisor.grants = false;
     pair.device.fail(Kind::Data, Errno::EIO);
-    let waiting = pair.ask(client, fsync(file));
+    let waiting = pair.send(client, fsync(file));
     assert!(!pair.is_answered(waiting));
-    assert_eq!(pair.read(client, file, 0, PAGE), page(1), "it is in the cache");
-    // The checkpoint that was asked for writes the pages elsewhere.
+    assert_eq!(pair.read(client, file, 0, PAGE), page(1), "the page is in the cache");
+    // The failure has requested a checkpoint, which writes the pages to other blocks.
     pair.grant_checkpoints();
     pair.fsync(client, file);
     pair.cut_power();

@@ -1,15 +1,15 @@
-//! The pool device, with a volatile write cache in front of what is durable.
+//! The pool device, with a volatile write cache.
 //!
-//! A write that is done lies in the write cache. A flush makes durable what was there when it began. A power cut takes
-//! the write cache. After a flush that failed, the device has lost what the flush was for: that is what Linux does
-//! with a dirty page whose write failed.
+//! A write that is done lies in the write cache. A flush makes durable what was in the cache when
+//! it began. A power cut loses the cache. A flush that fails loses what it should have made
+//! durable, as Linux drops dirty pages whose write has failed.
 //!
 //! ```text
 //! Write ------> cached ----- Flush -----> durable
 //! WriteThrough -------------------------> durable
 //! ```
 //!
-//! [`Device::hold`] makes I/O of a kind wait, [`Device::fail`] makes the next of a kind fail.
+//! [`Device::hold`] holds I/O of a kind, [`Device::fail`] makes the next I/O of a kind fail.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,7 +18,8 @@ use warren_base::{BlockNo, Errno};
 
 pub type Block = Vec<u8>;
 
-/// What a test holds or fails. `Data` is file data and tree nodes, `Log` is the area of any cell's op log.
+/// What a test holds or fails. `Data` writes are of file data and tree nodes, `Log` writes of op
+/// logs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     Read,
@@ -28,7 +29,7 @@ pub enum Kind {
     Reserve,
 }
 
-/// An I/O that was started and is not done.
+/// An I/O that is not done.
 pub enum Action {
     Read { block: BlockNo },
     Write { blocks: Vec<(BlockNo, Block)>, through: bool },
@@ -44,7 +45,7 @@ pub struct Device {
     log_start: BlockNo,
     held: BTreeSet<Kind>,
     failing: VecDeque<(Kind, Errno)>,
-    /// Chunks that the host of a sparse pool has room for, and those that it has allocated.
+    /// How many chunks the host of a sparse pool has space for, and which it has allocated.
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
 }
@@ -142,14 +143,14 @@ impl Device {
         self.durable.insert(block, bytes);
     }
 
-    /// Where a block of chunks holds these bytes and nothing else.
+    /// The blocks of chunks that hold these bytes.
     pub fn find(&self, bytes: &[u8]) -> Vec<BlockNo> {
         let blocks: BTreeSet<_> = self.durable.keys().chain(self.cached.keys()).collect();
         let is_data = |block: &&BlockNo| **block < self.log_start && self.block(**block) == bytes;
         blocks.into_iter().filter(is_data).copied().collect()
     }
 
-    /// The power is cut: what no flush made durable is gone.
+    /// The power is cut: the write cache is lost.
     pub fn cut_power(&mut self) {
         self.cached.clear();
         self.held.clear();

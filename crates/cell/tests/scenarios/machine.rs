@@ -1,6 +1,6 @@
-//! What one cell has of the machine: its frames, and what it shares with its clients.
+//! The memory of a cell: its frames, and what it shares with its clients.
 //!
-//! All of it outlives the cell's process, as the segments of a real fleet do. Only a power cut clears it.
+//! It outlives the cell's process, like the segments of a real fleet. Only a power cut clears it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use warren_base::ClientId;
 use warren_base::limits::BLOCK_SIZE;
 use warren_cell::{FrameNo, Memory, SlotRef};
 
-/// What a frame holds that nothing was written to since the power came: neither zeros nor data.
+/// What a frame holds before the first store: neither zeros nor data.
 const UNFILLED: u8 = 0xee;
 
 type Frame = Box<[u8; BLOCK_SIZE]>;
@@ -19,7 +19,7 @@ pub struct Machine {
     pub requests: BTreeMap<SlotRef, Vec<u8>>,
     /// File data of replies, by slot: written by the cell.
     pub replies: BTreeMap<SlotRef, Vec<u8>>,
-    /// Lease words. One that is not there is 0.
+    /// Lease words. A word that is not here is 0.
     pub words: BTreeMap<(ClientId, u32), u64>,
 }
 

@@ -1,10 +1,12 @@
-//! **Open files and the locks on them.** The cell of an inode knows who has it open: so a file without a name lives until it
-//! is closed, wherever its openers are. The locks of `fcntl` and `flock` are there, too.
+//! **Open files and advisory locks.** The cell of an inode knows which clients have it open. So a
+//! file without a name lives until its last close, wherever its clients are. The same cell holds
+//! the locks of `fcntl` and `flock` on the file.
 //!
-//! A lock that cannot be had is refused, or its request waits; one that waits is no live task, because those who give
-//! locks back must not find the tasks taken by those who wait. It can be interrupted until it has the lock.
+//! A request for a lock that conflicts is refused, or it waits. A request that waits is not counted
+//! as a live task, because a client that releases a lock must always find room for its request. The
+//! wait can be interrupted until the lock is granted.
 //!
-//! The code: `open.rs`, `filelock.rs`, and in `request.rs` how they meet.
+//! The code: `open.rs`, `filelock.rs`; `request.rs` uses both.
 
 use warren_base::{ClientId, Errno};
 use warren_proto::{
@@ -29,16 +31,16 @@ fn flock(lock: LockType) -> LockSpec {
     LockSpec { flavour, owner: LockOwner(1), lock, range: ByteRange::ALL, pid: 9 }
 }
 
-/// Asks for a lock, and does not wait for it.
+/// Requests a lock that is refused if it conflicts.
 fn try_lock(pair: &mut Pair, (client, handle): (ClientId, Handle), spec: LockSpec) -> Answer {
     pair.call(client, Request::Lock { handle, spec, wait: false })
 }
 
 fn wait_for(pair: &mut Pair, (client, handle): (ClientId, Handle), spec: LockSpec) -> Call {
-    pair.ask(client, Request::Lock { handle, spec, wait: true })
+    pair.send(client, Request::Lock { handle, spec, wait: true })
 }
 
-/// A file that three clients have open.
+/// Three clients that have the same file open.
 fn openers(pair: &mut Pair) -> [(ClientId, Handle); 3] {
     let first = pair.client();
     let file = pair.create(first, IN_A, "file");
@@ -47,7 +49,7 @@ fn openers(pair: &mut Pair) -> [(ClientId, Handle); 3] {
 }
 
 #[test]
-fn a_file_without_a_name_lives_until_it_is_closed() {
+fn an_unlinked_file_lives_until_it_is_closed() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let file = pair.file(client, IN_A, "file", page(7));
@@ -62,7 +64,7 @@ fn a_file_without_a_name_lives_until_it_is_closed() {
 }
 
 #[test]
-fn a_file_that_two_have_open_lives_until_the_second_closes_it() {
+fn an_unlinked_file_lives_until_its_last_close() {
     let mut pair = Pair::alone();
     let [(first, own), (second, others), _] = openers(&mut pair);
     pair.write(first, own, 0, b"text");
@@ -72,7 +74,7 @@ fn a_file_that_two_have_open_lives_until_the_second_closes_it() {
 }
 
 #[test]
-fn locks_that_overlap_exclude_each_other() {
+fn locks_on_ranges_that_overlap_conflict() {
     let mut pair = Pair::alone();
     let [one, other, _] = openers(&mut pair);
     assert_eq!(try_lock(&mut pair, one, record(EXCLUSIVE, (0, 9))), Ok(Reply::Done));
@@ -82,11 +84,15 @@ fn locks_that_overlap_exclude_each_other() {
     let test = Request::TestLock { handle: other.1, spec };
     let holder = Some(record(EXCLUSIVE, (0, 9)));
     assert_eq!(pair.call(other.0, test), Ok(Reply::LockHolder(holder)));
-    assert_eq!(try_lock(&mut pair, other, flock(EXCLUSIVE)), Ok(Reply::Done), "the other flavour");
+    assert_eq!(
+        try_lock(&mut pair, other, flock(EXCLUSIVE)),
+        Ok(Reply::Done),
+        "flock and fcntl do not conflict"
+    );
 }
 
 #[test]
-fn requests_that_wait_get_the_lock_in_the_order_in_which_they_came() {
+fn requests_that_wait_are_granted_in_their_order() {
     let mut pair = Pair::alone();
     let [first, second, third] = openers(&mut pair);
     assert_eq!(try_lock(&mut pair, first, flock(EXCLUSIVE)), Ok(Reply::Done));
@@ -112,22 +118,26 @@ fn shared_locks_are_granted_together() {
 #[test]
 fn a_request_that_waits_can_be_interrupted() {
     let mut pair = Pair::alone();
-    let [holder, tired, patient] = openers(&mut pair);
+    let [holder, second, third] = openers(&mut pair);
     assert_eq!(try_lock(&mut pair, holder, flock(EXCLUSIVE)), Ok(Reply::Done));
-    let given_up = wait_for(&mut pair, tired, flock(EXCLUSIVE));
-    let waiting = wait_for(&mut pair, patient, flock(EXCLUSIVE));
-    let cancel = pair.cancel(tired.0, given_up);
+    let interrupted = wait_for(&mut pair, second, flock(EXCLUSIVE));
+    let waiting = wait_for(&mut pair, third, flock(EXCLUSIVE));
+    let cancel = pair.cancel(second.0, interrupted);
     assert_eq!(pair.answer(cancel), Some(Ok(Reply::Done)));
-    assert_eq!(pair.answer(given_up), Some(Err(Errno::EINTR)));
+    assert_eq!(pair.answer(interrupted), Some(Err(Errno::EINTR)));
     assert_eq!(try_lock(&mut pair, holder, flock(UNLOCK)), Ok(Reply::Done));
-    assert_eq!(pair.answer(waiting), Some(Ok(Reply::Done)), "it does not wait for the other");
-    let late = pair.cancel(patient.0, waiting);
-    assert_eq!(pair.answer(late), Some(Ok(Reply::Done)), "too late, which is no error");
-    assert_eq!(try_lock(&mut pair, tired, flock(SHARED)), Err(Errno::EAGAIN));
+    assert_eq!(
+        pair.answer(waiting),
+        Some(Ok(Reply::Done)),
+        "the interrupted request is not in its way"
+    );
+    let late = pair.cancel(third.0, waiting);
+    assert_eq!(pair.answer(late), Some(Ok(Reply::Done)), "too late is no error");
+    assert_eq!(try_lock(&mut pair, second, flock(SHARED)), Err(Errno::EAGAIN));
 }
 
 #[test]
-fn two_that_would_wait_for_each_other_are_told() {
+fn a_request_that_closes_a_circle_of_waits_is_refused() {
     let mut pair = Pair::alone();
     let [one, other, _] = openers(&mut pair);
     let (left, right) = ((0, 9), (10, 19));
@@ -142,12 +152,12 @@ fn two_that_would_wait_for_each_other_are_told() {
 }
 
 #[test]
-fn the_locks_of_a_client_that_hangs_up_go_to_those_who_wait() {
+fn a_client_that_disconnects_releases_its_locks() {
     let mut pair = Pair::alone();
-    let [gone, other, _] = openers(&mut pair);
-    assert_eq!(try_lock(&mut pair, gone, record(EXCLUSIVE, (0, 9))), Ok(Reply::Done));
-    let waits = wait_for(&mut pair, other, record(EXCLUSIVE, (5, 6)));
+    let [first, second, _] = openers(&mut pair);
+    assert_eq!(try_lock(&mut pair, first, record(EXCLUSIVE, (0, 9))), Ok(Reply::Done));
+    let waits = wait_for(&mut pair, second, record(EXCLUSIVE, (5, 6)));
     assert!(!pair.is_answered(waits));
-    pair.hang_up(gone.0);
+    pair.disconnect(first.0);
     assert_eq!(pair.answer(waits), Some(Ok(Reply::Done)));
 }

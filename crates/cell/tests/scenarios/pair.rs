@@ -1,16 +1,17 @@
-//! One to three cells with all that is around them: a device, links, a supervisor, clients, and a clock.
+//! One to three cells with all that they need: a device, links, a supervisor, clients, and a clock.
 //!
-//! [`Pair::drive`] lets happen whatever can happen, in the order in which it was caused, until nothing is left; if only
-//! time can help, the clock goes on to the next alarm. A test steps in between by holding I/O ([`Device::hold`]) or
-//! messages ([`Pair::hold_messages`]), by ending a process ([`Pair::kill`], [`Pair::die_before`]), or by cutting the power.
-//! What cells did is in the [`trace`](Pair::trace), a line for each I/O, message, report, order and reply:
+//! [`Pair::drive`] processes events in the order of their causes until none is left. If only time
+//! can help, the clock goes on to the next timer. A test stops in between: it holds I/O
+//! ([`crate::device::Device::hold`]) or messages, ends a process, or cuts the power (`faults.rs`).
+//!
+//! The [`trace`](Pair::trace) has a line for each I/O, message, report, order and reply:
 //!
 //! ```text
 //! A to B: Prepare      A reads 2      A writes 3 data      A replies
-//! A reports Drained    A flushes      A writes 1 log       A gets Drain      A dies
+//! A reports Drained    A flushes      A writes 1 log       A receives Drain      A dies
 //! ```
 //!
-//! The calls of clients are in `client.rs`.
+//! The requests of clients are in `client.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,13 +30,14 @@ use warren_proto::{CapabilityKey, Credentials, FileKind, Lease};
 
 use crate::client::Pending;
 use crate::device::{Action, Device};
+use crate::faults::Faults;
 use crate::image::{Image, RESERVED, SECRET};
 use crate::machine::Machine;
 use crate::supervisor::{Ledger, Supervisor};
 
 pub const A: CellId = CellId(0);
 pub const B: CellId = CellId(1);
-/// The directories `/a`, `/b` and `/c`: each is at the cell of its name. So are the files in it.
+/// The directories `/a`, `/b` and `/c`. Each lies at the cell of its name, with the files in it.
 pub const IN_A: Ino = Ino(2);
 pub const IN_B: Ino = Ino(1 << 48 | 1);
 pub const IN_C: Ino = Ino(2 << 48 | 1);
@@ -49,7 +51,7 @@ const LOG_START: BlockNo = BlockNo(CHUNKS * CHUNK_BLOCKS);
 const LOG_BLOCKS: u64 = LOG_BLOCKS_MIN + LOG_BLOCKS_MIN / 2;
 /// When a scenario begins, by the wall clock.
 const BEGIN: Timestamp = Timestamp(1_700_000_000_000_000_000);
-/// Beyond so many events a scenario never comes to rest.
+/// A scenario with more events than this never ends.
 const EVENTS_MAX: usize = 1_000_000;
 
 const NAMES: [&str; 3] = ["A", "B", "C"];
@@ -63,7 +65,7 @@ pub struct Setup {
     pub cells: u16,
     /// Free chunks of the pool.
     pub free_chunks: usize,
-    /// The pool is a sparse file, on a host with room for so many chunks more.
+    /// The pool is a sparse file, and its host has space for so many more chunks.
     pub host_room: Option<u64>,
 }
 
@@ -73,13 +75,10 @@ impl Default for Setup {
     }
 }
 
-/// On whose behalf a client acts, and whether it is a front.
-pub(crate) type Who = (Credentials, bool);
+/// The credentials of a client, and whether it is a FUSE front.
+pub(crate) type Admission = (Credentials, bool);
 
-/// Whether a process dies before it carries out this effect.
-type IsLast = fn(&Effect) -> bool;
-
-/// What will happen.
+/// What will happen at some time.
 pub(crate) enum Happening {
     Event { to: CellId, epoch: Epoch, event: Event },
     Io { of: CellId, epoch: Epoch, io: IoId, frames: Vec<FrameNo>, action: Action },
@@ -87,12 +86,12 @@ pub(crate) enum Happening {
     Tick { cell: CellId, at: Instant },
 }
 
-/// A cell's process, and what it needs to be started again.
+/// A cell: its process, if it lives, and what outlives the process.
 pub(crate) struct Member {
     pub(crate) cell: Option<Cell>,
     pub(crate) epoch: Epoch,
     pub(crate) machine: Machine,
-    wake: Option<Instant>,
+    pub(crate) wake: Option<Instant>,
 }
 
 pub struct Pair {
@@ -102,23 +101,16 @@ pub struct Pair {
     /// How long each I/O takes.
     pub io_takes: Duration,
     pub(crate) members: Vec<Member>,
-    pub(crate) clients: BTreeMap<ClientId, Who>,
+    pub(crate) clients: BTreeMap<ClientId, Admission>,
     pub(crate) calls: BTreeMap<u32, Pending>,
     pub(crate) calls_made: u32,
     pub(crate) clients_made: u32,
-    queue: BTreeMap<(Instant, u64), Happening>,
+    pub(crate) queue: BTreeMap<(Instant, u64), Happening>,
     planned: u64,
-    held_io: Vec<Happening>,
-    holds_message: Option<fn(&PeerBody) -> bool>,
-    held_messages: Vec<(CellId, CellId, PeerMessage)>,
-    dies_before: Option<(CellId, IsLast)>,
-    /// Clients that hung up while some cell had no process.
-    pub(crate) gone: BTreeMap<ClientId, Who>,
-    lost: BTreeSet<CellId>,
-    /// Whether drivers refuse the requests that they find in slots.
-    pub refuses: bool,
+    pub(crate) faults: Faults,
     lines: Vec<String>,
     setup: Setup,
+    /// Fleets started so far.
     lives: u32,
 }
 
@@ -163,13 +155,7 @@ impl Pair {
             clients_made: 0,
             queue: BTreeMap::new(),
             planned: 0,
-            held_io: Vec::new(),
-            holds_message: None,
-            held_messages: Vec::new(),
-            dies_before: None,
-            gone: BTreeMap::new(),
-            lost: BTreeSet::new(),
-            refuses: false,
+            faults: Faults::default(),
             lines: Vec::new(),
             setup,
             lives: 0,
@@ -182,7 +168,7 @@ impl Pair {
     }
 
     /// Starts all cells from what the ledger says.
-    fn boot(&mut self, recovery: Recovery) {
+    pub(crate) fn boot(&mut self, recovery: Recovery) {
         self.lives += 1;
         let ledger = self.supervisor.ledger.clone();
         self.supervisor = Supervisor::new(ledger, self.setup.cells, RESERVED..CHUNKS);
@@ -196,7 +182,7 @@ impl Pair {
         }
     }
 
-    fn config(&self, id: CellId, epoch: Epoch, recovery: Recovery) -> CellConfig {
+    pub(crate) fn config(&self, id: CellId, epoch: Epoch, recovery: Recovery) -> CellConfig {
         let (ledger, cells) = (&self.supervisor.ledger, self.setup.cells);
         let at = usize::from(id.0);
         let free = (RESERVED..CHUNKS).filter(|chunk| ledger.is_free(*chunk));
@@ -232,7 +218,7 @@ impl Pair {
         }
     }
 
-    fn start(&mut self, id: CellId, config: CellConfig) {
+    pub(crate) fn start(&mut self, id: CellId, config: CellConfig) {
         let mut effects = Vec::new();
         let cell = Cell::new(config, self.clock(), &mut effects);
         self.member(id).cell = Some(cell);
@@ -265,7 +251,7 @@ impl Pair {
         Clock { monotonic: self.now, wall }
     }
 
-    /// What has happened since this was called last: the lines that contain one of these words.
+    /// What has happened since the last call: the lines that contain one of these words.
     pub fn trace(&mut self, words: &[&str]) -> Vec<String> {
         let mut lines = std::mem::take(&mut self.lines);
         lines.retain(|line| words.iter().any(|word| line.contains(word)));
@@ -276,14 +262,14 @@ impl Pair {
         self.lines.push(line);
     }
 
-    // What happens.
+    // Events.
 
     pub(crate) fn plan(&mut self, after: Duration, happening: Happening) {
         self.planned += 1;
         self.queue.insert((self.now + after, self.planned), happening);
     }
 
-    /// Something that happens to the present process of a cell.
+    /// An event of the present process of a cell.
     pub(crate) fn plan_event(&mut self, to: CellId, event: Event) {
         let epoch = self.member(to).epoch;
         self.plan(Duration::ZERO, Happening::Event { to, epoch, event });
@@ -293,20 +279,20 @@ impl Pair {
         if self.is_dead(to) {
             return;
         }
-        self.note(format!("{} gets {}", cell_name(to), word_of(&order)));
+        self.note(format!("{} receives {}", cell_name(to), word_of(&order)));
         self.plan_event(to, Event::Order(order));
     }
 
-    fn orders(&mut self, orders: Vec<(CellId, Order)>) {
+    pub(crate) fn orders(&mut self, orders: Vec<(CellId, Order)>) {
         orders.into_iter().for_each(|(to, order)| self.order(to, order));
     }
 
-    /// Lets happen what can happen, until nothing is left.
+    /// Processes events until none is left.
     pub fn drive(&mut self) {
         self.drive_until(|_| false);
     }
 
-    /// The same, but not beyond the event after which this holds.
+    /// Processes events until this holds, or none is left.
     pub fn drive_until(&mut self, holds: impl Fn(&Self) -> bool) {
         for _ in 0..EVENTS_MAX {
             let Some(((at, _), happening)) = self.queue.pop_first() else { return };
@@ -316,10 +302,11 @@ impl Pair {
                 return;
             }
         }
-        panic!("no end of it: {:?}", &self.lines[self.lines.len().saturating_sub(20)..]);
+        let last = self.lines.len().saturating_sub(20);
+        panic!("the scenario does not end: {:?}", &self.lines[last..]);
     }
 
-    /// Time passes in which nothing else happens.
+    /// Time passes.
     pub fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
         self.drive();
@@ -339,10 +326,10 @@ impl Pair {
             Happening::Io { of, epoch, io, frames, action } => {
                 if self.device.holds(&action) {
                     let io = Happening::Io { of, epoch, io, frames, action };
-                    return self.held_io.push(io);
+                    return self.faults.held_io.push(io);
                 }
                 let result = self.finish_io(of, frames, action);
-                // What a dead process had begun ends unseen.
+                // A dead process receives no completion.
                 if self.member(of).epoch == epoch {
                     self.apply(of, Event::IoDone { io, result });
                 }
@@ -358,9 +345,10 @@ impl Pair {
         let mut effects = Vec::new();
         cell.apply(clock, event, machine, &mut effects);
         for effect in effects {
-            let dies = self.dies_before.is_some_and(|(cell, when)| cell == to && when(&effect));
+            let dies =
+                self.faults.dies_before.is_some_and(|(cell, when)| cell == to && when(&effect));
             if dies {
-                self.dies_before = None;
+                self.faults.dies_before = None;
                 return self.kill(to);
             }
             self.carry_out(to, effect);
@@ -374,8 +362,8 @@ impl Pair {
                 self.note(format!("{name} replies"));
                 self.answered((of, to, seq), (answer, granted), payload_len as usize);
             }
-            Effect::AwaitsLock { .. } => self.note(format!("{name} parks a lock")),
-            Effect::Send { to, message } => self.send(of, to, message),
+            Effect::AwaitsLock { .. } => self.note(format!("{name} awaits a lock")),
+            Effect::Send { to, message } => self.send_message(of, to, message),
             Effect::Report(report) => {
                 self.note(format!("{name} reports {}", word_of(&report)));
                 self.plan(Duration::ZERO, Happening::Report { from: of, report });
@@ -435,7 +423,12 @@ impl Pair {
         self.plan(self.io_takes, Happening::Io { of, epoch, io, frames, action });
     }
 
-    fn finish_io(&mut self, of: CellId, frames: Vec<FrameNo>, action: Action) -> Result<(), Errno> {
+    pub(crate) fn finish_io(
+        &mut self,
+        of: CellId,
+        frames: Vec<FrameNo>,
+        action: Action,
+    ) -> Result<(), Errno> {
         if let Action::Read { block } = action {
             for (at, frame) in (0..).zip(frames) {
                 let bytes = self.device.block(block.offset(at));
@@ -445,56 +438,23 @@ impl Pair {
         self.device.finish(action)
     }
 
-    /// The device goes on with what it held.
-    pub fn release_io(&mut self) {
-        self.device.release();
-        for io in std::mem::take(&mut self.held_io) {
-            self.plan(Duration::ZERO, io);
-        }
-        self.drive();
-    }
-
-    /// Of each write that the device holds it has so many blocks when the power is cut.
-    pub fn tear_writes(&mut self, count: usize) {
-        for io in std::mem::take(&mut self.held_io) {
-            if let Happening::Io { action: Action::Write { mut blocks, .. }, .. } = io {
-                blocks.truncate(count);
-                let torn = Action::Write { blocks, through: true };
-                self.device.finish(torn).expect("no test lets this fail");
-            }
-        }
-    }
-
     // Links.
 
-    /// Messages like this are held, and what comes behind one on its link.
-    pub fn hold_messages(&mut self, which: fn(&PeerBody) -> bool) {
-        self.holds_message = Some(which);
-    }
-
-    /// Messages are held no more, but for those that are.
-    pub fn stop_holding_messages(&mut self) {
-        self.holds_message = None;
-    }
-
-    pub fn release_messages(&mut self) {
-        self.holds_message = None;
-        for (from, to, message) in std::mem::take(&mut self.held_messages) {
-            self.plan_event(to, Event::Peer { from, message });
-        }
-        self.drive();
-    }
-
-    fn send(&mut self, from: CellId, to: CellId, message: PeerMessage) {
-        self.note(format!("{} to {}: {}", cell_name(from), cell_name(to), message_word(&message)));
-        let is_behind = self.held_messages.iter().any(|(f, t, _)| (*f, *t) == (from, to));
-        if is_behind || self.holds_message.is_some_and(|holds| holds(&message.body)) {
-            return self.held_messages.push((from, to, message));
+    fn send_message(&mut self, from: CellId, to: CellId, message: PeerMessage) {
+        self.note(format!(
+            "{} to {}: {}",
+            cell_name(from),
+            cell_name(to),
+            message_word(&message.body)
+        ));
+        let is_behind = self.faults.held_messages.iter().any(|(f, t, _)| (*f, *t) == (from, to));
+        if is_behind || self.faults.holds_message.is_some_and(|holds| holds(&message.body)) {
+            return self.faults.held_messages.push((from, to, message));
         }
         self.plan_event(to, Event::Peer { from, message });
     }
 
-    // The supervisor.
+    // Reports.
 
     fn report(&mut self, from: CellId, report: Report) {
         let is_ready = matches!(report, Report::Ready { .. });
@@ -506,7 +466,7 @@ impl Pair {
         }
     }
 
-    /// A checkpoint is granted, now or as soon as a cell wants it.
+    /// From now on the supervisor begins a checkpoint when a cell wants it.
     pub fn grant_checkpoints(&mut self) {
         self.supervisor.grants = true;
         let orders = self.supervisor.advance();
@@ -514,129 +474,29 @@ impl Pair {
         self.drive();
     }
 
-    /// Begins a checkpoint that no cell asked for, as the supervisor's timer does.
+    /// Begins a checkpoint as the supervisor's timer does.
     pub fn begin_checkpoint(&mut self) {
         self.supervisor.is_wanted = true;
         self.grant_checkpoints();
     }
 
-    // What goes wrong.
+    // Lease words.
 
-    /// The process of the cell dies before it carries out an effect like this: what comes behind is lost, too.
-    pub fn die_before(&mut self, cell: CellId, when: IsLast) {
-        self.dies_before = Some((cell, when));
-    }
-
-    pub fn kill(&mut self, cell: CellId) {
-        self.note(format!("{} dies", cell_name(cell)));
-        let member = self.member(cell);
-        (member.cell, member.wake) = (None, None);
-    }
-
-    pub fn is_dead(&self, cell: CellId) -> bool {
-        self.members[usize::from(cell.0)].cell.is_none()
-    }
-
-    /// All other cells take in what the dead one had sent, and hear of its loss. Its I/O ends.
-    pub fn lose(&mut self, cell: CellId) {
-        if !self.is_dead(cell) {
-            self.kill(cell);
-        }
-        for io in std::mem::take(&mut self.held_io) {
-            match io {
-                Happening::Io { of, frames, action, .. } if of == cell => {
-                    // What comes of it is told to no process.
-                    let _ = self.finish_io(of, frames, action);
-                }
-                io => self.held_io.push(io),
-            }
-        }
-        for (from, to, message) in std::mem::take(&mut self.held_messages) {
-            match (from == cell, to == cell) {
-                (true, _) => self.plan_event(to, Event::Peer { from, message }),
-                (_, true) => {}
-                _ => self.held_messages.push((from, to, message)),
-            }
-        }
-        self.drive();
-        self.lost.insert(cell);
-        let epoch = self.member(cell).epoch;
-        let orders = self.supervisor.lost(cell, epoch);
-        self.orders(orders);
-        self.drive();
-        let mut living = self.cells().filter(|other| !self.is_dead(*other));
-        assert!(living.all(|other| self.supervisor.heard.contains(&other)), "all have heard");
-    }
-
-    /// A successor takes over from a lost cell: its frames, its clients, and new links to all others.
-    pub fn succeed(&mut self, cell: CellId) {
-        self.lost.remove(&cell);
-        let epoch = Epoch(self.member(cell).epoch.0 + 1);
-        let config = self.config(cell, epoch, Recovery::Process);
-        let member = self.member(cell);
-        member.epoch = epoch;
-        member.machine.words.clear();
-        self.start(cell, config);
-        for lost in self.lost.clone() {
-            let epoch = self.member(lost).epoch;
-            self.order(cell, Order::Lost { cell: lost, epoch });
-        }
-        let gone = self.gone.clone();
-        let clients = self.clients.iter().chain(&gone);
-        let clients: Vec<_> = clients.map(|(client, who)| (*client, who.clone())).collect();
-        clients.into_iter().for_each(|(client, who)| self.introduce(cell, client, who));
-        gone.keys().for_each(|client| self.order(cell, Order::Expel { client: *client }));
-        for other in self.cells().filter(|other| *other != cell) {
-            self.order(other, Order::Joined { cell, epoch });
-        }
-        self.drive();
-        if self.lost.is_empty() {
-            self.gone.clear();
-        }
-    }
-
-    /// The process of a cell dies, and a successor takes over.
-    pub fn replace(&mut self, cell: CellId) {
-        self.lose(cell);
-        self.succeed(cell);
-        assert!(self.is_serving());
-    }
-
-    /// The power is cut. A recovery replays the logs and takes a checkpoint, then a new fleet serves, without clients.
-    pub fn cut_power(&mut self) {
-        self.queue.clear();
-        self.held_io.clear();
-        self.held_messages.clear();
-        (self.holds_message, self.dies_before) = (None, None);
-        self.clients.clear();
-        self.calls.clear();
-        self.device.cut_power();
-        self.boot(Recovery::Power);
-        self.drive();
-        if !self.is_serving() {
-            return;
-        }
-        assert!(!self.supervisor.is_wanted, "a recovery ends with a checkpoint");
-        let ledger = &mut self.supervisor.ledger;
-        ledger.incarnation = ledger.generation + 1;
-        ledger.log_starts.fill(Lsn(0));
-        self.boot(Recovery::None);
-        self.drive();
-        assert!(self.is_serving());
-    }
-
-    // What can be seen.
-
-    /// Whether a copy that came with the lease may still be used.
+    /// Whether the client holds the lease.
     pub fn is_valid(&self, cell: CellId, client: ClientId, lease: Lease) -> bool {
         let words = &self.members[usize::from(cell.0)].machine.words;
         words.get(&(client, lease.word)) == Some(&lease.stamp)
     }
 }
 
-/// Whether the message is this request to a peer.
-pub fn is_request(body: &PeerBody, word: &str) -> bool {
-    matches!(body, PeerBody::Request(request) if word_of(request) == word)
+/// Whether the message has this name.
+pub fn is_message(body: &PeerBody, word: &str) -> bool {
+    message_word(body) == word
+}
+
+/// Whether the effect is to send a message of this name.
+pub fn sends(effect: &Effect, word: &str) -> bool {
+    matches!(effect, Effect::Send { message, .. } if is_message(&message.body, word))
 }
 
 /// The name of an order or a report: the first word of what `Debug` prints.
@@ -644,15 +504,15 @@ fn word_of(value: &impl std::fmt::Debug) -> String {
     format!("{value:?}").split([' ', '(', '{']).next().expect("a word").into()
 }
 
-fn message_word(message: &PeerMessage) -> String {
-    match &message.body {
+fn message_word(body: &PeerBody) -> String {
+    match body {
         PeerBody::Request(request) => word_of(request),
         PeerBody::Reply(reply) => word_of(reply),
         PeerBody::Pool(message) => format!("pool {}", word_of(message)),
     }
 }
 
-/// A volume whose root has a directory at each cell.
+/// A volume with a directory at each cell.
 fn image(cells: u16) -> Image {
     let mut image = Image::empty(cells);
     let homes = [("a", IN_A), ("b", IN_B), ("c", IN_C)];

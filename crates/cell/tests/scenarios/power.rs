@@ -1,17 +1,20 @@
-//! **Recovery after a power failure.** The trees are those of the last checkpoint; what was synced since then is in the
-//! logs on the device, and the frames hold nothing.
+//! **Recovery after a power failure.** The trees are those of the last checkpoint. The logs on the
+//! device hold what was made durable since then. The frames hold nothing.
 //!
 //! ```text
-//! every cell reads its log -> LogEnd -> Cut, until no cut moves -> Replay -> Replayed -> Claimed
-//!                          -> what was decided is said to all (AllSaid) -> Ready -> a checkpoint
+//! each cell reads its log -> LogEnd -> Cut, until no cut moves -> Replay -> Replayed -> Claimed
+//!                         -> Again, AllSaid, to and from all cells -> Ready -> a checkpoint
 //! ```
 //!
-//! A log is replayed from where the last checkpoint fixed its state, step by step, up to its cut. Then the pool is as it
-//! was after some prefix of what each cell did, and after all that was answered to an `fsync`.
+//! Each log is replayed step by step, from the last checkpoint up to its cut. After that, each cell
+//! is in the state after a prefix of its changes, and the prefix contains every change that an
+//! `fsync` covered.
 //!
 //! The code: `replay.rs`, `step.rs`.
 
-use warren_proto::{Reply, Request, SetAttr};
+use warren_base::{Errno, ShardId};
+use warren_proto::control::Report;
+use warren_proto::{AccessMode, Reply, Request, SetAttr};
 
 use crate::bytes::{PAGE, page};
 use crate::client::fsync;
@@ -19,43 +22,43 @@ use crate::device::Kind;
 use crate::pair::*;
 
 #[test]
-fn create_write_fsync_and_the_power_is_cut() {
+fn create_write_fsync_and_then_the_power_is_cut() {
     let mut pair = Pair::new();
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", b"what was synced");
+    let file = pair.file(client, IN_A, "file", b"durable");
     pair.fsync(client, file);
     pair.cut_power();
     let client = pair.client();
-    assert_eq!(pair.content(client, IN_A, "file"), b"what was synced");
+    assert_eq!(pair.content(client, IN_A, "file"), b"durable");
     let ino = pair.lookup(client, IN_A, "file").expect("it is there");
     assert_eq!((ino, pair.attr(client, ino).mode), (file.ino, 0o644));
 }
 
 #[test]
-fn cells_agree_on_how_much_of_each_log_counts_before_they_replay() {
+fn cells_agree_on_the_cut_of_each_log_before_they_replay() {
     let mut pair = Pair::new();
     let client = pair.client();
     let file = pair.file(client, IN_A, "file", b"text");
     pair.fsync(client, file);
     pair.trace(&[]);
     pair.cut_power();
-    let trace = pair.trace(&["A reports", "A gets"]);
+    let trace = pair.trace(&["A reports", "A receives"]);
     let order = [
         "A reports LogEnd",
-        "A gets Cut",
+        "A receives Cut",
         "A reports LogEnd",
-        "A gets Replay",
+        "A receives Replay",
         "A reports Replayed",
-        "A gets Claimed",
+        "A receives Claimed",
         "A reports WantCheckpoint",
         "A reports Ready",
-        "A gets Drain",
+        "A receives Drain",
     ];
     assert_eq!(trace[..order.len()], order);
 }
 
 #[test]
-fn what_came_before_a_synced_change_is_there_too() {
+fn a_recovery_finds_a_prefix_of_the_changes() {
     let mut pair = Pair::alone();
     let client = pair.client();
     pair.create(client, IN_A, "before");
@@ -64,11 +67,11 @@ fn what_came_before_a_synced_change_is_there_too() {
     pair.create(client, IN_A, "after");
     pair.cut_power();
     let client = pair.client();
-    assert_eq!(pair.list(client, IN_A), ["before", "synced"], "a prefix");
+    assert_eq!(pair.list(client, IN_A), ["before", "synced"]);
 }
 
 #[test]
-fn the_data_of_another_file_need_not_be_there() {
+fn fsync_covers_the_data_of_its_own_file_only() {
     let mut pair = Pair::alone();
     let client = pair.client();
     pair.file(client, IN_A, "other", page(1));
@@ -77,37 +80,38 @@ fn the_data_of_another_file_need_not_be_there() {
     pair.cut_power();
     let client = pair.client();
     assert_eq!(pair.content(client, IN_A, "synced"), page(2));
-    assert!(
-        pair.content(client, IN_A, "other").0.is_empty(),
-        "its name is older, its data was not synced"
-    );
+    assert!(pair.content(client, IN_A, "other").0.is_empty(), "only its name is in the log");
 }
 
 #[test]
-fn a_file_that_took_a_name_over_has_its_data() {
+fn a_file_that_replaces_another_has_its_data() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let old = pair.file(client, IN_A, "config", b"old");
     pair.fsync(client, old);
     pair.file(client, IN_A, "config.new", b"new");
     pair.rename(client, (IN_A, "config.new"), (IN_A, "config"));
-    let dir = pair.open_as(client, IN_A, warren_proto::AccessMode::READ);
+    let dir = pair.open_as(client, IN_A, AccessMode::READ);
     pair.fsync(client, dir);
     pair.cut_power();
     let client = pair.client();
-    assert_eq!(pair.content(client, IN_A, "config"), b"new", "though it was not synced itself");
+    assert_eq!(
+        pair.content(client, IN_A, "config"),
+        b"new",
+        "the rename has logged the data first"
+    );
     assert_eq!(pair.list(client, IN_A), ["config"]);
 }
 
 #[test]
-fn a_record_that_the_device_has_in_part_is_none() {
+fn a_record_that_is_not_complete_does_not_count() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let file = pair.file(client, IN_A, "file", b"one");
     pair.fsync(client, file);
     pair.write(client, file, 0, page(2).repeat(3));
     pair.device.hold(Kind::Log);
-    let call = pair.ask(client, fsync(file));
+    let call = pair.send(client, fsync(file));
     assert!(!pair.is_answered(call));
     pair.tear_writes(1);
     pair.cut_power();
@@ -116,7 +120,7 @@ fn a_record_that_the_device_has_in_part_is_none() {
 }
 
 #[test]
-fn a_file_without_a_name_is_reclaimed() {
+fn an_unlinked_file_is_reclaimed() {
     let mut pair = Pair::alone();
     let client = pair.client();
     pair.sync(client);
@@ -129,7 +133,7 @@ fn a_file_without_a_name_is_reclaimed() {
     pair.fsync(client, file);
     pair.unlink(client, IN_A, "file");
     pair.sync(client);
-    assert!(used(&mut pair, client) >= before + 100, "it is open");
+    assert!(used(&mut pair, client) >= before + 100, "the file is open");
     pair.cut_power();
     let client = pair.client();
     pair.sync(client);
@@ -156,6 +160,20 @@ fn truncations_and_writes_are_replayed_in_their_order() {
 }
 
 #[test]
+fn a_shard_whose_tree_is_damaged_is_reported() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    pair.create(client, IN_B, "file");
+    pair.sync(client);
+    let shard = ShardId(1);
+    let root = pair.supervisor.ledger.roots[&shard].root.expect("a root");
+    pair.device.damage(root.block);
+    pair.cut_power();
+    let report = Report::Broken { cell: B, shard, errno: Errno::EIO };
+    assert!(pair.supervisor.broken.contains(&report));
+}
+
+#[test]
 fn a_second_power_failure_finds_what_the_first_recovery_left() {
     let mut pair = Pair::new();
     let client = pair.client();
@@ -173,7 +191,7 @@ fn a_second_power_failure_finds_what_the_first_recovery_left() {
 }
 
 #[test]
-fn a_rename_over_two_cells_is_there_whole_or_not_at_all() {
+fn a_rename_over_two_cells_is_atomic() {
     for is_synced in [true, false] {
         let mut pair = Pair::new();
         let client = pair.client();
@@ -181,7 +199,7 @@ fn a_rename_over_two_cells_is_there_whole_or_not_at_all() {
         pair.sync(client);
         pair.rename(client, (IN_A, "file"), (IN_B, "moved"));
         if is_synced {
-            let dir = pair.open_as(client, IN_A, warren_proto::AccessMode::READ);
+            let dir = pair.open_as(client, IN_A, AccessMode::READ);
             pair.fsync(client, dir);
         }
         pair.cut_power();

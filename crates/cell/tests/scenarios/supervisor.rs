@@ -1,4 +1,5 @@
-//! The supervisor, as far as cells see it: it takes reports and sends orders, and keeps what the superblock says.
+//! The supervisor as cells see it: it receives reports, sends orders, and knows what the superblock
+//! says.
 //!
 //! ```text
 //! checkpoint   WantCheckpoint -> Drain to all -> all Drained -> Write to all -> all Written
@@ -6,7 +7,7 @@
 //! recovery     all LogEnd -> Cut, until no end moves -> Replay -> all Replayed -> Claimed
 //! ```
 //!
-//! The real one is in `crates/supervisor`; it does the same, and everything that concerns processes.
+//! The real supervisor, `crates/supervisor`, does the same, and starts and ends processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use warren_base::{CellId, Epoch, Errno, Lsn, ShardId};
 use warren_disk::{BlockPtr, RootSlot};
 use warren_proto::control::{Order, Report, ShardRoot, Written};
 
-/// What the last checkpoint made durable: everything that a fleet starts from.
+/// What the last checkpoint made durable, and a fleet starts from.
 #[derive(Clone)]
 pub struct Ledger {
     pub generation: u64,
@@ -62,22 +63,22 @@ pub struct Supervisor {
     cells: BTreeSet<CellId>,
     barrier: Barrier,
     number: u64,
-    /// Whether a checkpoint begins as soon as a cell wants one; if not, whether one is wanted.
+    /// Whether a checkpoint begins when a cell wants it, and whether a cell wants it.
     pub grants: bool,
     pub is_wanted: bool,
-    /// Where each log ends, as reported, and as all cells knew it when they cut last.
+    /// Where each log ends, as reported, and as of the last cut.
     ends: BTreeMap<CellId, Lsn>,
     agreed: Option<Vec<Lsn>>,
     replayed: BTreeMap<CellId, Vec<u64>>,
     pub ready: BTreeSet<CellId>,
     pub heard: BTreeSet<CellId>,
-    /// A cell was lost, and its free chunks were not found since.
+    /// A cell was lost, and no checkpoint has counted free chunks since.
     is_uncounted: bool,
-    /// The device has lost what was written: no superblock is written any more.
+    /// A flush has failed: no superblock is written any more.
     is_lost: bool,
-    /// All chunks that a shard may have.
+    /// The chunks that a shard may own.
     chunks: std::ops::Range<u64>,
-    /// What cells could not serve, as they reported it.
+    /// Reports of broken shards and logs.
     pub broken: Vec<Report>,
 }
 
@@ -117,7 +118,7 @@ impl Supervisor {
         self.all(&Order::Drain { number: self.number })
     }
 
-    /// Takes a report. `flush` makes durable what cells have written for a checkpoint.
+    /// Answers a report. `flush` makes durable what the cells have written for a checkpoint.
     pub fn report(
         &mut self,
         from: CellId,
@@ -188,7 +189,8 @@ impl Supervisor {
         orders
     }
 
-    /// The free chunks that no cell has: they were lost with a cell. No chunk is on its way in these tests.
+    /// The free chunks that no cell has: they were lost with a cell. No message with chunks is
+    /// pending.
     fn missing<'a>(&self, written: impl Iterator<Item = &'a Written>) -> Vec<(u64, u64)> {
         let free = written.filter_map(|written| written.free.as_ref());
         let runs = free.filter_map(|free| free.runs.as_ref()).flatten();
@@ -219,7 +221,7 @@ impl Supervisor {
         self.all(&Order::Claimed { chunks })
     }
 
-    /// The process of the cell is gone. A checkpoint that waits for the cell is given up.
+    /// The process of the cell is dead. A checkpoint that waits for the cell is abandoned.
     pub fn lost(&mut self, cell: CellId, epoch: Epoch) -> Vec<(CellId, Order)> {
         self.ready.remove(&cell);
         self.heard.clear();

@@ -1,20 +1,22 @@
-//! **Transactions.** An operation whose names or inodes lie at two cells locks every key that it touches, in one global order,
-//! at both; then the cell that got the request decides, alone and with one record of its log.
+//! **Transactions.** An operation whose names or inodes lie at two cells locks every key that it
+//! touches, at both cells, in one global order. Then the coordinator, the cell that received the
+//! request, decides with one record of its log.
 //!
 //! ```text
-//! coordinator   Prepare ------>            locked: the record decides -> Commit ---->
-//! participant            locks, -> Prepared                                     makes its part -> Committed
+//! coordinator   Prepare -->                     decides: a record, Commit -->
+//! participant               locks, Prepared -->                               changes, Committed
 //! ```
 //!
-//! A cell that runs an operation without other cells takes no lock; it only waits while a transaction stands in its way. So no
-//! client sees half of a transaction, and a process that dies leaves either none of it or what its log has decided.
+//! An operation at one cell takes no locks; it only waits while a transaction holds its keys. So no
+//! client sees half of a transaction. When a process dies, a transaction happens if the log of its
+//! coordinator has decided it, and only then.
 //!
 //! The code: `txn.rs`, `lock.rs`, `loss.rs`, and the operations in `op/`.
 
 use warren_base::{CellId, ClientId, Errno, Ino};
-use warren_cell::{Effect, PeerBody};
+use warren_cell::PeerBody;
 use warren_proto::{
-    AccessMode, CreateFlags, LockKey, NewInode, PeerReply, PeerRequest, Reply, Request, SetAttr,
+    AccessMode, CreateFlags, LockKey, NewInode, PeerReply, Reply, Request, SetAttr,
 };
 
 use crate::client::{create, rename};
@@ -23,7 +25,7 @@ use crate::pair::*;
 
 const MESSAGES: [&str; 2] = [" to A: ", " to B: "];
 
-/// A directory below `dir` that lies at the cell: directories spread over the cells by their names.
+/// A directory in `dir` that lies at the cell. Directories spread over the cells by their names.
 fn directory_at(pair: &mut Pair, client: ClientId, cell: CellId, dir: Ino) -> (String, Ino) {
     for number in 0..100 {
         let text = format!("dir{number}");
@@ -40,7 +42,7 @@ fn directory_at(pair: &mut Pair, client: ClientId, cell: CellId, dir: Ino) -> (S
     panic!("no directory lies at the cell");
 }
 
-/// `/a/file`, and a client that moves it to `/b/moved`: B coordinates, A takes part.
+/// `/a/file`, and a request to move it to `/b/moved`. B is the coordinator, A the participant.
 fn about_to_rename() -> (Pair, ClientId, Ino, Request) {
     let mut pair = Pair::new();
     let client = pair.client();
@@ -49,7 +51,7 @@ fn about_to_rename() -> (Pair, ClientId, Ino, Request) {
     (pair, client, ino, rename((IN_A, "file"), (IN_B, "moved")))
 }
 
-/// The file lies at its new place, and only there.
+/// The file has its new name, and only that.
 fn assert_moved(pair: &mut Pair, client: ClientId, ino: Ino) {
     assert_eq!(pair.lookup(client, IN_A, "file"), None);
     assert_eq!(pair.lookup(client, IN_B, "moved"), Some(ino));
@@ -63,7 +65,7 @@ fn a_rename_over_two_cells_prepares_commits_and_is_answered() {
     let trace = pair.trace(&[" to A: ", " to B: ", "replies"]);
     assert_eq!(trace[..2], ["B to A: Prepare", "A to B: Prepared"]);
     let end = ["B to A: Commit", "A to B: Committed", "B replies"];
-    assert_eq!(trace[trace.len() - 3..], end, "no client hears of it before all have made it");
+    assert_eq!(trace[trace.len() - 3..], end, "the reply comes when both have changed");
     assert_moved(&mut pair, client, ino);
 }
 
@@ -87,16 +89,19 @@ fn a_directory_is_made_at_another_cell() {
 }
 
 #[test]
-fn no_client_sees_half_of_a_rename() {
+fn no_client_sees_a_rename_at_one_cell_only() {
     let (mut pair, client, ino, request) = about_to_rename();
-    pair.hold_messages(|body| is_request(body, "Commit"));
-    let moved = pair.ask(client, request);
+    pair.hold_messages(|body| is_message(body, "Commit"));
+    let moved = pair.send(client, request);
     let look = |dir, text: &str| Request::Lookup { dir, name: name(text) };
-    let old = pair.ask(client, look(IN_A, "file"));
-    let new = pair.ask(client, look(IN_B, "moved"));
-    assert!(![moved, old, new].iter().any(|call| pair.is_answered(*call)), "all of them wait");
-    let other = pair.ask(client, look(IN_A, "other"));
-    assert!(pair.is_answered(other), "only these names are locked");
+    let old = pair.send(client, look(IN_A, "file"));
+    let new = pair.send(client, look(IN_B, "moved"));
+    assert!(
+        ![moved, old, new].iter().any(|call| pair.is_answered(*call)),
+        "these names are locked"
+    );
+    let other = pair.send(client, look(IN_A, "other"));
+    assert!(pair.is_answered(other), "no other name is locked");
     pair.release_messages();
     assert_eq!(pair.answer(moved), Some(Ok(Reply::Done)));
     assert!(matches!(pair.answer(old), Some(Ok(Reply::Absent(_)))));
@@ -104,12 +109,12 @@ fn no_client_sees_half_of_a_rename() {
 }
 
 #[test]
-fn an_answer_does_not_wait_for_an_inode_that_is_locked() {
+fn a_reply_waits_for_entries_of_other_cells_but_not_for_inodes() {
     let (mut pair, client, ino, _) = about_to_rename();
-    pair.hold_messages(|body| is_request(body, "Commit"));
-    let link = pair.ask(client, Request::Link { ino, dir: IN_B, name: name("link") });
-    assert!(pair.is_answered(link), "no entry of another cell changes");
-    let attr = pair.ask(client, Request::GetAttr { ino });
+    pair.hold_messages(|body| is_message(body, "Commit"));
+    let link = pair.send(client, Request::Link { ino, dir: IN_B, name: name("link") });
+    assert!(pair.is_answered(link), "only an inode of A changes");
+    let attr = pair.send(client, Request::GetAttr { ino });
     assert!(!pair.is_answered(attr), "the inode is locked until it has the link");
     pair.release_messages();
     let Some(Ok(Reply::Attr { attr, .. })) = pair.answer(attr) else { panic!("it is answered") };
@@ -117,7 +122,7 @@ fn an_answer_does_not_wait_for_an_inode_that_is_locked() {
 }
 
 #[test]
-fn opposite_renames_do_not_wait_for_each_other_for_ever() {
+fn opposite_renames_do_not_deadlock() {
     let mut pair = Pair::new();
     let client = pair.client();
     let from_a = pair.create(client, IN_A, "one").ino;
@@ -133,7 +138,7 @@ fn opposite_renames_do_not_wait_for_each_other_for_ever() {
 }
 
 #[test]
-fn an_operation_that_fails_releases_what_it_had_locked() {
+fn an_operation_that_fails_releases_its_locks() {
     let mut pair = Pair::new();
     let client = pair.client();
     let (text, dir) = directory_at(&mut pair, client, B, IN_A);
@@ -146,11 +151,11 @@ fn an_operation_that_fails_releases_what_it_had_locked() {
     pair.unlink(client, dir, "another");
     assert_eq!(pair.call(client, rmdir), Ok(Reply::Done));
     assert_eq!(pair.lookup(client, IN_A, &text), None);
-    assert!(pair.call(client, create(dir, "late")).is_err(), "no entry comes into it any more");
+    assert!(pair.call(client, create(dir, "late")).is_err(), "the directory is gone");
 }
 
 #[test]
-fn a_directory_does_not_come_to_lie_below_itself() {
+fn a_directory_cannot_be_moved_below_itself() {
     let mut pair = Pair::new();
     let client = pair.client();
     let (text, above) = directory_at(&mut pair, client, B, IN_A);
@@ -159,7 +164,22 @@ fn a_directory_does_not_come_to_lie_below_itself() {
     assert_eq!(pair.call(client, request), Err(Errno::EINVAL));
     assert_eq!(pair.lookup(client, IN_A, &text), Some(above));
     pair.rename(client, (IN_A, &text), (IN_B, "moved"));
-    assert_eq!(pair.lookup(client, IN_B, "moved"), Some(above), "no lock is left");
+    assert_eq!(pair.lookup(client, IN_B, "moved"), Some(above), "no lock was left");
+}
+
+#[test]
+fn no_entry_is_created_in_a_directory_that_is_being_removed() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    let (text, dir) = directory_at(&mut pair, client, B, IN_A);
+    pair.hold_messages(|body| is_message(body, "Commit"));
+    let rmdir = pair.send(client, Request::Rmdir { dir: IN_A, name: name(&text) });
+    let late = pair.send(client, create(dir, "late"));
+    assert!(!pair.is_answered(late), "the write lock on the directory is its mark");
+    pair.release_messages();
+    assert_eq!(pair.answer(rmdir), Some(Ok(Reply::Done)));
+    assert!(pair.answer(late).is_some_and(|answer| answer.is_err()));
+    assert_eq!(pair.call(client, Request::GetAttr { ino: dir }), Err(Errno::ESTALE));
 }
 
 #[test]
@@ -168,12 +188,13 @@ fn a_participant_whose_log_is_full_refuses_until_a_checkpoint() {
     pair.supervisor.grants = false;
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     let chmod = Request::SetAttr { ino, handle: None, set };
-    while {
-        let call = pair.ask(client, chmod.clone());
-        pair.is_answered(call)
-    } {}
+    let is_full = |pair: &mut Pair| {
+        let call = pair.send(client, chmod.clone());
+        !pair.is_answered(call)
+    };
+    while !is_full(&mut pair) {}
     pair.trace(&[]);
-    let moved = pair.ask(client, request);
+    let moved = pair.send(client, request);
     assert!(pair.trace(&MESSAGES).contains(&"A to B: Refused".into()));
     assert!(!pair.is_answered(moved));
     pair.grant_checkpoints();
@@ -182,7 +203,7 @@ fn a_participant_whose_log_is_full_refuses_until_a_checkpoint() {
 }
 
 #[test]
-fn prepared_and_the_coordinator_dies_undecided() {
+fn the_coordinator_dies_undecided() {
     let (mut pair, client, ino, request) = about_to_rename();
     pair.hold_messages(|body| match body {
         PeerBody::Reply(PeerReply::Prepared { values, .. }) => {
@@ -190,57 +211,48 @@ fn prepared_and_the_coordinator_dies_undecided() {
         }
         _ => false,
     });
-    let moved = pair.ask(client, request);
-    let look = pair.ask(client, Request::Lookup { dir: IN_A, name: name("file") });
+    let moved = pair.send(client, request);
+    let look = pair.send(client, Request::Lookup { dir: IN_A, name: name("file") });
     pair.lose(B);
-    assert!(!pair.is_answered(look), "it may have been decided: A keeps the locks");
+    assert!(!pair.is_answered(look), "A keeps the locks, because B may have decided");
     pair.stop_holding_messages();
-    pair.succeed(B);
-    assert!(pair.is_answered(look), "the successor has named all that was decided");
-    assert_eq!(pair.answer(moved), Some(Ok(Reply::Done)), "it has found the request in its slot");
+    pair.start_successor(B);
+    assert!(pair.is_answered(look), "the successor has sent AllSaid");
+    assert_eq!(pair.answer(moved), Some(Ok(Reply::Done)), "the successor has executed it");
     assert_moved(&mut pair, client, ino);
 }
 
 #[test]
-fn the_coordinator_dies_when_it_has_decided() {
+fn the_coordinator_dies_after_it_has_decided() {
     let (mut pair, client, ino, request) = about_to_rename();
-    pair.die_before(B, |effect| {
-        matches!(effect, Effect::Send { message, .. }
-        if is_request(&message.body, "Commit"))
-    });
-    let moved = pair.ask(client, request);
+    pair.die_before(B, |effect| sends(effect, "Commit"));
+    let moved = pair.send(client, request);
     assert!(pair.is_dead(B));
     pair.replace(B);
-    assert!(pair.trace(&MESSAGES).contains(&"B to A: Again".into()), "its log says so");
+    assert!(pair.trace(&MESSAGES).contains(&"B to A: Again".into()), "its log has the decision");
     assert_eq!(pair.answer(moved), Some(Ok(Reply::Done)));
     assert_moved(&mut pair, client, ino);
 }
 
 #[test]
-fn a_participant_dies_when_it_has_prepared() {
+fn a_participant_dies_before_it_has_prepared() {
     let (mut pair, client, ino, request) = about_to_rename();
-    pair.die_before(A, |effect| {
-        matches!(effect, Effect::Send { message, .. }
-        if matches!(message.body, PeerBody::Reply(PeerReply::Prepared { .. })))
-    });
-    let moved = pair.ask(client, request);
+    pair.die_before(A, |effect| sends(effect, "Prepared"));
+    let moved = pair.send(client, request);
     pair.lose(A);
     assert!(!pair.is_answered(moved));
-    assert_eq!(pair.lookup(client, IN_B, "moved"), None, "it waits, and holds nothing");
+    assert_eq!(pair.lookup(client, IN_B, "moved"), None, "the rename waits without locks");
     pair.create(client, IN_B, "other");
-    pair.succeed(A);
+    pair.start_successor(A);
     assert_eq!(pair.answer(moved), Some(Ok(Reply::Done)));
     assert_moved(&mut pair, client, ino);
 }
 
 #[test]
-fn a_participant_dies_when_it_has_made_its_part() {
+fn a_participant_dies_after_it_has_changed() {
     let (mut pair, client, ino, request) = about_to_rename();
-    pair.die_before(A, |effect| {
-        matches!(effect, Effect::Send { message, .. }
-        if matches!(message.body, PeerBody::Reply(PeerReply::Committed { .. })))
-    });
-    let moved = pair.ask(client, request);
+    pair.die_before(A, |effect| sends(effect, "Committed"));
+    let moved = pair.send(client, request);
     assert!(pair.is_dead(A) && !pair.is_answered(moved));
     pair.replace(A);
     let trace = pair.trace(&MESSAGES);
@@ -250,14 +262,14 @@ fn a_participant_dies_when_it_has_made_its_part() {
 }
 
 #[test]
-fn what_was_decided_twice_over_is_made_once() {
+fn a_change_that_is_sent_twice_is_made_once() {
     let (mut pair, client, ino, _) = about_to_rename();
-    pair.hold_messages(|body| matches!(body, PeerBody::Request(PeerRequest::Commit { .. })));
-    let link = pair.ask(client, Request::Link { ino, dir: IN_B, name: name("link") });
+    pair.hold_messages(|body| is_message(body, "Commit"));
+    let link = pair.send(client, Request::Link { ino, dir: IN_B, name: name("link") });
     assert!(pair.is_answered(link));
     pair.lose(B);
     pair.stop_holding_messages();
-    pair.succeed(B);
+    pair.start_successor(B);
     assert!(pair.trace(&MESSAGES).contains(&"B to A: Again".into()));
-    assert_eq!(pair.attr(client, ino).nlink, 2, "the Commit had come before the Again");
+    assert_eq!(pair.attr(client, ino).nlink, 2, "the Commit came before the Again");
 }

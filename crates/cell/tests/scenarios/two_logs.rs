@@ -1,9 +1,11 @@
-//! **A log that rests on another.** Each message between cells carries how far its sender's log had come. The next record
-//! of the receiver names that (`Depends`): what it tells may follow from what the other log says up to there.
+//! **A log that depends on another log.** Each message between cells carries the end of its
+//! sender's log. The next record of the receiver names that point (`Depends`), because it may be a
+//! consequence of the other log up to there.
 //!
-//! So who makes a log durable makes durable what it rests on: `fsync` sends `Harden` to the other cell and waits for
-//! `Hardened`, which also names what that log rests on in turn. After a power failure each log is cut before the first
-//! record that rests on more of another log than there is, until no cut moves: the greatest consistent cut.
+//! So an `fsync` must make durable what its own log depends on: the cell sends `Harden` and waits
+//! for `Hardened`, which names what that log depends on in turn. After a power failure, each log is
+//! cut before the first record that depends on a lost part of another log, until no cut moves. The
+//! result is the greatest consistent cut.
 //!
 //! The code: `oplog.rs` (dependencies), `replay.rs` (the cut).
 
@@ -20,7 +22,7 @@ fn open_directory(pair: &mut Pair, client: ClientId, dir: Ino) -> Handle {
     pair.open_as(client, dir, AccessMode::READ)
 }
 
-/// `/a/file` has become `/b/moved`, which neither log says durably. `/a` and `/b` are open.
+/// `/a/file` was renamed to `/b/moved`, which is durable in neither log. `/a` and `/b` are open.
 fn renamed() -> (Pair, ClientId, [Handle; 2]) {
     let mut pair = Pair::new();
     let client = pair.client();
@@ -33,7 +35,7 @@ fn renamed() -> (Pair, ClientId, [Handle; 2]) {
 }
 
 #[test]
-fn fsync_waits_for_the_log_that_its_own_rests_on() {
+fn fsync_waits_for_the_log_that_its_own_log_depends_on() {
     let (mut pair, client, [_, dir]) = renamed();
     pair.fsync(client, dir);
     let trace = pair.trace(&ALL);
@@ -50,20 +52,20 @@ fn fsync_waits_for_the_log_that_its_own_rests_on() {
 #[test]
 fn fsync_is_not_answered_while_the_other_log_is_not_durable() {
     let (mut pair, client, [_, dir]) = renamed();
-    pair.hold_messages(|body| is_request(body, "Harden"));
-    let call = pair.ask(client, fsync(dir));
+    pair.hold_messages(|body| is_message(body, "Harden"));
+    let call = pair.send(client, fsync(dir));
     assert!(!pair.is_answered(call));
-    assert_eq!(pair.trace(&["log"]), ["B writes 1 log"], "its own log is written meanwhile");
+    assert_eq!(pair.trace(&["log"]), ["B writes 1 log"], "B writes its own log meanwhile");
     pair.release_messages();
     assert_eq!(pair.answer(call), Some(Ok(Reply::Done)));
 }
 
 #[test]
-fn after_a_power_failure_no_log_tells_what_the_other_has_lost() {
+fn after_a_power_failure_logs_are_cut_to_what_is_consistent() {
     for (synced, lost) in [(0, "B"), (1, "A")] {
         let (mut pair, client, dirs) = renamed();
-        pair.hold_messages(|body| is_request(body, "Harden"));
-        let call = pair.ask(client, fsync(dirs[synced]));
+        pair.hold_messages(|body| is_message(body, "Harden"));
+        let call = pair.send(client, fsync(dirs[synced]));
         assert!(!pair.is_answered(call));
         pair.cut_power();
         let client = pair.client();
@@ -73,30 +75,29 @@ fn after_a_power_failure_no_log_tells_what_the_other_has_lost() {
 }
 
 #[test]
-fn what_rests_on_nothing_is_not_cut() {
-    let (mut pair, client, [dir, _]) = renamed();
-    // The record of the rename at A rests on B's log; what A did before does not.
-    pair.cut_power();
-    let _ = (client, dir);
+fn records_before_the_dependency_are_not_cut() {
+    let mut pair = Pair::new();
     let client = pair.client();
     let first = pair.create(client, IN_A, "first");
+    pair.create(client, IN_A, "file");
     pair.rename(client, (IN_A, "file"), (IN_B, "moved"));
-    pair.hold_messages(|body| is_request(body, "Harden"));
-    pair.ask(client, fsync(first));
+    pair.hold_messages(|body| is_message(body, "Harden"));
+    let call = pair.send(client, fsync(first));
+    assert!(!pair.is_answered(call), "the end of the log depends on the log of B");
     pair.cut_power();
     let client = pair.client();
     assert_eq!(pair.list(client, IN_A), ["file", "first"]);
 }
 
 #[test]
-fn a_log_that_cannot_be_made_durable_fails_those_that_rest_on_it() {
+fn fsync_fails_if_the_other_log_cannot_be_made_durable() {
     let (mut pair, client, [_, dir]) = renamed();
-    pair.hold_messages(|body| is_request(body, "Harden"));
-    let call = pair.ask(client, fsync(dir));
+    pair.hold_messages(|body| is_message(body, "Harden"));
+    let call = pair.send(client, fsync(dir));
     pair.device.fail(Kind::Log, Errno::EIO);
     pair.release_messages();
     assert_eq!(pair.answer(call), Some(Err(Errno::EIO)));
-    // A checkpoint has made good what the log of A may have lost.
+    // A checkpoint has written what the log of A may have lost.
     pair.fsync(client, dir);
     pair.cut_power();
     let client = pair.client();
@@ -104,7 +105,7 @@ fn a_log_that_cannot_be_made_durable_fails_those_that_rest_on_it() {
 }
 
 #[test]
-fn what_a_checkpoint_made_durable_need_not_be_asked_for() {
+fn after_a_checkpoint_no_log_depends_on_another() {
     let (mut pair, client, [_, dir]) = renamed();
     pair.sync(client);
     pair.trace(&[]);
@@ -113,7 +114,7 @@ fn what_a_checkpoint_made_durable_need_not_be_asked_for() {
 }
 
 #[test]
-fn logs_rest_on_each_other_in_chains() {
+fn dependencies_are_followed_from_log_to_log() {
     let mut pair = Pair::three();
     let client = pair.client();
     pair.create(client, IN_A, "file");
@@ -126,7 +127,7 @@ fn logs_rest_on_each_other_in_chains() {
     let trace = pair.trace(&["Harden"]);
     let order = ["C to B: Harden", "B to C: Hardened", "C to A: Harden", "A to C: Hardened"];
     let known: Vec<_> = order.iter().filter(|line| trace.iter().any(|at| at == *line)).collect();
-    assert_eq!(known.len(), order.len(), "C has heard of the log of A from B: {trace:?}");
+    assert_eq!(known.len(), order.len(), "B has named the log of A to C: {trace:?}");
     pair.cut_power();
     let client = pair.client();
     assert_eq!(
@@ -136,10 +137,10 @@ fn logs_rest_on_each_other_in_chains() {
 }
 
 #[test]
-fn many_calls_ask_the_other_log_once() {
+fn calls_that_depend_on_the_same_point_send_one_request() {
     let (mut pair, client, [_, dir]) = renamed();
-    pair.hold_messages(|body| is_request(body, "Harden"));
-    let calls: [Call; 3] = [(); 3].map(|()| pair.ask(client, fsync(dir)));
+    pair.hold_messages(|body| is_message(body, "Harden"));
+    let calls: [Call; 3] = [(); 3].map(|()| pair.send(client, fsync(dir)));
     assert_eq!(pair.trace(&["Harden"]), ["B to A: Harden"]);
     pair.release_messages();
     assert!(calls.iter().all(|call| pair.answer(*call) == Some(Ok(Reply::Done))));
