@@ -13,22 +13,21 @@ use warren_cell::{
     PeerMessage, Planted, Recovery, SlotRef,
 };
 use warren_disk::{
-    BlockPtr, Dentry, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, Part, RECORD_HEADER, RootSlot,
-    Tree, Value, name_hash, seal_record,
+    BlockPtr, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, RECORD_HEADER, Tree, Value, seal_record,
 };
 use warren_proto::control::{Order, Report, ShardRoot, Written};
 use warren_proto::{
     AccessMode, Answer, Capability, CapabilityKey, Cause, CreateFlags, Credentials, FileKind,
-    FileName, NewInode, Request, RequestHeader, Step, Wire,
+    NewInode, Request, RequestHeader, Step, Wire,
 };
 
-pub const SECRET: u64 = 99;
+pub use crate::image::{FIRST_CHUNK, Image, RESERVED, SECRET, entry_key, name};
+
 pub const KEY: CapabilityKey = CapabilityKey([21, 22]);
 pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
 /// Half as much again as the smallest log, of which half is its reserve.
 const LOG_BLOCKS: u64 = LOG_BLOCKS_MIN + LOG_BLOCKS_MIN / 2;
 pub const LOG: LogArea = LogArea { start: BlockNo(CHUNKS * CHUNK_BLOCKS), blocks: LOG_BLOCKS };
-pub const RESERVED: u64 = 3;
 pub const CHUNKS: u64 = 40;
 pub const CLIENT: ClientId = ClientId(1);
 pub const PEER: CellId = CellId(1);
@@ -39,33 +38,11 @@ pub const FILE: Ino = Ino(2);
 pub const LOST: Ino = Ino(3);
 pub const DIR: Ino = Ino(1 << 48 | 1);
 
-pub fn name(name: &str) -> FileName {
-    FileName::new(name.as_bytes()).expect("a name")
-}
-
-pub fn entry_key(dir: Ino, name: &str) -> Key {
-    Key::entry(dir, name_hash(SECRET, name.as_bytes()))
-}
-
-/// Shards 0 and 1 of a volume before they are written: `/file` (an inode with two names), `/dir`, `/lost`.
-pub struct Image {
-    pub records: [BTreeMap<Key, Value>; 2],
-    pub next_sequence: [u64; 2],
-    /// By shard, what the region map says and what the tree is written to.
-    pub chunks: [u64; 2],
-    pub owned: BTreeMap<ShardId, Vec<u64>>,
-    pub used: [u64; 2],
-}
-
 impl Image {
+    /// Shards 0 and 1: `/file` (an inode with two names), `/dir`, and `/lost`.
     pub fn new() -> Self {
-        let mut image = Self {
-            records: [BTreeMap::new(), BTreeMap::new()],
-            next_sequence: [10, 10],
-            chunks: [4, 5],
-            owned: [(ShardId(0), vec![4]), (ShardId(1), vec![5])].into(),
-            used: [0b11, 0],
-        };
+        let mut image = Self::empty(2);
+        image.used = vec![0b11, 0];
         image.inode(Ino::ROOT, FileKind::Directory, 2);
         image.part(Ino::ROOT, 4, 1);
         image.entry(Ino::ROOT, "file", FILE, FileKind::Regular);
@@ -73,38 +50,12 @@ impl Image {
         image.entry(Ino::ROOT, "dir", DIR, FileKind::Directory);
         image.entry(Ino::ROOT, "lost", LOST, FileKind::Regular);
         image.inode(FILE, FileKind::Regular, 2);
-        image.extent(FILE, 0, 4 * CHUNK_BLOCKS, 2);
+        image.extent(FILE, 0, FIRST_CHUNK * CHUNK_BLOCKS, 2);
         image.change(FILE, |inode| (inode.size, inode.blocks) = (2 * BLOCK_SIZE as u64, 2));
         image.inode(LOST, FileKind::Regular, 1);
         image.inode(DIR, FileKind::Directory, 2);
         image.part(DIR, 0, 0);
         image
-    }
-
-    pub fn put(&mut self, shard: usize, key: Key, value: Value) {
-        self.records[shard].insert(key, value);
-    }
-
-    pub fn inode(&mut self, ino: Ino, kind: FileKind, nlink: u32) {
-        let time = Timestamp(5);
-        let inode = Inode {
-            kind,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            nlink,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            generation: 0,
-            parent: if kind == FileKind::Directory { Ino::ROOT } else { Ino(0) },
-            flags: 0,
-        };
-        self.put(usize::from(ino.shard().0), Key::inode(ino), Value::Inode(Box::new(inode)));
     }
 
     pub fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) {
@@ -114,53 +65,12 @@ impl Image {
         }
     }
 
-    pub fn part(&mut self, dir: Ino, entries: u64, subdirs: u32) {
-        let part = Part { entries, subdirs, ..Part::default() };
-        self.put(usize::from(dir.shard().0), Key::part(dir, 0), Value::Part(Box::new(part)));
-    }
-
-    pub fn entry(&mut self, dir: Ino, name: &str, ino: Ino, kind: FileKind) {
-        let bucket = [Dentry { name: name.as_bytes().into(), ino, kind }];
-        let shard = usize::from(dir.shard().0);
-        self.put(shard, entry_key(dir, name), Value::Entries(Box::new(bucket)));
-    }
-
     /// An extent whose blocks hold zeros.
     pub fn extent(&mut self, ino: Ino, at: u64, start: u64, len: usize) {
         let checksum = warren_disk::block_checksum(&[0; BLOCK_SIZE]);
         let extent = Extent { start: BlockNo(start), checksums: vec![checksum; len].into() };
         let shard = usize::from(ino.shard().0);
         self.put(shard, Key::extent(ino, at), Value::Extent(Box::new(extent)));
-    }
-
-    /// Writes a shard's tree; its root slot.
-    pub fn write(&self, shard: usize, device: &mut BTreeMap<BlockNo, Vec<u8>>) -> RootSlot {
-        let mut tree = Tree::open(ShardId(shard as u16), None, 0);
-        let chunk = Key::chunk(self.chunks[shard]);
-        for (key, value) in &self.records[shard] {
-            tree.insert(*key, value.clone()).expect("in memory");
-        }
-        tree.insert(chunk, Value::Chunk(0)).expect("in memory");
-        let first = self.used[shard].trailing_ones() as usize;
-        let places: Vec<_> = (first..first + tree.dirty_nodes())
-            .map(|n| BlockNo(self.chunks[shard] * CHUNK_BLOCKS + n as u64))
-            .collect();
-        let used = places.iter().fold(self.used[shard], |used, at| used | 1 << (at.0 % 64));
-        tree.insert(chunk, Value::Chunk(used)).expect("in memory");
-        let (root, height, writes) = tree.write_out(1, &places);
-        device.extend(writes.into_iter().map(|(block, bytes)| (block, bytes.into())));
-        RootSlot {
-            uuid: [0; 16],
-            shard: ShardId(shard as u16),
-            generation: 1,
-            root,
-            height,
-            next_sequence: self.next_sequence[shard],
-            log: 0,
-            lsn: Lsn(0),
-            inodes: 0,
-            used_blocks: u64::from(used.count_ones()),
-        }
     }
 }
 

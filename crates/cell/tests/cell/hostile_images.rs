@@ -93,7 +93,7 @@ fn an_orphan_of_another_shard_breaks_the_shard() {
 
 #[test]
 fn a_shard_without_numbers_makes_no_more_inodes() {
-    let answers = outcome(|image| image.next_sequence = [Ino::SEQUENCE_MAX + 1; 2]);
+    let answers = outcome(|image| image.next_sequence = vec![Ino::SEQUENCE_MAX + 1; 2]);
     assert!(errors(&answers.expect("not broken")).contains(&Errno::ENOSPC));
     let answers = outcome(|image| image.next_sequence[0] = Ino::SEQUENCE_MAX);
     assert!(answers.expect("not broken")[5].is_ok(), "the last number can be used");

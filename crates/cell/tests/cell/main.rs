@@ -5,6 +5,8 @@ mod authority;
 mod bench;
 mod hostile_images;
 mod hostile_logs;
+#[path = "../image/mod.rs"]
+mod image;
 mod read_only;
 mod replace;
 mod space;

@@ -1,0 +1,83 @@
+//! The memory of a cell: its frames, and what it shares with its clients.
+//!
+//! It outlives the cell's process, like the segments of a real fleet. Only a power cut clears it.
+
+use std::collections::BTreeMap;
+
+use warren_base::ClientId;
+use warren_base::limits::BLOCK_SIZE;
+use warren_cell::{FrameNo, Memory, SlotRef};
+
+/// What a frame holds before the first store: neither zeros nor data.
+const UNFILLED: u8 = 0xee;
+
+type Frame = Box<[u8; BLOCK_SIZE]>;
+
+pub struct Machine {
+    frames: Vec<Frame>,
+    /// File data of requests, by slot: written by the client.
+    pub requests: BTreeMap<SlotRef, Vec<u8>>,
+    /// File data of replies, by slot: written by the cell.
+    pub replies: BTreeMap<SlotRef, Vec<u8>>,
+    /// Lease words. A word that is not here is 0.
+    pub words: BTreeMap<(ClientId, u32), u64>,
+}
+
+impl Machine {
+    pub fn new(frames: u32) -> Self {
+        Self {
+            frames: (0..frames).map(|_| Box::new([UNFILLED; BLOCK_SIZE])).collect(),
+            requests: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            words: BTreeMap::new(),
+        }
+    }
+
+    fn reply(&mut self, to: SlotRef, len: usize) -> &mut Vec<u8> {
+        let lane = self.replies.entry(to).or_default();
+        lane.resize(lane.len().max(len), 0);
+        lane
+    }
+}
+
+impl Memory for Machine {
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+        &self.frames[frame.0 as usize]
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        &mut self.frames[frame.0 as usize]
+    }
+
+    fn payload_to_frame(
+        &mut self,
+        from: SlotRef,
+        offset: usize,
+        frame: FrameNo,
+        at: usize,
+        len: usize,
+    ) {
+        let bytes = &self.requests[&from][offset..offset + len];
+        self.frames[frame.0 as usize][at..at + len].copy_from_slice(bytes);
+    }
+
+    fn frame_to_payload(
+        &mut self,
+        frame: FrameNo,
+        at: usize,
+        to: SlotRef,
+        offset: usize,
+        len: usize,
+    ) {
+        let bytes: Vec<u8> = self.frames[frame.0 as usize][at..at + len].into();
+        self.reply(to, offset + len)[offset..offset + len].copy_from_slice(&bytes);
+    }
+
+    fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
+        self.reply(to, offset + len)[offset..offset + len].fill(0);
+    }
+
+    fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {
+        self.words.insert((client, word), stamp);
+    }
+}

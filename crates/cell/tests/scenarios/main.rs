@@ -1,0 +1,44 @@
+//! How a cell works, as tests. Read the files in this order. Each file opens with its mechanism.
+//!
+//! | file | mechanism |
+//! | --- | --- |
+//! | `calls.rs` | a request becomes a reply: at once, or after something that it waits for |
+//! | `attributes.rs` | requests on one inode |
+//! | `data.rs` | pages, the cache, read-ahead, write-back |
+//! | `opens.rs` | open files, and advisory locks on files |
+//! | `leases.rs` | copies that clients may use, and how they are revoked |
+//! | `log.rs` | the op log, `fsync`, group commit |
+//! | `checkpoints.rs` | the state of all cells becomes durable, and their logs become free |
+//! | `transactions.rs` | operations over two cells |
+//! | `two_logs.rs` | a log that depends on another cell's log |
+//! | `power.rs` | recovery after a power failure |
+//! | `successors.rs` | a process that takes over from a dead one |
+//! | `space.rs` | blocks, chunks, and the space of the host |
+//!
+//! A [`pair::Pair`] plays each scenario: cells, clients, a device and a supervisor, on one clock.
+//! The tests use only the public interface of the crate, as a driver does. So they hold whatever
+//! becomes of its modules.
+
+#[path = "../image/mod.rs"]
+mod image;
+
+mod bytes;
+mod client;
+mod device;
+mod faults;
+mod machine;
+mod pair;
+mod supervisor;
+
+mod attributes;
+mod calls;
+mod checkpoints;
+mod data;
+mod leases;
+mod log;
+mod opens;
+mod power;
+mod space;
+mod successors;
+mod transactions;
+mod two_logs;

@@ -1,0 +1,527 @@
+//! One to three cells with all that they need: a device, links, a supervisor, clients, and a clock.
+//!
+//! [`Pair::drive`] processes events in the order of their causes until none is left. If only time
+//! can help, the clock goes on to the next timer. A test stops in between: it holds I/O
+//! ([`crate::device::Device::hold`]) or messages, ends a process, or cuts the power (`faults.rs`).
+//!
+//! The [`trace`](Pair::trace) has a line for each I/O, message, report, order and reply:
+//!
+//! ```text
+//! A to B: Prepare      A reads 2      A writes 3 data      A replies
+//! A reports Drained    A flushes      A writes 1 log       A receives Drain      A dies
+//! ```
+//!
+//! The requests of clients are in `client.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use warren_base::limits::CHUNK_BLOCKS;
+use warren_base::{
+    BlockNo, CellId, ClientId, Epoch, Errno, Ino, Instant, Lsn, MapVersion, ShardId, Timestamp,
+};
+use warren_cell::{
+    Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerBody,
+    PeerMessage, Recovery,
+};
+use warren_disk::{LOG_BLOCKS_MIN, LogArea};
+use warren_proto::control::{Order, Report};
+use warren_proto::{CapabilityKey, Credentials, FileKind, Lease};
+
+use crate::client::Pending;
+use crate::device::{Action, Device};
+use crate::faults::Faults;
+use crate::image::{Image, RESERVED, SECRET};
+use crate::machine::Machine;
+use crate::supervisor::{Ledger, Supervisor};
+
+pub const A: CellId = CellId(0);
+pub const B: CellId = CellId(1);
+/// The directories `/a`, `/b` and `/c`. Each lies at the cell of its name, with the files in it.
+pub const IN_A: Ino = Ino(2);
+pub const IN_B: Ino = Ino(1 << 48 | 1);
+pub const IN_C: Ino = Ino(2 << 48 | 1);
+
+pub const KEY: CapabilityKey = CapabilityKey([21, 22]);
+/// Frames of each cell's cache.
+pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
+const CHUNKS: u64 = 40;
+const LOG_START: BlockNo = BlockNo(CHUNKS * CHUNK_BLOCKS);
+/// Half as much again as the smallest log.
+const LOG_BLOCKS: u64 = LOG_BLOCKS_MIN + LOG_BLOCKS_MIN / 2;
+/// When a scenario begins, by the wall clock.
+const BEGIN: Timestamp = Timestamp(1_700_000_000_000_000_000);
+/// A scenario with more events than this never ends.
+const EVENTS_MAX: usize = 1_000_000;
+
+const NAMES: [&str; 3] = ["A", "B", "C"];
+
+pub fn cell_name(cell: CellId) -> &'static str {
+    NAMES[usize::from(cell.0)]
+}
+
+/// What a scenario begins with.
+pub struct Setup {
+    pub cells: u16,
+    /// Free chunks of the pool.
+    pub free_chunks: usize,
+    /// The pool is a sparse file, and its host has space for so many more chunks.
+    pub host_room: Option<u64>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { cells: 2, free_chunks: usize::MAX, host_room: None }
+    }
+}
+
+/// The credentials of a client, and whether it is a FUSE front.
+pub(crate) type Admission = (Credentials, bool);
+
+/// What will happen at some time.
+pub(crate) enum Happening {
+    Event { to: CellId, epoch: Epoch, event: Event },
+    Io { of: CellId, epoch: Epoch, io: IoId, frames: Vec<FrameNo>, action: Action },
+    Report { from: CellId, report: Report },
+    Tick { cell: CellId, at: Instant },
+}
+
+/// A cell: its process, if it lives, and what outlives the process.
+pub(crate) struct Member {
+    pub(crate) cell: Option<Cell>,
+    pub(crate) epoch: Epoch,
+    pub(crate) machine: Machine,
+    pub(crate) wake: Option<Instant>,
+}
+
+pub struct Pair {
+    pub now: Instant,
+    pub device: Device,
+    pub supervisor: Supervisor,
+    /// How long each I/O takes.
+    pub io_takes: Duration,
+    pub(crate) members: Vec<Member>,
+    pub(crate) clients: BTreeMap<ClientId, Admission>,
+    pub(crate) calls: BTreeMap<u32, Pending>,
+    pub(crate) calls_made: u32,
+    pub(crate) clients_made: u32,
+    pub(crate) queue: BTreeMap<(Instant, u64), Happening>,
+    planned: u64,
+    pub(crate) faults: Faults,
+    lines: Vec<String>,
+    setup: Setup,
+    /// Fleets started so far.
+    lives: u32,
+}
+
+impl Pair {
+    /// Two cells that serve `/a` and `/b`.
+    pub fn new() -> Self {
+        Self::with(Setup::default())
+    }
+
+    pub fn alone() -> Self {
+        Self::with(Setup { cells: 1, ..Setup::default() })
+    }
+
+    pub fn three() -> Self {
+        Self::with(Setup { cells: 3, ..Setup::default() })
+    }
+
+    pub fn with(setup: Setup) -> Self {
+        let (mut blocks, image) = (BTreeMap::new(), image(setup.cells));
+        let roots = (0..setup.cells)
+            .map(|shard| (ShardId(shard), image.write(usize::from(shard), &mut blocks)))
+            .collect();
+        let ledger = Ledger {
+            generation: 1,
+            roots,
+            owned: image.owned.clone(),
+            log_starts: vec![Lsn(0); usize::from(setup.cells)],
+            incarnation: 1,
+        };
+        let mut device = Device::new(blocks, LOG_START);
+        device.host_room = setup.host_room.unwrap_or(0);
+        device.allocated = image.owned.values().flatten().copied().collect();
+        let mut pair = Self {
+            now: Instant(1),
+            device,
+            supervisor: Supervisor::new(ledger, setup.cells, RESERVED..CHUNKS),
+            io_takes: Duration::ZERO,
+            members: Vec::new(),
+            clients: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            calls_made: 0,
+            clients_made: 0,
+            queue: BTreeMap::new(),
+            planned: 0,
+            faults: Faults::default(),
+            lines: Vec::new(),
+            setup,
+            lives: 0,
+        };
+        pair.boot(Recovery::None);
+        pair.drive();
+        assert!(pair.is_serving());
+        pair.lines.clear();
+        pair
+    }
+
+    /// Starts all cells from what the ledger says.
+    pub(crate) fn boot(&mut self, recovery: Recovery) {
+        self.lives += 1;
+        let ledger = self.supervisor.ledger.clone();
+        self.supervisor = Supervisor::new(ledger, self.setup.cells, RESERVED..CHUNKS);
+        self.members.clear();
+        for cell in (0..self.setup.cells).map(CellId) {
+            let epoch = Epoch(1000 * self.lives);
+            let config = self.config(cell, epoch, recovery);
+            let machine = Machine::new(CellConfig::frames_total(FRAMES, config.log.area));
+            self.members.push(Member { cell: None, epoch, machine, wake: None });
+            self.start(cell, config);
+        }
+    }
+
+    pub(crate) fn config(&self, id: CellId, epoch: Epoch, recovery: Recovery) -> CellConfig {
+        let (ledger, cells) = (&self.supervisor.ledger, self.setup.cells);
+        let at = usize::from(id.0);
+        let free = (RESERVED..CHUNKS).filter(|chunk| ledger.is_free(*chunk));
+        let share = free.take(self.setup.free_chunks).skip(at).step_by(usize::from(cells));
+        CellConfig {
+            id,
+            epoch,
+            cells,
+            map: (0..cells).map(CellId).collect(),
+            map_version: MapVersion(1),
+            secret: SECRET,
+            capabilities: KEY,
+            roots: vec![(ShardId(id.0), Some(ledger.roots[&ShardId(id.0)]))],
+            lost: BTreeSet::new(),
+            owned_chunks: ledger.owned.clone(),
+            free_chunks: if recovery == Recovery::Process { Vec::new() } else { share.collect() },
+            reserved_chunks: RESERVED,
+            total_blocks: CHUNKS * CHUNK_BLOCKS,
+            backing: self.setup.host_room.map_or(Backing::Whole, |_| Backing::OnDemand),
+            frames: FRAMES,
+            nodes_max: CellConfig::NODES_MIN,
+            log: LogConfig {
+                area: LogArea {
+                    start: LOG_START.offset(LOG_BLOCKS * at as u64),
+                    blocks: LOG_BLOCKS,
+                },
+                incarnation: ledger.incarnation,
+                start: ledger.log_starts[at],
+                recovery,
+            },
+            generation: ledger.generation,
+            plant: None,
+        }
+    }
+
+    pub(crate) fn start(&mut self, id: CellId, config: CellConfig) {
+        let mut effects = Vec::new();
+        let cell = Cell::new(config, self.clock(), &mut effects);
+        self.member(id).cell = Some(cell);
+        effects.into_iter().for_each(|effect| self.carry_out(id, effect));
+    }
+
+    pub(crate) fn member(&mut self, cell: CellId) -> &mut Member {
+        &mut self.members[usize::from(cell.0)]
+    }
+
+    pub fn cell(&self, cell: CellId) -> &Cell {
+        self.members[usize::from(cell.0)].cell.as_ref().expect("its process lives")
+    }
+
+    pub fn is_serving(&self) -> bool {
+        self.members.iter().all(|member| member.cell.as_ref().is_some_and(Cell::is_ready))
+    }
+
+    pub fn cells(&self) -> impl Iterator<Item = CellId> + use<> {
+        (0..self.setup.cells).map(CellId)
+    }
+
+    /// The cell that serves the inode.
+    pub fn home(&self, ino: Ino) -> CellId {
+        CellId(ino.shard().0)
+    }
+
+    fn clock(&self) -> Clock {
+        let wall = Timestamp(BEGIN.0 + self.now.0 as i64);
+        Clock { monotonic: self.now, wall }
+    }
+
+    /// What has happened since the last call: the lines that contain one of these words.
+    pub fn trace(&mut self, words: &[&str]) -> Vec<String> {
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.retain(|line| words.iter().any(|word| line.contains(word)));
+        lines
+    }
+
+    pub(crate) fn note(&mut self, line: String) {
+        self.lines.push(line);
+    }
+
+    // Events.
+
+    pub(crate) fn plan(&mut self, after: Duration, happening: Happening) {
+        self.planned += 1;
+        self.queue.insert((self.now + after, self.planned), happening);
+    }
+
+    /// An event of the present process of a cell.
+    pub(crate) fn plan_event(&mut self, to: CellId, event: Event) {
+        let epoch = self.member(to).epoch;
+        self.plan(Duration::ZERO, Happening::Event { to, epoch, event });
+    }
+
+    pub(crate) fn order(&mut self, to: CellId, order: Order) {
+        if self.is_dead(to) {
+            return;
+        }
+        self.note(format!("{} receives {}", cell_name(to), word_of(&order)));
+        self.plan_event(to, Event::Order(order));
+    }
+
+    pub(crate) fn orders(&mut self, orders: Vec<(CellId, Order)>) {
+        orders.into_iter().for_each(|(to, order)| self.order(to, order));
+    }
+
+    /// Processes events until none is left.
+    pub fn drive(&mut self) {
+        self.drive_until(|_| false);
+    }
+
+    /// Processes events until this holds, or none is left.
+    pub fn drive_until(&mut self, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..EVENTS_MAX {
+            let Some(((at, _), happening)) = self.queue.pop_first() else { return };
+            self.now = self.now.max(at);
+            self.happen(happening);
+            if holds(self) {
+                return;
+            }
+        }
+        let last = self.lines.len().saturating_sub(20);
+        panic!("the scenario does not end: {:?}", &self.lines[last..]);
+    }
+
+    /// Time passes.
+    pub fn wait(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.drive();
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Event { to, epoch, event } if self.member(to).epoch == epoch => {
+                self.apply(to, event);
+            }
+            Happening::Tick { cell, at } if self.member(cell).wake == Some(at) => {
+                self.member(cell).wake = None;
+                self.apply(cell, Event::Tick);
+            }
+            Happening::Event { .. } | Happening::Tick { .. } => {}
+            Happening::Report { from, report } => self.report(from, report),
+            Happening::Io { of, epoch, io, frames, action } => {
+                if self.device.holds(&action) {
+                    let io = Happening::Io { of, epoch, io, frames, action };
+                    return self.faults.held_io.push(io);
+                }
+                let result = self.finish_io(of, frames, action);
+                // A dead process receives no completion.
+                if self.member(of).epoch == epoch {
+                    self.apply(of, Event::IoDone { io, result });
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, to: CellId, event: Event) {
+        let clock = self.clock();
+        let Member { cell: Some(cell), machine, .. } = &mut self.members[usize::from(to.0)] else {
+            return;
+        };
+        let mut effects = Vec::new();
+        cell.apply(clock, event, machine, &mut effects);
+        for effect in effects {
+            let dies =
+                self.faults.dies_before.is_some_and(|(cell, when)| cell == to && when(&effect));
+            if dies {
+                self.faults.dies_before = None;
+                return self.kill(to);
+            }
+            self.carry_out(to, effect);
+        }
+    }
+
+    fn carry_out(&mut self, of: CellId, effect: Effect) {
+        let name = cell_name(of);
+        match effect {
+            Effect::Reply { to, seq, answer, payload_len, granted } => {
+                self.note(format!("{name} replies"));
+                self.answered((of, to, seq), (answer, granted), payload_len as usize);
+            }
+            Effect::AwaitsLock { .. } => self.note(format!("{name} awaits a lock")),
+            Effect::Send { to, message } => self.send_message(of, to, message),
+            Effect::Report(report) => {
+                self.note(format!("{name} reports {}", word_of(&report)));
+                self.plan(Duration::ZERO, Happening::Report { from: of, report });
+            }
+            Effect::Suspect { cell, why } => {
+                panic!("{name} suspects {} of {why}", cell_name(cell))
+            }
+            Effect::Read { io, block, frames } => {
+                self.note(format!("{name} reads {}", frames.len()));
+                self.plan_io(of, io, frames, Action::Read { block });
+            }
+            Effect::Write { io, block, frames } => self.plan_write((of, io), block, &frames, false),
+            Effect::WriteThrough { io, block, frames } => {
+                self.plan_write((of, io), block, &frames, true);
+            }
+            Effect::Flush { io } => {
+                self.note(format!("{name} flushes"));
+                let action = self.device.begin_flush();
+                self.plan_io(of, io, Vec::new(), action);
+            }
+            Effect::Reserve { io, block, count } => {
+                self.note(format!("{name} reserves {count}"));
+                self.plan_io(of, io, Vec::new(), Action::Reserve { block, count });
+            }
+            Effect::Discard { io, block, count } => {
+                self.note(format!("{name} discards {count}"));
+                self.plan_io(of, io, Vec::new(), Action::Discard { block, count });
+            }
+            Effect::MeasureHost => {
+                let blocks = self.device.host_room * CHUNK_BLOCKS;
+                self.plan_event(of, Event::HostMeasured { blocks });
+            }
+            Effect::Wake(at) => {
+                self.member(of).wake = Some(at);
+                self.plan(at - self.now, Happening::Tick { cell: of, at });
+            }
+        }
+    }
+
+    fn plan_write(
+        &mut self,
+        (of, io): (CellId, IoId),
+        block: BlockNo,
+        frames: &[FrameNo],
+        through: bool,
+    ) {
+        let kind = if self.device.is_log(block) { "log" } else { "data" };
+        self.note(format!("{} writes {} {kind}", cell_name(of), frames.len()));
+        let machine = &self.members[usize::from(of.0)].machine;
+        let bytes = frames.iter().map(|frame| machine.frame(*frame).to_vec());
+        let blocks = (0..).map(|at| block.offset(at)).zip(bytes).collect();
+        self.plan_io(of, io, Vec::new(), Action::Write { blocks, through });
+    }
+
+    fn plan_io(&mut self, of: CellId, io: IoId, frames: Vec<FrameNo>, action: Action) {
+        let epoch = self.member(of).epoch;
+        self.plan(self.io_takes, Happening::Io { of, epoch, io, frames, action });
+    }
+
+    pub(crate) fn finish_io(
+        &mut self,
+        of: CellId,
+        frames: Vec<FrameNo>,
+        action: Action,
+    ) -> Result<(), Errno> {
+        if let Action::Read { block } = action {
+            for (at, frame) in (0..).zip(frames) {
+                let bytes = self.device.block(block.offset(at));
+                self.members[usize::from(of.0)].machine.frame_mut(frame).copy_from_slice(&bytes);
+            }
+        }
+        self.device.finish(action)
+    }
+
+    // Links.
+
+    fn send_message(&mut self, from: CellId, to: CellId, message: PeerMessage) {
+        self.note(format!(
+            "{} to {}: {}",
+            cell_name(from),
+            cell_name(to),
+            message_word(&message.body)
+        ));
+        let is_behind = self.faults.held_messages.iter().any(|(f, t, _)| (*f, *t) == (from, to));
+        if is_behind || self.faults.holds_message.is_some_and(|holds| holds(&message.body)) {
+            return self.faults.held_messages.push((from, to, message));
+        }
+        self.plan_event(to, Event::Peer { from, message });
+    }
+
+    // Reports.
+
+    fn report(&mut self, from: CellId, report: Report) {
+        let is_ready = matches!(report, Report::Ready { .. });
+        let device = &mut self.device;
+        let orders = self.supervisor.report(from, report, || device.flush());
+        self.orders(orders);
+        if is_ready {
+            self.offer_calls(from);
+        }
+    }
+
+    /// From now on the supervisor begins a checkpoint when a cell wants it.
+    pub fn grant_checkpoints(&mut self) {
+        self.supervisor.grants = true;
+        let orders = self.supervisor.advance();
+        self.orders(orders);
+        self.drive();
+    }
+
+    /// Begins a checkpoint as the supervisor's timer does.
+    pub fn begin_checkpoint(&mut self) {
+        self.supervisor.is_wanted = true;
+        self.grant_checkpoints();
+    }
+
+    // Lease words.
+
+    /// Whether the client holds the lease.
+    pub fn is_valid(&self, cell: CellId, client: ClientId, lease: Lease) -> bool {
+        let words = &self.members[usize::from(cell.0)].machine.words;
+        words.get(&(client, lease.word)) == Some(&lease.stamp)
+    }
+}
+
+/// Whether the message has this name.
+pub fn is_message(body: &PeerBody, word: &str) -> bool {
+    message_word(body) == word
+}
+
+/// Whether the effect is to send a message of this name.
+pub fn sends(effect: &Effect, word: &str) -> bool {
+    matches!(effect, Effect::Send { message, .. } if is_message(&message.body, word))
+}
+
+/// The name of an order or a report: the first word of what `Debug` prints.
+fn word_of(value: &impl std::fmt::Debug) -> String {
+    format!("{value:?}").split([' ', '(', '{']).next().expect("a word").into()
+}
+
+fn message_word(body: &PeerBody) -> String {
+    match body {
+        PeerBody::Request(request) => word_of(request),
+        PeerBody::Reply(reply) => word_of(reply),
+        PeerBody::Pool(message) => format!("pool {}", word_of(message)),
+    }
+}
+
+/// A volume with a directory at each cell.
+fn image(cells: u16) -> Image {
+    let mut image = Image::empty(cells);
+    let homes = [("a", IN_A), ("b", IN_B), ("c", IN_C)];
+    image.inode(Ino::ROOT, FileKind::Directory, 2);
+    image.part(Ino::ROOT, u64::from(cells), u32::from(cells));
+    for (name, dir) in homes.into_iter().take(usize::from(cells)) {
+        image.entry(Ino::ROOT, name, dir, FileKind::Directory);
+        image.inode(dir, FileKind::Directory, 2);
+        image.part(dir, 0, 0);
+    }
+    image
+}

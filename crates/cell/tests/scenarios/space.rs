@@ -1,0 +1,177 @@
+//! **Space.** A shard allocates blocks from its own chunks of 64 blocks. It takes a free chunk from
+//! its cell's part of the pool, or, if that is empty, from the part of another cell. A chunk
+//! without used blocks leaves the shard with a checkpoint.
+//!
+//! Blocks that the last checkpoint names are never overwritten, so that a recovery finds them. A
+//! freed block is used again after the next checkpoint. A task reserves the blocks that its change
+//! can need before it changes anything. If there are too few, it waits for a checkpoint, which may
+//! free some. If that does not help, it fails with ENOSPC.
+//!
+//! In a sparse file, the host allocates a chunk before a shard takes it.
+//!
+//! The code: `space.rs`, `chunk.rs`, `room.rs`, `host.rs`.
+
+use warren_base::{ClientId, Errno, ShardId};
+use warren_proto::{Handle, Reply, Request};
+
+use crate::bytes::{PAGE, page};
+use crate::pair::*;
+
+/// Pages that a test writes at a time.
+const PIECE: usize = 16;
+
+fn free_blocks(pair: &mut Pair, client: ClientId) -> u64 {
+    match pair.call(client, Request::StatFs) {
+        Ok(Reply::StatFs(stat)) => stat.blocks_free,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Writes from this page on until ENOSPC. Returns the page at which that was.
+fn fill(pair: &mut Pair, client: ClientId, file: Handle, from: usize) -> usize {
+    for at in (from..).step_by(PIECE) {
+        let call = pair.send_write(client, file, at * PAGE, page(7).repeat(PIECE));
+        match pair.answer(call) {
+            Some(Ok(_)) => {}
+            Some(Err(errno)) => {
+                assert_eq!(errno, Errno::ENOSPC);
+                return at;
+            }
+            None => panic!("the write is not answered"),
+        }
+    }
+    unreachable!("the pool is finite")
+}
+
+#[test]
+fn a_shard_claims_chunks_and_gives_them_back() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "file", page(1).repeat(250));
+    pair.write(client, file, 250 * PAGE, page(1).repeat(250));
+    let chunks = |pair: &Pair| pair.supervisor.ledger.owned[&ShardId(0)].len();
+    assert_eq!(chunks(&pair), 1);
+    pair.sync(client);
+    assert!(chunks(&pair) > 500 / 64, "500 blocks, and the tree");
+    let before = free_blocks(&mut pair, client);
+    pair.unlink(client, IN_A, "file");
+    pair.close(client, file);
+    // The first checkpoint frees the blocks. The second gives back the chunks.
+    pair.sync(client);
+    pair.sync(client);
+    assert!(chunks(&pair) <= 4, "the shard keeps a few");
+    assert!(free_blocks(&mut pair, client) >= before + 500);
+}
+
+#[test]
+fn a_shard_without_blocks_fails_with_enospc_until_some_are_freed() {
+    let mut pair = Pair::with(Setup { cells: 1, free_chunks: 3, ..Setup::default() });
+    let client = pair.client();
+    let file = pair.create(client, IN_A, "file");
+    let pages = fill(&mut pair, client, file, 0);
+    assert!((100..256).contains(&pages), "{pages} pages of 4 chunks");
+    assert_eq!(pair.read(client, file, (pages - 1) * PAGE, PAGE), page(7), "no byte of it is lost");
+    pair.rename(client, (IN_A, "file"), (IN_A, "full"));
+    pair.unlink(client, IN_A, "full");
+    pair.close(client, file);
+    let again = pair.create(client, IN_A, "again");
+    assert!(fill(&mut pair, client, again, 0) >= pages / 2);
+}
+
+#[test]
+fn blocks_of_the_last_checkpoint_are_not_overwritten() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "file", page(1).repeat(20));
+    pair.sync(client);
+    let named = pair.device.find(&page(1).0);
+    assert_eq!(named.len(), 20);
+    pair.write(client, file, 0, page(2).repeat(20));
+    pair.fsync(client, file);
+    assert_eq!(pair.device.find(&page(1).0), named);
+    let other = pair.file(client, IN_A, "other", page(3).repeat(100));
+    pair.fsync(client, other);
+    assert_eq!(pair.device.find(&page(1).0), named, "no checkpoint has freed these blocks");
+    pair.sync(client);
+    let last = pair.file(client, IN_A, "last", page(4).repeat(200));
+    pair.fsync(client, last);
+    assert!(pair.device.find(&page(1).0).len() < 20, "the checkpoint has freed them");
+}
+
+#[test]
+fn a_chunk_moves_to_another_cell() {
+    let mut pair = Pair::with(Setup { free_chunks: 10, ..Setup::default() });
+    let client = pair.client();
+    let file = pair.create(client, IN_A, "file");
+    pair.trace(&[]);
+    for at in (0..400).step_by(PIECE) {
+        pair.write(client, file, at * PAGE, page(7).repeat(PIECE));
+    }
+    let trace = pair.trace(&["pool"]);
+    assert!(trace.contains(&"B to A: pool Transfer".into()), "A has only five: {trace:?}");
+    pair.sync(client);
+    assert!(pair.supervisor.ledger.owned[&ShardId(0)].len() >= 7);
+    pair.cut_power();
+    let client = pair.client();
+    assert_eq!(pair.content(client, IN_A, "file"), page(7).repeat(400));
+    pair.file(client, IN_B, "small", page(1));
+    pair.sync(client);
+}
+
+#[test]
+fn a_chunk_that_is_claimed_in_a_log_stays_with_its_shard() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "file", page(1).repeat(200));
+    pair.fsync(client, file);
+    // No checkpoint names the claimed chunks. The recovery finds them in the log.
+    pair.cut_power();
+    let client = pair.client();
+    pair.file(client, IN_B, "file", page(2).repeat(200));
+    // The supervisor checks that no chunk is claimed twice.
+    pair.sync(client);
+    assert!(pair.supervisor.ledger.owned.values().all(|owned| owned.len() >= 4));
+    assert_eq!(pair.content(client, IN_A, "file"), page(1).repeat(200));
+    assert_eq!(pair.content(client, IN_B, "file"), page(2).repeat(200));
+}
+
+#[test]
+fn the_host_allocates_a_chunk_before_a_shard_takes_it() {
+    let mut pair = Pair::with(Setup { cells: 1, host_room: Some(30), ..Setup::default() });
+    let client = pair.client();
+    let file = pair.create(client, IN_A, "file");
+    pair.trace(&[]);
+    pair.write(client, file, 0, page(1).repeat(100));
+    let trace = pair.trace(&["reserves", "replies"]);
+    let at = |word| trace.iter().position(|line| line.contains(word)).expect(word);
+    assert!(at("reserves") < at("replies"), "{trace:?}");
+    pair.sync(client);
+    let owned = &pair.supervisor.ledger.owned[&ShardId(0)];
+    assert!(owned.iter().all(|chunk| pair.device.allocated.contains(chunk)));
+}
+
+#[test]
+fn a_full_host_is_enospc_until_it_has_space() {
+    let mut pair = Pair::with(Setup { cells: 1, host_room: Some(3), ..Setup::default() });
+    let client = pair.client();
+    let file = pair.create(client, IN_A, "file");
+    let pages = fill(&mut pair, client, file, 0);
+    assert!(pages < 256, "the pool has 37 chunks, the host 4");
+    pair.device.host_room += 5;
+    assert!(fill(&mut pair, client, file, pages) > pages, "the host has space again");
+}
+
+#[test]
+fn free_chunks_are_discarded_if_the_host_is_nearly_full() {
+    let mut pair = Pair::with(Setup { cells: 1, host_room: Some(10), ..Setup::default() });
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "file", page(1).repeat(250));
+    pair.sync(client);
+    let room = pair.device.host_room;
+    pair.unlink(client, IN_A, "file");
+    pair.close(client, file);
+    pair.sync(client);
+    pair.sync(client);
+    assert!(!pair.trace(&["discards"]).is_empty());
+    assert!(pair.device.host_room > room);
+}
