@@ -17,9 +17,13 @@ use warren_proto::{
     RequestHeader, Step,
 };
 
-use crate::authority::Capabilities;
+use crate::authority::{granted, may_name};
+use crate::change::revoke_late;
 use crate::checkpoint::Checkpoint;
-use crate::chunk::Chunks;
+use crate::chunks::free::Chunks;
+use crate::chunks::host::Backing;
+use crate::chunks::host::reserve::{discarded, host_measured, reserved};
+use crate::chunks::supply::{poll_pool, pool_message, take_found};
 use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::filelock::FileLocks;
@@ -27,7 +31,6 @@ use crate::frames::cache::Cache;
 use crate::frames::io::{Io, Purpose};
 use crate::frames::table::FrameTable;
 use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages, wake_io, write_done};
-use crate::host::Backing;
 use crate::inode::answer::{Finished, done};
 use crate::inode::lock::{grant_file_locks, grant_more_file_locks};
 use crate::inode::sync::sync;
@@ -44,12 +47,14 @@ use crate::reap::reap;
 use crate::recall::send_recalls;
 use crate::replay::{Recovery, Replay};
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey, Waits};
+use crate::run::work::Work;
+use crate::session::capabilities::Capabilities;
 use crate::session::clients::Clients;
 use crate::shard::Shard;
 use crate::shard::open::OpenCounts;
 use crate::shards::Shards;
-use crate::task::{Decided, Task, Tasks, Work};
-use crate::turn::{Checkpoints, Shared, Turn, Volume};
+use crate::task::{Decided, Task, Tasks};
+use crate::turn::{Checkpoints, Readiness, Shared, Turn, Volume};
 use crate::txn::{Committing, Participant};
 
 /// What a cell is started with.
@@ -158,15 +163,8 @@ pub(crate) struct Core {
     /// Transactions that are being made again after a recovery.
     pub(crate) again: usize,
     pub(crate) peers: Peers,
-    /// Changes whose leases are revoked with the next event, by a plant.
-    pub(crate) late: Vec<(Vec<Change>, Option<ClientId>)>,
     /// For [`Cell::steps_up`].
     pub(crate) steps_up: u64,
-    map_version: MapVersion,
-    epoch: Epoch,
-    /// Shards that are not open yet.
-    opening: usize,
-    ready: bool,
 }
 
 impl Cell {
@@ -192,6 +190,8 @@ impl Cell {
                 secret: config.secret,
                 total_blocks: config.total_blocks,
                 plant: config.plant,
+                epoch: config.epoch,
+                map_version: config.map_version,
             },
             log: OpLog::new(area, image, (incarnation, start), recovery == Recovery::None),
             cache: Cache::new(config.frames),
@@ -208,9 +208,11 @@ impl Cell {
             clients: Clients::default(),
             capabilities: Capabilities::new(config.capabilities),
             waits: Waits::default(),
-            opens: OpenCounts::new(config.epoch, recovery == Recovery::None),
+            opens: OpenCounts::new(config.epoch),
             file_locks: FileLocks::new(),
             checkpoints: Checkpoints::default(),
+            readiness: Readiness::new(shards.ids().len(), recovery == Recovery::None),
+            late: Vec::new(),
         };
         let core = Core {
             nodes_max: config.nodes_max,
@@ -226,19 +228,14 @@ impl Cell {
             peers: Peers::new(others.clone()),
             replay: Replay::new(recovery, start, others),
             again: 0,
-            late: Vec::new(),
             steps_up: 0,
-            map_version: config.map_version,
-            epoch: config.epoch,
-            opening: shards.ids().len(),
-            ready: false,
             shards,
         };
         let mut cell = Self { core, shared };
         if config.plant == Some(Plant::ReuseBlocks) {
             cell.core.shards.values_mut().for_each(|shard| shard.space.forget_held());
         }
-        cell.core.start_opening(&mut cell.shared.waits);
+        cell.core.start_opening(&cell.shared.readiness, &mut cell.shared.waits);
         // The tasks run with the first event; a tick at once is one.
         effects.push(Effect::Wake(now.monotonic));
         cell
@@ -265,7 +262,7 @@ impl Cell {
 
     /// Whether requests of clients can be offered. Orders and peers' messages always can.
     pub const fn is_ready(&self) -> bool {
-        self.core.ready
+        self.shared.readiness.is_ready()
     }
 
     /// How often each kind of affinity ran.
@@ -303,17 +300,17 @@ impl Cell {
 }
 
 impl Core {
-    fn start_opening(&mut self, waits: &mut Waits) {
-        for shard in self.shards.ids().to_vec() {
-            self.start(Task::new(Work::OpenShard { shard }), waits);
+    fn start_opening(&self, readiness: &Readiness, waits: &mut Waits) {
+        for shard in self.shards.ids() {
+            waits.start(Work::OpenShard { shard: *shard });
         }
-        if self.opening == 0 && !self.replay.is_done() {
-            self.start(Task::new(Work::Recover), waits);
+        if readiness.shards_are_open() && !self.replay.is_done() {
+            waits.start(Work::Recover);
         }
     }
 
     fn take_in<M: Memory>(&mut self, event: Event, turn: &mut Turn<'_, M>) {
-        self.revoke_late(turn);
+        revoke_late(turn);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.needs_frames() {
             self.keep_frames(turn);
@@ -324,10 +321,13 @@ impl Core {
             Event::Peer { from, message } => self.peer(from, message, turn),
             Event::Order(order) => self.order(order, turn),
             Event::IoDone { io, result } => self.io_done(io, result, turn),
-            Event::HostMeasured { blocks } => self.host_measured(blocks, turn),
+            Event::HostMeasured { blocks } => {
+                host_measured(blocks, turn);
+                self.host_counted(blocks, turn);
+            }
             Event::Tick => {
-                self.poll_pool(turn);
-                self.report_if_ready(turn);
+                poll_pool(&mut self.shards, turn);
+                turn.report_if_ready();
             }
         }
         self.run_ready(turn);
@@ -349,7 +349,7 @@ impl Core {
             }
             // Whoever an acknowledgement woke has said by now whether there is more to recall.
             send_recalls(turn);
-            self.poll_pool(turn);
+            poll_pool(&mut self.shards, turn);
             if turn.file_locks.is_to_grant() {
                 grant_more_file_locks(turn);
             }
@@ -367,24 +367,14 @@ impl Core {
     /// The next task to run, taken out.
     fn next_ready<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Option<(TaskId, Task)> {
         loop {
-            for (id, ino) in turn.waits.take_reaps() {
-                self.tasks.park(id, Task::new(Work::Reap { ino }));
+            for (id, work) in turn.waits.take_started() {
+                self.tasks.park(id, Task::new(work));
             }
             let id = turn.waits.next_ready()?;
             match self.tasks.remove(id) {
                 Some(task) => return Some((id, task)),
                 None => drop(turn.waits.take_signals(id)),
             }
-        }
-    }
-
-    /// Says that the cell can serve, once all shards are open and the pool knows its chunks.
-    pub(crate) fn report_if_ready<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        let recovered = self.opening == 0 && self.replay.is_done();
-        if !self.ready && recovered && turn.chunks.is_open() {
-            self.ready = true;
-            let (cell, epoch, map) = (turn.volume.id, self.epoch, self.map_version);
-            turn.effects.push(Effect::Report(Report::Ready { cell, epoch, map }));
         }
     }
 
@@ -426,7 +416,7 @@ impl Core {
         if self.tasks.of_slot(from).is_some() {
             return None;
         }
-        if request.is_some_and(|request| !self.may_name(from.client, &who, header, request, turn)) {
+        if request.is_some_and(|request| !may_name(from.client, &who, header, request, turn)) {
             Self::reply_error(from, header.seq, Errno::ESTALE, turn);
             return None;
         }
@@ -434,7 +424,7 @@ impl Core {
             // What was read lies in the reply's payload: it was put there before the record was made.
             let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
             let granted = request.map_or(Capability::NONE, |request| {
-                self.granted(from.client, &who, request, &answer, turn)
+                granted(&mut self.shards, from.client, &who, request, &answer, turn)
             });
             let (to, seq) = (from, header.seq);
             turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
@@ -452,7 +442,7 @@ impl Core {
         match message.body {
             PeerBody::Request(request) => self.peer_request(from, request, turn),
             PeerBody::Reply(reply) => self.peer_reply(from, reply, turn),
-            PeerBody::Pool(message) => self.pool_message(from, message, turn),
+            PeerBody::Pool(message) => pool_message(&mut self.shards, from, message, turn),
         }
     }
 
@@ -480,11 +470,11 @@ impl Core {
             Order::Replay => self.start_replay(turn),
             Order::Claimed { chunks } => self.chunks_claimed(&chunks, turn),
             Order::Abandoned { number } => self.checkpoint_abandoned(number, turn),
-            Order::Found { runs } => self.take_found(&runs, turn),
+            Order::Found { runs } => take_found(&mut self.shards, &runs, turn),
             Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, turn),
             Order::Joined { cell, .. } => self.peer_joined(cell, turn),
             Order::Stop => self.report_stopped(turn),
-            Order::Save => drop(self.start(Task::new(Work::Save), turn.waits)),
+            Order::Save => drop(turn.waits.start(Work::Save)),
         }
     }
 
@@ -534,8 +524,8 @@ impl Core {
             Purpose::ReadLog { upto } => self.log_loaded(upto, result, turn),
             Purpose::WriteThrough => self.mark_behind(written_through(result, turn)),
             Purpose::Flush => self.mark_behind(flush_done(io, result, turn)),
-            Purpose::Reserve => self.reserved(io, result, turn),
-            Purpose::Discard => self.discarded(io, result, turn),
+            Purpose::Reserve => reserved(io, result, turn),
+            Purpose::Discard => discarded(io, result, turn),
             Purpose::WriteNodes { frames } => {
                 turn.io.node_frames -= frames.len();
                 frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
@@ -732,7 +722,7 @@ impl Core {
             return Some(Err(Errno::ESTALE));
         }
         let elsewhere = request.shard().is_some_and(|shard| !self.shards.contains_key(&shard));
-        elsewhere.then_some(Ok(Reply::Moved(self.map_version)))
+        elsewhere.then_some(Ok(Reply::Moved(turn.volume.map_version)))
     }
 
     fn run_request<M: Memory>(
@@ -785,13 +775,13 @@ impl Core {
             }
             (Work::Fix, Err(errno)) => self.fix_failed(*errno, turn),
             (Work::Save, Err(_)) => self.report_stopped(turn),
-            (Work::OpenShard { shard }, Err(errno)) => self.broken(*shard, *errno, turn),
-            (Work::Replay, Err(errno)) => self.broken_log(*errno, turn),
+            (Work::OpenShard { shard }, Err(errno)) => turn.shard_is_broken(*shard, *errno),
+            (Work::Replay, Err(errno)) => turn.log_is_broken(*errno),
             (Work::Commit { from, .. }, Err(Errno::EPROTO)) => suspect(*from, turn),
             // Decided elsewhere and impossible here: nobody may build on half of it.
             (Work::Commit { changes, .. } | Work::Again { changes, .. }, Err(errno)) => {
                 let shard = changes.first().map(Change::shard);
-                shard.into_iter().for_each(|shard| self.broken(shard, *errno, turn));
+                shard.into_iter().for_each(|shard| turn.shard_is_broken(shard, *errno));
             }
             _ => {}
         }
@@ -805,20 +795,9 @@ impl Core {
         turn: &mut Turn<'_, M>,
     ) {
         let Some((answer, payload_len)) = answer else { return };
-        let granted = self.granted(to.client, who, request, &answer, turn);
+        let granted = granted(&mut self.shards, to.client, who, request, &answer, turn);
         turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
         self.let_go(to.client, turn);
-    }
-
-    /// The shard can be served no more.
-    pub(crate) fn broken<M: Memory>(&self, shard: ShardId, errno: Errno, turn: &mut Turn<'_, M>) {
-        let cell = turn.volume.id;
-        turn.effects.push(Effect::Report(Report::Broken { cell, shard, errno }));
-    }
-
-    /// What the shards were cannot be told.
-    pub(crate) fn broken_log<M: Memory>(&self, errno: Errno, turn: &mut Turn<'_, M>) {
-        turn.effects.push(Effect::Report(Report::BrokenLog { cell: turn.volume.id, errno }));
     }
 
     fn open_shard<M: Memory>(&mut self, id: ShardId, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
@@ -827,15 +806,15 @@ impl Core {
             shard.open_space()?;
         }
         let orphans = shard.orphans()?;
-        self.opening -= 1;
+        turn.readiness.shard_opened();
         if self.replay.is_done() {
             for ino in orphans {
-                self.start(Task::new(Work::Reap { ino }), turn.waits);
+                turn.waits.start(Work::Reap { ino });
             }
-        } else if self.opening == 0 {
-            self.start(Task::new(Work::Recover), turn.waits);
+        } else if turn.readiness.shards_are_open() {
+            turn.waits.start(Work::Recover);
         }
-        self.report_if_ready(turn);
+        turn.report_if_ready();
         Ok(())
     }
 
@@ -935,7 +914,7 @@ impl Core {
             for handle in shard.opens.handles_of(client) {
                 if shard.opens.close(handle, client, turn.opens) == Ok(true) {
                     turn.leases.revoke(&LeaseKey::Attr(handle.ino), turn.memory);
-                    turn.waits.reap(handle.ino);
+                    turn.waits.start(Work::Reap { ino: handle.ino });
                 }
             }
         }

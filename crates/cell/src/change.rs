@@ -6,16 +6,16 @@
 use warren_base::ClientId;
 use warren_proto::{Change, LeaseKey, Step};
 
-use crate::allocate::ensure_room;
 use crate::apply::{fetch_change, make_one};
-use crate::cell::Core;
+use crate::chunks::claim::ensure_room;
 use crate::event::Memory;
 use crate::plant::Plant;
 use crate::reap::unlinked;
 use crate::recall::recall;
-use crate::room::Growth;
-use crate::run::wait::{Stop, TaskId, Wait, Waits};
-use crate::task::Task;
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, Wait};
+use crate::shard::room::Growth;
+use crate::shards::Shards;
 use crate::turn::Turn;
 
 /// What a change makes known copies of wrong.
@@ -34,109 +34,95 @@ fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
     }
 }
 
-impl Core {
-    /// Brings what the changes need; they all lie on this cell. `promised` blocks of each change's
-    /// shard are spoken for already.
-    pub(crate) fn ready<M: Memory>(
-        &mut self,
-        changes: &[Change],
-        client: Option<ClientId>,
-        task: &mut Task,
-        promised: bool,
-        turn: &mut Turn<'_, M>,
-    ) -> Result<(), Stop> {
-        let mut free = true;
-        for change in changes {
-            fetch_change(&self.shards[&change.shard()], change, turn)?;
-        }
-        // Almost always nobody holds such a lease, and there is no need to name what is changed.
-        let recalls = if turn.leases.has_acknowledged() { changes } else { &[] };
-        for key in recalls.iter().flat_map(leases_of).flatten() {
-            free &= recall(&key, client, turn);
-        }
-        if !free {
-            return Err(Stop::Wait(Wait::Recall));
-        }
-        if promised {
-            return Ok(());
-        }
-        for (at, shard) in changes.iter().map(Change::shard).enumerate() {
-            if changes[..at].iter().any(|before| before.shard() == shard) {
-                continue;
-            }
-            let same = || changes[at..].iter().filter(|change| change.shard() == shard);
-            let home = &self.shards[&shard];
-            let nodes = same().map(|change| home.nodes_of(change)).sum();
-            ensure_room(self.shard_mut(shard), nodes, Growth::of(same()), &mut task.state, turn)?;
-        }
-        Ok(())
+/// Brings what the changes need; they all lie on this cell. `promised` blocks of each change's
+/// shard are spoken for already.
+pub(crate) fn ready<M: Memory>(
+    shards: &mut Shards,
+    changes: &[Change],
+    client: Option<ClientId>,
+    state: &mut TaskState,
+    promised: bool,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let mut free = true;
+    for change in changes {
+        fetch_change(&shards[&change.shard()], change, turn)?;
     }
+    // Almost always nobody holds such a lease, and there is no need to name what is changed.
+    let recalls = if turn.leases.has_acknowledged() { changes } else { &[] };
+    for key in recalls.iter().flat_map(leases_of).flatten() {
+        free &= recall(&key, client, turn);
+    }
+    if !free {
+        return Err(Stop::Wait(Wait::Recall));
+    }
+    if promised {
+        return Ok(());
+    }
+    for (at, shard) in changes.iter().map(Change::shard).enumerate() {
+        if changes[..at].iter().any(|before| before.shard() == shard) {
+            continue;
+        }
+        let same = || changes[at..].iter().filter(|change| change.shard() == shard);
+        let home = &shards[&shard];
+        let nodes = same().map(|change| home.nodes_of(change)).sum();
+        ensure_room(shards.own(shard), nodes, Growth::of(same()), state, turn)?;
+    }
+    Ok(())
+}
 
-    /// Makes the changes, which are [`Self::ready`]. Counts stay within their range even where a damaged
-    /// image or a peer had them wrong.
-    pub(crate) fn make<M: Memory>(
-        &mut self,
-        changes: &[Change],
-        client: Option<ClientId>,
-        turn: &mut Turn<'_, M>,
-    ) {
-        if turn.plants(Plant::RevokeAfterCommit) {
-            self.late.push((changes.to_vec(), client));
-        } else {
-            self.revoke_all(changes, client, turn);
-        }
-        for change in changes {
-            turn.note(&Step::Change(change.clone()));
-            make_one(self.shard_mut(change.shard()), change, turn);
-        }
-        for change in changes {
-            if let Change::RemoveLink { ino, .. } = change {
-                unlinked(self.shard_mut(ino.shard()), *ino, turn);
-            }
+/// Makes the changes, which are [`Self::ready`]. Counts stay within their range even where a damaged
+/// image or a peer had them wrong.
+pub(crate) fn make<M: Memory>(
+    shards: &mut Shards,
+    changes: &[Change],
+    client: Option<ClientId>,
+    turn: &mut Turn<'_, M>,
+) {
+    if turn.plants(Plant::RevokeAfterCommit) {
+        turn.late.push((changes.to_vec(), client));
+    } else {
+        revoke_all(changes, client, turn);
+    }
+    for change in changes {
+        turn.note(&Step::Change(change.clone()));
+        make_one(shards.own(change.shard()), change, turn);
+    }
+    for change in changes {
+        if let Change::RemoveLink { ino, .. } = change {
+            unlinked(shards.own(ino.shard()), *ino, turn);
         }
     }
+}
 
-    /// Revokes what [`Plant::RevokeAfterCommit`] has put off.
-    pub(crate) fn revoke_late<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        if self.late.is_empty() {
-            return;
-        }
-        for (changes, client) in std::mem::take(&mut self.late) {
-            self.revoke_all(&changes, client, turn);
-        }
+/// Revokes what [`Plant::RevokeAfterCommit`] has put off.
+pub(crate) fn revoke_late<M: Memory>(turn: &mut Turn<'_, M>) {
+    if turn.late.is_empty() {
+        return;
     }
+    for (changes, client) in std::mem::take(turn.late) {
+        revoke_all(&changes, client, turn);
+    }
+}
 
-    fn revoke_all<M: Memory>(
-        &mut self,
-        changes: &[Change],
-        client: Option<ClientId>,
-        turn: &mut Turn<'_, M>,
-    ) {
-        let acknowledging = client.filter(|client| turn.clients.acknowledges(*client));
-        for change in changes {
-            for key in leases_of(change).iter().flatten() {
-                if !turn.plants(Plant::ForgetRevoke) {
-                    turn.leases.revoke(key, turn.memory);
-                }
-            }
-            // The kernel behind a front changes its own copy of the name along with us.
-            if let (Some(client), Change::RemoveEntry { dir, name, .. }) = (acknowledging, change) {
-                turn.leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client);
-            }
-            if let (
-                Some(client),
-                Change::AddEntry { dir, name, .. } | Change::ReplaceEntry { dir, name, .. },
-            ) = (acknowledging, change)
-            {
-                turn.leases.hold_again(LeaseKey::Name(*dir, name.clone()), client);
+fn revoke_all<M: Memory>(changes: &[Change], client: Option<ClientId>, turn: &mut Turn<'_, M>) {
+    let acknowledging = client.filter(|client| turn.clients.acknowledges(*client));
+    for change in changes {
+        for key in leases_of(change).iter().flatten() {
+            if !turn.plants(Plant::ForgetRevoke) {
+                turn.leases.revoke(key, turn.memory);
             }
         }
-    }
-
-    pub(crate) fn start(&mut self, task: Task, waits: &mut Waits) -> TaskId {
-        let id = waits.new_id();
-        self.tasks.park(id, task);
-        waits.wake(id);
-        id
+        // The kernel behind a front changes its own copy of the name along with us.
+        if let (Some(client), Change::RemoveEntry { dir, name, .. }) = (acknowledging, change) {
+            turn.leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client);
+        }
+        if let (
+            Some(client),
+            Change::AddEntry { dir, name, .. } | Change::ReplaceEntry { dir, name, .. },
+        ) = (acknowledging, change)
+        {
+            turn.leases.hold_again(LeaseKey::Name(*dir, name.clone()), client);
+        }
     }
 }

@@ -18,15 +18,17 @@ use warren_disk::{Key, Value};
 use warren_proto::control::{Report, ShardRoot, Written};
 use warren_proto::{Handle, Step};
 
-use crate::allocate::claim_spare;
 use crate::cell::Core;
+use crate::chunks::claim::claim_spare;
+use crate::chunks::host::reserve::{release_chunks, review_host, stock_up};
 use crate::data::writeback::place_run;
 use crate::event::{Effect, Memory};
 use crate::frames::transfer::read_node;
 use crate::log::durable::{free_log, hold_log_for_good, still_held};
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait, WaitKey};
-use crate::task::{Task, Work};
+use crate::run::work::Work;
+use crate::task::Task;
 use crate::turn::{Checkpoints, Turn};
 
 /// Turns after which nodes are counted: a turn adds few, and counting visits every shard.
@@ -124,7 +126,7 @@ impl Core {
             self.checkpoint.count = count;
             turn.chunks.begin_count(count);
             self.checkpoint.enter(Phase::Fixing, turn.checkpoints);
-            self.start(Task::new(Work::Fix), turn.waits);
+            turn.waits.start(Work::Fix);
         }
     }
 
@@ -138,7 +140,7 @@ impl Core {
         if self.checkpoint.phase != Phase::Fixing {
             return Ok(());
         }
-        self.stock_up(task, turn)?;
+        stock_up(task, turn)?;
         // What a failed write left dirty is written again now: only failures from here on count.
         turn.io.take_write_error();
         while turn.cache.dirty_pages() > 0 {
@@ -322,9 +324,9 @@ impl Core {
         }
         for (id, _) in std::mem::take(&mut self.checkpoint.roots) {
             let chunks = self.shards.get_mut(&id).expect("owned").space.switched();
-            self.release_chunks(chunks, turn);
+            release_chunks(&mut self.shards, chunks, turn);
         }
-        self.review_host(turn);
+        review_host(turn);
         self.checkpoint.applied.clear();
         turn.chunks.end_count();
         turn.log.switched();

@@ -6,23 +6,20 @@
 
 #![forbid(unsafe_code)]
 
-mod allocate;
 mod apply;
 mod ascent;
 mod authority;
 mod cell;
 mod change;
 mod checkpoint;
-mod chunk;
+mod chunks;
 mod count;
 mod data;
 mod event;
 mod filelock;
 mod frames;
-mod host;
 mod inode;
 mod lease;
-mod lock;
 mod log;
 mod loss;
 mod names;
@@ -33,20 +30,18 @@ mod plant;
 mod reap;
 mod recall;
 mod replay;
-mod room;
 mod run;
 mod save;
 mod session;
 mod shard;
 mod shards;
-mod space;
 mod task;
 mod turn;
 mod txn;
 mod view;
 
 pub use cell::{Cell, CellConfig, LogConfig};
+pub use chunks::host::Backing;
 pub use event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
-pub use host::Backing;
 pub use plant::{Plant, Planted};
 pub use replay::Recovery;

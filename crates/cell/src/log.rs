@@ -39,7 +39,8 @@ use warren_proto::{Cause, Executed, Step};
 use crate::cell::Core;
 use crate::event::{Effect, FrameNo, IoId, Memory};
 use crate::log::record::Record;
-use crate::task::{Task, Work};
+use crate::run::work::Work;
+use crate::task::Task;
 use crate::turn::Turn;
 
 /// Bytes that stay free for what cannot wait: the parts of decided transactions, reclaiming, and a

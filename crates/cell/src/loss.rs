@@ -22,11 +22,12 @@ use warren_proto::PeerRequest;
 use warren_proto::control::Report;
 
 use crate::cell::Core;
+use crate::chunks::supply::poll_pool;
 use crate::event::{Effect, Memory};
 use crate::log::durable::harden_again;
 use crate::peer::send_request;
 use crate::run::wait::WaitKey;
-use crate::task::Work;
+use crate::run::work::Work;
 use crate::turn::Turn;
 
 /// What this cell knows of the others.
@@ -100,7 +101,7 @@ impl Core {
     pub(crate) fn peer_joined<M: Memory>(&mut self, cell: CellId, turn: &mut Turn<'_, M>) {
         self.peers.lost.remove(&cell);
         turn.chunks.peer_joined(cell);
-        self.poll_pool(turn);
+        poll_pool(&mut self.shards, turn);
         self.count_again(cell, turn);
         harden_again(cell, turn);
         self.peers.untold.insert(cell);

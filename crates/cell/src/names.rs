@@ -8,13 +8,15 @@ use warren_proto::{
 };
 
 use crate::cell::Core;
+use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
 use crate::event::Memory;
 use crate::inode::grant::{grant_attr, grant_name};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op::{self, Plan, PlannedReply};
 use crate::run::wait::{Stop, TaskId, Wait};
-use crate::task::{Task, Work};
+use crate::run::work::Work;
+use crate::task::Task;
 use crate::turn::Turn;
 use crate::view::View;
 
@@ -86,7 +88,7 @@ impl Core {
             Ok(plan) => {
                 let own = self.own_changes(&plan.changes);
                 task.state.holds_locks = task.holds_locks();
-                self.ready(&own, Some(client), task, false, turn)?;
+                ready(&mut self.shards, &own, Some(client), &mut task.state, false, turn)?;
                 if plan.changes.iter().any(|change| replaced_by(change).is_some()) {
                     self.cover_replacements(&plan.changes, turn)?;
                 }
@@ -141,7 +143,7 @@ impl Core {
             ready_to_open(shard, attr.ino, *access, &mut task.state, turn)?;
         }
         let own = self.own_changes(&plan.changes);
-        self.make(&own, Some(client), turn);
+        make(&mut self.shards, &own, Some(client), turn);
         if task.txn.is_some() {
             let owned = |change: &Change| self.shards.contains_key(&change.shard());
             let remote = plan.changes.into_iter().filter(|change| !owned(change)).collect();

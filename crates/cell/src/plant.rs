@@ -4,7 +4,7 @@
 //! it [`Planted`] has no bytes and no value but [`Planted::NONE`], so that every comparison with a fault is
 //! false when it is compiled, and nothing of the faults is in the program.
 
-use crate::host::Backing;
+use crate::chunks::host::Backing;
 
 /// A rule that the cell breaks when it is told to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,10 +7,11 @@ use warren_proto::Step;
 use crate::apply::step;
 use crate::event::Memory;
 use crate::frames::pages::forget_pages;
-use crate::room::Growth;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
+use crate::run::work::Work;
 use crate::shard::Shard;
+use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 /// Records of an inode that are freed in one go.
@@ -26,7 +27,7 @@ pub(crate) fn unlinked<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'
     }
     let belongings = shard.belongings(ino, REAP_BATCH);
     // While a log is replayed it is not known what is open, and the end is a step of its own.
-    let replaying = !turn.opens.are_known();
+    let replaying = !turn.readiness.is_recovered();
     let has_room = shard.room(dirty) >= shard.reserve(Growth::Keeps);
     let at_once = !is_open && has_room && !replaying;
     match belongings {
@@ -34,7 +35,7 @@ pub(crate) fn unlinked<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'
         _ => {
             shard.put(Key::orphan(ino), Value::Orphan);
             if !is_open && !replaying {
-                turn.waits.reap(ino);
+                turn.waits.start(Work::Reap { ino });
             }
         }
     }

@@ -35,14 +35,15 @@ use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, W
 
 use crate::apply::{Replaying, check_step, fetch_step, remake_step};
 use crate::cell::Core;
+use crate::chunks::supply::poll_pool;
 use crate::event::{Effect, FrameNo, Memory, SlotRef};
 use crate::frames::PageNo;
 use crate::frames::cache::PageState;
 use crate::frames::transfer::write_pages;
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};
+use crate::run::work::Work;
 use crate::shard::open::OpenFile;
-use crate::task::{Task, Work};
 use crate::turn::Turn;
 use crate::txn::Committing;
 
@@ -218,7 +219,7 @@ impl Core {
             Recovery::None => {}
             Recovery::Power => self.load_log(turn),
             Recovery::Process => {
-                self.start(Task::new(Work::Replay), turn.waits);
+                turn.waits.start(Work::Replay);
             }
         }
     }
@@ -285,7 +286,7 @@ impl Core {
             return self.load_log(turn);
         }
         if let Err(errno) = result {
-            return self.broken_log(errno, turn);
+            return turn.log_is_broken(errno);
         }
         self.replay.loaded = lsn;
         self.load_log(turn);
@@ -307,7 +308,7 @@ impl Core {
     pub(crate) fn start_replay<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         self.replay.phase = Phase::Replaying;
         self.replay.at = turn.log.start();
-        self.start(Task::new(Work::Replay), turn.waits);
+        turn.waits.start(Work::Replay);
     }
 
     /// Replays records until something has to be read first.
@@ -535,7 +536,7 @@ impl Core {
     pub(crate) fn chunks_claimed<M: Memory>(&mut self, chunks: &[u64], turn: &mut Turn<'_, M>) {
         if self.replay.phase == Phase::Claiming {
             turn.chunks.exclude(chunks);
-            self.poll_pool(turn);
+            poll_pool(&mut self.shards, turn);
             self.hear_others(turn);
         }
     }
@@ -591,17 +592,17 @@ impl Core {
             return;
         }
         self.replay.phase = Phase::Done;
-        turn.opens.recovered();
+        turn.readiness.recovered();
         for client in std::mem::take(&mut self.replay.expelled) {
             self.expel(client, turn);
         }
         let orphans: Vec<Ino> =
             self.shards.values().filter_map(|s| s.orphans().ok()).flatten().collect();
         for ino in orphans {
-            turn.waits.reap(ino);
+            turn.waits.start(Work::Reap { ino });
         }
         turn.want_checkpoint();
-        self.report_if_ready(turn);
+        turn.report_if_ready();
         self.hear_early(turn);
     }
 

@@ -2,3 +2,4 @@
 
 pub(crate) mod state;
 pub(crate) mod wait;
+pub(crate) mod work;

@@ -1,3 +1,4 @@
 //! What clients have at the cell.
 
+pub(crate) mod capabilities;
 pub(crate) mod clients;

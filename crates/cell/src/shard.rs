@@ -4,7 +4,10 @@
 //! touch was read in the same go, so they cannot meet an absent node.
 
 pub(crate) mod behind;
+pub(crate) mod lock;
 pub(crate) mod open;
+pub(crate) mod room;
+pub(crate) mod space;
 
 use std::ops::ControlFlow;
 
@@ -16,11 +19,11 @@ use warren_disk::{
 use warren_proto::{Attr, FileKind, FileName, InodeValue, LockKey, LockMode};
 
 use crate::frames::Placed;
-use crate::lock::LockTable;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::shard::behind::Behind;
+use crate::shard::lock::LockTable;
 use crate::shard::open::Opens;
-use crate::space::Space;
+use crate::shard::space::Space;
 
 /// What `stat` reports as a directory's size and blocks: ext4's smallest.
 const DIRECTORY_SIZE: u64 = 4096;

@@ -4,64 +4,15 @@
 //! and either finishes in one go or says again what is missing (design 2: prefetch, then execute).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use warren_base::{CellId, ClientId, Ino, ShardId, SlotNo, TxnId};
-use warren_proto::{Answer, Change, Credentials, LockKey, LockMode, Request, RequestHeader};
+use warren_base::{ClientId, ShardId, SlotNo, TxnId};
+use warren_proto::{Answer, Change};
 
 use crate::event::SlotRef;
 use crate::run::state::TaskState;
 use crate::run::wait::TaskId;
+use crate::run::work::Work;
 use crate::txn::Txn;
-
-#[derive(Clone, Debug)]
-pub(crate) enum Work {
-    Request {
-        from: SlotRef,
-        header: RequestHeader,
-        request: Request,
-        who: Arc<Credentials>,
-    },
-    Prepare {
-        from: CellId,
-        txn: TxnId,
-        client: ClientId,
-        keys: Vec<(LockKey, LockMode)>,
-        next: usize,
-    },
-    Peek {
-        from: CellId,
-        txn: TxnId,
-        ino: Ino,
-    },
-    Commit {
-        from: CellId,
-        txn: TxnId,
-        changes: Vec<Change>,
-    },
-    /// The same after a recovery, for which nothing is prepared.
-    Again {
-        from: CellId,
-        txn: TxnId,
-        changes: Vec<Change>,
-    },
-    /// Begins a recovery, when all shards are open.
-    Recover,
-    /// Replays the op log.
-    Replay,
-    /// Frees what an inode without links and opens holds.
-    Reap {
-        ino: Ino,
-    },
-    /// Fixes the state that a checkpoint holds.
-    Fix,
-    /// Writes everything before the fleet ends without a checkpoint.
-    Save,
-    /// Reads a shard's chunk records, before anything else.
-    OpenShard {
-        shard: ShardId,
-    },
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Task {

@@ -6,12 +6,11 @@
 
 use std::fmt;
 
-use warren_base::{CellId, Errno, ShardId};
+use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId};
 use warren_proto::control::Report;
-use warren_proto::{Cause, Step};
+use warren_proto::{Cause, Change, Step};
 
-use crate::authority::Capabilities;
-use crate::chunk::Chunks;
+use crate::chunks::free::Chunks;
 use crate::event::{Clock, Effect, Memory};
 use crate::filelock::FileLocks;
 use crate::frames::cache::Cache;
@@ -22,6 +21,7 @@ use crate::log::OpLog;
 use crate::log::record::{After, Record};
 use crate::plant::{Plant, Planted};
 use crate::run::wait::{TaskId, Waits};
+use crate::session::capabilities::Capabilities;
 use crate::session::clients::Clients;
 use crate::shard::open::OpenCounts;
 
@@ -35,6 +35,8 @@ pub(crate) struct Volume {
     pub(crate) secret: u64,
     /// Blocks of the whole pool device.
     pub(crate) total_blocks: u64,
+    pub(crate) epoch: Epoch,
+    pub(crate) map_version: MapVersion,
     /// A rule to break, for tests of the checkers.
     pub(crate) plant: Planted,
 }
@@ -56,6 +58,49 @@ pub(crate) struct Checkpoints {
     pub(crate) will_write: bool,
 }
 
+/// How far the cell's start has come.
+///
+/// ```text
+/// shards are opened ──▶ the log is recovered ──▶ the pool knows the cell's free chunks ──▶ ready
+/// ```
+#[derive(Debug)]
+pub(crate) struct Readiness {
+    /// Shards that are not open yet.
+    opening: usize,
+    is_recovered: bool,
+    is_ready: bool,
+}
+
+impl Readiness {
+    pub(crate) const fn new(shards: usize, is_recovered: bool) -> Self {
+        Self { opening: shards, is_recovered, is_ready: false }
+    }
+
+    pub(crate) const fn shard_opened(&mut self) {
+        self.opening -= 1;
+    }
+
+    pub(crate) const fn shards_are_open(&self) -> bool {
+        self.opening == 0
+    }
+
+    pub(crate) const fn recovered(&mut self) {
+        self.is_recovered = true;
+    }
+
+    /// Whether it is known which files are open and locked.
+    pub(crate) const fn is_recovered(&self) -> bool {
+        self.is_recovered
+    }
+
+    pub(crate) const fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+}
+
+/// Changes that [`Plant::RevokeAfterCommit`] has made, and their client.
+pub(crate) type LateChanges = (Vec<Change>, Option<ClientId>);
+
 /// What all shards of the cell share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -72,6 +117,9 @@ pub(crate) struct Shared {
     pub(crate) opens: OpenCounts,
     pub(crate) file_locks: FileLocks<TaskId>,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) readiness: Readiness,
+    /// Changes whose leases are revoked with the next event, by a plant.
+    pub(crate) late: Vec<LateChanges>,
 }
 
 /// What the code of one turn may reach, beside the shard that it was handed.
@@ -95,6 +143,8 @@ pub(crate) struct Turn<'a, M> {
     pub(crate) opens: &'a mut OpenCounts,
     pub(crate) file_locks: &'a mut FileLocks<TaskId>,
     pub(crate) checkpoints: &'a mut Checkpoints,
+    pub(crate) readiness: &'a mut Readiness,
+    pub(crate) late: &'a mut Vec<LateChanges>,
 }
 
 impl<M> fmt::Debug for Turn<'_, M> {
@@ -125,6 +175,8 @@ impl Shared {
             opens,
             file_locks,
             checkpoints,
+            readiness,
+            late,
         } = self;
         Turn {
             now,
@@ -144,6 +196,8 @@ impl Shared {
             opens,
             file_locks,
             checkpoints,
+            readiness,
+            late,
         }
     }
 }
@@ -153,6 +207,32 @@ impl<M: Memory> Turn<'_, M> {
     #[inline]
     pub(crate) fn plants(&self, plant: Plant) -> bool {
         self.volume.plant == Some(plant)
+    }
+
+    pub(crate) fn report(&mut self, report: Report) {
+        self.effects.push(Effect::Report(report));
+    }
+
+    /// Reports that the cell can serve, once it can.
+    pub(crate) fn report_if_ready(&mut self) {
+        let is_started = self.readiness.shards_are_open() && self.readiness.is_recovered();
+        if !self.readiness.is_ready && is_started && self.chunks.is_open() {
+            self.readiness.is_ready = true;
+            let Volume { id: cell, epoch, map_version: map, .. } = *self.volume;
+            self.report(Report::Ready { cell, epoch, map });
+        }
+    }
+
+    /// The shard can be served no more.
+    pub(crate) fn shard_is_broken(&mut self, shard: ShardId, errno: Errno) {
+        let cell = self.volume.id;
+        self.report(Report::Broken { cell, shard, errno });
+    }
+
+    /// The log cannot be read, so it is not known what the shards were.
+    pub(crate) fn log_is_broken(&mut self, errno: Errno) {
+        let cell = self.volume.id;
+        self.report(Report::BrokenLog { cell, errno });
     }
 
     /// Asks for a checkpoint that starts from now on.

@@ -24,19 +24,21 @@ use warren_proto::{
     Answer, Change, InodeValue, KeyValue, LeaseKey, LockKey, LockMode, PeerReply, PeerRequest, Step,
 };
 
-use crate::allocate::ensure_room;
 use crate::apply::fetch_change;
 use crate::ascent::Ascent;
 use crate::cell::Core;
+use crate::change::{make, ready};
+use crate::chunks::claim::ensure_room;
 use crate::data::cover::cover_replacement;
 use crate::event::{Memory, SlotRef};
 use crate::log::durable::{harden_for, hardened};
 use crate::peer::{send_reply, send_request, suspect};
 use crate::plant::Plant;
 use crate::recall::recall;
-use crate::room::Growth;
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
-use crate::task::{Decided, Task, Work};
+use crate::run::work::Work;
+use crate::shard::room::Growth;
+use crate::task::{Decided, Task};
 use crate::turn::Turn;
 
 /// A transaction at its coordinator.
@@ -556,18 +558,18 @@ impl Core {
                     Participant { client, keys: Vec::new(), promised: Vec::new(), task: None }
                 });
                 let work = Work::Prepare { from, txn, client, keys, next: participant.keys.len() };
-                let id = self.start(Task::new(work), turn.waits);
+                let id = turn.waits.start(work);
                 self.participants.get_mut(&txn).expect("just there").task = Some(id);
             }
             PeerRequest::Peek { txn, ino } => {
-                self.start(Task::new(Work::Peek { from, txn, ino }), turn.waits);
+                turn.waits.start(Work::Peek { from, txn, ino });
             }
             PeerRequest::Commit { txn, changes } => {
                 let locked = changes.iter().all(|change| self.has_locked(txn, change));
                 if !locked || txn.cell != from || !self.participants.contains_key(&txn) {
                     return suspect(from, turn);
                 }
-                self.start(Task::new(Work::Commit { from, txn, changes }), turn.waits);
+                turn.waits.start(Work::Commit { from, txn, changes });
             }
             PeerRequest::Count { ask } => {
                 let count = self.count(turn);
@@ -594,7 +596,7 @@ impl Core {
         }
         if !self.replay.is_done() || changes.iter().all(locked) {
             self.again += 1;
-            self.start(Task::new(Work::Again { from, txn, changes }), turn.waits);
+            turn.waits.start(Work::Again { from, txn, changes });
         } else if self.replay.applied.contains(&txn) {
             send_reply(from, PeerReply::Committed { txn }, turn);
         } else {
@@ -797,8 +799,8 @@ impl Core {
         let Some(client) = self.participants.get(&txn).map(|participant| participant.client) else {
             return Ok(());
         };
-        self.ready(&changes, Some(client), task, true, turn)?;
-        self.make(&changes, Some(client), turn);
+        ready(&mut self.shards, &changes, Some(client), &mut task.state, true, turn)?;
+        make(&mut self.shards, &changes, Some(client), turn);
         self.replay.applied.insert(txn);
         self.leave_txn(txn, turn);
         send_reply(from, PeerReply::Committed { txn }, turn);
@@ -819,13 +821,13 @@ impl Core {
         if !self.replay.applied.contains(&txn) {
             let client = self.participants.get(&txn).map(|participant| participant.client);
             match client {
-                Some(_) => self.ready(&changes, client, task, true, turn)?,
+                Some(_) => ready(&mut self.shards, &changes, client, &mut task.state, true, turn)?,
                 // Copies were recalled when it was prepared, and none was granted since.
                 None => changes.iter().try_for_each(|change| {
                     fetch_change(&self.shards[&change.shard()], change, turn)
                 })?,
             }
-            self.make(&changes, client, turn);
+            make(&mut self.shards, &changes, client, turn);
             self.replay.applied.insert(txn);
         }
         self.leave_txn(txn, turn);

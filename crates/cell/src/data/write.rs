@@ -4,8 +4,8 @@ use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, Credentials, FileKind, Handle, LeaseKey, Position, Step};
 
-use crate::allocate::ensure_room;
 use crate::apply::step;
+use crate::chunks::claim::ensure_room;
 use crate::event::{FrameNo, Memory, SlotRef};
 use crate::frames::cache::PageState;
 use crate::frames::pages::{
@@ -15,10 +15,10 @@ use crate::frames::pages::{
 use crate::inode::attributes::ready_to_change;
 use crate::permission;
 use crate::recall::{recall, recall_pages};
-use crate::room::Growth;
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
+use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 /// How a request writes, beside what and where.

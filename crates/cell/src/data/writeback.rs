@@ -3,8 +3,8 @@
 use warren_base::{BlockNo, Errno, Ino};
 use warren_proto::Step;
 
-use crate::allocate::claim_spare;
 use crate::apply::{cover_of, runs_of, step};
+use crate::chunks::claim::claim_spare;
 use crate::event::{FrameNo, Memory};
 use crate::frames::PageNo;
 use crate::frames::cache::Cache;

@@ -7,8 +7,8 @@ use warren_proto::{
     Attr, Attributes, Credentials, FileKind, LeaseKey, LockMode, Reply, SetAttr, SetTime, Step,
 };
 
-use crate::allocate::ensure_room;
 use crate::apply::step;
+use crate::chunks::claim::ensure_room;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::event::Memory;
 use crate::inode::answer::{Finished, done, go_on_if};
@@ -16,10 +16,10 @@ use crate::inode::grant::grant_attr;
 use crate::permission;
 use crate::permission::WRITE;
 use crate::recall::recall;
-use crate::room::Growth;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
+use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 pub(crate) fn get_attr<M: Memory>(

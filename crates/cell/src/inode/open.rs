@@ -14,10 +14,11 @@ use crate::inode::answer::{Finished, done};
 use crate::inode::attributes::ready_to_change;
 use crate::permission;
 use crate::plant::Plant;
-use crate::room::Growth;
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
+use crate::run::work::Work;
 use crate::shard::Shard;
+use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 pub(crate) fn open_file<M: Memory>(
@@ -116,7 +117,7 @@ pub(crate) fn close<M: Memory>(
         if nameless {
             turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
         }
-        turn.waits.reap(ino);
+        turn.waits.start(Work::Reap { ino });
     }
     done(Reply::Done)
 }

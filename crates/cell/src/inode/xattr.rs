@@ -11,10 +11,10 @@ use crate::inode::answer::{Finished, done, fits_answer, go_on_if};
 use crate::inode::attributes::ready_to_change;
 use crate::permission;
 use crate::permission::{READ, STICKY, WRITE};
-use crate::room::Growth;
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
+use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 pub(crate) fn get_xattr<M: Memory>(

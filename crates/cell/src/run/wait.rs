@@ -12,6 +12,7 @@ use warren_proto::LockKey;
 
 use crate::event::IoId;
 use crate::frames::{PageNo, Placed};
+use crate::run::work::Work;
 
 /// Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -109,8 +110,8 @@ pub(crate) struct Waits {
     queues: HashMap<WaitKey, Vec<TaskId>, FixedState>,
     ready: VecDeque<TaskId>,
     signals: BTreeMap<TaskId, Signals>,
-    /// Tasks that are to be started: each reaps an inode.
-    reaps: Vec<(TaskId, Ino)>,
+    /// Tasks that are to be started.
+    started: Vec<(TaskId, Work)>,
     next: u64,
 }
 
@@ -120,16 +121,17 @@ impl Waits {
         TaskId(self.next)
     }
 
-    /// Has a task started that reaps the inode.
-    pub(crate) fn reap(&mut self, ino: Ino) {
+    /// Has a task started. It runs after those that were woken before.
+    pub(crate) fn start(&mut self, work: Work) -> TaskId {
         let id = self.new_id();
-        self.reaps.push((id, ino));
+        self.started.push((id, work));
         self.wake(id);
+        id
     }
 
-    /// Tasks to be started since the last call, which are woken already.
-    pub(crate) fn take_reaps(&mut self) -> Vec<(TaskId, Ino)> {
-        std::mem::take(&mut self.reaps)
+    /// Tasks that were started since the last call, which are woken already.
+    pub(crate) fn take_started(&mut self) -> Vec<(TaskId, Work)> {
+        std::mem::take(&mut self.started)
     }
 
     pub(crate) fn wait_for(&mut self, key: WaitKey, id: TaskId) {

@@ -28,8 +28,6 @@ pub(crate) struct OpenCounts {
     by_client: HashMap<ClientId, u32, FixedState>,
     by_user: HashMap<u32, u32, FixedState>,
     next: u64,
-    /// False while a log is replayed that says which files are open.
-    are_known: bool,
 }
 
 /// The open files of one shard.
@@ -51,18 +49,9 @@ fn one_less<K: Hash + Eq>(counts: &mut HashMap<K, u32, FixedState>, key: K) -> b
 }
 
 impl OpenCounts {
-    pub(crate) fn new(epoch: Epoch, are_known: bool) -> Self {
+    pub(crate) fn new(epoch: Epoch) -> Self {
         let (by_client, by_user) = (HashMap::default(), HashMap::default());
-        Self { all: 0, by_client, by_user, next: (u64::from(epoch.0) << 40) + 1, are_known }
-    }
-
-    /// Whether it is known which files are open: not before a recovery is over.
-    pub(crate) const fn are_known(&self) -> bool {
-        self.are_known
-    }
-
-    pub(crate) const fn recovered(&mut self) {
-        self.are_known = true;
+        Self { all: 0, by_client, by_user, next: (u64::from(epoch.0) << 40) + 1 }
     }
 
     pub(crate) const fn all(&self) -> usize {

@@ -214,7 +214,7 @@ impl Pair {
                 recovery,
             },
             generation: ledger.generation,
-            plant: None,
+            plant: warren_cell::Planted::NONE,
         }
     }
 

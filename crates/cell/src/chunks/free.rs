@@ -10,18 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use warren_base::{CellId, Errno, ShardId};
-use warren_pool::{Algorithm, Effect as PoolEffect, Pool, PoolMessage, Ticket, Tuning};
+use warren_base::{CellId, ShardId};
+use warren_pool::{Algorithm, Pool, Ticket, Tuning};
 use warren_proto::control::{Exchanged, FreeChunks};
 
-use crate::allocate::claim;
-use crate::cell::Core;
-use crate::event::{Effect, Memory, PeerBody};
-use crate::host::{Backing, HostSpace};
-use crate::peer::suspect;
+use crate::chunks::host::{Backing, HostSpace};
 use crate::replay::Recovery;
-use crate::run::wait::WaitKey;
-use crate::turn::Turn;
 
 /// The cell's shard of the pool of free chunks.
 #[derive(Debug)]
@@ -100,6 +94,11 @@ impl Chunks {
         self.legal.contains(&chunk)
     }
 
+    /// Whether the fleet has such a cell.
+    pub(crate) const fn has_cell(&self, cell: CellId) -> bool {
+        cell.0 < self.cells
+    }
+
     /// Whether the pool has all that this cell brought.
     pub(crate) fn is_open(&self) -> bool {
         self.early.is_empty() && self.pool.is_member()
@@ -166,7 +165,7 @@ impl Chunks {
     }
 
     /// The lowest is added last, as the pool hands the newest out first: so a file grows upwards.
-    fn add_early(&mut self) {
+    pub(crate) fn add_early(&mut self) {
         if self.pool.is_member() && !self.held_back {
             for chunk in std::mem::take(&mut self.early).into_iter().rev() {
                 self.add(chunk);
@@ -177,114 +176,6 @@ impl Chunks {
     pub(crate) fn add(&mut self, chunk: u64) {
         if let Err(refused) = self.pool.add(chunk) {
             self.early.push(refused.0);
-        }
-    }
-}
-
-impl Core {
-    /// Chunks that are nobody's any more.
-    pub(crate) fn give_chunks<M: Memory>(&mut self, chunks: Vec<u64>, turn: &mut Turn<'_, M>) {
-        chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
-        self.poll_pool(turn);
-    }
-
-    /// Chunks that were lost with a cell.
-    pub(crate) fn take_found<M: Memory>(&mut self, runs: &[(u64, u64)], turn: &mut Turn<'_, M>) {
-        let legal = turn.chunks.legal.clone();
-        let chunks = runs.iter().flat_map(|(first, count)| *first..first.saturating_add(*count));
-        let chunks = chunks.take_while(|chunk| legal.contains(chunk)).collect();
-        self.give_chunks(chunks, turn);
-    }
-
-    pub(crate) fn pool_message<M: Memory>(
-        &mut self,
-        from: CellId,
-        message: PoolMessage<u64>,
-        turn: &mut Turn<'_, M>,
-    ) {
-        if !self.may_be(&message, turn) {
-            return suspect(from, turn);
-        }
-        if let PoolMessage::Transfer { .. } = message {
-            turn.chunks.exchanged_with(from).taken += 1;
-        }
-        turn.chunks.pool.handle(from, message);
-        self.poll_pool(turn);
-    }
-
-    /// Whether what the message names exists, and what it gives is not here already.
-    fn may_be<M: Memory>(&self, message: &PoolMessage<u64>, turn: &mut Turn<'_, M>) -> bool {
-        match message {
-            PoolMessage::Welcome { members, .. } | PoolMessage::Ready { members } => {
-                members.iter().all(|cell| cell.0 < turn.chunks.cells)
-            }
-            PoolMessage::Transfer { elements, .. } => elements.iter().all(|chunk| {
-                let is_here = || self.shards.values().any(|shard| shard.space.has(*chunk));
-                turn.chunks.legal.contains(chunk) && !is_here()
-            }),
-            _ => true,
-        }
-    }
-
-    /// Carries out what the pool wants done.
-    pub(crate) fn poll_pool<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        while let Some(effect) = turn.chunks.pool.poll() {
-            match effect {
-                PoolEffect::Send { to, message } => {
-                    if let PoolMessage::Transfer { elements, .. } = &message {
-                        turn.chunks.exchanged_with(to).given += 1;
-                        elements.iter().for_each(|chunk| turn.chunks.host.forget(*chunk));
-                    }
-                    turn.effects.push(Effect::Send {
-                        to,
-                        message: crate::peer::message(PeerBody::Pool(message)),
-                    });
-                }
-                PoolEffect::Resolved { ticket, element } => {
-                    self.chunk_resolved(ticket, element, turn)
-                }
-                PoolEffect::Ready => {
-                    turn.chunks.add_early();
-                    self.report_if_ready(turn);
-                }
-                // Without chunks no shard can be written to.
-                PoolEffect::JoinFailed { .. } => {
-                    let first = self.shards.ids().first().copied();
-                    first.into_iter().for_each(|shard| self.broken(shard, Errno::EPROTO, turn));
-                }
-                PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
-            }
-        }
-        self.advance_host(turn);
-    }
-
-    fn chunk_resolved<M: Memory>(
-        &mut self,
-        ticket: Ticket,
-        element: Option<u64>,
-        turn: &mut Turn<'_, M>,
-    ) {
-        let shard = turn.chunks.waiting.remove(&ticket);
-        match (element, shard) {
-            (Some(chunk), Some(shard)) if !turn.chunks.host.take(chunk) => {
-                turn.chunks.reserve_for(shard, chunk);
-            }
-            (Some(chunk), Some(shard)) => {
-                // Of a chunk that is there already nothing comes, and the tasks ask again.
-                claim(self.shard_mut(shard), chunk, turn);
-                turn.waits.wake_all(WaitKey::Chunk(shard));
-            }
-            (Some(chunk), None) => turn.chunks.add(chunk),
-            (None, Some(shard)) => self.no_chunk_for(shard, turn),
-            (None, None) => {}
-        }
-    }
-
-    /// There is none now for tasks that wait for one.
-    pub(crate) fn no_chunk_for<M: Memory>(&mut self, shard: ShardId, turn: &mut Turn<'_, M>) {
-        for id in turn.waits.take_queue(WaitKey::Chunk(shard)) {
-            turn.waits.signal(id).no_chunk = true;
-            turn.waits.wake(id);
         }
     }
 }

@@ -5,10 +5,10 @@ use warren_pool::Get;
 use warren_proto::Step;
 
 use crate::event::Memory;
-use crate::room::Growth;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
+use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 /// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If not, a chunk is fetched; if there is

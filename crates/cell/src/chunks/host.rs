@@ -19,18 +19,16 @@
 //! Chunks are reserved in batches, ahead of need. Where a batch does not fit the host a single chunk is tried, and
 //! where that does not fit either, tasks go on as they do in a full pool: they wait for a checkpoint, then it is ENOSPC.
 
+pub(crate) mod reserve;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::CHUNK_BLOCKS;
-use warren_base::{BlockNo, Errno, ShardId};
+use warren_base::{BlockNo, ShardId};
 use warren_proto::Wire;
 
-use crate::cell::Core;
-use crate::chunk::Chunks;
-use crate::event::{Effect, IoId, Memory};
-use crate::run::wait::{Stop, Wait, WaitKey};
-use crate::task::Task;
-use crate::turn::Turn;
+use crate::chunks::free::Chunks;
+use crate::event::IoId;
 
 /// What lies behind a pool's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
@@ -172,142 +170,4 @@ fn runs(mut chunks: Vec<u64>) -> Vec<Vec<u64>> {
 
 fn blocks_of(run: &[u64]) -> (BlockNo, u64) {
     (BlockNo(run[0] * CHUNK_BLOCKS), run.len() as u64 * CHUNK_BLOCKS)
-}
-
-impl Core {
-    /// Begins to reserve what is wanted.
-    pub(crate) fn advance_host<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        let host = &mut turn.chunks.host;
-        if std::mem::take(&mut host.wants_batch) && !host.is_reserving() {
-            turn.chunks.fill_batch();
-            if turn.chunks.host.batch.is_empty() {
-                // Others have taken what there was.
-                turn.waits.wake_all(WaitKey::Allocated);
-            }
-        }
-        if turn.chunks.host.batch.is_empty() {
-            return;
-        }
-        let batch = std::mem::take(&mut turn.chunks.host.batch);
-        (turn.chunks.host.batch_len, turn.chunks.host.any_allocated) = (batch.len(), false);
-        for run in runs(batch) {
-            let (io, (block, count)) = (turn.io.new_id(), blocks_of(&run));
-            turn.io.start_reserve(io);
-            turn.chunks.host.reserving.insert(io, run);
-            turn.effects.push(Effect::Reserve { io, block, count });
-        }
-    }
-
-    pub(crate) fn reserved<M: Memory>(
-        &mut self,
-        io: IoId,
-        result: Result<(), Errno>,
-        turn: &mut Turn<'_, M>,
-    ) {
-        let chunks = &mut turn.chunks;
-        let run = chunks.host.reserving.remove(&io).expect("it was begun");
-        if result.is_ok() {
-            chunks.host.allocated.extend(&run);
-            chunks.host.any_allocated = true;
-        }
-        chunks.add_all(run);
-        if chunks.host.is_reserving() {
-            return;
-        }
-        let waiting = std::mem::take(&mut chunks.host.waiting);
-        if !chunks.host.any_allocated && chunks.host.batch_len > 1 && !waiting.is_empty() {
-            chunks.host.batch = chunks.pool.take_newest(1, |_| true);
-            if !chunks.host.batch.is_empty() {
-                chunks.host.waiting = waiting;
-                return;
-            }
-        }
-        let any_allocated = chunks.host.any_allocated;
-        for shard in waiting {
-            if any_allocated {
-                turn.waits.wake_all(WaitKey::Chunk(shard));
-            } else {
-                self.no_chunk_for(shard, turn);
-            }
-        }
-        turn.waits.wake_all(WaitKey::Allocated);
-    }
-
-    /// A checkpoint cannot wait for chunks once it has begun to fix its state: it begins with some that are
-    /// allocated, if there are any to allocate.
-    pub(crate) fn stock_up<M: Memory>(
-        &mut self,
-        task: &mut Task,
-        turn: &mut Turn<'_, M>,
-    ) -> Result<(), Stop> {
-        let host = &turn.chunks.host;
-        let is_stocked = host.has_all() || !host.allocated.is_empty();
-        if is_stocked || turn.chunks.pool.local_size() == 0 || task.state.granted {
-            return Ok(());
-        }
-        task.state.granted = true;
-        turn.chunks.host.wants_batch = true;
-        Err(Stop::Wait(Wait::Allocated))
-    }
-
-    /// Chunks that were shards' until the last checkpoint are free, and allocated.
-    pub(crate) fn release_chunks<M: Memory>(&mut self, chunks: Vec<u64>, turn: &mut Turn<'_, M>) {
-        if turn.chunks.host.backing != Backing::Whole {
-            turn.chunks.host.allocated.extend(&chunks);
-        }
-        self.give_chunks(chunks, turn);
-    }
-
-    /// Sees whether some of what is free can be given back to the host.
-    pub(crate) fn review_host<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        match turn.chunks.host.backing {
-            Backing::Device => self.discard(turn),
-            Backing::OnDemand if !turn.chunks.host.allocated.is_empty() => {
-                turn.effects.push(Effect::MeasureHost);
-            }
-            _ => {}
-        }
-    }
-
-    /// The host has room for so many blocks.
-    pub(crate) fn host_measured<M: Memory>(&mut self, blocks: u64, turn: &mut Turn<'_, M>) {
-        if turn.chunks.host.backing == Backing::OnDemand {
-            turn.chunks.host.keep = if blocks < TIGHT { 0 } else { KEEP };
-        }
-        self.discard(turn);
-        self.host_counted(blocks, turn);
-    }
-
-    /// Gives allocated chunks back, all but those that are kept.
-    fn discard<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        let Chunks { pool, host, .. } = &mut turn.chunks;
-        let surplus = host.allocated.len().saturating_sub(host.keep).min(DISCARD_BATCH);
-        if surplus == 0 || !host.discarding.is_empty() || !host.takes_back {
-            return;
-        }
-        let chunks = pool.take_newest(surplus, |chunk| host.allocated.contains(chunk));
-        chunks.iter().for_each(|chunk| host.forget(*chunk));
-        for run in runs(chunks) {
-            let (io, (block, count)) = (turn.io.new_id(), blocks_of(&run));
-            turn.io.start_discard(io);
-            turn.chunks.host.discarding.insert(io, run);
-            turn.effects.push(Effect::Discard { io, block, count });
-        }
-    }
-
-    pub(crate) fn discarded<M: Memory>(
-        &mut self,
-        io: IoId,
-        result: Result<(), Errno>,
-        turn: &mut Turn<'_, M>,
-    ) {
-        let host = &mut turn.chunks.host;
-        let run = host.discarding.remove(&io).expect("it was begun");
-        if result.is_err() {
-            // It is not asked again: that would be at each checkpoint.
-            host.takes_back = false;
-        }
-        turn.chunks.add_all(run);
-        self.discard(turn);
-    }
 }

@@ -1,0 +1,126 @@
+//! Free chunks on their way: from and to other cells, from a checkpoint, to shards that wait for one.
+
+use warren_base::{CellId, Errno, ShardId};
+use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};
+
+use crate::chunks::claim::claim;
+use crate::chunks::host::reserve::advance_host;
+use crate::event::{Effect, Memory, PeerBody};
+use crate::peer::suspect;
+use crate::run::wait::WaitKey;
+use crate::shards::Shards;
+use crate::turn::Turn;
+
+/// Chunks that are nobody's any more.
+pub(crate) fn give_chunks<M: Memory>(
+    shards: &mut Shards,
+    chunks: Vec<u64>,
+    turn: &mut Turn<'_, M>,
+) {
+    chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
+    poll_pool(shards, turn);
+}
+
+/// Chunks that were lost with a cell.
+pub(crate) fn take_found<M: Memory>(
+    shards: &mut Shards,
+    runs: &[(u64, u64)],
+    turn: &mut Turn<'_, M>,
+) {
+    let chunks_known = &*turn.chunks;
+    let chunks = runs.iter().flat_map(|(first, count)| *first..first.saturating_add(*count));
+    let chunks = chunks.take_while(|chunk| chunks_known.is_legal(*chunk)).collect();
+    give_chunks(shards, chunks, turn);
+}
+
+pub(crate) fn pool_message<M: Memory>(
+    shards: &mut Shards,
+    from: CellId,
+    message: PoolMessage<u64>,
+    turn: &mut Turn<'_, M>,
+) {
+    if !may_be(shards, &message, turn) {
+        return suspect(from, turn);
+    }
+    if let PoolMessage::Transfer { .. } = message {
+        turn.chunks.exchanged_with(from).taken += 1;
+    }
+    turn.chunks.pool.handle(from, message);
+    poll_pool(shards, turn);
+}
+
+/// Whether what the message names exists, and what it gives is not here already.
+fn may_be<M: Memory>(shards: &Shards, message: &PoolMessage<u64>, turn: &mut Turn<'_, M>) -> bool {
+    match message {
+        PoolMessage::Welcome { members, .. } | PoolMessage::Ready { members } => {
+            members.iter().all(|cell| turn.chunks.has_cell(*cell))
+        }
+        PoolMessage::Transfer { elements, .. } => elements.iter().all(|chunk| {
+            let is_here = || shards.values().any(|shard| shard.space.has(*chunk));
+            turn.chunks.is_legal(*chunk) && !is_here()
+        }),
+        _ => true,
+    }
+}
+
+/// Carries out what the pool wants done.
+pub(crate) fn poll_pool<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) {
+    while let Some(effect) = turn.chunks.pool.poll() {
+        match effect {
+            PoolEffect::Send { to, message } => {
+                if let PoolMessage::Transfer { elements, .. } = &message {
+                    turn.chunks.exchanged_with(to).given += 1;
+                    elements.iter().for_each(|chunk| turn.chunks.host.forget(*chunk));
+                }
+                turn.effects.push(Effect::Send {
+                    to,
+                    message: crate::peer::message(PeerBody::Pool(message)),
+                });
+            }
+            PoolEffect::Resolved { ticket, element } => {
+                chunk_resolved(shards, ticket, element, turn)
+            }
+            PoolEffect::Ready => {
+                turn.chunks.add_early();
+                turn.report_if_ready();
+            }
+            // Without chunks no shard can be written to.
+            PoolEffect::JoinFailed { .. } => {
+                let first = shards.ids().first().copied();
+                first.into_iter().for_each(|shard| turn.shard_is_broken(shard, Errno::EPROTO));
+            }
+            PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
+        }
+    }
+    advance_host(turn);
+}
+
+fn chunk_resolved<M: Memory>(
+    shards: &mut Shards,
+    ticket: Ticket,
+    element: Option<u64>,
+    turn: &mut Turn<'_, M>,
+) {
+    let shard = turn.chunks.waiting.remove(&ticket);
+    match (element, shard) {
+        (Some(chunk), Some(shard)) if !turn.chunks.host.take(chunk) => {
+            turn.chunks.reserve_for(shard, chunk);
+        }
+        (Some(chunk), Some(shard)) => {
+            // Of a chunk that is there already nothing comes, and the tasks ask again.
+            claim(shards.own(shard), chunk, turn);
+            turn.waits.wake_all(WaitKey::Chunk(shard));
+        }
+        (Some(chunk), None) => turn.chunks.add(chunk),
+        (None, Some(shard)) => no_chunk_for(shard, turn),
+        (None, None) => {}
+    }
+}
+
+/// There is none now for tasks that wait for one.
+pub(crate) fn no_chunk_for<M: Memory>(shard: ShardId, turn: &mut Turn<'_, M>) {
+    for id in turn.waits.take_queue(WaitKey::Chunk(shard)) {
+        turn.waits.signal(id).no_chunk = true;
+        turn.waits.wake(id);
+    }
+}
