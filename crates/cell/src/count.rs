@@ -7,10 +7,11 @@ use warren_base::CellId;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_proto::{Count, PeerRequest, StatFs};
 
-use crate::cell::Core;
 use crate::event::{Effect, Memory};
-use crate::peer::send_request;
 use crate::run::wait::{Stop, TaskId, Wait};
+use crate::send::send_request;
+use crate::shards::Shards;
+use crate::task::Tasks;
 use crate::turn::Turn;
 
 /// A question to the other cells that is not answered by all yet.
@@ -37,38 +38,34 @@ fn add(a: Count, b: Count) -> Count {
     }
 }
 
-impl Core {
-    /// What this cell's shards hold.
-    pub(crate) fn count<M: Memory>(&self, turn: &mut Turn<'_, M>) -> Count {
-        let host = &turn.chunks.host;
-        let local = turn.chunks.local();
-        let allocated = if host.has_all() { local } else { host.allocated() };
-        let free = Count {
-            blocks_free: local * CHUNK_BLOCKS,
-            blocks_allocated: allocated * CHUNK_BLOCKS,
-            ..Count::default()
-        };
-        let shards = self.shards.values().map(|shard| {
-            // What was freed is free, though only the next checkpoint gives it away again.
-            let used = shard.space.used_blocks() + turn.cache.dirty_pages_of(shard.id);
-            let free = shard.space.all_blocks().saturating_sub(used);
-            Count {
-                blocks_used: used,
-                blocks_free: free,
-                blocks_allocated: free,
-                inodes: shard.inodes,
-            }
-        });
-        shards.fold(free, add)
-    }
+/// What this cell's shards hold.
+pub(crate) fn count<M: Memory>(shards: &Shards, turn: &Turn<'_, M>) -> Count {
+    let host = &turn.chunks.host;
+    let local = turn.chunks.local();
+    let allocated = if host.has_all() { local } else { host.allocated() };
+    let free = Count {
+        blocks_free: local * CHUNK_BLOCKS,
+        blocks_allocated: allocated * CHUNK_BLOCKS,
+        ..Count::default()
+    };
+    let shards = shards.values().map(|shard| {
+        // What was freed is free, though only the next checkpoint gives it away again.
+        let used = shard.space.used_blocks() + turn.cache.dirty_pages_of(shard.id);
+        let free = shard.space.all_blocks().saturating_sub(used);
+        Count { blocks_used: used, blocks_free: free, blocks_allocated: free, inodes: shard.inodes }
+    });
+    shards.fold(free, add)
+}
 
+impl Counting {
     /// Adds up what all cells say. The first call asks them, and the task runs again when they have.
     pub(crate) fn stat_fs<M: Memory>(
         &mut self,
+        shards: &Shards,
         id: TaskId,
         turn: &mut Turn<'_, M>,
     ) -> Result<StatFs, Stop> {
-        let ask = self.counting.asks.remove(&id).unwrap_or_else(|| {
+        let ask = self.asks.remove(&id).unwrap_or_else(|| {
             let open: BTreeSet<_> =
                 turn.volume.map.iter().copied().filter(|c| *c != turn.volume.id).collect();
             for to in &open {
@@ -81,10 +78,10 @@ impl Core {
             Ask { open, sum: Count::default(), host }
         });
         let Some(host) = ask.host.filter(|_| ask.open.is_empty()) else {
-            self.counting.asks.insert(id, ask);
+            self.asks.insert(id, ask);
             return Err(Stop::Wait(Wait::Registered));
         };
-        let total = add(self.count(turn), ask.sum);
+        let total = add(count(shards, turn), ask.sum);
         let free = total.blocks_free.min(total.blocks_allocated.saturating_add(host));
         Ok(StatFs {
             blocks: total.blocks_used.saturating_add(free).min(turn.volume.total_blocks),
@@ -95,9 +92,9 @@ impl Core {
     }
 
     /// A successor of the cell has to be asked again.
-    pub(crate) fn count_again<M: Memory>(&mut self, cell: CellId, turn: &mut Turn<'_, M>) {
+    pub(crate) fn ask_again<M: Memory>(&self, cell: CellId, turn: &mut Turn<'_, M>) {
         let open = |(id, ask): (&TaskId, &Ask)| ask.open.contains(&cell).then_some(id.0);
-        let asks: Vec<u64> = self.counting.asks.iter().filter_map(open).collect();
+        let asks: Vec<u64> = self.asks.iter().filter_map(open).collect();
         for ask in asks {
             send_request(cell, PeerRequest::Count { ask }, turn);
         }
@@ -106,37 +103,43 @@ impl Core {
     /// A peer has counted.
     pub(crate) fn counted<M: Memory>(
         &mut self,
+        tasks: &Tasks,
         from: CellId,
         ask: u64,
         count: Count,
         turn: &mut Turn<'_, M>,
     ) {
         let id = TaskId(ask);
-        let Some(ask) = self.counting.asks.get_mut(&id) else { return };
+        let Some(ask) = self.asks.get_mut(&id) else { return };
         if ask.open.remove(&from) {
             ask.sum = add(ask.sum, count);
         }
         if ask.open.is_empty() && ask.host.is_some() {
-            self.count_over(id, turn);
+            self.over(tasks, id, turn);
         }
     }
 
     /// The host has room for so many blocks.
-    pub(crate) fn host_counted<M: Memory>(&mut self, blocks: u64, turn: &mut Turn<'_, M>) {
+    pub(crate) fn host_counted<M: Memory>(
+        &mut self,
+        tasks: &Tasks,
+        blocks: u64,
+        turn: &mut Turn<'_, M>,
+    ) {
         let mut over = Vec::new();
-        for (id, ask) in &mut self.counting.asks {
+        for (id, ask) in &mut self.asks {
             ask.host = Some(blocks);
             over.extend(ask.open.is_empty().then_some(*id));
         }
-        over.into_iter().for_each(|id| self.count_over(id, turn));
+        over.into_iter().for_each(|id| self.over(tasks, id, turn));
     }
 
-    fn count_over<M: Memory>(&mut self, id: TaskId, turn: &mut Turn<'_, M>) {
-        if self.tasks.get_mut(id).is_some() {
+    fn over<M: Memory>(&mut self, tasks: &Tasks, id: TaskId, turn: &mut Turn<'_, M>) {
+        if tasks.get(id).is_some() {
             turn.waits.wake(id);
         } else {
             // Whoever asked is gone.
-            self.counting.asks.remove(&id);
+            self.asks.remove(&id);
         }
     }
 }

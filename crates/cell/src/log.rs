@@ -34,14 +34,10 @@ use std::time::Duration;
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX, PEER_MESSAGE_MAX};
 use warren_base::{CellId, Errno, Instant, Lsn};
 use warren_disk::{LogArea, RECORD_ALIGN, RECORD_MAX, seal_record};
-use warren_proto::{Cause, Executed, Step};
+use warren_proto::{Cause, Step};
 
-use crate::cell::Core;
 use crate::event::{Effect, FrameNo, IoId, Memory};
 use crate::log::record::Record;
-use crate::run::work::Work;
-use crate::task::Task;
-use crate::turn::Turn;
 
 /// Bytes that stay free for what cannot wait: the parts of decided transactions, reclaiming, and a
 /// snapshot of the session.
@@ -363,6 +359,11 @@ impl OpLog {
         2 * (self.end.0 - self.start.0) > self.area.bytes()
     }
 
+    /// Whether records may be appended: nothing that the image holds is still to be replayed.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     /// An empty record.
     pub(crate) fn open_record(&mut self) -> Record {
         Record::in_buffer(std::mem::take(&mut self.buffer), self.forgets_session)
@@ -527,38 +528,6 @@ impl OpLog {
         for rests in self.depends.values_mut() {
             rests.retain(|rest| rest.last >= lsn);
         }
-    }
-}
-
-impl Core {
-    /// The record of what a task has just done.
-    pub(crate) fn seal_task<M: Memory>(
-        &mut self,
-        task: &mut Task,
-        answer: Option<&warren_proto::Answer>,
-        turn: &mut Turn<'_, M>,
-    ) {
-        let decided = task.decided.as_mut().map(|it| (it.txn, std::mem::take(&mut it.others)));
-        if turn.record.is_empty() && decided.is_none() {
-            return;
-        }
-        let cause = match (&task.work, answer) {
-            (Work::Request { from, header, .. }, Some(answer)) => {
-                let request = Executed {
-                    client: from.client,
-                    slot: from.slot,
-                    seq: header.seq,
-                    answer: answer.as_ref().map(|reply| reply.without_leases()).map_err(|e| *e),
-                };
-                match decided {
-                    Some((txn, others)) => Cause::Decided { txn, request, others },
-                    None => Cause::Request(request),
-                }
-            }
-            (Work::Commit { txn, .. } | Work::Again { txn, .. }, _) => Cause::Applied { txn: *txn },
-            _ => Cause::Cell,
-        };
-        turn.seal_as(cause);
     }
 }
 

@@ -9,44 +9,37 @@
 //! for a checkpoint or is full) costs what was not synced, and never the end.
 
 use warren_base::Ino;
-use warren_proto::control::Report;
 
-use crate::cell::Core;
 use crate::data::cover::cover_file;
-use crate::event::{Effect, Memory};
+use crate::event::Memory;
 use crate::run::wait::{Stop, Wait};
+use crate::shards::Shards;
 use crate::turn::Turn;
 
-impl Core {
-    /// Goes on with it. It runs again after every commit, until one has found nothing new.
-    pub(crate) fn save<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
-        if !self.replay.needs_image() && !turn.log.held {
-            while turn.log_has_room()
-                && let Some(ino) = self.first_uncovered(turn)
-            {
-                match cover_file(self.shard_mut(ino.shard()), ino, turn) {
-                    Ok(()) => turn.seal(),
-                    Err(Stop::Fail(_)) => break,
-                    Err(wait) => return Err(wait),
-                }
-            }
-            if !turn.log.is_written() {
-                turn.log.want(turn.log.end());
-                return Err(Stop::Wait(Wait::Durable));
+/// Goes on with it. It runs again after every commit, until one has found nothing new.
+pub(crate) fn save<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
+    if turn.log.is_open() && !turn.log.held {
+        while turn.log_has_room()
+            && let Some(ino) = first_uncovered(shards, turn)
+        {
+            match cover_file(shards.own(ino.shard()), ino, turn) {
+                Ok(()) => turn.seal(),
+                Err(Stop::Fail(_)) => break,
+                Err(wait) => return Err(wait),
             }
         }
-        self.report_stopped(turn);
-        Ok(())
+        if !turn.log.is_written() {
+            turn.log.want(turn.log.end());
+            return Err(Stop::Wait(Wait::Durable));
+        }
     }
+    turn.report_stopped();
+    Ok(())
+}
 
-    /// A file of which no record says what it holds.
-    fn first_uncovered<M: Memory>(&self, turn: &mut Turn<'_, M>) -> Option<Ino> {
-        let files = || self.shards.values().find_map(|shard| shard.behind.first());
-        let fixed = || self.shards.values().find_map(|shard| shard.behind.first_fixed());
-        turn.cache.first_uncovered().or_else(files).or_else(fixed)
-    }
-
-    pub(crate) fn report_stopped<M: Memory>(&self, turn: &mut Turn<'_, M>) {
-        turn.effects.push(Effect::Report(Report::Stopped { cell: turn.volume.id }));
-    }
+/// A file of which no record says what it holds.
+fn first_uncovered<M: Memory>(shards: &Shards, turn: &Turn<'_, M>) -> Option<Ino> {
+    let files = || shards.values().find_map(|shard| shard.behind.first());
+    let fixed = || shards.values().find_map(|shard| shard.behind.first_fixed());
+    turn.cache.first_uncovered().or_else(files).or_else(fixed)
 }

@@ -1,4 +1,5 @@
 //! What clients have at the cell.
 
+pub(crate) mod answers;
 pub(crate) mod capabilities;
 pub(crate) mod clients;

@@ -6,10 +6,11 @@
 
 use std::fmt;
 
-use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId};
+use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId, TxnId};
 use warren_proto::control::Report;
 use warren_proto::{Cause, Change, Step};
 
+use crate::checkpoint::phase::Checkpoints;
 use crate::chunks::free::Chunks;
 use crate::event::{Clock, Effect, Memory};
 use crate::filelock::FileLocks;
@@ -19,8 +20,10 @@ use crate::frames::table::FrameTable;
 use crate::lease::Leases;
 use crate::log::OpLog;
 use crate::log::record::{After, Record};
+use crate::peers::Peers;
 use crate::plant::{Plant, Planted};
 use crate::run::wait::{TaskId, Waits};
+use crate::session::answers::Answers;
 use crate::session::capabilities::Capabilities;
 use crate::session::clients::Clients;
 use crate::shard::open::OpenCounts;
@@ -47,15 +50,6 @@ impl Volume {
     pub(crate) fn owner(&self, shard: ShardId) -> Option<CellId> {
         self.map.get(usize::from(shard.0)).copied()
     }
-}
-
-/// What other machines ask of the cell's checkpoints, and know of them.
-#[derive(Debug, Default)]
-pub(crate) struct Checkpoints {
-    /// One was asked for that has not begun.
-    pub(crate) asked: bool,
-    /// One has begun that writes what is dirty now, or finds that it cannot.
-    pub(crate) will_write: bool,
 }
 
 /// How far the cell's start has come.
@@ -117,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) opens: OpenCounts,
     pub(crate) file_locks: FileLocks<TaskId>,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) peers: Peers,
+    pub(crate) answers: Answers,
     pub(crate) readiness: Readiness,
     /// Changes whose leases are revoked with the next event, by a plant.
     pub(crate) late: Vec<LateChanges>,
@@ -143,6 +139,8 @@ pub(crate) struct Turn<'a, M> {
     pub(crate) opens: &'a mut OpenCounts,
     pub(crate) file_locks: &'a mut FileLocks<TaskId>,
     pub(crate) checkpoints: &'a mut Checkpoints,
+    pub(crate) peers: &'a mut Peers,
+    pub(crate) answers: &'a mut Answers,
     pub(crate) readiness: &'a mut Readiness,
     pub(crate) late: &'a mut Vec<LateChanges>,
 }
@@ -175,6 +173,8 @@ impl Shared {
             opens,
             file_locks,
             checkpoints,
+            peers,
+            answers,
             readiness,
             late,
         } = self;
@@ -196,6 +196,8 @@ impl Shared {
             opens,
             file_locks,
             checkpoints,
+            peers,
+            answers,
             readiness,
             late,
         }
@@ -235,11 +237,37 @@ impl<M: Memory> Turn<'_, M> {
         self.report(Report::BrokenLog { cell, errno });
     }
 
+    pub(crate) fn report_stopped(&mut self) {
+        self.report(Report::Stopped { cell: self.volume.id });
+    }
+
     /// Asks for a checkpoint that starts from now on.
     pub(crate) fn want_checkpoint(&mut self) {
-        if !std::mem::replace(&mut self.checkpoints.asked, true) {
-            let cell = self.volume.id;
-            self.effects.push(Effect::Report(Report::WantCheckpoint { cell }));
+        if self.checkpoints.ask() {
+            self.report(Report::WantCheckpoint { cell: self.volume.id });
+        }
+    }
+
+    /// A transaction of this cell has begun to take locks.
+    pub(crate) fn txn_begins(&mut self, txn: TxnId) {
+        if self.checkpoints.txn_begins(txn) {
+            self.log.begin_txn();
+        }
+    }
+
+    /// The transaction is over for every cell that matters.
+    pub(crate) fn txn_ends(&mut self, txn: TxnId) {
+        if self.checkpoints.txn_ends(txn) {
+            self.log.end_txn();
+        }
+        self.report_if_drained();
+    }
+
+    /// Reports that no transaction is left, once that is so in a checkpoint.
+    pub(crate) fn report_if_drained(&mut self) {
+        if self.checkpoints.drained() {
+            let (cell, number) = (self.volume.id, self.checkpoints.number());
+            self.report(Report::Drained { cell, number });
         }
     }
 

@@ -14,7 +14,6 @@ use warren_proto::{
 };
 
 use crate::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
-use crate::cell::Core;
 use crate::permission::{self, WRITE};
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
@@ -49,7 +48,7 @@ pub(crate) struct Seen {
 
 impl<'a> View<'a> {
     pub(crate) fn new(
-        core: &'a Core,
+        shards: &'a Shards,
         (volume, now): (&'a Volume, Timestamp),
         who: &'a Credentials,
         txn: Option<&'a Txn>,
@@ -58,7 +57,6 @@ impl<'a> View<'a> {
             None => Mode::Local,
             Some(txn) => Mode::Txn { txn, touched: BTreeMap::new() },
         };
-        let shards = &core.shards;
         Self { shards, volume, now, who, mode, ascents: Vec::new(), steps: 0 }
     }
 

@@ -15,7 +15,7 @@ use warren_pool::{Algorithm, Pool, Ticket, Tuning};
 use warren_proto::control::{Exchanged, FreeChunks};
 
 use crate::chunks::host::{Backing, HostSpace};
-use crate::replay::Recovery;
+use crate::recovery::replay::Recovery;
 
 /// The cell's shard of the pool of free chunks.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};
 use crate::chunks::claim::claim;
 use crate::chunks::host::reserve::advance_host;
 use crate::event::{Effect, Memory, PeerBody};
-use crate::peer::suspect;
 use crate::run::wait::WaitKey;
+use crate::send::suspect;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -74,7 +74,7 @@ pub(crate) fn poll_pool<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) 
                 }
                 turn.effects.push(Effect::Send {
                     to,
-                    message: crate::peer::message(PeerBody::Pool(message)),
+                    message: crate::send::message(PeerBody::Pool(message)),
                 });
             }
             PoolEffect::Resolved { ticket, element } => {

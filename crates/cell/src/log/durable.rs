@@ -6,9 +6,9 @@ use warren_proto::{PeerReply, PeerRequest};
 
 use super::{Asked, Commit, Rest, WRITE_MAX};
 use crate::event::{Effect, FrameNo, IoId, Memory};
-use crate::peer::{send_reply, send_request};
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
+use crate::send::{send_reply, send_request};
 use crate::turn::Turn;
 
 /// A checkpoint has made everything before `lsn` durable.
@@ -213,7 +213,7 @@ pub(crate) fn begin_to_hold<M: Memory>(turn: &mut Turn<'_, M>) {
 /// What records name may not be on the device: nothing more is committed before a checkpoint has
 /// written everything anew.
 pub(crate) fn hold_log<M: Memory>(turn: &mut Turn<'_, M>) {
-    let is_news = !turn.log.faulty && !turn.checkpoints.will_write;
+    let is_news = !turn.log.faulty && !turn.checkpoints.will_write();
     begin_to_hold(turn);
     // A device that fails again is not tried again before somebody asks.
     if is_news {

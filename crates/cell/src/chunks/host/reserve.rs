@@ -6,9 +6,9 @@ use super::{Backing, DISCARD_BATCH, KEEP, TIGHT, blocks_of, runs};
 use crate::chunks::free::Chunks;
 use crate::chunks::supply::{give_chunks, no_chunk_for};
 use crate::event::{Effect, IoId, Memory};
+use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shards::Shards;
-use crate::task::Task;
 use crate::turn::Turn;
 
 /// Begins to reserve what is wanted.
@@ -66,13 +66,16 @@ pub(crate) fn reserved<M: Memory>(io: IoId, result: Result<(), Errno>, turn: &mu
 
 /// A checkpoint cannot wait for chunks once it has begun to fix its state: it begins with some that are
 /// allocated, if there are any to allocate.
-pub(crate) fn stock_up<M: Memory>(task: &mut Task, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
+pub(crate) fn stock_up<M: Memory>(
+    state: &mut TaskState,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
     let host = &turn.chunks.host;
     let is_stocked = host.has_all() || !host.allocated.is_empty();
-    if is_stocked || turn.chunks.pool.local_size() == 0 || task.state.granted {
+    if is_stocked || turn.chunks.pool.local_size() == 0 || state.granted {
         return Ok(());
     }
-    task.state.granted = true;
+    state.granted = true;
     turn.chunks.host.wants_batch = true;
     Err(Stop::Wait(Wait::Allocated))
 }

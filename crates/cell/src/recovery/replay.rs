@@ -28,24 +28,22 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Lsn, TxnId};
+use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
 use warren_disk::{FoundRecord, RawRecord, find_record, read_record};
 use warren_proto::control::Report;
-use warren_proto::{Answer, Cause, Change, Executed, PeerRequest, Reader, Step, Wire};
+use warren_proto::{Cause, Change, PeerRequest, Reader, Step, Wire};
 
 use crate::apply::{Replaying, check_step, fetch_step, remake_step};
-use crate::cell::Core;
-use crate::chunks::supply::poll_pool;
 use crate::event::{Effect, FrameNo, Memory, SlotRef};
 use crate::frames::PageNo;
 use crate::frames::cache::PageState;
 use crate::frames::transfer::write_pages;
-use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;
 use crate::shard::open::OpenFile;
+use crate::shards::Shards;
 use crate::turn::Turn;
-use crate::txn::Committing;
+use crate::txn::participant::Participants;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks of the log that are read at a time, as long as all can be read.
@@ -90,6 +88,8 @@ struct Taking {
 #[derive(Debug)]
 pub(crate) struct Replay {
     kind: Recovery,
+    /// Shards whose trees are not as of the last checkpoint. Their steps are passed over.
+    lost_shards: BTreeSet<ShardId>,
     phase: Phase,
     /// Blocks of the image are loaded up to here, so many at a time.
     loaded: Lsn,
@@ -107,13 +107,8 @@ pub(crate) struct Replay {
     taking: Option<Taking>,
     /// The frames that the predecessor's table names have been set aside.
     frames_kept: bool,
-    /// The last request of each slot that the log says was executed, and up to where in the log it may have
-    /// waited for its answer.
-    executed: BTreeMap<SlotRef, (u32, Answer, Lsn)>,
     /// Transactions decided here that some cell may not have heard of, and who may wait for that.
     decided: BTreeMap<TxnId, (SlotRef, Vec<Change>)>,
-    /// Transactions of others whose changes are made here.
-    pub(crate) applied: BTreeSet<TxnId>,
     /// Cells that have not said yet what they decided.
     unheard: BTreeSet<CellId>,
     /// Messages that came too early.
@@ -126,7 +121,12 @@ pub(crate) struct Replay {
 
 impl Replay {
     /// `others` are the cells to be heard before anything is served.
-    pub(crate) fn new(kind: Recovery, start: Lsn, others: BTreeSet<CellId>) -> Self {
+    pub(crate) fn new(
+        kind: Recovery,
+        start: Lsn,
+        others: BTreeSet<CellId>,
+        lost_shards: BTreeSet<ShardId>,
+    ) -> Self {
         let phase = match kind {
             Recovery::None => Phase::Done,
             Recovery::Power => Phase::Loading,
@@ -134,6 +134,7 @@ impl Replay {
         };
         Self {
             kind,
+            lost_shards,
             phase,
             loaded: start,
             blocks_a_read: LOAD_BLOCKS,
@@ -146,9 +147,7 @@ impl Replay {
             placed: Vec::new(),
             taking: None,
             frames_kept: kind != Recovery::Process,
-            executed: BTreeMap::new(),
             decided: BTreeMap::new(),
-            applied: BTreeSet::new(),
             unheard: others,
             early: VecDeque::new(),
             expelled: Vec::new(),
@@ -191,15 +190,7 @@ impl Replay {
         self.kind == Recovery::Process
     }
 
-    /// Answers of a predecessor that were not asked for again, in the order in which they were logged: their clients
-    /// have them, or are gone.
-    pub(crate) fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
-        let mut executed: Vec<_> = self.executed.iter().collect();
-        executed.sort_unstable_by_key(|(_, (.., at))| *at);
-        executed.into_iter().map(|(slot, (seq, answer, _))| (*slot, *seq, answer))
-    }
-
-    fn replaying(&self) -> Replaying {
+    fn frames_hold(&self) -> Replaying {
         if self.is_of_process() { Replaying::Frames } else { Replaying::Nothing }
     }
 }
@@ -212,10 +203,10 @@ fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
     Some((steps, Cause::decode(&mut reader).ok()?))
 }
 
-impl Core {
+impl Replay {
     /// The shards are open: recovery begins.
-    pub(crate) fn begin_recovery<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        match self.replay.kind {
+    pub(crate) fn begin<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        match self.kind {
             Recovery::None => {}
             Recovery::Power => self.load_log(turn),
             Recovery::Process => {
@@ -227,14 +218,14 @@ impl Core {
     fn read_record<M: Memory>(&self, limit: Lsn, turn: &Turn<'_, M>) -> Option<RawRecord> {
         let log = &*turn.log;
         let copy = |at, into: &mut [u8]| log.copy_out(at, into, turn.memory);
-        read_record(self.replay.at, limit, log.incarnation, copy)
+        read_record(self.at, limit, log.incarnation, copy)
     }
 
     /// The next record in what is loaded.
     fn find_record<M: Memory>(&self, turn: &Turn<'_, M>) -> FoundRecord {
         let log = &*turn.log;
         let copy = |at, into: &mut [u8]| log.copy_out(at, into, turn.memory);
-        find_record(self.replay.at, self.replay.loaded, log.incarnation, copy)
+        find_record(self.at, self.loaded, log.incarnation, copy)
     }
 
     /// Reads on, unless the log's end has been found.
@@ -243,7 +234,7 @@ impl Core {
         loop {
             let record = match self.find_record(turn) {
                 FoundRecord::Record(record) => record,
-                FoundRecord::Beyond if self.replay.loaded < limit => {
+                FoundRecord::Beyond if self.loaded < limit => {
                     return self.load_blocks(limit, turn);
                 }
                 FoundRecord::Beyond | FoundRecord::None => break,
@@ -251,21 +242,21 @@ impl Core {
             let Some((steps, _)) = parse(&record) else { break };
             for step in steps {
                 if let Step::Depends { cell, lsn } = step {
-                    self.replay.depends.push((record.lsn, cell, lsn));
+                    self.depends.push((record.lsn, cell, lsn));
                 }
             }
-            (self.replay.at, self.replay.end) = (record.end, record.end);
+            (self.at, self.end) = (record.end, record.end);
         }
-        self.replay.phase = Phase::Cutting;
-        let (cell, lsn) = (turn.volume.id, self.replay.end);
+        self.phase = Phase::Cutting;
+        let (cell, lsn) = (turn.volume.id, self.end);
         turn.effects.push(Effect::Report(Report::LogEnd { cell, lsn }));
     }
 
     fn load_blocks<M: Memory>(&mut self, limit: Lsn, turn: &mut Turn<'_, M>) {
-        let (from, area) = (self.replay.loaded, turn.log.area());
+        let (from, area) = (self.loaded, turn.log.area());
         let (place, _) = area.place(from);
         let left = (limit.0 - from.0) / BLOCK;
-        let count = self.replay.blocks_a_read.min(left).min(area.blocks - place);
+        let count = self.blocks_a_read.min(left).min(area.blocks - place);
         let first = turn.log.place(from).0.0;
         let frames: Vec<FrameNo> = (first..first + count as u32).map(FrameNo).collect();
         let io = turn.io.new_id();
@@ -280,15 +271,15 @@ impl Core {
         result: Result<(), Errno>,
         turn: &mut Turn<'_, M>,
     ) {
-        if result.is_err() && lsn.0 > self.replay.loaded.0 + BLOCK {
+        if result.is_err() && lsn.0 > self.loaded.0 + BLOCK {
             // One of them, perhaps behind the end of the log.
-            self.replay.blocks_a_read = 1;
+            self.blocks_a_read = 1;
             return self.load_log(turn);
         }
         if let Err(errno) = result {
             return turn.log_is_broken(errno);
         }
-        self.replay.loaded = lsn;
+        self.loaded = lsn;
         self.load_log(turn);
     }
 
@@ -297,39 +288,44 @@ impl Core {
         let exceeds = |(_, cell, lsn): &&(Lsn, CellId, Lsn)| {
             ends.get(usize::from(cell.0)).is_none_or(|end| lsn > end)
         };
-        if let Some((at, ..)) = self.replay.depends.iter().find(exceeds) {
-            self.replay.end = self.replay.end.min(*at);
+        if let Some((at, ..)) = self.depends.iter().find(exceeds) {
+            self.end = self.end.min(*at);
         }
-        let (cell, lsn) = (turn.volume.id, self.replay.end);
+        let (cell, lsn) = (turn.volume.id, self.end);
         turn.effects.push(Effect::Report(Report::LogEnd { cell, lsn }));
     }
 
     /// All cells agree: what is before the cut happened.
-    pub(crate) fn start_replay<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        self.replay.phase = Phase::Replaying;
-        self.replay.at = turn.log.start();
+    pub(crate) fn start<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        self.phase = Phase::Replaying;
+        self.at = turn.log.start();
         turn.waits.start(Work::Replay);
     }
 
     /// Replays records until something has to be read first.
-    pub(crate) fn run_replay<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
+    pub(crate) fn run<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        participants: &mut Participants,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
         /// Records of one go, so that I/O and peers are heard in between.
         const BATCH: usize = 256;
         for _ in 0..BATCH {
-            if self.replay.record.is_none() {
-                let limit = match self.replay.kind {
+            if self.record.is_none() {
+                let limit = match self.kind {
                     Recovery::Process => Lsn(turn.log.start().0 + turn.log.area().bytes()),
-                    _ => self.replay.end,
+                    _ => self.end,
                 };
                 let Some(record) = self.read_record(limit, turn) else {
-                    return self.finish_replay(turn);
+                    return self.finish(shards, turn);
                 };
                 let (steps, cause) = parse(&record).ok_or(Errno::EIO)?;
                 self.check_cause(&cause, turn)?;
-                self.replay.record = Some((record, steps, cause));
-                self.replay.made = 0;
+                self.record = Some((record, steps, cause));
+                self.made = 0;
             }
-            self.replay_record(turn)?;
+            self.replay_record(shards, participants, turn)?;
         }
         Err(Stop::Wait(Wait::Yield))
     }
@@ -343,24 +339,28 @@ impl Core {
         if others.iter().all(is_theirs) { Ok(()) } else { Err(Errno::EIO.into()) }
     }
 
-    fn replay_record<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
-        let (record, steps, cause) =
-            self.replay.record.take().expect("the caller has put it there");
-        let outcome = self.replay_steps(&steps, turn);
+    fn replay_record<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        participants: &mut Participants,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let (record, steps, cause) = self.record.take().expect("the caller has put it there");
+        let outcome = self.replay_steps(shards, &steps, turn);
         if outcome.is_err() {
-            self.replay.record = Some((record, steps, cause));
+            self.record = Some((record, steps, cause));
             return outcome;
         }
-        self.replay.at = record.end;
-        if self.replay.is_of_process() {
-            self.replay.end = record.end;
+        self.at = record.end;
+        if self.is_of_process() {
+            self.end = record.end;
         }
         for step in &steps {
             match step {
-                Step::Claimed { shard, chunk } => self.replay.claimed.push((*chunk, *shard)),
+                Step::Claimed { shard, chunk } => self.claimed.push((*chunk, *shard)),
                 Step::Finished { txn } => {
-                    if let Some((from, _)) = self.replay.decided.remove(txn) {
-                        self.note_unanswered(from);
+                    if let Some((from, _)) = self.decided.remove(txn) {
+                        turn.answers.waited_until(from, self.at);
                     }
                 }
                 _ => {}
@@ -368,76 +368,68 @@ impl Core {
         }
         match cause {
             Cause::Cell => {}
-            Cause::Request(executed) => drop(self.note_executed(executed)),
+            Cause::Request(executed) => drop(turn.answers.insert(executed, self.at)),
             Cause::Decided { txn, request, others } => {
-                let from = self.note_executed(request);
-                self.replay.decided.insert(txn, (from, others));
+                let from = turn.answers.insert(request, self.at);
+                self.decided.insert(txn, (from, others));
             }
-            Cause::Applied { txn } => drop(self.replay.applied.insert(txn)),
+            Cause::Applied { txn } => participants.was_applied(txn),
         }
         Ok(())
     }
 
-    fn note_executed(&mut self, executed: Executed) -> SlotRef {
-        let from = SlotRef { client: executed.client, slot: executed.slot };
-        self.replay.executed.insert(from, (executed.seq, executed.answer, self.replay.at));
-        from
-    }
-
-    /// What was executed last for the slot may not have been answered yet.
-    fn note_unanswered(&mut self, from: SlotRef) {
-        if let Some((.., at)) = self.replay.executed.get_mut(&from) {
-            *at = self.replay.at;
-        }
-    }
-
     fn replay_steps<M: Memory>(
         &mut self,
+        shards: &mut Shards,
         steps: &[Step],
         turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
-        let replaying = self.replay.replaying();
-        for step in &steps[self.replay.made..] {
+        let replaying = self.frames_hold();
+        for step in &steps[self.made..] {
             match step.shard() {
-                Some(id) if self.lost.contains(&id) => {}
+                Some(id) if self.lost_shards.contains(&id) => {}
                 Some(id) => {
                     if let Step::Claimed { chunk, .. } = step
-                        && self.shards.values().any(|shard| shard.space.has(*chunk))
+                        && shards.values().any(|shard| shard.space.has(*chunk))
                     {
                         return Err(Errno::EIO.into());
                     }
-                    let shard = self.shards.get_mut(&id).ok_or(Errno::EIO)?;
+                    let shard = shards.get_mut(&id).ok_or(Errno::EIO)?;
                     fetch_step(shard, step, turn)?;
                     check_step(shard, step, turn)?;
                     let made = remake_step(shard, step, replaying, turn);
                     turn.settle();
                     made?;
                 }
-                None if replaying == Replaying::Frames => self.remake_session(step, turn),
+                None if replaying == Replaying::Frames => self.remake_session(shards, step, turn),
                 None => {}
             }
-            self.replay.made += 1;
+            self.made += 1;
         }
         Ok(())
     }
 
-    fn finish_replay<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
-        if self.replay.is_of_process() {
-            self.take_back_pages(turn)?;
+    fn finish<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        if self.is_of_process() {
+            self.take_back_pages(shards, turn)?;
         } else {
-            self.shards.values_mut().for_each(|shard| shard.behind.clear());
+            shards.values_mut().for_each(|shard| shard.behind.clear());
         }
-        self.replay.phase = Phase::Claiming;
-        turn.log.resume(self.replay.end, turn.memory);
+        self.phase = Phase::Claiming;
+        turn.log.resume(self.end, turn.memory);
         self.write_pages_again(turn);
-        for (cell, lsn) in std::mem::take(&mut self.replay.early_points) {
+        for (cell, lsn) in std::mem::take(&mut self.early_points) {
             turn.log.depend(cell, lsn);
         }
         turn.log.held = true;
-        match self.replay.kind {
-            Recovery::Process => self.hear_others(turn),
+        match self.kind {
+            Recovery::Process => {}
             _ => {
-                let (cell, claimed) = (turn.volume.id, std::mem::take(&mut self.replay.claimed));
+                let (cell, claimed) = (turn.volume.id, std::mem::take(&mut self.claimed));
                 let chunks = claimed.iter().map(|(chunk, _)| *chunk).collect();
                 turn.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
             }
@@ -445,30 +437,82 @@ impl Core {
         Ok(())
     }
 
+    /// Opens, offsets and locks, as the steps of the session say.
+    pub(crate) fn remake_session<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        step: &Step,
+        turn: &mut Turn<'_, M>,
+    ) {
+        match step {
+            Step::Opened { handle, client, access, offset, uid } => {
+                let file = OpenFile {
+                    client: *client,
+                    uid: *uid,
+                    access: *access,
+                    offset: *offset,
+                    read_end: 0,
+                };
+                if let Some(shard) = shards.get_mut(&handle.ino.shard()) {
+                    shard.opens.restore(*handle, file, turn.opens);
+                }
+            }
+            Step::Closed { handle } => {
+                if let Some(shard) = shards.get_mut(&handle.ino.shard()) {
+                    shard.opens.forget(*handle, turn.opens);
+                }
+            }
+            Step::Moved { handle, offset } => {
+                let shard = shards.get_mut(&handle.ino.shard());
+                if let Some(file) = shard.and_then(|shard| shard.opens.get_mut(*handle)) {
+                    file.offset = *offset;
+                }
+            }
+            Step::Locked { ino, client, spec, uid } => {
+                // What stood in the way was released by an earlier step.
+                let _ = turn.file_locks.lock(*ino, (*client, *uid), *spec, None);
+            }
+            Step::Expelled { client } => {
+                for shard in shards.values_mut() {
+                    for handle in shard.opens.handles_of(*client) {
+                        shard.opens.forget(handle, turn.opens);
+                    }
+                }
+                turn.file_locks.forget_client(*client);
+            }
+            Step::Unanswered { request } => drop(turn.answers.insert(request.clone(), self.at)),
+            _ => {}
+        }
+    }
+
     /// Sets aside what the predecessor's frames may hold of dirty pages. There are others: some frames
     /// never hold any ([`crate::cache`]).
     pub(crate) fn keep_frames<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         let (table, memory) = (&turn.table, &*turn.memory);
         turn.cache.keep_frames(|frame| table.read(frame, memory).is_some());
-        self.replay.frames_kept = true;
+        self.frames_kept = true;
     }
 
     /// Dirty pages of the predecessor, from its frames. Everything that has to be read is read before
     /// anything is changed, and nothing is logged before all is done: whoever is lost in between has a
     /// successor that does the same again.
-    fn take_back_pages<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
-        let mut taking = match self.replay.taking.take() {
+    fn take_back_pages<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let mut taking = match self.taking.take() {
             Some(taking) => taking,
-            None => self.look_at_frames(turn)?,
+            None => self.look_at_frames(shards, turn)?,
         };
-        let found = self.find_places(&mut taking, turn.memory);
+        let found = self.find_places(shards, &mut taking, turn.memory);
         if found.is_err() {
-            self.replay.taking = Some(taking);
+            self.taking = Some(taking);
             return found;
         }
         for (at, frame) in taking.kept {
             turn.cache.insert(at, frame, PageState::Dirty);
-            self.shard_mut(at.0.shard()).behind.insert(at.0);
+            shards.own(at.0.shard()).behind.insert(at.0);
         }
         for frame in taking.spare {
             turn.table.clear(frame, turn.memory);
@@ -478,8 +522,12 @@ impl Core {
     }
 
     /// Which frames hold dirty pages that count.
-    fn look_at_frames<M: Memory>(&self, turn: &Turn<'_, M>) -> Result<Taking, Stop> {
-        let (table, end, memory) = (&*turn.table, self.replay.end, &*turn.memory);
+    fn look_at_frames<M: Memory>(
+        &self,
+        shards: &Shards,
+        turn: &Turn<'_, M>,
+    ) -> Result<Taking, Stop> {
+        let (table, end, memory) = (&*turn.table, self.end, &*turn.memory);
         let frames = (0..turn.cache.frames()).map(FrameNo);
         let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));
         let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
@@ -487,7 +535,7 @@ impl Core {
         let is_made = |since: Lsn| since < end;
         let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
         for ((ino, _), ..) in tagged.iter().filter(|(_, since, _)| is_made(*since)) {
-            let Some(shard) = self.shards.get(&ino.shard()) else { continue };
+            let Some(shard) = shards.get(&ino.shard()) else { continue };
             if !sizes.contains_key(ino) {
                 sizes.insert(*ino, shard.inode(*ino)?.map_or(0, |inode| inode.size));
             }
@@ -511,14 +559,19 @@ impl Core {
 
     /// Which of these pages are, byte for byte, what was given a place before: the predecessor had begun to
     /// write them, and nobody knows whether it got there.
-    fn find_places<M: Memory>(&mut self, taking: &mut Taking, memory: &M) -> Result<(), Stop> {
+    fn find_places<M: Memory>(
+        &mut self,
+        shards: &Shards,
+        taking: &mut Taking,
+        memory: &M,
+    ) -> Result<(), Stop> {
         while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
-            let shard = &self.shards[&at.0.shard()];
+            let shard = &shards[&at.0.shard()];
             if let Some(place) = shard.placed(at.0, at.1)?
                 && shard.space.uses(place.block)
                 && place.checksum == crc32c::crc32c(memory.frame(*frame))
             {
-                self.replay.placed.push((*at, *frame, place.block));
+                self.placed.push((*at, *frame, place.block));
             }
             taking.looked_at += 1;
         }
@@ -528,38 +581,39 @@ impl Core {
     /// Writes them where they belong. Another place would want a block that nothing was promised, once more
     /// with every successor, until none is left for a checkpoint.
     fn write_pages_again<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        let placed = std::mem::take(&mut self.replay.placed);
+        let placed = std::mem::take(&mut self.placed);
         write_pages(&placed, turn.log.end(), turn);
     }
+}
 
-    /// Chunks that some log has claimed are nobody's to give.
-    pub(crate) fn chunks_claimed<M: Memory>(&mut self, chunks: &[u64], turn: &mut Turn<'_, M>) {
-        if self.replay.phase == Phase::Claiming {
-            turn.chunks.exclude(chunks);
-            poll_pool(&mut self.shards, turn);
-            self.hear_others(turn);
-        }
+impl Replay {
+    /// Whether the log is replayed and it is not known which chunks are taken.
+    pub(crate) fn is_claiming(&self) -> bool {
+        self.phase == Phase::Claiming
     }
 
-    /// Says what this cell has decided, and waits for what the others have.
-    fn hear_others<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        self.replay.phase = Phase::Hearing;
-        self.peers.tell_all();
-        let mut told = BTreeMap::new();
-        for (txn, (from, others)) in std::mem::take(&mut self.replay.decided) {
-            self.note_unanswered(from);
-            told.insert(txn, others);
+    /// Begins to hear the other cells. Returns what a predecessor has decided and not all may have made.
+    pub(crate) fn begin_to_hear<M: Memory>(
+        &mut self,
+        turn: &mut Turn<'_, M>,
+    ) -> BTreeMap<TxnId, Vec<Change>> {
+        self.phase = Phase::Hearing;
+        let mut decided = BTreeMap::new();
+        for (txn, (from, others)) in std::mem::take(&mut self.decided) {
+            turn.answers.waited_until(from, self.at);
+            decided.insert(txn, others);
         }
-        self.resume_commits(told, turn);
-        self.hear_early(turn);
-        self.heard_all(turn);
+        decided
     }
 
-    /// Takes in what came too early, as far as it is not too early still.
-    fn hear_early<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        for (from, request) in std::mem::take(&mut self.replay.early) {
-            self.peer_request(from, request, turn);
-        }
+    /// Whether the shard's steps are passed over: its tree is not as of the last checkpoint.
+    pub(crate) fn is_lost(&self, shard: ShardId) -> bool {
+        self.lost_shards.contains(&shard)
+    }
+
+    /// Messages that came too early.
+    pub(crate) fn take_early(&mut self) -> VecDeque<(CellId, PeerRequest)> {
+        std::mem::take(&mut self.early)
     }
 
     /// Whether a message has to wait: one of recovery until the log is replayed, others until it is over.
@@ -569,129 +623,28 @@ impl Core {
             PeerRequest::Again { .. } | PeerRequest::AllSaid | PeerRequest::Harden { .. }
         );
         let early = match recovering {
-            true => self.replay.needs_image(),
-            false => !self.replay.is_done(),
+            true => self.needs_image(),
+            false => !self.is_done(),
         };
         if early {
-            self.replay.early.push_back((from, request.clone()));
+            self.early.push_back((from, request.clone()));
         }
         early
     }
 
-    /// A cell has said all that it decided.
-    pub(crate) fn heard<M: Memory>(&mut self, from: CellId, turn: &mut Turn<'_, M>) {
-        self.replay.unheard.remove(&from);
-        self.heard_all(turn);
+    /// A cell has sent all that it decided.
+    pub(crate) fn heard(&mut self, from: CellId) {
+        self.unheard.remove(&from);
     }
 
-    /// Ready when everybody was heard, what they said is done, and they have done what was said to them.
-    pub(crate) fn heard_all<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        let quiet = self.replay.unheard.is_empty() && self.again == 0;
-        let made = || !self.committing.values().any(Committing::is_recovered);
-        if self.replay.phase != Phase::Hearing || !quiet || !made() {
-            return;
-        }
-        self.replay.phase = Phase::Done;
-        turn.readiness.recovered();
-        for client in std::mem::take(&mut self.replay.expelled) {
-            self.expel(client, turn);
-        }
-        let orphans: Vec<Ino> =
-            self.shards.values().filter_map(|s| s.orphans().ok()).flatten().collect();
-        for ino in orphans {
-            turn.waits.start(Work::Reap { ino });
-        }
-        turn.want_checkpoint();
-        turn.report_if_ready();
-        self.hear_early(turn);
+    /// Whether every cell was heard.
+    pub(crate) fn has_heard_all(&self) -> bool {
+        self.phase == Phase::Hearing && self.unheard.is_empty()
     }
 
-    /// Clients that are gone ask no more.
-    pub(crate) fn forget_executed_of_gone<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        let clients = &*turn.clients;
-        self.replay.executed.retain(|from, _| clients.is_known(from.client));
-    }
-
-    /// The answer of a request that a predecessor has executed.
-    pub(crate) fn executed<M: Memory>(
-        &mut self,
-        from: SlotRef,
-        seq: u32,
-        turn: &mut Turn<'_, M>,
-    ) -> Option<Answer> {
-        if self.replay.executed.is_empty() || turn.plants(Plant::ExecuteTwice) {
-            return None;
-        }
-        match self.replay.executed.remove(&from) {
-            Some((known, answer, _)) if known == seq => Some(answer),
-            _ => None,
-        }
-    }
-
-    /// The same, to be logged anew in so many bytes with what every record takes. An answer that was not given is
-    /// of the last turn of whoever died: of more than there is room for the last count, in their order.
-    pub(crate) fn unanswered_within(&self, bytes: u64) -> Vec<Executed> {
-        const PER_RECORD: u64 = 64;
-        let mut left = bytes;
-        let mut latest: Vec<_> = self.replay.executed.iter().collect();
-        latest.sort_unstable_by_key(|(_, (.., at))| Reverse(*at));
-        let executed = latest.into_iter().map(|(from, (seq, answer, _))| Executed {
-            client: from.client,
-            slot: from.slot,
-            seq: *seq,
-            answer: answer.clone(),
-        });
-        let fits = |request: &Executed| {
-            let size = request.to_bytes().len() as u64 + PER_RECORD;
-            let fits = size <= left;
-            left = left.saturating_sub(size);
-            fits
-        };
-        let mut kept: Vec<Executed> = executed.take_while(fits).collect();
-        kept.reverse();
-        kept
-    }
-
-    /// Opens, offsets and locks, as the steps of the session say.
-    pub(crate) fn remake_session<M: Memory>(&mut self, step: &Step, turn: &mut Turn<'_, M>) {
-        match step {
-            Step::Opened { handle, client, access, offset, uid } => {
-                let file = OpenFile {
-                    client: *client,
-                    uid: *uid,
-                    access: *access,
-                    offset: *offset,
-                    read_end: 0,
-                };
-                if let Some(shard) = self.shards.get_mut(&handle.ino.shard()) {
-                    shard.opens.restore(*handle, file, turn.opens);
-                }
-            }
-            Step::Closed { handle } => {
-                if let Some(shard) = self.shards.get_mut(&handle.ino.shard()) {
-                    shard.opens.forget(*handle, turn.opens);
-                }
-            }
-            Step::Moved { handle, offset } => {
-                let shard = self.shards.get_mut(&handle.ino.shard());
-                if let Some(file) = shard.and_then(|shard| shard.opens.get_mut(*handle)) {
-                    file.offset = *offset;
-                }
-            }
-            Step::Locked { ino, client, spec, uid } => {
-                // What stood in the way was released by an earlier step.
-                let _ = turn.file_locks.lock(*ino, (*client, *uid), *spec, None);
-            }
-            Step::Expelled { client } => {
-                for shard in self.shards.values_mut() {
-                    for handle in shard.opens.handles_of(*client) {
-                        shard.opens.forget(handle, turn.opens);
-                    }
-                }
-                turn.file_locks.forget_client(*client);
-            }
-            Step::Unanswered { request } => drop(self.note_executed(request.clone())),
-            _ => {}
-        }
+    /// The recovery is over. Returns the clients that are gone, of which the log may tell.
+    pub(crate) fn end(&mut self) -> Vec<ClientId> {
+        self.phase = Phase::Done;
+        std::mem::take(&mut self.expelled)
     }
 }

@@ -1,0 +1,51 @@
+//! Write-back over all shards, before the cache is full of dirty pages.
+
+use warren_base::Ino;
+
+use crate::checkpoint::phase::Phase;
+use crate::data::writeback::{WRITE_BACK_BATCH, place_run};
+use crate::event::Memory;
+use crate::frames::transfer::read_node;
+use crate::run::wait::{Stop, Wait};
+use crate::shards::Shards;
+use crate::turn::Turn;
+
+/// Writes under way beyond which write-back starts no more.
+const WRITES_MAX: usize = 16;
+
+/// Writes dirty pages before the cache is full of them.
+pub(crate) fn write_back<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) {
+    // Which blocks are free is known only when all records are replayed.
+    if !turn.log.is_open() {
+        return;
+    }
+    // What has failed is tried again by checkpoints alone: each try takes some of the log.
+    if turn.log.leaves_writes_to_checkpoints() {
+        return;
+    }
+    // A checkpoint writes everything itself, and waits for all writes that were started.
+    if matches!(turn.checkpoints.phase(), Phase::Fixing | Phase::Writing) {
+        return;
+    }
+    let limit = turn.cache.frames() as usize / 4;
+    while turn.cache.dirty_pages() > limit && turn.io.writes_under_way() < WRITES_MAX {
+        match place_pages(shards, WRITE_BACK_BATCH, turn) {
+            Ok(()) => turn.seal(),
+            Err(Stop::Wait(Wait::Node(shard, pointer))) => {
+                read_node(shard, pointer, turn);
+                return;
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// Gives up to `limit` dirty pages places, in the order of their files, and starts to write them.
+pub(crate) fn place_pages<M: Memory>(
+    shards: &mut Shards,
+    limit: usize,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    let Some(first) = turn.cache.dirty_from((Ino(0), 0)).next() else { return Ok(()) };
+    place_run(shards.own(first.0.shard()), first, limit, turn)
+}

@@ -1,0 +1,31 @@
+//! The machines of a cell, and the routes between them.
+//!
+//! Order within one event: the event is taken in; a request that needs nothing is executed at once; then every task
+//! that something woke is run, until none is left. A task that has to wait is parked with what it
+//! waits for and has changed nothing.
+//!
+//! This is the one place that knows all machines. Each owns its state, and returns what concerns others.
+
+mod clients;
+mod events;
+mod peers;
+mod tasks;
+
+use crate::checkpoint::Checkpoint;
+use crate::count::Counting;
+use crate::recovery::replay::Replay;
+use crate::shards::Shards;
+use crate::task::Tasks;
+use crate::txn::coordinator::Coordinator;
+use crate::txn::participant::Participants;
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) shards: Shards,
+    pub(crate) tasks: Tasks,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) participants: Participants,
+    pub(crate) counting: Counting,
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) replay: Replay,
+}

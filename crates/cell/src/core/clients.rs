@@ -1,0 +1,105 @@
+//! The end of clients and of their waits, over all machines.
+
+use warren_base::{ClientId, Errno};
+use warren_proto::control::Report;
+use warren_proto::{Capability, LeaseKey, Request, Step};
+
+use crate::core::Core;
+use crate::event::{Effect, Memory, SlotRef};
+use crate::inode::lock::grant_file_locks;
+use crate::lease::Lane;
+use crate::plant::Plant;
+use crate::run::wait::WaitKey;
+use crate::run::work::Work;
+use crate::turn::Turn;
+
+impl Core {
+    /// A client listens for recalls. On each lane only one of its slots can.
+    pub(super) fn listen<M: Memory>(
+        from: SlotRef,
+        seq: u32,
+        (lane, acknowledged): (Lane, u64),
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Errno> {
+        if let Some((to, seq)) = turn.clients.listen(from, seq, lane)? {
+            Self::reply_error(to, seq, Errno::EINTR, turn);
+        }
+        if turn.leases.listens(from.client, lane, acknowledged) {
+            turn.waits.wake_all(WaitKey::Recall);
+        }
+        Ok(())
+    }
+
+    /// A client is gone. What it asked for is dropped, but transactions, which others take part in, are
+    /// finished. Nobody waits for its copies.
+    pub(super) fn expel<M: Memory>(&mut self, client: ClientId, turn: &mut Turn<'_, M>) {
+        if !turn.clients.expel(client) {
+            return;
+        }
+        for id in self.tasks.of_client(client) {
+            turn.file_locks.cancel(id);
+            if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())
+                && let Some(task) = self.tasks.remove(id)
+            {
+                task.state.pinned.iter().for_each(|page| turn.cache.unpin(*page));
+            }
+        }
+        turn.waits.wake_all(WaitKey::Frames);
+        turn.leases.forget_client(client);
+        turn.waits.wake_all(WaitKey::Recall);
+        self.let_go(client, turn);
+    }
+
+    /// Releases everything of a client that was expelled, once no task can write to its memory any more.
+    pub(super) fn let_go<M: Memory>(&mut self, client: ClientId, turn: &mut Turn<'_, M>) {
+        if !turn.clients.is_leaving(client) || !self.tasks.of_client(client).is_empty() {
+            return;
+        }
+        turn.clients.remove(client);
+        // Only those who have something to lose: clients that come and go must not fill the log.
+        let has_opens = turn.opens.has_any(client);
+        if has_opens || turn.file_locks.has_any(client) {
+            turn.note(&Step::Expelled { client });
+        }
+        for shard in self.shards.values_mut().filter(|_| has_opens) {
+            for handle in shard.opens.handles_of(client) {
+                if shard.opens.close(handle, client, turn.opens) == Ok(true) {
+                    turn.leases.revoke(&LeaseKey::Attr(handle.ino), turn.memory);
+                    turn.waits.start(Work::Reap { ino: handle.ino });
+                }
+            }
+        }
+        if !turn.plants(Plant::KeepLocks) {
+            turn.file_locks.forget_client(client);
+            grant_file_locks(turn);
+        }
+        turn.leases.forget_client(client);
+        turn.effects.push(Effect::Report(Report::Expelled { client }));
+    }
+
+    /// Ends the wait of another slot's request, if it is one that can be interrupted.
+    pub(super) fn cancel<M: Memory>(&mut self, target: SlotRef, seq: u32, turn: &mut Turn<'_, M>) {
+        if turn.clients.end_listening(target, seq) {
+            return Self::reply_error(target, seq, Errno::EINTR, turn);
+        }
+        let Some(id) = self.tasks.of_slot(target) else { return };
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        let Work::Request { header, request, .. } = &task.work else { return };
+        let granted = task.state.granted || turn.waits.signals_of(id).granted;
+        if header.seq == seq && matches!(request, Request::Lock { .. }) && !granted {
+            turn.file_locks.cancel(id);
+            turn.waits.fail(id, Errno::EINTR);
+        }
+    }
+
+    /// Answers a request that is not executed, or not to its end.
+    pub(super) fn reply_error<M: Memory>(
+        to: SlotRef,
+        seq: u32,
+        errno: Errno,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let (answer, granted) = (Err(errno), Capability::NONE);
+        turn.effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted });
+    }
+}

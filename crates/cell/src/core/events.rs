@@ -1,0 +1,255 @@
+//! Events, routed to the machines that they concern.
+
+use std::sync::Arc;
+
+use warren_base::{CellId, Errno, Ino, ShardId};
+use warren_proto::control::{Order, Report};
+use warren_proto::{Capability, Credentials, Reply, Request, RequestHeader};
+
+use crate::authority::{granted, may_name};
+use crate::change::revoke_late;
+use crate::checkpoint::reclaim_retracted;
+use crate::chunks::host::reserve::{discarded, host_measured, reserved};
+use crate::chunks::supply::{poll_pool, pool_message, take_found};
+use crate::core::Core;
+use crate::event::{Effect, Event, IoId, Memory, PeerBody, PeerMessage, SlotRef};
+use crate::frames::io::Purpose;
+use crate::frames::transfer::{wake_io, write_done};
+use crate::log::durable::{
+    become_read_only, flush_done, hold_log, log_write_done, written_through,
+};
+use crate::plant::Plant;
+use crate::run::wait::{WaitKey, Waits};
+use crate::run::work::Work;
+use crate::shard::Shard;
+use crate::task::Task;
+use crate::turn::{Readiness, Turn};
+
+impl Core {
+    pub(crate) fn take_in<M: Memory>(&mut self, event: Event, turn: &mut Turn<'_, M>) {
+        revoke_late(turn);
+        turn.waits.wake_all(WaitKey::Turn);
+        if self.replay.needs_frames() {
+            self.replay.keep_frames(turn);
+        }
+        match event {
+            Event::Request { from, header, request } => self.request(from, header, request, turn),
+            Event::Refuse { from, header } => self.refuse_request(from, header, turn),
+            Event::Peer { from, message } => self.peer(from, message, turn),
+            Event::Order(order) => self.order(order, turn),
+            Event::IoDone { io, result } => self.io_done(io, result, turn),
+            Event::HostMeasured { blocks } => {
+                host_measured(blocks, turn);
+                self.counting.host_counted(&self.tasks, blocks, turn);
+            }
+            Event::Tick => {
+                poll_pool(&mut self.shards, turn);
+                turn.report_if_ready();
+            }
+        }
+        self.run_ready(turn);
+        let lsn = turn.log.last();
+        // What was for a lost cell is said again, as far as need be, when its successor has joined.
+        turn.effects.retain_mut(|effect| match effect {
+            Effect::Send { to, message } => {
+                message.lsn = lsn;
+                !turn.peers.is_lost(*to)
+            }
+            _ => true,
+        });
+    }
+
+    pub(super) fn request<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        header: RequestHeader,
+        request: Request,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let Some(who) = self.asks(from, &header, Some(&request), turn) else { return };
+        let id = turn.waits.new_id();
+        self.run(id, Task::new(Work::Request { from, header, request, who }), turn);
+    }
+
+    /// A request that is not executed for what came of it.
+    pub(super) fn refuse_request<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        header: RequestHeader,
+        turn: &mut Turn<'_, M>,
+    ) {
+        if self.asks(from, &header, None, turn).is_some() {
+            Self::reply_error(from, header.seq, Errno::EIO, turn);
+        }
+    }
+
+    /// On whose behalf the request is to be executed, unless it is not to be. One that was executed by a predecessor is answered
+    /// from its log; what that answer leads to is granted only with the request at hand.
+    pub(super) fn asks<M: Memory>(
+        &mut self,
+        from: SlotRef,
+        header: &RequestHeader,
+        request: Option<&Request>,
+        turn: &mut Turn<'_, M>,
+    ) -> Option<Arc<Credentials>> {
+        let who = turn.clients.acts_as(from, header)?;
+        // A slot that rings again before it was answered harms only itself.
+        if self.tasks.of_slot(from).is_some() {
+            return None;
+        }
+        if request.is_some_and(|request| !may_name(from.client, &who, header, request, turn)) {
+            Self::reply_error(from, header.seq, Errno::ESTALE, turn);
+            return None;
+        }
+        let answer = if turn.plants(Plant::ExecuteTwice) {
+            None
+        } else {
+            turn.answers.take(from, header.seq)
+        };
+        if let Some(answer) = answer {
+            // What was read lies in the reply's payload: it was put there before the record was made.
+            let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
+            let granted = request.map_or(Capability::NONE, |request| {
+                granted(&mut self.shards, from.client, &who, request, &answer, turn)
+            });
+            let (to, seq) = (from, header.seq);
+            turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
+            return None;
+        }
+        Some(who)
+    }
+
+    pub(super) fn peer<M: Memory>(
+        &mut self,
+        from: CellId,
+        message: PeerMessage,
+        turn: &mut Turn<'_, M>,
+    ) {
+        if !turn.log.is_open() {
+            self.replay.depend_later(from, message.lsn);
+        } else if !turn.plants(Plant::ForgetDepends) {
+            turn.log.depend(from, message.lsn);
+        }
+        match message.body {
+            PeerBody::Request(request) => self.peer_request(from, request, turn),
+            PeerBody::Reply(reply) => self.peer_reply(from, reply, turn),
+            PeerBody::Pool(message) => pool_message(&mut self.shards, from, message, turn),
+        }
+    }
+
+    pub(super) fn order<M: Memory>(&mut self, order: Order, turn: &mut Turn<'_, M>) {
+        match order {
+            Order::Admit { client, credentials, acknowledged_leases, slots } => {
+                // It may have been the predecessor's; one that was not only hears of more than it must.
+                if acknowledged_leases && self.replay.is_of_process() {
+                    turn.leases.inherit(client);
+                }
+                turn.clients.admit(client, credentials, acknowledged_leases, slots);
+                turn.effects.push(Effect::Report(Report::Admitted { client }));
+            }
+            // What the log says of the client comes first.
+            Order::Expel { client } if !self.replay.is_done() => self.replay.expel_later(client),
+            Order::Expel { client } => self.expel(client, turn),
+            Order::Drain { number } => self.checkpoint.drain(number, turn),
+            Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
+            Order::Switched { number } => self.checkpoint.switched(&mut self.shards, number, turn),
+            Order::Failed { number, errno, broken } => {
+                let others = (&mut self.participants, &self.tasks);
+                let failed = (number, errno, broken);
+                self.checkpoint.failed(&mut self.shards, others, failed, turn);
+            }
+            Order::ReadOnly { errno } => become_read_only(errno, turn),
+            Order::Cut { ends } => self.replay.cut_log(&ends, turn),
+            Order::Replay => self.replay.start(turn),
+            Order::Claimed { chunks } => self.chunks_claimed(&chunks, turn),
+            Order::Abandoned { number } => {
+                let participants = &mut self.participants;
+                self.checkpoint.abandoned(&mut self.shards, participants, number, turn);
+            }
+            Order::Found { runs } => take_found(&mut self.shards, &runs, turn),
+            Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, turn),
+            Order::Joined { cell, .. } => self.peer_joined(cell, turn),
+            Order::Stop => turn.report_stopped(),
+            Order::Save => drop(turn.waits.start(Work::Save)),
+        }
+    }
+
+    pub(super) fn io_done<M: Memory>(
+        &mut self,
+        io: IoId,
+        result: Result<(), Errno>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let purpose = turn.io.live.remove(&io).expect("an I/O ends once");
+        match purpose {
+            Purpose::LoadNode { shard, pointer, frame } => {
+                turn.io.node_loads.remove(&pointer.block);
+                let loaded = result.and_then(|()| {
+                    let shard = self.shards.get_mut(&shard).expect("owned");
+                    let bytes = turn.memory.frame(frame);
+                    shard.tree.load(pointer, bytes).map_err(|_| Errno::EIO)
+                });
+                turn.cache.give_frame(frame);
+                wake_io(io, loaded, turn);
+            }
+            Purpose::LoadPages { pages } => {
+                let mut outcome = result;
+                for (at, frame, checksum) in pages {
+                    let intact =
+                        result.is_ok() && crc32c::crc32c(turn.memory.frame(frame)) == checksum;
+                    turn.cache.finish_load(at, frame, io, intact);
+                    if !intact {
+                        outcome = Err(Errno::EIO);
+                    }
+                }
+                wake_io(io, outcome, turn);
+            }
+            Purpose::WritePages { pages, lsn } => {
+                for (at, frame, block) in pages {
+                    if turn.cache.finish_write(at, frame, io, block, result.is_ok()) {
+                        turn.table.clear(frame, turn.memory);
+                    }
+                }
+                turn.log.placed(lsn, result.is_ok());
+                if result.is_err() {
+                    hold_log(turn);
+                }
+                write_done(result, turn);
+            }
+            Purpose::WriteLog => log_write_done(result, turn),
+            Purpose::ReadLog { upto } => self.replay.log_loaded(upto, result, turn),
+            Purpose::WriteThrough => self.mark_behind(written_through(result, turn)),
+            Purpose::Flush => self.mark_behind(flush_done(io, result, turn)),
+            Purpose::Reserve => reserved(io, result, turn),
+            Purpose::Discard => discarded(io, result, turn),
+            Purpose::WriteNodes { frames } => {
+                turn.io.node_frames -= frames.len();
+                frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
+                write_done(result, turn);
+                reclaim_retracted(&mut self.shards, turn);
+            }
+        }
+        turn.waits.wake_all(WaitKey::Frames);
+    }
+
+    /// What was written of these files may be lost: it is behind.
+    pub(super) fn mark_behind(&mut self, files: Vec<Ino>) {
+        for ino in files {
+            self.shard_mut(ino.shard()).behind.insert(ino);
+        }
+    }
+
+    /// A shard of this cell.
+    pub(super) fn shard_mut(&mut self, id: ShardId) -> &mut Shard {
+        self.shards.get_mut(&id).expect("a shard of this cell")
+    }
+
+    pub(crate) fn start_opening(&self, readiness: &Readiness, waits: &mut Waits) {
+        for shard in self.shards.ids() {
+            waits.start(Work::OpenShard { shard: *shard });
+        }
+        if readiness.shards_are_open() && !self.replay.is_done() {
+            waits.start(Work::Recover);
+        }
+    }
+}

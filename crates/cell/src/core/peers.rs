@@ -1,0 +1,194 @@
+//! Other cells: what they ask and answer, what they decided, and their ends and successors (design 12).
+//!
+//! Order of events at a cell that lives on:
+//!
+//! ```text
+//! Lost    everything that the dead cell had sent is handled; nothing more is sent to it; transactions that it
+//!         takes part in are aborted and wait, holding nothing -> Heard
+//! Joined  the successor is sent what was decided here, then that this is all; what waited goes on
+//! AllSaid from the successor: what its predecessor had locked here and not decided is released
+//! ```
+//!
+//! Invariants:
+//! * What the dead cell had locked here stays locked until its successor has sent what was decided: also
+//!   the shape of the tree, which is released only when every cell has made the changes.
+//! * A cell that recovers serves no client before every other cell has sent what it decided.
+
+use warren_base::{CellId, Epoch, TxnId};
+use warren_proto::control::Report;
+use warren_proto::{PeerReply, PeerRequest};
+
+use crate::chunks::supply::poll_pool;
+use crate::core::Core;
+use crate::count::count;
+use crate::event::Memory;
+use crate::log::durable::{harden_again, harden_for, hardened};
+use crate::run::wait::WaitKey;
+use crate::run::work::Work;
+use crate::send::{send_reply, suspect};
+use crate::turn::Turn;
+use crate::txn::coordinator::Outcome;
+
+impl Core {
+    /// Another cell wants something of this one.
+    pub(super) fn peer_request<M: Memory>(
+        &mut self,
+        from: CellId,
+        request: PeerRequest,
+        turn: &mut Turn<'_, M>,
+    ) {
+        if self.replay.is_early(from, &request) {
+            return;
+        }
+        let shards = &mut self.shards;
+        match request {
+            PeerRequest::Harden { lsn } => harden_for(from, lsn, turn),
+            PeerRequest::Again { txn, mut changes } => {
+                changes.retain(|change| !self.replay.is_lost(change.shard()));
+                self.participants.again(shards, from, (txn, changes), turn);
+            }
+            PeerRequest::AllSaid => self.all_said(from, turn),
+            PeerRequest::Prepare { txn, client, keys } => {
+                self.participants.receive_prepare(shards, from, (txn, client), keys, turn);
+            }
+            PeerRequest::Peek { txn, ino } => {
+                turn.waits.start(Work::Peek { from, txn, ino });
+            }
+            PeerRequest::Commit { txn, changes } => {
+                self.participants.receive_commit(shards, from, (txn, changes), turn);
+            }
+            PeerRequest::Count { ask } => {
+                let count = count(shards, turn);
+                send_reply(from, PeerReply::Counted { ask, count }, turn);
+            }
+            PeerRequest::Abort { txn } if txn.cell == from => self.leave(txn, turn),
+            PeerRequest::Abort { .. } => suspect(from, turn),
+        }
+    }
+
+    /// Another cell answers.
+    pub(super) fn peer_reply<M: Memory>(
+        &mut self,
+        from: CellId,
+        reply: PeerReply,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let outcome = match reply {
+            PeerReply::Committed { txn } => {
+                self.coordinator.acknowledged(&mut self.shards, from, txn, turn);
+                return self.end_recovery_if_heard(turn);
+            }
+            PeerReply::Hardened { lsn, result } => return hardened(from, lsn, result, turn),
+            PeerReply::Counted { ask, count } => {
+                return self.counting.counted(&self.tasks, from, ask, count, turn);
+            }
+            PeerReply::Prepared { txn, values } => (txn, Outcome::Prepared(values)),
+            PeerReply::Peeked { txn, ino, value } => (txn, Outcome::Peeked(ino, value)),
+            PeerReply::Refused { txn, errno } => (txn, Outcome::Refused(errno)),
+        };
+        self.coordinator.answered(from, outcome, &mut self.tasks, turn);
+    }
+
+    /// The other cell's transaction is over here.
+    fn leave<M: Memory>(&mut self, txn: TxnId, turn: &mut Turn<'_, M>) {
+        if let Some(task) = self.participants.leave(&mut self.shards, txn, turn) {
+            self.tasks.remove(task);
+        }
+    }
+
+    /// The cell's process is gone, and all that it had sent was handled.
+    pub(super) fn peer_lost<M: Memory>(
+        &mut self,
+        lost: CellId,
+        epoch: Epoch,
+        turn: &mut Turn<'_, M>,
+    ) {
+        turn.peers.lose(lost);
+        turn.chunks.peer_lost();
+        turn.log.forget_asking(lost);
+        self.replay.forget_early(lost);
+        // A transaction that still takes its locks cannot be decided. The successor asks again.
+        for txn in self.participants.of_cell(lost, true) {
+            self.leave(txn, turn);
+        }
+        self.tasks.retain_work(|work| !matches!(work, Work::Peek { from, .. } if *from == lost));
+        for id in self.tasks.with_txn(|txn| txn.rests_on(lost)) {
+            let mut task = self.tasks.remove(id).expect("just listed");
+            self.coordinator.abort(&mut self.shards, &mut task, turn);
+            turn.waits.wait_for(WaitKey::Joined(lost), id);
+            self.tasks.park(id, task);
+        }
+        turn.report(Report::Heard { lost, epoch });
+    }
+
+    /// A successor of the lost cell starts.
+    pub(super) fn peer_joined<M: Memory>(&mut self, cell: CellId, turn: &mut Turn<'_, M>) {
+        turn.peers.join(cell);
+        turn.chunks.peer_joined(cell);
+        poll_pool(&mut self.shards, turn);
+        self.counting.ask_again(cell, turn);
+        harden_again(cell, turn);
+        if turn.log.is_open() {
+            self.coordinator.send_again(cell, turn);
+            self.coordinator.send_all_said(turn);
+        }
+        turn.waits.wake_all(WaitKey::Joined(cell));
+    }
+
+    /// A cell has named all transactions that it, or a predecessor, decided and that may not be made here.
+    /// A predecessor's others did not happen. A cell that lives sends this only to a cell that recovers,
+    /// which has none of its transactions.
+    fn all_said<M: Memory>(&mut self, from: CellId, turn: &mut Turn<'_, M>) {
+        for txn in self.participants.of_cell(from, false) {
+            self.leave(txn, turn);
+        }
+        self.replay.heard(from);
+        self.end_recovery_if_heard(turn);
+    }
+
+    /// The supervisor knows which free chunks the logs have claimed: those are not this cell's to give.
+    pub(super) fn chunks_claimed<M: Memory>(&mut self, chunks: &[u64], turn: &mut Turn<'_, M>) {
+        if self.replay.is_claiming() {
+            turn.chunks.exclude(chunks);
+            poll_pool(&mut self.shards, turn);
+            self.hear_others(turn);
+        }
+    }
+
+    /// Sends what this cell has decided, and waits for what the others have.
+    pub(super) fn hear_others<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let decided = self.replay.begin_to_hear(turn);
+        turn.peers.send_decisions_to_all();
+        self.coordinator.resume(&mut self.shards, decided, turn);
+        self.take_in_early(turn);
+        self.end_recovery_if_heard(turn);
+    }
+
+    /// Takes in messages that came too early, as far as they are not too early still.
+    fn take_in_early<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        for (from, request) in self.replay.take_early() {
+            self.peer_request(from, request, turn);
+        }
+    }
+
+    /// Ends the recovery when every cell was heard, what they sent is made here, and they have made what was
+    /// sent to them.
+    pub(super) fn end_recovery_if_heard<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let is_made = self.participants.has_made_all_again() && !self.coordinator.has_recovered();
+        if !self.replay.has_heard_all() || !is_made {
+            return;
+        }
+        let expelled = self.replay.end();
+        turn.readiness.recovered();
+        for client in expelled {
+            self.expel(client, turn);
+        }
+        let orphans = self.shards.values().filter_map(|shard| shard.orphans().ok()).flatten();
+        for ino in orphans {
+            turn.waits.start(Work::Reap { ino });
+        }
+        turn.want_checkpoint();
+        turn.report_if_ready();
+        self.take_in_early(turn);
+    }
+}

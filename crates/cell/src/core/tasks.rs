@@ -1,0 +1,448 @@
+//! Tasks, run until they are finished or have to wait.
+
+use warren_affinity::Affinity;
+use warren_base::limits::PAYLOAD_MAX;
+use warren_base::{Errno, Ino, ShardId};
+use warren_proto::{Answer, Cause, Change, Credentials, Executed, Reply, Request};
+
+use crate::authority::granted;
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::writeback::write_back;
+use crate::chunks::supply::poll_pool;
+use crate::core::Core;
+use crate::event::{Effect, Memory, SlotRef};
+use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages};
+use crate::inode::answer::{Finished, done};
+use crate::inode::lock::grant_more_file_locks;
+use crate::inode::sync::sync;
+use crate::inode::{Call, execute};
+use crate::lease::Lane;
+use crate::log::durable::advance_log;
+use crate::names::run_on_names;
+use crate::plant::Plant;
+use crate::reap::reap;
+use crate::recall::send_recalls;
+use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
+use crate::run::work::Work;
+use crate::save::save;
+use crate::send::{send_reply, suspect};
+use crate::task::{Decided, Task};
+use crate::turn::Turn;
+use crate::txn::participant::Participants;
+
+impl Core {
+    pub(super) fn run_ready<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        loop {
+            while let Some((id, task)) = self.next_ready(turn) {
+                self.run(id, task, turn);
+            }
+            // What an acknowledgement woke has asked by now for what it still has to recall.
+            send_recalls(turn);
+            poll_pool(&mut self.shards, turn);
+            if turn.file_locks.is_to_grant() {
+                grant_more_file_locks(turn);
+            }
+            write_back(&mut self.shards, turn);
+            self.checkpoint.advance(&mut self.shards, turn);
+            issue_node_writes(turn);
+            turn.seal();
+            advance_log(turn);
+            if !turn.waits.has_ready() {
+                return;
+            }
+        }
+    }
+
+    /// The next task to run, taken out.
+    pub(super) fn next_ready<M: Memory>(
+        &mut self,
+        turn: &mut Turn<'_, M>,
+    ) -> Option<(TaskId, Task)> {
+        loop {
+            for (id, work) in turn.waits.take_started() {
+                self.tasks.park(id, Task::new(work));
+            }
+            let id = turn.waits.next_ready()?;
+            match self.tasks.remove(id) {
+                Some(task) => return Some((id, task)),
+                None => drop(turn.waits.take_signals(id)),
+            }
+        }
+    }
+
+    /// Runs a task until it is finished or has to wait.
+    pub(super) fn run<M: Memory>(&mut self, id: TaskId, task: Task, turn: &mut Turn<'_, M>) {
+        let Work::Request { from, header, .. } = &task.work else {
+            return self.run_task(id, task, turn);
+        };
+        turn.memory.executes(Some((*from, header.seq)));
+        self.run_task(id, task, turn);
+        turn.memory.executes(None);
+    }
+
+    pub(super) fn run_task<M: Memory>(
+        &mut self,
+        id: TaskId,
+        mut task: Task,
+        turn: &mut Turn<'_, M>,
+    ) {
+        if !task.state.pinned.is_empty() {
+            task.state.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
+            turn.waits.wake_all(WaitKey::Frames);
+        }
+        if task.txn.as_ref().is_some_and(|txn| txn.awaited_cell().is_some()) {
+            return self.tasks.park(id, task);
+        }
+        if let Some(decided) = task.decided.take() {
+            return self.answer_decided((id, task), decided, turn);
+        }
+        turn.seal();
+        let signals = turn.waits.take_signals(id);
+        task.state.granted |= signals.granted;
+        task.state.no_chunk |= signals.no_chunk;
+        let outcome = match signals.failed {
+            Some(errno) => Err(Stop::Fail(errno)),
+            None => self.work_in_affinity(id, &mut task, turn),
+        };
+        let answer = outcome.as_ref().ok().and_then(|done| done.as_ref()).map(|(answer, _)| answer);
+        seal_task(&mut task, answer, turn);
+        match outcome {
+            Ok(answer) => match task.decided.take() {
+                Some(mut decided) => {
+                    decided.answer = answer;
+                    self.answer_decided((id, task), decided, turn);
+                }
+                None => self.finish(&task, answer, turn),
+            },
+            Err(Stop::Fail(Errno::ENOSPC)) if task.may_retry(turn.chunks.are_certain()) => {
+                // Holding locks it must not wait for a checkpoint, which waits for transactions.
+                self.coordinator.abort(&mut self.shards, &mut task, turn);
+                task.state.checkpointed = turn.chunks.are_certain();
+                self.wait(id, task, Wait::Checkpoint, turn);
+            }
+            // Another cell's log is full.
+            Err(Stop::Fail(Errno::EAGAIN)) if task.txn.is_some() => {
+                self.coordinator.abort(&mut self.shards, &mut task, turn);
+                self.wait(id, task, Wait::Checkpoint, turn);
+            }
+            Err(Stop::Fail(errno)) => {
+                self.coordinator.abort(&mut self.shards, &mut task, turn);
+                self.finish(&task, Some((Err(errno), 0)), turn);
+            }
+            Err(Stop::Wait(Wait::Joined(cell))) => {
+                // Nobody else shall wait for a lost cell.
+                self.coordinator.abort(&mut self.shards, &mut task, turn);
+                self.wait(id, task, Wait::Joined(cell), turn);
+            }
+            Err(Stop::Wait(wait)) => self.wait(id, task, wait, turn),
+        }
+    }
+
+    /// Answers the task, whose transaction is decided, unless another cell has to change an entry first.
+    pub(super) fn answer_decided<M: Memory>(
+        &mut self,
+        (id, mut task): (TaskId, Task),
+        decided: Box<Decided>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        if self.coordinator.changes_entries(decided.txn) {
+            task.decided = Some(decided);
+            return self.tasks.park(id, task);
+        }
+        self.finish(&task, decided.answer, turn);
+    }
+
+    /// Runs the task in the affinity that it asks for, or in a coarser one if it turns out to need that.
+    pub(super) fn work_in_affinity<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<Option<(Answer, u32)>, Stop> {
+        let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
+        let mut affinity = shard.map_or(Affinity::Volume, Affinity::Names);
+        loop {
+            self.shards.enter(affinity);
+            let outcome = self.work(id, task, turn);
+            self.shards.leave();
+            if !matches!(outcome, Err(Stop::Wait(Wait::Coarser))) {
+                return outcome;
+            }
+            affinity = Affinity::Volume;
+        }
+    }
+
+    pub(super) fn work<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<Option<(Answer, u32)>, Stop> {
+        if let Work::Request { request, .. } = &task.work
+            && let Some(answer) = self.misdirected(request, turn)
+        {
+            return Ok(Some((answer, 0)));
+        }
+        if turn.log.is_last() {
+            match &task.work {
+                Work::Request { request, .. } if request.is_change() => {
+                    return Err(Errno::EROFS.into());
+                }
+                // It is of no use: the pool is as of its last checkpoint when it is opened again.
+                Work::Reap { .. } => return Ok(None),
+                _ => {}
+            }
+        }
+        task.state.holds_locks = task.holds_locks();
+        let may_wait = match &task.work {
+            // For the record of a lock that was granted there is room.
+            Work::Request { request: Request::Lock { .. }, .. } if task.state.granted => false,
+            Work::Request { request, .. } => request.may_log() && !task.holds_locks(),
+            Work::Reap { .. } => true,
+            _ => false,
+        };
+        let may_wait = may_wait && !turn.log.is_last();
+        if may_wait && !turn.log_has_room() {
+            return Err(Stop::Wait(Wait::LogRoom));
+        }
+        match &task.work {
+            Work::Request { request: Request::Create { name, .. }, .. }
+                if turn.plants(Plant::Poison) && name.as_bytes() == Plant::POISON =>
+            {
+                panic!("a planted fault")
+            }
+            Work::Request { request, .. } if request.is_on_names() => {
+                let (shards, coordinator) = (&mut self.shards, &mut self.coordinator);
+                run_on_names(shards, coordinator, id, task, turn).map(|answer| Some((answer, 0)))
+            }
+            Work::Request { .. } => self.run_request(id, task, turn),
+            Work::Prepare { .. } => {
+                self.participants.prepare(&mut self.shards, id, task, turn).map(|()| None)
+            }
+            Work::Peek { from, txn, ino } => {
+                Participants::answer_peek(&self.shards, (*from, *txn, *ino), turn).map(|()| None)
+            }
+            Work::Commit { .. } => {
+                self.participants.commit(&mut self.shards, task, turn).map(|()| None)
+            }
+            Work::Again { .. } => {
+                self.participants.make_again(&mut self.shards, task, turn)?;
+                self.end_recovery_if_heard(turn);
+                Ok(None)
+            }
+            Work::Recover => {
+                self.replay.begin(turn);
+                Ok(None)
+            }
+            Work::Replay => {
+                let participants = &mut self.participants;
+                self.replay.run(&mut self.shards, participants, turn)?;
+                if self.replay.is_of_process() {
+                    self.hear_others(turn);
+                }
+                Ok(None)
+            }
+            Work::Reap { ino } => {
+                reap(self.shard_mut(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
+            }
+            Work::Fix => {
+                let (shards, participants) = (&mut self.shards, &mut self.participants);
+                self.checkpoint.fix(shards, participants, &mut task.state, turn).map(|()| None)
+            }
+            Work::Save => save(&mut self.shards, turn).map(|()| None),
+            Work::OpenShard { shard } => self.open_shard(*shard, turn).map(|()| None),
+        }
+    }
+
+    /// The answer to a request that is not executed here, whatever it asks: its shard is not this cell's,
+    /// or it names an inode that can be nowhere. Inode numbers are the client's word alone.
+    pub(super) fn misdirected<M: Memory>(
+        &self,
+        request: &Request,
+        turn: &Turn<'_, M>,
+    ) -> Option<Answer> {
+        let is_nowhere = |ino: Ino| ino.sequence() == 0 || turn.volume.owner(ino.shard()).is_none();
+        if request.inode().is_some_and(|ino| ino.sequence() == 0)
+            || request.other_inode().is_some_and(is_nowhere)
+        {
+            return Some(Err(Errno::ESTALE));
+        }
+        let elsewhere = request.shard().is_some_and(|shard| !self.shards.contains_key(&shard));
+        elsewhere.then_some(Ok(Reply::Moved(turn.volume.map_version)))
+    }
+
+    pub(super) fn run_request<M: Memory>(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<Finished, Stop> {
+        let Work::Request { from, header, request, who } = &task.work else {
+            unreachable!("called for requests only");
+        };
+        match request {
+            Request::Null => done(Reply::Done),
+            Request::Sync => sync(&mut task.state),
+            Request::StatFs => {
+                done(Reply::StatFs(self.counting.stat_fs(&self.shards, id, turn)?))
+            }
+            Request::Cancel { slot, seq } => {
+                self.cancel(SlotRef { client: from.client, slot: *slot }, *seq, turn);
+                done(Reply::Done)
+            }
+            Request::AwaitRecall { pages, acknowledged } => {
+                let lane = if *pages { Lane::Pages } else { Lane::Other };
+                Self::listen(*from, header.seq, (lane, *acknowledged), turn)?;
+                Ok(None)
+            }
+            request => {
+                let shard = request.shard().and_then(|shard| self.shards.get_mut(&shard));
+                let payload = (header.payload_len as usize).min(PAYLOAD_MAX);
+                let call = Call { id, from: *from, payload, who };
+                let shard = shard.ok_or(Errno::ESTALE)?;
+                execute(shard, call, request.clone(), &mut task.state, turn)
+            }
+        }
+    }
+
+    pub(super) fn finish<M: Memory>(
+        &mut self,
+        task: &Task,
+        answer: Option<(Answer, u32)>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        if let Work::Request { from, header, request, who } = &task.work {
+            return self.finish_request((*from, header.seq), (who, request), answer, turn);
+        }
+        let Some((answer, _)) = answer else { return };
+        match (&task.work, &answer) {
+            (Work::Prepare { from, txn, .. }, Err(errno)) => {
+                self.participants.refuse(*from, *txn, *errno, turn)
+            }
+            (Work::Peek { from, txn, .. }, Err(errno)) => {
+                let refused = warren_proto::PeerReply::Refused { txn: *txn, errno: *errno };
+                send_reply(*from, refused, turn);
+            }
+            (Work::Fix, Err(errno)) => Checkpoint::fix_failed(*errno, turn),
+            (Work::Save, Err(_)) => turn.report_stopped(),
+            (Work::OpenShard { shard }, Err(errno)) => turn.shard_is_broken(*shard, *errno),
+            (Work::Replay, Err(errno)) => turn.log_is_broken(*errno),
+            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => suspect(*from, turn),
+            // Decided elsewhere and impossible here: nobody may build on half of it.
+            (Work::Commit { changes, .. } | Work::Again { changes, .. }, Err(errno)) => {
+                let shard = changes.first().map(Change::shard);
+                shard.into_iter().for_each(|shard| turn.shard_is_broken(shard, *errno));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn finish_request<M: Memory>(
+        &mut self,
+        (to, seq): (SlotRef, u32),
+        (who, request): (&Credentials, &Request),
+        answer: Option<(Answer, u32)>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let Some((answer, payload_len)) = answer else { return };
+        let granted = granted(&mut self.shards, to.client, who, request, &answer, turn);
+        turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
+        self.let_go(to.client, turn);
+    }
+
+    pub(super) fn open_shard<M: Memory>(
+        &mut self,
+        id: ShardId,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let shard = self.shards.get_mut(&id).expect("opened once");
+        if !shard.space_open {
+            shard.open_space()?;
+        }
+        let orphans = shard.orphans()?;
+        turn.readiness.shard_opened();
+        if self.replay.is_done() {
+            for ino in orphans {
+                turn.waits.start(Work::Reap { ino });
+            }
+        } else if turn.readiness.shards_are_open() {
+            turn.waits.start(Work::Recover);
+        }
+        turn.report_if_ready();
+        Ok(())
+    }
+
+    /// Registers a task with what it waits for.
+    pub(super) fn wait<M: Memory>(
+        &mut self,
+        id: TaskId,
+        mut task: Task,
+        wait: Wait,
+        turn: &mut Turn<'_, M>,
+    ) {
+        match wait {
+            Wait::Registered => {}
+            Wait::Node(shard, pointer) => {
+                let io = read_node(shard, pointer, turn);
+                turn.waits.wait_for(io.map_or(WaitKey::Frames, WaitKey::Io), id);
+            }
+            Wait::Pages(pages) => wait_for_pages(id, &mut task.state, pages, turn),
+            Wait::Key(key) => {
+                let shard = self.shards.get_mut(&key.shard()).expect("blocked here");
+                shard.locks.observe(&key, id);
+            }
+            Wait::Recall => turn.waits.wait_for(WaitKey::Recall, id),
+            Wait::Frames => turn.waits.wait_for(WaitKey::Frames, id),
+            Wait::Space(shard) => turn.waits.wait_for(WaitKey::Chunk(shard), id),
+            Wait::Allocated => turn.waits.wait_for(WaitKey::Allocated, id),
+            Wait::Checkpoint => {
+                turn.want_checkpoint();
+                turn.waits.wait_for(WaitKey::NextCheckpoint, id);
+            }
+            Wait::Durable => turn.waits.wait_for(WaitKey::Durable, id),
+            Wait::LogRoom => {
+                turn.want_checkpoint();
+                turn.waits.wait_for(WaitKey::LogRoom, id);
+            }
+            Wait::Joined(cell) => turn.waits.wait_for(WaitKey::Joined(cell), id),
+            Wait::Yield => turn.waits.wake(id),
+            Wait::Turn => {
+                turn.effects.push(Effect::Wake(turn.now.monotonic));
+                turn.waits.wait_for(WaitKey::Turn, id);
+            }
+            Wait::Remote | Wait::Peek(_) | Wait::Coarser => {
+                unreachable!("only operations on names meet other cells")
+            }
+        }
+        self.tasks.park(id, task);
+    }
+}
+
+/// The record of what a task has just done.
+fn seal_task<M: Memory>(
+    task: &mut Task,
+    answer: Option<&warren_proto::Answer>,
+    turn: &mut Turn<'_, M>,
+) {
+    let decided = task.decided.as_mut().map(|it| (it.txn, std::mem::take(&mut it.others)));
+    if turn.record.is_empty() && decided.is_none() {
+        return;
+    }
+    let cause = match (&task.work, answer) {
+        (Work::Request { from, header, .. }, Some(answer)) => {
+            let request = Executed {
+                client: from.client,
+                slot: from.slot,
+                seq: header.seq,
+                answer: answer.as_ref().map(|reply| reply.without_leases()).map_err(|e| *e),
+            };
+            match decided {
+                Some((txn, others)) => Cause::Decided { txn, request, others },
+                None => Cause::Request(request),
+            }
+        }
+        (Work::Commit { txn, .. } | Work::Again { txn, .. }, _) => Cause::Applied { txn: *txn },
+        _ => Cause::Cell,
+    };
+    turn.seal_as(cause);
+}

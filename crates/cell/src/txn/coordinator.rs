@@ -1,0 +1,442 @@
+//! A cell's own transactions: locks are taken, the operation is decided, the other cells make their changes.
+//!
+//! Invariants:
+//! * Keys are taken in the order of [`LockKey`], so no circle of transactions waits for itself.
+//! * What a decision changes at other cells is in the record of the decision, and is sent until each has
+//!   acknowledged it.
+
+use std::collections::BTreeMap;
+
+use warren_base::{CellId, Epoch, Errno, Ino, TxnId};
+use warren_proto::{Change, InodeValue, KeyValue, LockKey, LockMode, PeerRequest, Step};
+
+use super::{Awaits, Txn};
+use crate::event::Memory;
+use crate::plant::Plant;
+use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
+use crate::send::{send_request, suspect};
+use crate::shards::Shards;
+use crate::task::{Decided, Task, Tasks};
+use crate::turn::Turn;
+
+/// A transaction that is decided, while other cells make their changes.
+///
+/// ```text
+/// sent ──no entry is to be changed any more──▶ answered: this cell's keys are released
+///   └──all have acknowledged──▶ the tree's cell is sent its part ──acknowledged──▶ finished
+/// ```
+#[derive(Debug)]
+struct Committing {
+    /// Cells that were sent their changes and have not acknowledged them.
+    sent: BTreeMap<CellId, Vec<Change>>,
+    /// The cell that is sent its changes last: it holds the lock on the tree's shape.
+    last: Option<(CellId, Vec<Change>)>,
+    unlock_tree: bool,
+    /// A predecessor has decided it. Which cell holds the tree's shape for it is not known any more.
+    is_recovered: bool,
+    /// What stays locked here, and the task that does not answer, until all entries are changed.
+    held: Vec<LockKey>,
+    task: Option<TaskId>,
+}
+
+impl Committing {
+    /// Whether an entry of another cell waits for its change.
+    fn changes_entries(&self) -> bool {
+        let last = self.last.iter().map(|(_, changes)| changes);
+        self.sent.values().chain(last).flatten().any(Change::is_of_entry)
+    }
+
+    /// Whether `cell` must not release yet what it holds, or may have held, of the tree's shape.
+    fn needs_tree_of(&self, cell: CellId) -> bool {
+        self.is_recovered || self.last.as_ref().is_some_and(|(last, _)| *last == cell)
+    }
+}
+
+/// The transactions that this cell coordinates.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    next: u64,
+    /// The tasks that wait for another cell's answer.
+    tasks: BTreeMap<TxnId, TaskId>,
+    committing: BTreeMap<TxnId, Committing>,
+    /// Steps from a directory to the one above that moves of directories have taken.
+    pub(crate) steps_up: u64,
+}
+
+/// What a participant has answered.
+pub(crate) enum Outcome {
+    Prepared(Vec<(LockKey, KeyValue)>),
+    Peeked(Ino, Option<InodeValue>),
+    Refused(Errno),
+}
+
+/// Whether a key can be worth that.
+const fn is_worth(key: &LockKey, value: &KeyValue) -> bool {
+    matches!(
+        (key, value),
+        (LockKey::Tree, KeyValue::Tree)
+            | (LockKey::Inode(_), KeyValue::Inode(_))
+            | (LockKey::Name(..), KeyValue::Name(_))
+            | (LockKey::New(_), KeyValue::New(_))
+            | (LockKey::Logged(_), KeyValue::Logged)
+    )
+}
+
+/// Releases a key that the transaction holds or waits for at this cell.
+pub(super) fn unlock<M: Memory>(
+    shards: &mut Shards,
+    key: &LockKey,
+    txn: TxnId,
+    turn: &mut Turn<'_, M>,
+) {
+    let Some(shard) = shards.get_mut(&key.shard()) else { return };
+    let woken = shard.locks.unlock(key, txn);
+    if !turn.plants(Plant::LoseWakeup) {
+        woken.into_iter().for_each(|task| turn.waits.wake(task));
+    }
+}
+
+impl Coordinator {
+    pub(crate) const fn new(epoch: Epoch) -> Self {
+        let next = (epoch.0 as u64) << 40;
+        Self { next, tasks: BTreeMap::new(), committing: BTreeMap::new(), steps_up: 0 }
+    }
+
+    fn new_id<M: Memory>(&mut self, turn: &Turn<'_, M>) -> TxnId {
+        self.next += 1;
+        TxnId { cell: turn.volume.id, seq: self.next }
+    }
+
+    /// Makes the task a transaction. The operation runs again to note what it touches.
+    pub(crate) fn begin<M: Memory>(&mut self, task: &mut Task, turn: &Turn<'_, M>) {
+        task.txn = Some(Box::new(Txn::new(self.new_id(turn))));
+    }
+
+    /// Whether the transaction holds all that its operation touched. If not, sees to it that it will;
+    /// the operation then has to run again.
+    pub(crate) fn hold_all<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        (id, task): (TaskId, &mut Task),
+        touched: BTreeMap<LockKey, LockMode>,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<bool, Stop> {
+        let txn = task.txn.as_mut().expect("a transaction");
+        if txn.holds(&touched) {
+            return Ok(true);
+        }
+        let last = txn.held.last_key_value().map(|(key, _)| key);
+        let missing = |(key, mode): &(&LockKey, &LockMode)| {
+            txn.held.get(*key).is_none_or(|held| !held.covers(**mode))
+        };
+        let in_order =
+            touched.iter().filter(missing).all(|(key, _)| last.is_none_or(|last| key > last));
+        if in_order {
+            txn.wanted =
+                touched.into_iter().filter(|(key, _)| !txn.held.contains_key(key)).collect();
+        } else {
+            self.abort(shards, task, turn);
+            let mut txn = Txn::new(self.new_id(turn));
+            txn.wanted = touched;
+            task.txn = Some(Box::new(txn));
+        }
+        self.acquire(shards, (id, task), turn)?;
+        Ok(false)
+    }
+
+    /// Locks what is wanted, in order. Waits as often as need be; called again each time.
+    pub(crate) fn acquire<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        (id, task): (TaskId, &mut Task),
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let client = task.state.client.unwrap_or_default();
+        let txn = task.txn.as_mut().expect("a transaction");
+        if txn.held.is_empty() && turn.checkpoints.is_drained() {
+            turn.waits.wait_for(WaitKey::Undrained, id);
+            return Err(Stop::Wait(Wait::Registered));
+        }
+        turn.txn_begins(txn.id);
+        if let Awaits::Lock(key) = &txn.awaits {
+            if !shards[&key.shard()].locks.is_held(key, txn.id) {
+                return Err(Stop::Wait(Wait::Registered));
+            }
+            txn.awaits = Awaits::Nothing;
+        }
+        while let Some((key, mode)) = txn.wanted.pop_first() {
+            // A key without an owner is none that an operation touches: the view saw to that.
+            let owner = turn.volume.owner(key.shard()).ok_or(Errno::ESTALE)?;
+            if owner == turn.volume.id {
+                txn.held.insert(key.clone(), mode);
+                let shard = shards.own(key.shard());
+                if let LockKey::New(_) = key {
+                    let ino = shard.next_ino()?;
+                    shard.use_sequence(ino);
+                    txn.values.insert(key, KeyValue::New(ino));
+                } else if key.is_lock() && !shard.locks.lock(&key, mode, txn.id, id) {
+                    txn.awaits = Awaits::Lock(key);
+                    return Err(Stop::Wait(Wait::Registered));
+                }
+                continue;
+            }
+            if turn.peers.is_lost(owner) {
+                return Err(Stop::Wait(Wait::Joined(owner)));
+            }
+            let mut keys = vec![(key, mode)];
+            while let Some(next) = txn.wanted.first_entry()
+                && turn.volume.owner(next.key().shard()) == Some(owner)
+            {
+                keys.push(next.remove_entry());
+            }
+            txn.held.extend(keys.iter().cloned());
+            txn.participants.insert(owner);
+            txn.awaits = Awaits::Prepared(owner);
+            self.tasks.insert(txn.id, id);
+            send_request(owner, PeerRequest::Prepare { txn: txn.id, client, keys }, turn);
+            return Err(Stop::Wait(Wait::Registered));
+        }
+        Ok(())
+    }
+
+    /// Looks at an inode of another cell, under locks that keep what is looked at from changing.
+    pub(crate) fn peek<M: Memory>(
+        &mut self,
+        (id, task): (TaskId, &mut Task),
+        ino: Ino,
+        turn: &mut Turn<'_, M>,
+    ) -> Stop {
+        let Some(to) = turn.volume.owner(ino.shard()) else { return Errno::EIO.into() };
+        if turn.peers.is_lost(to) {
+            return Stop::Wait(Wait::Joined(to));
+        }
+        let txn = task.txn.as_mut().expect("only a transaction peeks");
+        txn.awaits = Awaits::Peeked(to, ino);
+        self.tasks.insert(txn.id, id);
+        send_request(to, PeerRequest::Peek { txn: txn.id, ino }, turn);
+        Stop::Wait(Wait::Registered)
+    }
+
+    /// A participant has answered.
+    pub(crate) fn answered<M: Memory>(
+        &self,
+        from: CellId,
+        (id, outcome): (TxnId, Outcome),
+        tasks: &mut Tasks,
+        turn: &mut Turn<'_, M>,
+    ) {
+        // An answer to a transaction that is not known here is late or forged: it changes nothing.
+        let Some(task_id) = self.tasks.get(&id).copied() else { return };
+        let Some(task) = tasks.get_mut(task_id) else { return };
+        let is_asked = |txn: &&mut Box<Txn>| txn.id == id && txn.awaited_cell() == Some(from);
+        let Some(txn) = task.txn.as_mut().filter(is_asked) else { return };
+        match outcome {
+            Outcome::Prepared(values) => {
+                let is_own = |key: &LockKey| turn.volume.owner(key.shard()) == Some(from);
+                if !values.iter().all(|(key, value)| is_own(key) && is_worth(key, value)) {
+                    return suspect(from, turn);
+                }
+                txn.values.extend(values);
+                txn.peeked = None;
+            }
+            Outcome::Peeked(ino, value) => {
+                if !matches!(txn.awaits, Awaits::Peeked(_, asked) if asked == ino) {
+                    return suspect(from, turn);
+                }
+                txn.peeked = Some((ino, value));
+            }
+            Outcome::Refused(errno) => turn.waits.signal(task_id).failed = Some(errno),
+        }
+        txn.awaits = Awaits::Nothing;
+        turn.waits.wake(task_id);
+    }
+
+    /// The transaction happens: other cells are sent their changes.
+    pub(crate) fn commit<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        (id, task): (TaskId, &mut Task),
+        remote: Vec<Change>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let txn = task.txn.take().expect("a transaction");
+        let mut by_cell: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
+        for change in remote {
+            let owner = turn.volume.owner(change.shard());
+            let owner = owner.filter(|cell| txn.participants.contains(cell));
+            let owner = owner.expect("a change lies where something is locked");
+            by_cell.entry(owner).or_default().push(change);
+        }
+        self.tasks.remove(&txn.id);
+        // The shape of the tree stays locked until every cell has made its changes: the next transaction
+        // that locks it looks at directories without locking them.
+        let shape = txn.holds_tree();
+        let owner = turn.volume.owner(LockKey::Tree.shard());
+        let owner = owner.expect("every volume has its first shard");
+        let last = (shape && owner != turn.volume.id)
+            .then(|| (owner, by_cell.remove(&owner).unwrap_or_default()));
+        let others = by_cell.values().chain(last.iter().map(|(_, changes)| changes));
+        let others = others.flatten().cloned().collect();
+        let committing = Committing {
+            sent: BTreeMap::new(),
+            last,
+            unlock_tree: shape && owner == turn.volume.id,
+            is_recovered: false,
+            held: txn.held.into_keys().filter(|key| *key != LockKey::Tree).collect(),
+            task: Some(id),
+        };
+        self.committing.insert(txn.id, committing);
+        task.decided = Some(Box::new(Decided { txn: txn.id, others, answer: None }));
+        for cell in txn.participants.iter().filter(|cell| !shape || **cell != owner) {
+            let changes = by_cell.remove(cell).unwrap_or_default();
+            self.send_commit(txn.id, *cell, changes, turn);
+        }
+        self.advance(shards, txn.id, turn);
+    }
+
+    /// The tasks whose transactions are decided and which are not answered.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = TaskId> {
+        self.committing.values().filter_map(|commit| commit.task)
+    }
+
+    /// Whether another cell has to change an entry before the transaction is answered.
+    pub(crate) fn changes_entries(&self, txn: TxnId) -> bool {
+        self.committing.get(&txn).is_some_and(Committing::changes_entries)
+    }
+
+    /// Whether a decision of a predecessor is not acknowledged by all.
+    pub(crate) fn has_recovered(&self) -> bool {
+        self.committing.values().any(|commit| commit.is_recovered)
+    }
+
+    fn send_commit<M: Memory>(
+        &mut self,
+        txn: TxnId,
+        to: CellId,
+        changes: Vec<Change>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        if let Some(commit) = self.committing.get_mut(&txn) {
+            commit.sent.insert(to, changes.clone());
+        }
+        // A cell that recovers has nothing prepared.
+        let request = match turn.peers.is_recovering(to) {
+            true => PeerRequest::Again { txn, changes },
+            false => PeerRequest::Commit { txn, changes },
+        };
+        send_request(to, request, turn);
+    }
+
+    /// Sends `cell`, which has lost what it held, its part of every transaction that it may not have made.
+    pub(crate) fn send_again<M: Memory>(&self, cell: CellId, turn: &mut Turn<'_, M>) {
+        for (txn, commit) in &self.committing {
+            if let Some(changes) = commit.sent.get(&cell) {
+                let request = PeerRequest::Again { txn: *txn, changes: changes.clone() };
+                send_request(cell, request, turn);
+            }
+        }
+    }
+
+    /// A transaction that a predecessor has decided is to be made by other cells.
+    fn take_over<M: Memory>(&mut self, txn: TxnId, others: Vec<Change>, turn: &Turn<'_, M>) {
+        let mut sent: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
+        for change in others {
+            let owner = turn.volume.owner(change.shard()).expect("this cell has made the record");
+            sent.entry(owner).or_default().push(change);
+        }
+        let (last, unlock_tree, is_recovered) = (None, false, true);
+        let (held, task) = (Vec::new(), None);
+        let commit = Committing { sent, last, unlock_tree, is_recovered, held, task };
+        self.committing.insert(txn, commit);
+    }
+
+    /// Goes on with what a predecessor has decided: sends all of it to every cell, and only then that this
+    /// is all.
+    pub(crate) fn resume<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        decided: BTreeMap<TxnId, Vec<Change>>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let txns: Vec<TxnId> = decided.keys().copied().collect();
+        decided.into_iter().for_each(|(txn, others)| self.take_over(txn, others, turn));
+        for cell in turn.peers.all() {
+            self.send_again(cell, turn);
+        }
+        // Some wait for no cell.
+        txns.into_iter().for_each(|txn| self.advance(shards, txn, turn));
+        self.send_all_said(turn);
+    }
+
+    /// A cell has made its part of the transaction.
+    pub(crate) fn acknowledged<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        from: CellId,
+        txn: TxnId,
+        turn: &mut Turn<'_, M>,
+    ) {
+        if let Some(commit) = self.committing.get_mut(&txn) {
+            commit.sent.remove(&from);
+            self.advance(shards, txn, turn);
+        }
+    }
+
+    /// Goes on with a decided transaction: answers when all entries are changed, and takes the next step
+    /// when every cell that was sent its changes has made them.
+    fn advance<M: Memory>(&mut self, shards: &mut Shards, id: TxnId, turn: &mut Turn<'_, M>) {
+        let Some(commit) = self.committing.get_mut(&id) else { return };
+        if !commit.changes_entries() {
+            let (held, task) = (std::mem::take(&mut commit.held), commit.task.take());
+            held.iter().for_each(|key| unlock(shards, key, id, turn));
+            task.into_iter().for_each(|task| turn.waits.wake(task));
+        }
+        if !commit.sent.is_empty() {
+            return;
+        }
+        if let Some((cell, changes)) = commit.last.take() {
+            self.send_commit(id, cell, changes, turn);
+            return self.send_all_said(turn);
+        }
+        if commit.unlock_tree {
+            unlock(shards, &LockKey::Tree, id, turn);
+        }
+        self.committing.remove(&id);
+        turn.note(&Step::Finished { txn: id });
+        turn.txn_ends(id);
+        self.send_all_said(turn);
+    }
+
+    /// Releases everything that the task's transaction holds, here and elsewhere. The task has none afterwards.
+    pub(crate) fn abort<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        task: &mut Task,
+        turn: &mut Turn<'_, M>,
+    ) {
+        let Some(txn) = task.txn.take() else { return };
+        self.tasks.remove(&txn.id);
+        if !turn.plants(Plant::SkipAbort) {
+            for cell in &txn.participants {
+                send_request(*cell, PeerRequest::Abort { txn: txn.id }, turn);
+            }
+        }
+        for key in txn.held.keys() {
+            unlock(shards, key, txn.id, turn);
+        }
+        turn.txn_ends(txn.id);
+    }
+
+    /// Tells each cell that recovers that it was sent all that was decided here, once that is so.
+    pub(crate) fn send_all_said<M: Memory>(&self, turn: &mut Turn<'_, M>) {
+        if !turn.log.is_open() {
+            return;
+        }
+        for cell in turn.peers.recovering() {
+            if !self.committing.values().any(|commit| commit.needs_tree_of(cell)) {
+                turn.peers.was_sent_all(cell);
+                send_request(cell, PeerRequest::AllSaid, turn);
+            }
+        }
+    }
+}

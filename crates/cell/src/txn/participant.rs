@@ -1,0 +1,424 @@
+//! Transactions of other cells: what they have locked at this one, and what they change here.
+//!
+//! Invariants:
+//! * Whatever a prepared transaction may change, it can: blocks for it are set aside.
+//! * A transaction's changes are made once, however often they are sent: the log says which were made.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_base::{CellId, ClientId, Errno, Ino, ShardId, TxnId};
+use warren_proto::{Change, KeyValue, LeaseKey, LockKey, LockMode, PeerReply};
+
+use super::coordinator::unlock;
+use crate::apply::fetch_change;
+use crate::change::{make, ready};
+use crate::chunks::claim::ensure_room;
+use crate::data::cover::cover_replacement;
+use crate::event::Memory;
+use crate::plant::Plant;
+use crate::recall::recall;
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, TaskId, Wait};
+use crate::run::work::Work;
+use crate::send::{send_reply, suspect};
+use crate::shard::room::Growth;
+use crate::shards::Shards;
+use crate::task::Task;
+use crate::turn::Turn;
+
+/// A transaction of another cell.
+#[derive(Debug)]
+struct Participant {
+    client: ClientId,
+    keys: Vec<(LockKey, LockMode)>,
+    /// Blocks of each shard that are set aside for it.
+    promised: Vec<(ShardId, u64)>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// A task locks the keys of a prepare.
+    Locking(TaskId),
+    /// Every prepare is answered. A commit or an abort will come.
+    Prepared,
+}
+
+impl Participant {
+    const fn new(client: ClientId, task: TaskId) -> Self {
+        Self { client, keys: Vec::new(), promised: Vec::new(), state: State::Locking(task) }
+    }
+}
+
+/// The transactions of other cells that take part here.
+#[derive(Debug, Default)]
+pub(crate) struct Participants {
+    known: BTreeMap<TxnId, Participant>,
+    /// Those whose changes were made here and that no checkpoint has made durable.
+    applied: BTreeSet<TxnId>,
+    /// Tasks that make changes again after a recovery.
+    making_again: usize,
+}
+
+fn lease_of(key: &LockKey) -> Option<LeaseKey> {
+    match key {
+        LockKey::Inode(ino) => Some(LeaseKey::Attr(*ino)),
+        LockKey::Name(dir, name) => Some(LeaseKey::Name(*dir, name.clone())),
+        LockKey::Tree | LockKey::New(_) | LockKey::Logged(_) => None,
+    }
+}
+
+fn writes(mode: LockMode) -> bool {
+    matches!(mode, LockMode::IntentWrite | LockMode::Write)
+}
+
+impl Participants {
+    /// A transaction happened that may not be made here.
+    pub(crate) fn again<M: Memory>(
+        &mut self,
+        shards: &Shards,
+        from: CellId,
+        (txn, changes): (TxnId, Vec<Change>),
+        turn: &mut Turn<'_, M>,
+    ) {
+        let owned = |change: &Change| shards.contains_key(&change.shard());
+        let locked = |change: &Change| self.has_locked(shards, txn, change);
+        if txn.cell != from || !changes.iter().all(owned) {
+            return suspect(from, turn);
+        }
+        if !turn.readiness.is_recovered() || changes.iter().all(locked) {
+            self.making_again += 1;
+            turn.waits.start(Work::Again { from, txn, changes });
+        } else if self.applied.contains(&txn) {
+            send_reply(from, PeerReply::Committed { txn }, turn);
+        } else {
+            // What is not made has its locks.
+            suspect(from, turn);
+        }
+    }
+
+    /// Whether the change is of something here that the transaction has locked for it.
+    fn has_locked(&self, shards: &Shards, txn: TxnId, change: &Change) -> bool {
+        let key = match change {
+            Change::AddEntry { dir, name, .. }
+            | Change::RemoveEntry { dir, name, .. }
+            | Change::ReplaceEntry { dir, name, .. } => LockKey::Name(*dir, name.clone()),
+            Change::NewInode { ino, .. }
+            | Change::AddLink { ino, .. }
+            | Change::RemoveLink { ino, .. }
+            | Change::SetParent { ino, .. }
+            | Change::Touch { ino, .. } => LockKey::Inode(*ino),
+        };
+        let keys = self.known.get(&txn).map_or(&[][..], |participant| &participant.keys);
+        keys.contains(&(key.clone(), LockMode::Write))
+            && shards.get(&key.shard()).is_some_and(|shard| shard.locks.is_held(&key, txn))
+    }
+
+    /// Locks the keys one after the other, then answers what they are worth.
+    pub(crate) fn prepare<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        id: TaskId,
+        task: &mut Task,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let Work::Prepare { from, txn, keys, next, .. } = task.work.clone() else {
+            unreachable!("called for this work only");
+        };
+        let Some(participant) = self.known.get(&txn) else { return Ok(()) };
+        // How many of this message's keys are locked (or in a queue) already.
+        let done = participant.keys.len() - next;
+        if let Some((key, _)) = participant.keys.last().filter(|_| done > 0)
+            && key.is_lock()
+            && !shards[&key.shard()].locks.is_held(key, txn)
+        {
+            return Err(Stop::Wait(Wait::Registered));
+        }
+        for (key, mode) in &keys[done..] {
+            let participant = self.known.get_mut(&txn).expect("just there");
+            participant.keys.push((key.clone(), *mode));
+            let shard = shards.get_mut(&key.shard()).expect("checked when it came");
+            let free = !key.is_lock() || shard.locks.lock(key, *mode, txn, id);
+            if !free {
+                return Err(Stop::Wait(Wait::Registered));
+            }
+        }
+        let values = self.prepared(shards, (id, txn), &keys, &mut task.state, turn)?;
+        self.known.get_mut(&txn).expect("just there").state = State::Prepared;
+        send_reply(from, PeerReply::Prepared { txn, values }, turn);
+        Ok(())
+    }
+
+    /// Everything is locked: revokes, sets blocks aside, and reads.
+    fn prepared<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        (id, txn): (TaskId, TxnId),
+        keys: &[(LockKey, LockMode)],
+        state: &mut TaskState,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<Vec<(LockKey, KeyValue)>, Stop> {
+        let mut free = true;
+        for (key, mode) in keys {
+            if let Some(lease) = lease_of(key).filter(|_| writes(*mode)) {
+                free &= recall(&lease, state.client, turn);
+                let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
+                if !kept.iter().any(|plant| turn.volume.plant == *plant) {
+                    turn.leases.revoke(&lease, turn.memory);
+                }
+            }
+        }
+        if !free {
+            return Err(Stop::Wait(Wait::Recall));
+        }
+        let mut values = Vec::with_capacity(keys.len());
+        for (key, mode) in keys {
+            if let LockKey::Logged(ino) = key {
+                cover_replacement(shards.own(ino.shard()), *ino, turn)?;
+            }
+            let shard = &shards[&key.shard()];
+            if let (LockKey::Name(dir, name), true) = (key, writes(*mode))
+                && shard.linked_or_open(*dir)?.is_some()
+            {
+                // What the coordinator decides cannot be refused later.
+                shard.check_entry(turn.volume.secret, *dir, name)?;
+            }
+            if !matches!(key, LockKey::New(_)) {
+                values.push((key.clone(), Self::value_of(shards, key, turn)?));
+            }
+        }
+        self.promise(shards, txn, keys, state, turn)?;
+        for (key, _) in keys {
+            if let LockKey::New(shard) = key {
+                let shard = shards.get_mut(shard).expect("checked when it came");
+                let ino = shard.next_ino()?;
+                shard.use_sequence(ino);
+                // Its client may know the number before this cell knows the inode.
+                let new = LockKey::Inode(ino);
+                assert!(shard.locks.lock(&new, LockMode::Write, txn, id));
+                let participant = self.known.get_mut(&txn).expect("known");
+                participant.keys.push((new, LockMode::Write));
+                values.push((key.clone(), KeyValue::New(ino)));
+            }
+        }
+        Ok(values)
+    }
+
+    /// Sets blocks aside for what the transaction may change under these keys.
+    fn promise<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        txn: TxnId,
+        keys: &[(LockKey, LockMode)],
+        state: &mut TaskState,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let homes: BTreeSet<ShardId> = keys.iter().map(|(key, _)| key.shard()).collect();
+        let mut promised = Vec::new();
+        for home in homes {
+            let own = || keys.iter().filter(|(key, _)| key.shard() == home);
+            let shard = &shards[&home];
+            let nodes = own().map(|(key, mode)| shard.nodes_under(key, *mode)).sum();
+            // An entry comes where there is no name yet.
+            let grows = own().any(|(key, mode)| match key {
+                LockKey::New(_) => true,
+                LockKey::Name(dir, name) if writes(*mode) => {
+                    !matches!(shard.dentry(turn.volume.secret, *dir, name), Ok(Some(_)))
+                }
+                _ => false,
+            });
+            if nodes > 0 {
+                let growth = if grows { Growth::Grows } else { Growth::Frees };
+                ensure_room(shards.own(home), nodes, growth, state, turn)?;
+                promised.push((home, nodes));
+            }
+        }
+        for (home, nodes) in &promised {
+            shards.get_mut(home).expect("owned").promised += nodes;
+        }
+        self.known.get_mut(&txn).expect("known").promised.extend(promised);
+        Ok(())
+    }
+
+    fn value_of<M: Memory>(
+        shards: &Shards,
+        key: &LockKey,
+        turn: &Turn<'_, M>,
+    ) -> Result<KeyValue, Stop> {
+        let shard = &shards[&key.shard()];
+        Ok(match key {
+            LockKey::Tree => KeyValue::Tree,
+            LockKey::Inode(ino) => KeyValue::Inode(shard.linked_or_open(*ino)?),
+            LockKey::Name(dir, name) => {
+                KeyValue::Name(shard.dentry(turn.volume.secret, *dir, name)?)
+            }
+            LockKey::Logged(_) => KeyValue::Logged,
+            LockKey::New(_) => unreachable!("handed out, not read"),
+        })
+    }
+
+    pub(crate) fn answer_peek<M: Memory>(
+        shards: &Shards,
+        (from, txn, ino): (CellId, TxnId, Ino),
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let value = match shards.get(&ino.shard()) {
+            Some(shard) => shard.linked_or_open(ino)?,
+            None => None,
+        };
+        send_reply(from, PeerReply::Peeked { txn, ino, value }, turn);
+        Ok(())
+    }
+
+    /// Makes a transaction's changes on this cell, which were decided elsewhere.
+    pub(crate) fn commit<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        task: &mut Task,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let Work::Commit { from, txn, changes } = &task.work else {
+            unreachable!("called for this work only");
+        };
+        let (from, txn, changes) = (*from, *txn, changes.clone());
+        let Some(client) = self.known.get(&txn).map(|participant| participant.client) else {
+            return Ok(());
+        };
+        ready(shards, &changes, Some(client), &mut task.state, true, turn)?;
+        make(shards, &changes, Some(client), turn);
+        self.applied.insert(txn);
+        self.leave(shards, txn, turn);
+        send_reply(from, PeerReply::Committed { txn }, turn);
+        Ok(())
+    }
+
+    /// Makes a decided transaction's changes on this cell unless they are made: after a recovery of
+    /// either side. Its keys are locked, or nobody is served yet.
+    pub(crate) fn make_again<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        task: &mut Task,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let Work::Again { from, txn, changes } = &task.work else {
+            unreachable!("called for this work only");
+        };
+        let (from, txn, changes) = (*from, *txn, changes.clone());
+        if !self.applied.contains(&txn) {
+            let client = self.known.get(&txn).map(|participant| participant.client);
+            match client {
+                Some(_) => ready(shards, &changes, client, &mut task.state, true, turn)?,
+                // Copies were recalled when it was prepared, and none was granted since.
+                None => changes
+                    .iter()
+                    .try_for_each(|change| fetch_change(&shards[&change.shard()], change, turn))?,
+            }
+            make(shards, &changes, client, turn);
+            self.applied.insert(txn);
+        }
+        self.leave(shards, txn, turn);
+        self.making_again -= 1;
+        send_reply(from, PeerReply::Committed { txn }, turn);
+        Ok(())
+    }
+
+    /// Releases what the transaction holds at this cell, which takes part in it. Returns the task that still
+    /// locks for it, which is to be dropped.
+    pub(crate) fn leave<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        txn: TxnId,
+        turn: &mut Turn<'_, M>,
+    ) -> Option<TaskId> {
+        let participant = self.known.remove(&txn)?;
+        turn.log.end_txn();
+        for (shard, nodes) in &participant.promised {
+            shards.own(*shard).promised -= nodes;
+        }
+        for (key, _) in &participant.keys {
+            unlock(shards, key, txn, turn);
+        }
+        match participant.state {
+            State::Locking(task) => Some(task),
+            State::Prepared => None,
+        }
+    }
+
+    /// The transactions of a cell that take part here; `locking` those that are not prepared.
+    pub(crate) fn of_cell(&self, cell: CellId, locking: bool) -> Vec<TxnId> {
+        let is_wanted = |(txn, participant): &(&TxnId, &Participant)| {
+            txn.cell == cell && (!locking || matches!(participant.state, State::Locking(_)))
+        };
+        self.known.iter().filter(is_wanted).map(|(txn, _)| *txn).collect()
+    }
+
+    /// A prepare or peek failed. What is locked stays so until the coordinator sends `Abort`.
+    pub(crate) fn refuse<M: Memory>(
+        &mut self,
+        to: CellId,
+        txn: TxnId,
+        errno: Errno,
+        turn: &mut Turn<'_, M>,
+    ) {
+        if let Some(participant) = self.known.get_mut(&txn) {
+            participant.state = State::Prepared;
+        }
+        send_reply(to, PeerReply::Refused { txn, errno }, turn);
+    }
+
+    /// A coordinator wants these keys locked.
+    pub(crate) fn receive_prepare<M: Memory>(
+        &mut self,
+        shards: &Shards,
+        from: CellId,
+        (txn, client): (TxnId, ClientId),
+        keys: Vec<(LockKey, LockMode)>,
+        turn: &mut Turn<'_, M>,
+    ) {
+        // A checkpoint makes room, and that waits for transactions: this one has to begin anew.
+        if !turn.log_has_room() {
+            return send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN }, turn);
+        }
+        let owned = keys.iter().all(|(key, _)| shards.contains_key(&key.shard()));
+        if !owned || txn.cell != from {
+            return suspect(from, turn);
+        }
+        if !self.known.contains_key(&txn) {
+            turn.log.begin_txn();
+        }
+        let next = self.known.get(&txn).map_or(0, |participant| participant.keys.len());
+        let task = turn.waits.start(Work::Prepare { from, txn, client, keys, next });
+        let participant = self.known.entry(txn).or_insert_with(|| Participant::new(client, task));
+        participant.state = State::Locking(task);
+    }
+
+    /// A coordinator has decided: these changes are to be made.
+    pub(crate) fn receive_commit<M: Memory>(
+        &self,
+        shards: &Shards,
+        from: CellId,
+        (txn, changes): (TxnId, Vec<Change>),
+        turn: &mut Turn<'_, M>,
+    ) {
+        let locked = changes.iter().all(|change| self.has_locked(shards, txn, change));
+        if !locked || txn.cell != from || !self.known.contains_key(&txn) {
+            return suspect(from, turn);
+        }
+        turn.waits.start(Work::Commit { from, txn, changes });
+    }
+
+    /// Whether every change is made that was sent again to this cell, which recovers.
+    pub(crate) const fn has_made_all_again(&self) -> bool {
+        self.making_again == 0
+    }
+
+    /// The log says that the changes of this transaction were made here.
+    pub(crate) fn was_applied(&mut self, txn: TxnId) {
+        self.applied.insert(txn);
+    }
+
+    /// The transactions whose changes were made here and that no checkpoint has made durable.
+    pub(crate) const fn applied(&mut self) -> &mut BTreeSet<TxnId> {
+        &mut self.applied
+    }
+}
