@@ -167,7 +167,7 @@ impl Pair {
         pair
     }
 
-    /// Starts all cells from what the ledger says.
+    /// Starts all cells with the state in the ledger.
     pub(crate) fn boot(&mut self, recovery: Recovery) {
         self.lives += 1;
         let ledger = self.supervisor.ledger.clone();
