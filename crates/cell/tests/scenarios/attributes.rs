@@ -62,6 +62,21 @@ fn a_write_of_another_user_clears_the_set_id_bits() {
 }
 
 #[test]
+fn a_new_owner_clears_the_set_id_bits() {
+    let mut pair = Pair::alone();
+    let root = pair.client();
+    let ino = pair.create(root, IN_A, "program").ino;
+    let set_mode = SetAttr { mode: Some(0o6755), ..NOTHING };
+    let set_owner = SetAttr { uid: Some(1000), ..NOTHING };
+    for (set, mode) in [(set_mode, 0o6755), (set_owner, 0o755)] {
+        assert!(pair.call(root, Request::SetAttr { ino, handle: None, set }).is_ok());
+        assert_eq!(pair.attr(root, ino).mode, mode);
+    }
+    let owner = pair.client_of(1000);
+    assert!(pair.call(owner, Request::SetAttr { ino, handle: None, set: set_mode }).is_ok());
+}
+
+#[test]
 fn an_extended_attribute_is_created_replaced_and_removed() {
     let mut pair = Pair::alone();
     let client = pair.client();

@@ -96,7 +96,7 @@ fn requests_that_wait_are_granted_in_their_order() {
     let mut pair = Pair::alone();
     let [first, second, third] = openers(&mut pair);
     assert_eq!(try_lock(&mut pair, first, flock(EXCLUSIVE)), Ok(Reply::Done));
-    let waiting = [second, third].map(|who| wait_for(&mut pair, who, flock(EXCLUSIVE)));
+    let waiting = [second, third].map(|opener| wait_for(&mut pair, opener, flock(EXCLUSIVE)));
     assert_eq!((pair.cell(A).live_tasks(), pair.cell(A).lock_waiters()), (0, 2));
     assert_eq!(try_lock(&mut pair, first, flock(UNLOCK)), Ok(Reply::Done));
     assert_eq!(waiting.map(|call| pair.is_answered(call)), [true, false]);
@@ -109,7 +109,7 @@ fn shared_locks_are_granted_together() {
     let mut pair = Pair::alone();
     let [writer, one, other] = openers(&mut pair);
     assert_eq!(try_lock(&mut pair, writer, flock(EXCLUSIVE)), Ok(Reply::Done));
-    let readers = [one, other].map(|who| wait_for(&mut pair, who, flock(SHARED)));
+    let readers = [one, other].map(|opener| wait_for(&mut pair, opener, flock(SHARED)));
     assert_eq!(readers.map(|call| pair.is_answered(call)), [false, false]);
     assert_eq!(try_lock(&mut pair, writer, flock(UNLOCK)), Ok(Reply::Done));
     assert_eq!(readers.map(|call| pair.answer(call)), [const { Some(Ok(Reply::Done)) }; 2]);

@@ -47,8 +47,8 @@ pub const KEY: CapabilityKey = CapabilityKey([21, 22]);
 pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
 const CHUNKS: u64 = 40;
 const LOG_START: BlockNo = BlockNo(CHUNKS * CHUNK_BLOCKS);
-/// Half as much again as the smallest log.
-const LOG_BLOCKS: u64 = LOG_BLOCKS_MIN + LOG_BLOCKS_MIN / 2;
+/// A log of this size is half full before its reserve is reached.
+const LOG_BLOCKS: u64 = 3 * LOG_BLOCKS_MIN;
 /// When a scenario begins, by the wall clock.
 const BEGIN: Timestamp = Timestamp(1_700_000_000_000_000_000);
 /// A scenario with more events than this never ends.
@@ -167,7 +167,7 @@ impl Pair {
         pair
     }
 
-    /// Starts all cells from what the ledger says.
+    /// Starts all cells with the state in the ledger.
     pub(crate) fn boot(&mut self, recovery: Recovery) {
         self.lives += 1;
         let ledger = self.supervisor.ledger.clone();

@@ -136,6 +136,22 @@ fn a_chunk_that_is_claimed_in_a_log_stays_with_its_shard() {
 }
 
 #[test]
+fn a_write_waits_until_the_chunks_of_a_dead_process_are_found() {
+    let mut pair = Pair::with(Setup { free_chunks: 10, ..Setup::default() });
+    let client = pair.client();
+    let file = pair.create(client, IN_A, "file");
+    pair.supervisor.uncountable = 20;
+    pair.replace(B);
+    // A has six chunks, and B has lost five. While these are not found, no cell knows whether the
+    // pool is full.
+    for at in (0..400).step_by(PIECE) {
+        pair.write(client, file, at * PAGE, page(7).repeat(PIECE));
+    }
+    assert_eq!(pair.trace(&["Found"]), ["A receives Found"]);
+    assert_eq!(pair.supervisor.uncountable, 0);
+}
+
+#[test]
 fn the_host_allocates_a_chunk_before_a_shard_takes_it() {
     let mut pair = Pair::with(Setup { cells: 1, host_room: Some(30), ..Setup::default() });
     let client = pair.client();

@@ -1,5 +1,5 @@
-//! The supervisor as cells see it: it receives reports, sends orders, and knows what the superblock
-//! says.
+//! The supervisor as cells see it: it receives reports, sends orders, and keeps the state that the
+//! superblock names.
 //!
 //! ```text
 //! checkpoint   WantCheckpoint -> Drain to all -> all Drained -> Write to all -> all Written
@@ -74,6 +74,8 @@ pub struct Supervisor {
     pub heard: BTreeSet<CellId>,
     /// A cell was lost, and no checkpoint has counted free chunks since.
     is_uncounted: bool,
+    /// So many checkpoints cannot count, because messages with chunks are pending.
+    pub uncountable: u32,
     /// A flush has failed: no superblock is written any more.
     is_lost: bool,
     /// The chunks that a shard may own.
@@ -97,6 +99,7 @@ impl Supervisor {
             ready: BTreeSet::new(),
             heard: BTreeSet::new(),
             is_uncounted: false,
+            uncountable: 0,
             is_lost: false,
             chunks,
             broken: Vec::new(),
@@ -182,7 +185,9 @@ impl Supervisor {
         let written = parts.iter().filter_map(|(cell, part)| Some((cell, part.as_ref().ok()?)));
         written.clone().for_each(|(cell, written)| self.ledger.record(number, *cell, written));
         let mut orders = self.all(&Order::Switched { number });
-        if std::mem::take(&mut self.is_uncounted) {
+        if self.is_uncounted && self.uncountable > 0 {
+            self.uncountable -= 1;
+        } else if std::mem::take(&mut self.is_uncounted) {
             let runs = self.missing(written.map(|(_, written)| written));
             orders.push((CellId(0), Order::Found { runs }));
         }

@@ -262,6 +262,17 @@ fn a_participant_dies_after_it_has_changed() {
 }
 
 #[test]
+fn a_change_that_the_log_of_a_successor_has_is_made_once() {
+    let (mut pair, client, ino, _) = about_to_rename();
+    pair.die_before(A, |effect| sends(effect, "Committed"));
+    let link = pair.send(client, Request::Link { ino, dir: IN_B, name: name("link") });
+    assert!(pair.is_answered(link) && pair.is_dead(A));
+    pair.replace(A);
+    assert!(pair.trace(&MESSAGES).contains(&"B to A: Again".into()));
+    assert_eq!(pair.attr(client, ino).nlink, 2);
+}
+
+#[test]
 fn a_change_that_is_sent_twice_is_made_once() {
     let (mut pair, client, ino, _) = about_to_rename();
     pair.hold_messages(|body| is_message(body, "Commit"));
