@@ -95,7 +95,7 @@ unsafe fn words_from_shared(from: *const u8, into: &mut [u8]) {
     while done < into.len() {
         // SAFETY: `done < len`, within the caller's range.
         let at = unsafe { from.add(done) };
-        if into.len() - done >= 8 && at.addr().is_multiple_of(8) {
+        if into.len() - done >= size_of::<u64>() && at.addr().is_multiple_of(8) {
             // SAFETY: aligned, and 8 bytes are left of the caller's range.
             let word = unsafe { &*at.cast::<AtomicU64>() }.load(Ordering::Relaxed);
             into[done..done + 8].copy_from_slice(&word.to_ne_bytes());

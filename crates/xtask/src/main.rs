@@ -23,7 +23,8 @@ const USAGE: &str = "\
 usage: cargo xtask TASK [OPTION...]
 
   test [--full] [--no-mounts]     everything: tidy, format, clippy, unit tests, simulation, end to end
-  tidy                            the rules of the house that no compiler checks
+  tidy [--report]                 the rules of the house that no compiler checks; what is
+                                  beyond those of the structure, by crate
   e2e [--full] [--cells N] [--only NAME] [--seed N] [--keep]
                                   real programs on a real mount (root and FUSE needed)
   sim [--full]                    the simulator with fresh seeds
@@ -54,6 +55,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
     let root = workspace_root()?;
     match task.as_str() {
         "test" => test::run(&root, &test::Options::parse(options)?),
+        "tidy" if options == ["--report"] => tidy::report(&root),
         "tidy" => tidy::run(&root),
         "sim" => test::simulate(&root, test::Options::parse(options)?.full),
         "fuzz" => fuzz::run(&root, &fuzz::Options::parse(options)?),

@@ -2,70 +2,54 @@
 //!
 //! Each rule is a function from sources to findings, and each has a unit test that shows it finding
 //! a planted fault. Source text is looked at with comments and literals blanked out
-//! ([`source::Source::code`]), so that a word in a comment never counts.
+//! ([`source::Source::code`]), so that a word in a comment never counts; modules and types are
+//! parsed. The rules of the structure return excesses, which [`exceptions`] weighs against what is
+//! known to break them.
 
+mod capacity;
+mod circles;
+mod columns;
+mod commits;
 mod docs;
+mod exceptions;
+mod finding;
 mod layers;
 mod length;
+mod modules;
 mod paths;
 mod purity;
+mod report;
 mod safety;
 mod source;
+mod types;
+mod wording;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use exceptions::Excess;
+use finding::{Finding, Weight};
+use modules::Crate;
 use source::Source;
 
-/// A rule that is broken at a place.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Finding {
-    path: PathBuf,
-    /// From 1; 0 if it is about the whole file.
-    line: usize,
-    what: String,
-    weight: Weight,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weight {
-    /// Printed only.
-    Warning,
-    /// Fails the run.
-    Fault,
-}
-
-impl Finding {
-    fn fault(path: &Path, line: usize, what: impl Into<String>) -> Self {
-        Self { path: path.to_path_buf(), line, what: what.into(), weight: Weight::Fault }
-    }
-
-    fn warning(path: &Path, line: usize, what: impl Into<String>) -> Self {
-        Self { weight: Weight::Warning, ..Self::fault(path, line, what) }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
-        if self.line > 0 {
-            write!(f, ":{}", self.line)?;
-        }
-        if self.weight == Weight::Warning {
-            f.write_str(": warning")?;
-        }
-        write!(f, ": {}", self.what)
-    }
+/// Prints what each crate has beyond the rules of the structure, excepted or not.
+pub fn report(root: &Path) -> Result<bool> {
+    let files = listed_files(root)?;
+    let (excesses, unreadable) = excesses(root, &files, &read_sources(root, &files)?);
+    unreadable.iter().for_each(|finding| println!("{finding}"));
+    print!("{}", report::of(&excesses));
+    Ok(unreadable.is_empty())
 }
 
 /// Prints every finding; true if none is a fault.
 pub fn run(root: &Path) -> Result<bool> {
     let files = listed_files(root)?;
     let sources = read_sources(root, &files)?;
-    let mut findings = Vec::new();
+    let (excesses, mut findings) = excesses(root, &files, &sources);
+    findings.extend(exceptions::check(excesses));
+    findings.extend(commits::check(root)?);
     findings.extend(purity::check(&sources));
     findings.extend(length::check(&sources));
     findings.extend(safety::check(&sources));
@@ -79,6 +63,25 @@ pub fn run(root: &Path) -> Result<bool> {
     let faults = findings.iter().filter(|finding| finding.weight == Weight::Fault).count();
     println!("tidy: {} files, {faults} faults", files.len());
     Ok(faults == 0)
+}
+
+/// What breaks the rules of the structure, and sources that cannot be parsed.
+fn excesses(root: &Path, files: &[PathBuf], sources: &[Source]) -> (Vec<Excess>, Vec<Finding>) {
+    let (crates, unreadable) = Crate::all(sources);
+    let documents = files.iter().filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let documents: Vec<_> = documents
+        .filter_map(|path| Some((path.clone(), std::fs::read_to_string(root.join(path)).ok()?)))
+        .collect();
+    let mut excesses = circles::check(&crates);
+    excesses.extend(types::check(&crates));
+    excesses.extend(length::check_shipped(sources));
+    excesses.extend(columns::check(sources));
+    excesses.extend(wording::check(sources, &documents));
+    excesses.extend(capacity::check(&crates));
+    let unreadable = unreadable
+        .into_iter()
+        .map(|(path, error)| Finding::fault(&path, 0, format!("cannot be parsed: {error}")));
+    (excesses, unreadable.collect())
 }
 
 fn read_sources(root: &Path, files: &[PathBuf]) -> Result<Vec<Source>> {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, line_of, words};
 
 /// A document and the sources whose public types it must name.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::Finding;
+use super::finding::Finding;
 use super::purity::PURE;
 
 /// All crates, the bottom first, by directory.

@@ -1,9 +1,12 @@
 //! Short files and short functions. One flat `match` may make a function longer: a dispatch table
 //! reads better whole.
 
-use super::Finding;
+use super::exceptions::{Excess, Rule};
+use super::finding::Finding;
 use super::source::{Source, closing_brace, line_of, words};
 
+/// Of a file without its tests, and with them.
+const SHIPPED_LINES_MAX: usize = 600;
 const FILE_LINES_WARN: usize = 1_000;
 const FILE_LINES_MAX: usize = 1_200;
 const FUNCTION_LINES_MAX: usize = 70;
@@ -17,6 +20,18 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
         .iter()
         .flat_map(|source| file_length(source).into_iter().chain(functions(source)))
         .collect()
+}
+
+/// The excesses of files: lines without their tests.
+pub fn check_shipped(sources: &[Source]) -> Vec<Excess> {
+    let long = sources.iter().filter_map(|source| {
+        let amount = source.shipped_lines().filter(|lines| *lines > SHIPPED_LINES_MAX)?;
+        let what = format!("{amount} lines without tests, at most {SHIPPED_LINES_MAX}");
+        let found = vec![Finding::fault(&source.path, 0, what)];
+        let of = source.path.display().to_string();
+        Some(Excess { rule: Rule::Lines, of, amount, found })
+    });
+    long.collect()
 }
 
 fn file_length(source: &Source) -> Option<Finding> {
@@ -131,5 +146,16 @@ mod tests {
     fn types_and_declarations_are_no_functions() {
         let text = format!("type F = fn(u8) -> u8;\ntrait T {{ fn f();\n{}}}\n", "\n".repeat(100));
         assert!(findings(text).is_empty());
+    }
+
+    #[test]
+    fn lines_of_tests_are_not_counted_as_shipped() {
+        let file = |lines: usize| {
+            let text = "fn f() {}\n".repeat(lines) + "#[cfg(test)]\nmod tests {\n\n}\n";
+            Source::new("crates/x/src/lib.rs".into(), text)
+        };
+        assert!(check_shipped(&[file(SHIPPED_LINES_MAX)]).is_empty());
+        let long = check_shipped(&[file(SHIPPED_LINES_MAX + 1)]);
+        assert_eq!((long[0].amount, long[0].of.as_str()), (601, "crates/x/src/lib.rs"));
     }
 }

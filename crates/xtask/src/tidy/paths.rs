@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::line_of;
 
 /// Written in two parts, so that this file passes its own rule.

@@ -1,7 +1,7 @@
 //! Pure crates decide and do nothing else: no unsafe, thread, clock, I/O, environment or hashing
 //! with a seed of its own. Their tests may do what they like.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, line_of, words};
 
 /// The pure crates, by directory.

@@ -1,6 +1,6 @@
 //! Every `unsafe` says beside it what makes it sound.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, line_of, words};
 
 /// Lines of one statement that may stand between the comment and the word.

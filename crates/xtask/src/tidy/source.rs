@@ -1,6 +1,7 @@
 //! A Rust source file, seen as text, as code without comments and literals, and as the code that is
 //! shipped (without tests). All three have the same line numbers and byte positions.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub struct Source {
@@ -21,6 +22,34 @@ impl Source {
         Self { path, text, code, shipped }
     }
 
+    /// The text of what is shipped, with its comments and literals.
+    pub fn shipped_text(&self) -> String {
+        if self.shipped.is_empty() {
+            return String::new();
+        }
+        let mut bytes = self.text.as_bytes().to_vec();
+        test_items(&self.code).for_each(|(start, end)| blank(&mut bytes[start..end]));
+        into_text(bytes)
+    }
+
+    /// Lines without those of items for tests; `None` of a file that is for tests as a whole.
+    pub fn shipped_lines(&self) -> Option<usize> {
+        let lines = |text: &str| text.lines().count();
+        let tests = test_items(&self.code).map(|(start, end)| lines(&self.code[start..end]));
+        (!self.shipped.is_empty()).then(|| lines(&self.text) - tests.sum::<usize>())
+    }
+
+    /// Comments and string literals, in their order, with what they are.
+    pub fn prose(&self) -> Vec<(Prose, Range<usize>)> {
+        literals(&self.text).collect()
+    }
+
+    /// The crate, or the first directory of a file elsewhere.
+    pub fn part(&self) -> &str {
+        let first = || self.path.iter().next().and_then(|part| part.to_str());
+        self.crate_name().or_else(first).unwrap_or_default()
+    }
+
     /// The directory under `crates/`, for a file that is there.
     pub fn crate_name(&self) -> Option<&str> {
         let mut parts = self.path.iter();
@@ -31,6 +60,13 @@ impl Source {
     pub fn is_library_root(&self) -> bool {
         self.path.ends_with("src/lib.rs")
     }
+}
+
+/// Text that is no code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prose {
+    Comment,
+    Literal,
 }
 
 /// The line of a byte position, from 1.
@@ -107,8 +143,11 @@ fn test_items(code: &str) -> impl Iterator<Item = (usize, usize)> + '_ {
         .filter_map(move |(start, _)| Some((start, item_end(code, start)?)))
 }
 
-/// The end of the item whose first attribute is at `start`.
+/// The end of the item, or of the field of a struct, whose first attribute is at `start`.
 fn item_end(code: &str, start: usize) -> Option<usize> {
+    if is_field(code, start) {
+        return field_end(code, start);
+    }
     let mut depth = 0i32;
     for (at, byte) in code.bytes().enumerate().skip(start) {
         match byte {
@@ -116,6 +155,40 @@ fn item_end(code: &str, start: usize) -> Option<usize> {
             b')' | b']' => depth -= 1,
             b';' if depth == 0 => return Some(at + 1),
             b'{' if depth == 0 => return Some(closing_brace(code, at)? + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether behind attributes and visibility stands `name:`, as no item begins.
+fn is_field(code: &str, start: usize) -> bool {
+    let mut rest = &code[start..];
+    while rest.starts_with('#') {
+        let Some(end) = rest.find(']') else { return false };
+        rest = rest[end + 1..].trim_start();
+    }
+    if let Some(behind) = rest.strip_prefix("pub") {
+        rest = behind.trim_start();
+        if rest.starts_with('(') {
+            rest = rest.find(')').map_or("", |end| rest[end + 1..].trim_start());
+        }
+    }
+    let name = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(0);
+    name > 0 && rest[name..].starts_with(':') && !rest[name..].starts_with("::")
+}
+
+/// Up to and with its comma, or up to the brace that closes the struct.
+fn field_end(code: &str, start: usize) -> Option<usize> {
+    let bytes = code.as_bytes();
+    let mut depth = 0i32;
+    for at in start..bytes.len() {
+        match bytes[at] {
+            b'(' | b'[' | b'{' | b'<' => depth += 1,
+            b'>' if matches!(bytes[at - 1], b'-' | b'=') => {}
+            b',' if depth == 0 => return Some(at + 1),
+            b'}' if depth == 0 => return Some(at),
+            b')' | b']' | b'}' | b'>' => depth -= 1,
             _ => {}
         }
     }
@@ -141,17 +214,29 @@ fn into_text(bytes: Vec<u8>) -> String {
 
 fn blank_literals(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
-    let mut at = 0;
-    while at < bytes.len() {
-        match literal_end(text.as_bytes(), at) {
-            Some(end) => {
-                blank(&mut bytes[at..end]);
-                at = end;
-            }
-            None => at += 1,
-        }
-    }
+    literals(text).for_each(|(_, range)| blank(&mut bytes[range]));
     into_text(bytes)
+}
+
+/// All comments and literals of a source text.
+fn literals(text: &str) -> impl Iterator<Item = (Prose, Range<usize>)> + '_ {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at < bytes.len() {
+            let start = at;
+            match literal_end(bytes, at) {
+                Some(end) => {
+                    at = end;
+                    let is_comment = bytes[start] == b'/';
+                    let what = if is_comment { Prose::Comment } else { Prose::Literal };
+                    return Some((what, start..end));
+                }
+                None => at += 1,
+            }
+        }
+        None
+    })
 }
 
 /// The end of the comment or literal that starts at `at`, if one does.
@@ -277,6 +362,17 @@ mod tests {
     }
 
     #[test]
+    fn a_field_for_tests_is_not_shipped_and_what_follows_is() {
+        let all = source(
+            "struct A {\n    a: u8,\n    #[cfg(test)]\n    pub(super) b: Map<u8, fn() -> u8>,\n}\n\
+             fn f() { A { a: 1, #[cfg(test)] b: g(2, 3) } }\nfn g() {}\n",
+        );
+        assert!(!all.shipped.contains("Map") && !all.shipped.contains("g(2"));
+        assert!(all.shipped.contains("a: u8") && all.shipped.contains("fn f() { A { a: 1, "));
+        assert!(all.shipped.contains("fn g()"));
+    }
+
+    #[test]
     fn a_module_declared_for_tests_ships_nothing() {
         let parent =
             Source::new("crates/cell/src/op.rs".into(), "#[cfg(test)]\nmod oracle;\n".into());
@@ -286,5 +382,24 @@ mod tests {
         mark_test_modules(&mut sources);
         assert!(sources[1].shipped.is_empty());
         assert!(!sources[2].shipped.is_empty());
+    }
+
+    #[test]
+    fn prose_is_comments_and_literals() {
+        let all = source("/// One.\nfn f() { g(\"two\", 'c'); } // Three.\n");
+        let prose = all.prose();
+        let texts: Vec<&str> = prose.iter().map(|(_, range)| &all.text[range.clone()]).collect();
+        assert_eq!(texts, ["/// One.", "\"two\"", "'c'", "// Three."]);
+        assert_eq!(prose[0].0, Prose::Comment);
+        assert_eq!(prose[1].0, Prose::Literal);
+    }
+
+    #[test]
+    fn lines_of_tests_do_not_count() {
+        let all = source("use a;\n#[cfg(test)]\nmod tests {\n    fn g() {}\n}\nfn f() {}\n");
+        assert_eq!(all.shipped_lines(), Some(2));
+        assert!(all.shipped_text().contains("fn f()") && !all.shipped_text().contains("mod tests"));
+        let tests = Source::new("crates/base/src/x/tests.rs".into(), "fn f() {}\n".into());
+        assert_eq!((tests.shipped_lines(), tests.shipped_text()), (None, String::new()));
     }
 }

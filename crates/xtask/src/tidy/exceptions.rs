@@ -1,0 +1,231 @@
+//! What breaks a rule today.
+//!
+//! The rules of the structure are younger than the code. For each place that breaks one, the table
+//! says by how much. More than that is a fault, and so is an exception that nothing needs any more.
+//! So the table can only shrink; an exception that could be smaller is printed as a warning.
+
+use std::path::Path;
+
+use super::finding::Finding;
+
+const TABLE: &str = "crates/xtask/src/tidy/exceptions.rs";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// Of a crate: modules that import in circles.
+    Circles,
+    /// Of a type: fields.
+    Fields,
+    /// Of a type: methods.
+    Methods,
+    /// Of a file: lines without its tests.
+    Lines,
+    /// Of a crate: lines of comments beyond the last column.
+    Columns,
+    /// Of a crate, or of all documents: words and names that we do not use.
+    Words,
+    /// Of a file: numbers that limit something and have no name.
+    Capacities,
+}
+
+/// A place that breaks a rule.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Excess {
+    pub rule: Rule,
+    /// The crate, type or file.
+    pub of: String,
+    pub amount: usize,
+    /// Where. Each counts as one, unless the rule measures a size.
+    pub found: Vec<Finding>,
+}
+
+impl Excess {
+    /// Adds findings to what `of` has already.
+    pub fn add(excesses: &mut Vec<Self>, rule: Rule, of: &str, found: Vec<Finding>) {
+        let amount = found.len();
+        match excesses.iter_mut().find(|excess| excess.rule == rule && excess.of == of) {
+            _ if amount == 0 => {}
+            Some(excess) => {
+                excess.amount += amount;
+                excess.found.extend(found);
+            }
+            None => excesses.push(Self { rule, of: of.to_owned(), amount, found }),
+        }
+    }
+}
+
+/// An excess that is known. `of` and `amount` are those of the [`Excess`].
+#[derive(Clone, Copy, Debug)]
+struct Exception {
+    rule: Rule,
+    of: &'static str,
+    at_most: usize,
+}
+
+const fn except(rule: Rule, of: &'static str, at_most: usize) -> Exception {
+    Exception { rule, of, at_most }
+}
+
+#[rustfmt::skip] // One line for each exception.
+const KNOWN: &[Exception] = &[
+    except(Rule::Circles, "bench", 6),
+    except(Rule::Circles, "cell", 24),
+    except(Rule::Circles, "cli", 4),
+    except(Rule::Circles, "device", 6),
+    except(Rule::Circles, "disk", 14),
+    except(Rule::Circles, "fuse", 6),
+    except(Rule::Circles, "pool", 3),
+    except(Rule::Circles, "proto", 3),
+    except(Rule::Circles, "runtime", 12),
+    except(Rule::Circles, "sim", 11),
+    except(Rule::Circles, "supervisor", 5),
+    except(Rule::Circles, "xtask", 24),
+    except(Rule::Fields, "cell::Cell", 38),
+    except(Rule::Fields, "cell::OpLog", 30),
+    except(Rule::Fields, "runtime::CellLoop", 27),
+    except(Rule::Fields, "runtime::CellStart", 22),
+    except(Rule::Fields, "runtime::CellStatus", 24),
+    except(Rule::Fields, "runtime::FleetStatus", 23),
+    except(Rule::Fields, "runtime::Shell", 27),
+    except(Rule::Fields, "sim::Fleet", 29),
+    except(Rule::Fields, "sim::Mix", 27),
+    except(Rule::Fields, "sim::Swarm", 38),
+    except(Rule::Methods, "cell::Cell", 300),
+    except(Rule::Methods, "pool::Pool", 66),
+    except(Rule::Methods, "runtime::Shell", 66),
+    except(Rule::Methods, "sim::Fleet", 81),
+    except(Rule::Methods, "sim::State", 70),
+    except(Rule::Methods, "sim::World", 79),
+    except(Rule::Lines, "crates/cell/src/cell.rs", 934),
+    except(Rule::Lines, "crates/cell/src/filelock.rs", 697),
+    except(Rule::Lines, "crates/cell/src/oplog.rs", 915),
+    except(Rule::Lines, "crates/cell/src/replay.rs", 662),
+    except(Rule::Lines, "crates/cell/src/request.rs", 683),
+    except(Rule::Lines, "crates/cell/src/txn.rs", 874),
+    except(Rule::Lines, "crates/fuse/src/crew.rs", 702),
+    except(Rule::Lines, "crates/runtime/src/cell.rs", 710),
+    except(Rule::Lines, "crates/runtime/src/supervisor.rs", 645),
+    except(Rule::Lines, "crates/sim/src/world/clients.rs", 916),
+    except(Rule::Lines, "crates/supervisor/src/supervisor.rs", 631),
+    except(Rule::Lines, "crates/xtask/src/e2e/device_faults/load.rs", 750),
+    except(Rule::Lines, "crates/xtask/src/e2e/doors.rs", 643),
+    except(Rule::Lines, "crates/xtask/src/mutants/table.rs", 659),
+    except(Rule::Capacities, "crates/cell/src/file.rs", 1),
+    except(Rule::Columns, "base", 17),
+    except(Rule::Columns, "bench", 17),
+    except(Rule::Columns, "cell", 296),
+    except(Rule::Columns, "cli", 42),
+    except(Rule::Columns, "client", 4),
+    except(Rule::Columns, "device", 53),
+    except(Rule::Columns, "disk", 140),
+    except(Rule::Columns, "fuse", 106),
+    except(Rule::Columns, "fuzz", 5),
+    except(Rule::Columns, "log", 29),
+    except(Rule::Columns, "mailbox", 8),
+    except(Rule::Columns, "pool", 5),
+    except(Rule::Columns, "proto", 41),
+    except(Rule::Columns, "proto-derive", 2),
+    except(Rule::Columns, "runtime", 243),
+    except(Rule::Columns, "shm", 22),
+    except(Rule::Columns, "sim", 156),
+    except(Rule::Columns, "supervisor", 72),
+    except(Rule::Columns, "xtask", 112),
+    except(Rule::Words, "affinity", 22),
+    except(Rule::Words, "base", 3),
+    except(Rule::Words, "bench", 21),
+    except(Rule::Words, "cell", 148),
+    except(Rule::Words, "cli", 50),
+    except(Rule::Words, "client", 3),
+    except(Rule::Words, "device", 21),
+    except(Rule::Words, "disk", 40),
+    except(Rule::Words, "documents", 119),
+    except(Rule::Words, "fuse", 459),
+    except(Rule::Words, "log", 2),
+    except(Rule::Words, "mailbox", 9),
+    except(Rule::Words, "pool", 23),
+    except(Rule::Words, "proto", 8),
+    except(Rule::Words, "runtime", 929),
+    except(Rule::Words, "shm", 25),
+    except(Rule::Words, "sim", 110),
+    except(Rule::Words, "supervisor", 82),
+    except(Rule::Words, "xtask", 156),
+];
+
+/// What is beyond the exceptions, and the exceptions that are beyond what is there.
+pub fn check(excesses: Vec<Excess>) -> Vec<Finding> {
+    check_against(KNOWN, excesses)
+}
+
+fn check_against(known: &[Exception], excesses: Vec<Excess>) -> Vec<Finding> {
+    let fits = |exception: &Exception, excess: &Excess| {
+        exception.rule == excess.rule && exception.of == excess.of
+    };
+    let table = Path::new(TABLE);
+    let mut findings = Vec::new();
+    for exception in known {
+        let Exception { rule, of, at_most } = exception;
+        let what = match excesses.iter().find(|excess| fits(exception, excess)) {
+            None => format!("{rule:?} of {of}: nothing needs this exception any more, remove it"),
+            Some(Excess { amount, .. }) if amount < at_most => {
+                let what = format!("{rule:?} of {of}: {at_most} can be {amount} now");
+                findings.push(Finding::warning(table, 0, what));
+                continue;
+            }
+            Some(_) => continue,
+        };
+        findings.push(Finding::fault(table, 0, what));
+    }
+    for excess in excesses {
+        match known.iter().find(|exception| fits(exception, &excess)) {
+            None => findings.extend(excess.found),
+            Some(Exception { at_most, .. }) if excess.amount > *at_most => {
+                let Excess { rule, of, amount, found } = excess;
+                let what = format!("{rule:?} of {of}: {amount}, and {at_most} are excepted");
+                let path = found.first().map_or(table, |finding| &finding.path);
+                findings.push(Finding::fault(path, 0, format!("{what} (see tidy --report)")));
+            }
+            Some(_) => {}
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Weight;
+    use super::*;
+
+    fn excess(of: &str, amount: usize) -> Excess {
+        let finding = Finding::fault(Path::new("x.rs"), 1, "a fault");
+        Excess { rule: Rule::Words, of: of.to_owned(), amount, found: vec![finding] }
+    }
+
+    fn found(known: &[Exception], excesses: Vec<Excess>) -> Vec<String> {
+        check_against(known, excesses).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_not_excepted_is_found() {
+        assert_eq!(found(&[], vec![excess("cell", 1)]), ["x.rs:1: a fault"]);
+        let other = [except(Rule::Words, "client", 1), except(Rule::Fields, "cell", 1)];
+        assert_eq!(found(&other, vec![excess("cell", 1)]).len(), 3);
+    }
+
+    #[test]
+    fn an_exception_covers_its_amount_and_no_more() {
+        let known = [except(Rule::Words, "cell", 5)];
+        assert!(found(&known, vec![excess("cell", 5)]).is_empty());
+        let more = found(&known, vec![excess("cell", 6)]);
+        assert_eq!(more, ["x.rs: Words of cell: 6, and 5 are excepted (see tidy --report)"]);
+        let less = check_against(&known, vec![excess("cell", 4)]);
+        assert_eq!(less.len(), 1);
+        assert_eq!(less[0].weight, Weight::Warning);
+    }
+
+    #[test]
+    fn an_exception_that_nothing_needs_is_a_fault() {
+        let none = check_against(&[except(Rule::Words, "cell", 5)], Vec::new());
+        assert_eq!(none.len(), 1);
+        assert_eq!(none[0].weight, Weight::Fault);
+    }
+}
