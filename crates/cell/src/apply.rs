@@ -201,7 +201,7 @@ pub(crate) fn remake_step<M: Memory>(
             }
         }
         Step::Truncate { ino, size, blocks, now } => {
-            truncate_extents(shard, *ino, *size, *now);
+            shard.truncate_extents(*ino, *size, *now);
             shard.inode_mut(*ino).blocks = *blocks;
             // It may have changed a page.
             shard.behind.insert(*ino);
@@ -325,19 +325,6 @@ fn make_reaped<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
     forget_pages(shard, ino, 0..=u64::MAX, turn);
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
     turn.leases.forget_inode(ino);
-}
-
-/// Sets a file's size and cuts off the extents beyond it.
-pub(crate) fn truncate_extents(shard: &mut Shard, ino: Ino, size: u64, now: Timestamp) {
-    let inode = shard.inode_mut(ino);
-    let old = std::mem::replace(&mut inode.size, size);
-    (inode.mtime, inode.ctime) = (now, now);
-    if size < old {
-        let first = size.div_ceil(PAGE);
-        let freed = shard.replace_extents(ino, first, u64::MAX / PAGE, &[]);
-        let inode = shard.inode_mut(ino);
-        inode.blocks = inode.blocks.saturating_sub(freed);
-    }
 }
 
 fn remake_placed<M: Memory>(

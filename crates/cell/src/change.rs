@@ -80,7 +80,7 @@ pub(crate) fn make<M: Memory>(
     turn: &mut Turn<'_, M>,
 ) {
     if turn.plants(Plant::RevokeAfterCommit) {
-        turn.late.push((changes.to_vec(), client));
+        turn.leases.late.push((changes.to_vec(), client));
     } else {
         revoke_all(changes, client, turn);
     }
@@ -97,10 +97,10 @@ pub(crate) fn make<M: Memory>(
 
 /// Revokes what [`Plant::RevokeAfterCommit`] has put off.
 pub(crate) fn revoke_late<M: Memory>(turn: &mut Turn<'_, M>) {
-    if turn.late.is_empty() {
+    if turn.leases.late.is_empty() {
         return;
     }
-    for (changes, client) in std::mem::take(turn.late) {
+    for (changes, client) in std::mem::take(&mut turn.leases.late) {
         revoke_all(&changes, client, turn);
     }
 }

@@ -31,7 +31,7 @@ use std::hash::BuildHasher;
 use hashbrown::{HashMap, HashSet};
 use warren_base::limits::LEASE_WORDS;
 use warren_base::{ClientId, Epoch, FixedState, Ino, siphash_2_4};
-use warren_proto::{Lease, LeaseKey};
+use warren_proto::{Change, Lease, LeaseKey};
 
 use crate::{Memory, Plant, Planted};
 
@@ -145,6 +145,8 @@ pub(crate) struct Leases {
     number_base: u64,
     next_stamp: u64,
     plant: Planted,
+    /// Changes whose leases [`Plant::RevokeAfterCommit`] revokes with the next event, and their client.
+    pub(crate) late: Vec<(Vec<Change>, Option<ClientId>)>,
 }
 
 /// Objects with acknowledged leases: about 40 MiB of a cell's memory. Beyond, caches ask each time.
@@ -172,6 +174,7 @@ impl Leases {
             number_base: u64::from(epoch.0) << 32,
             next_stamp: (u64::from(epoch.0) << 40) + 1,
             plant,
+            late: Vec::new(),
         }
     }
 

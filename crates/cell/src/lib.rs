@@ -13,6 +13,7 @@ mod cell;
 mod change;
 mod checkpoint;
 mod chunks;
+mod config;
 mod core;
 mod count;
 mod data;
@@ -41,8 +42,7 @@ mod turn;
 mod txn;
 mod view;
 
-pub use cell::{Cell, CellConfig, LogConfig};
-pub use chunks::host::Backing;
+pub use cell::Cell;
+pub use config::{Backing, CellConfig, LogConfig, Recovery};
 pub use event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 pub use plant::{Plant, Planted};
-pub use recovery::replay::Recovery;

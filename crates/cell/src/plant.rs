@@ -4,8 +4,6 @@
 //! it [`Planted`] has no bytes and no value but [`Planted::NONE`], so that every comparison with a fault is
 //! false when it is compiled, and nothing of the faults is in the program.
 
-use crate::chunks::host::Backing;
-
 /// A rule that the cell breaks when it is told to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plant {
@@ -102,11 +100,6 @@ impl Planted {
     #[cfg(not(feature = "plants"))]
     const fn plant(self) -> Option<Plant> {
         None
-    }
-
-    /// What a cell takes its pool to lie on.
-    pub(crate) fn on_backing(self, backing: Backing) -> Backing {
-        if self == Some(Plant::ClaimUnallocated) { Backing::Whole } else { backing }
     }
 }
 

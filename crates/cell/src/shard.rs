@@ -11,6 +11,7 @@ pub(crate) mod space;
 
 use std::ops::ControlFlow;
 
+use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno, Ino, ShardId, Timestamp};
 use warren_disk::{
     Absent, Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Kind, Part, RootSlot, Tree, VALUE_MAX,
@@ -53,6 +54,8 @@ pub(crate) struct Shard {
     /// Its chunks by the region map, until then.
     owned_chunks: Vec<u64>,
 }
+
+const PAGE: u64 = BLOCK_SIZE as u64;
 
 const RESIDENT: &str = "what a change touches was read in the same go";
 
@@ -315,6 +318,19 @@ impl Shard {
             self.take(&Key::extent(ino, at));
         }
         freed
+    }
+
+    /// Sets a file's size and cuts off the extents beyond it.
+    pub(crate) fn truncate_extents(&mut self, ino: Ino, size: u64, now: Timestamp) {
+        let inode = self.inode_mut(ino);
+        let old = std::mem::replace(&mut inode.size, size);
+        (inode.mtime, inode.ctime) = (now, now);
+        if size < old {
+            let first = size.div_ceil(PAGE);
+            let freed = self.replace_extents(ino, first, u64::MAX / PAGE, &[]);
+            let inode = self.inode_mut(ino);
+            inode.blocks = inode.blocks.saturating_sub(freed);
+        }
     }
 
     /// The records of one kind of an inode from `sub` on, until `visit` breaks.

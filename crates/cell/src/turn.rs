@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId, TxnId};
+use warren_base::{CellId, Epoch, Errno, MapVersion, ShardId, TxnId};
 use warren_proto::control::Report;
-use warren_proto::{Cause, Change, Step};
+use warren_proto::{Cause, Step};
 
 use crate::checkpoint::phase::Checkpoints;
 use crate::chunks::free::Chunks;
@@ -92,9 +92,6 @@ impl Readiness {
     }
 }
 
-/// Changes that [`Plant::RevokeAfterCommit`] has made, and their client.
-pub(crate) type LateChanges = (Vec<Change>, Option<ClientId>);
-
 /// What all shards of the cell share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -114,8 +111,6 @@ pub(crate) struct Shared {
     pub(crate) peers: Peers,
     pub(crate) answers: Answers,
     pub(crate) readiness: Readiness,
-    /// Changes whose leases are revoked with the next event, by a plant.
-    pub(crate) late: Vec<LateChanges>,
 }
 
 /// What the code of one turn may reach, beside the shard that it was handed.
@@ -142,7 +137,6 @@ pub(crate) struct Turn<'a, M> {
     pub(crate) peers: &'a mut Peers,
     pub(crate) answers: &'a mut Answers,
     pub(crate) readiness: &'a mut Readiness,
-    pub(crate) late: &'a mut Vec<LateChanges>,
 }
 
 impl<M> fmt::Debug for Turn<'_, M> {
@@ -176,7 +170,6 @@ impl Shared {
             peers,
             answers,
             readiness,
-            late,
         } = self;
         Turn {
             now,
@@ -199,7 +192,6 @@ impl Shared {
             peers,
             answers,
             readiness,
-            late,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Blocks for a change, promised before it is made: from the shard's chunks, else from the pool of free chunks.
 
-use warren_base::Errno;
+use warren_base::{Errno, ShardId};
 use warren_pool::Get;
 use warren_proto::Step;
 
 use crate::event::Memory;
 use crate::run::state::TaskState;
-use crate::run::wait::{Stop, Wait};
+use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
 use crate::shard::room::Growth;
 use crate::turn::Turn;
@@ -71,4 +71,12 @@ pub(crate) fn claim<M: Memory>(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_
         turn.note(&Step::Claimed { shard: shard.id, chunk });
     }
     claimed
+}
+
+/// There is none now for tasks that wait for one.
+pub(crate) fn no_chunk_for<M: Memory>(shard: ShardId, turn: &mut Turn<'_, M>) {
+    for id in turn.waits.take_queue(WaitKey::Chunk(shard)) {
+        turn.waits.signal(id).no_chunk = true;
+        turn.waits.wake(id);
+    }
 }

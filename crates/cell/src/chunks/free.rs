@@ -14,8 +14,8 @@ use warren_base::{CellId, ShardId};
 use warren_pool::{Algorithm, Pool, Ticket, Tuning};
 use warren_proto::control::{Exchanged, FreeChunks};
 
-use crate::chunks::host::{Backing, HostSpace};
-use crate::recovery::replay::Recovery;
+use crate::chunks::host::HostSpace;
+use crate::config::{Backing, Recovery};
 
 /// The cell's shard of the pool of free chunks.
 #[derive(Debug)]

@@ -19,27 +19,16 @@
 //! Chunks are reserved in batches, ahead of need. Where a batch does not fit the host a single chunk is tried, and
 //! where that does not fit either, tasks go on as they do in a full pool: they wait for a checkpoint, then it is ENOSPC.
 
+mod batch;
 pub(crate) mod reserve;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, ShardId};
-use warren_proto::Wire;
 
-use crate::chunks::free::Chunks;
+use crate::config::Backing;
 use crate::event::IoId;
-
-/// What lies behind a pool's blocks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
-pub enum Backing {
-    /// A sparse file: the host allocates blocks when they are wanted, and takes them back.
-    OnDemand,
-    /// A file whose blocks are all allocated, and stay so.
-    Whole,
-    /// A device: it has all of its blocks, and those that are free are discarded.
-    Device,
-}
 
 /// Chunks of one batch: 16 MiB.
 const BATCH: u64 = 64;
@@ -108,6 +97,13 @@ impl HostSpace {
         self.allocated.remove(&chunk);
     }
 
+    /// Chunks that were shards' are free, and allocated.
+    pub(crate) fn released(&mut self, chunks: &[u64]) {
+        if self.backing != Backing::Whole {
+            self.allocated.extend(chunks);
+        }
+    }
+
     /// Chunks on their way, which lie in no pool.
     pub(crate) fn under_way(&self) -> impl Iterator<Item = u64> + '_ {
         let io = self.reserving.values().chain(self.discarding.values()).flatten();
@@ -117,49 +113,6 @@ impl HostSpace {
     /// Of the free chunks here, those that are allocated.
     pub(crate) fn allocated(&self) -> u64 {
         self.allocated.len() as u64
-    }
-}
-
-impl Chunks {
-    /// A free chunk that may go to a shard at once.
-    pub(crate) fn take_allocated(&mut self) -> Option<u64> {
-        let Self { pool, host, .. } = self;
-        let is_any = host.has_all();
-        if !is_any && host.allocated.is_empty() {
-            return None;
-        }
-        let chunk = pool.take_newest(1, |chunk| is_any || host.allocated.contains(chunk)).pop()?;
-        host.allocated.remove(&chunk);
-        host.wants_batch |= !is_any && host.allocated.len() < AHEAD_MIN;
-        Some(chunk)
-    }
-
-    /// Has `first`, and chunks here that would come next, reserved for the shard.
-    pub(crate) fn reserve_for(&mut self, shard: ShardId, first: u64) {
-        self.host.waiting.insert(shard);
-        if self.host.is_reserving() {
-            return self.add(first);
-        }
-        self.host.batch.push(first);
-        self.fill_batch();
-    }
-
-    /// The shard waits for the batch that is being reserved.
-    pub(crate) fn await_batch(&mut self, shard: ShardId) {
-        self.host.waiting.insert(shard);
-    }
-
-    /// Not all that lies here: others may need some meanwhile.
-    fn fill_batch(&mut self) {
-        let Self { pool, host, .. } = self;
-        let count = (pool.local_size() / 4).clamp(1, BATCH) as usize - host.batch.len().min(1);
-        host.batch.extend(pool.take_newest(count, |chunk| !host.allocated.contains(chunk)));
-    }
-
-    fn add_all(&mut self, mut chunks: Vec<u64>) {
-        // The pool hands the newest out first, and files grow upwards.
-        chunks.sort_unstable_by(|a, b| b.cmp(a));
-        chunks.into_iter().for_each(|chunk| self.add(chunk));
     }
 }
 

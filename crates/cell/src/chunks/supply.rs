@@ -1,9 +1,9 @@
 //! Free chunks on their way: from and to other cells, from a checkpoint, to shards that wait for one.
 
-use warren_base::{CellId, Errno, ShardId};
+use warren_base::{CellId, Errno};
 use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};
 
-use crate::chunks::claim::claim;
+use crate::chunks::claim::{claim, no_chunk_for};
 use crate::chunks::host::reserve::advance_host;
 use crate::event::{Effect, Memory, PeerBody};
 use crate::run::wait::WaitKey;
@@ -117,10 +117,12 @@ fn chunk_resolved<M: Memory>(
     }
 }
 
-/// There is none now for tasks that wait for one.
-pub(crate) fn no_chunk_for<M: Memory>(shard: ShardId, turn: &mut Turn<'_, M>) {
-    for id in turn.waits.take_queue(WaitKey::Chunk(shard)) {
-        turn.waits.signal(id).no_chunk = true;
-        turn.waits.wake(id);
-    }
+/// Chunks that were shards' until the last checkpoint are free, and allocated.
+pub(crate) fn release_chunks<M: Memory>(
+    shards: &mut Shards,
+    chunks: Vec<u64>,
+    turn: &mut Turn<'_, M>,
+) {
+    turn.chunks.host.released(&chunks);
+    give_chunks(shards, chunks, turn);
 }

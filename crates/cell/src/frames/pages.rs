@@ -10,7 +10,6 @@ use std::ops::RangeInclusive;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino, Timestamp};
 
-use crate::apply::truncate_extents;
 use crate::event::{FrameNo, Memory};
 use crate::frames::cache::PageState;
 use crate::frames::{PageNo, Placed};
@@ -242,7 +241,7 @@ pub(crate) fn truncate_with_pages<M: Memory>(
         }
         unplaced = forget_pages(shard, ino, size.div_ceil(PAGE)..=u64::MAX, turn);
     }
-    truncate_extents(shard, ino, size, now);
+    shard.truncate_extents(ino, size, now);
     let inode = shard.inode_mut(ino);
     inode.blocks = inode.blocks.saturating_sub(unplaced);
 }

@@ -8,7 +8,7 @@ use warren_proto::{
     NewInode,
 };
 
-use super::{Plan, PlannedReply};
+use super::plan::{Plan, PlannedReply};
 use crate::permission::{self, EXECUTE, SET_GID, SET_UID};
 use crate::run::wait::Stop;
 use crate::shard;

@@ -8,7 +8,7 @@ use warren_base::limits::BODY_MAX;
 use warren_disk::{Key, Kind, Value};
 use warren_proto::{DirEntry, FileName, LockMode, Reply};
 
-use super::{Plan, PlannedReply};
+use super::plan::{Plan, PlannedReply};
 use crate::permission::{self, READ};
 use crate::run::wait::Stop;
 use crate::view::View;

@@ -3,7 +3,7 @@
 use warren_base::Ino;
 use warren_proto::{FileName, LockMode};
 
-use super::{Plan, PlannedReply};
+use super::plan::{Plan, PlannedReply};
 use crate::permission::{self, EXECUTE};
 use crate::run::wait::Stop;
 use crate::view::View;

@@ -6,7 +6,7 @@
 use warren_base::{Errno, Ino};
 use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode};
 
-use super::Plan;
+use super::plan::Plan;
 use crate::permission::{self, EXECUTE, WRITE};
 use crate::run::wait::Stop;
 use crate::view::View;

@@ -34,6 +34,7 @@ use warren_proto::control::Report;
 use warren_proto::{Cause, Change, PeerRequest, Reader, Step, Wire};
 
 use crate::apply::{Replaying, check_step, fetch_step, remake_step};
+use crate::config::Recovery;
 use crate::event::{Effect, FrameNo, Memory, SlotRef};
 use crate::frames::PageNo;
 use crate::frames::cache::PageState;
@@ -48,17 +49,6 @@ use crate::txn::participant::Participants;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks of the log that are read at a time, as long as all can be read.
 const LOAD_BLOCKS: u64 = 256;
-
-/// What a cell is to recover from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Recovery {
-    /// The pool was left in order, and the log is empty.
-    None,
-    /// The log on the device counts, and the frames hold nothing.
-    Power,
-    /// A predecessor's frames are as they were when it died.
-    Process,
-}
 
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {

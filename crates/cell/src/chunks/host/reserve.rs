@@ -2,13 +2,13 @@
 
 use warren_base::Errno;
 
-use super::{Backing, DISCARD_BATCH, KEEP, TIGHT, blocks_of, runs};
+use super::{DISCARD_BATCH, KEEP, TIGHT, blocks_of, runs};
+use crate::chunks::claim::no_chunk_for;
 use crate::chunks::free::Chunks;
-use crate::chunks::supply::{give_chunks, no_chunk_for};
+use crate::config::Backing;
 use crate::event::{Effect, IoId, Memory};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
-use crate::shards::Shards;
 use crate::turn::Turn;
 
 /// Begins to reserve what is wanted.
@@ -78,18 +78,6 @@ pub(crate) fn stock_up<M: Memory>(
     state.granted = true;
     turn.chunks.host.wants_batch = true;
     Err(Stop::Wait(Wait::Allocated))
-}
-
-/// Chunks that were shards' until the last checkpoint are free, and allocated.
-pub(crate) fn release_chunks<M: Memory>(
-    shards: &mut Shards,
-    chunks: Vec<u64>,
-    turn: &mut Turn<'_, M>,
-) {
-    if turn.chunks.host.backing != Backing::Whole {
-        turn.chunks.host.allocated.extend(&chunks);
-    }
-    give_chunks(shards, chunks, turn);
 }
 
 /// Sees whether some of what is free can be given back to the host.

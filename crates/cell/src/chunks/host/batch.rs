@@ -1,0 +1,49 @@
+//! Free chunks that go to shards, and batches of chunks that are to be reserved.
+
+use warren_base::ShardId;
+
+use super::{AHEAD_MIN, BATCH};
+use crate::chunks::free::Chunks;
+
+impl Chunks {
+    /// A free chunk that may go to a shard at once.
+    pub(crate) fn take_allocated(&mut self) -> Option<u64> {
+        let Self { pool, host, .. } = self;
+        let is_any = host.has_all();
+        if !is_any && host.allocated.is_empty() {
+            return None;
+        }
+        let chunk = pool.take_newest(1, |chunk| is_any || host.allocated.contains(chunk)).pop()?;
+        host.allocated.remove(&chunk);
+        host.wants_batch |= !is_any && host.allocated.len() < AHEAD_MIN;
+        Some(chunk)
+    }
+
+    /// Has `first`, and chunks here that would come next, reserved for the shard.
+    pub(crate) fn reserve_for(&mut self, shard: ShardId, first: u64) {
+        self.host.waiting.insert(shard);
+        if self.host.is_reserving() {
+            return self.add(first);
+        }
+        self.host.batch.push(first);
+        self.fill_batch();
+    }
+
+    /// The shard waits for the batch that is being reserved.
+    pub(crate) fn await_batch(&mut self, shard: ShardId) {
+        self.host.waiting.insert(shard);
+    }
+
+    /// Not all that lies here: others may need some meanwhile.
+    pub(super) fn fill_batch(&mut self) {
+        let Self { pool, host, .. } = self;
+        let count = (pool.local_size() / 4).clamp(1, BATCH) as usize - host.batch.len().min(1);
+        host.batch.extend(pool.take_newest(count, |chunk| !host.allocated.contains(chunk)));
+    }
+
+    pub(super) fn add_all(&mut self, mut chunks: Vec<u64>) {
+        // The pool hands the newest out first, and files grow upwards.
+        chunks.sort_unstable_by(|a, b| b.cmp(a));
+        chunks.into_iter().for_each(|chunk| self.add(chunk));
+    }
+}

@@ -1,0 +1,121 @@
+//! What a cell is started with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_base::limits::{BLOCK_SIZE, PAYLOAD_MAX};
+use warren_base::{CellId, Epoch, Lsn, MapVersion, ShardId};
+use warren_disk::{LogArea, RootSlot};
+use warren_proto::{CapabilityKey, Wire};
+
+use crate::frames::table::FrameTable;
+use crate::plant::{Plant, Planted};
+
+/// What a cell is started with.
+#[derive(Clone, Debug)]
+pub struct CellConfig {
+    pub id: CellId,
+    pub epoch: Epoch,
+    /// How many cells the fleet has, numbered from 0. Some may own no shard.
+    pub cells: u16,
+    /// Owner of every shard, indexed by shard number.
+    pub map: Vec<CellId>,
+    pub map_version: MapVersion,
+    /// The pool's secret for hashing names.
+    pub secret: u64,
+    /// The fleet's, for inode capabilities.
+    pub capabilities: CapabilityKey,
+    /// Root slots of the shards this cell owns, as the device holds them (`None`: never written).
+    pub roots: Vec<(ShardId, Option<RootSlot>)>,
+    /// Of these the shards whose trees are not as of the last checkpoint: a replay passes their steps over. They are given
+    /// neither a root nor chunks, and stay empty.
+    pub lost: BTreeSet<ShardId>,
+    /// The chunks that the region map gives to this cell's shards (and others', which are not looked at).
+    pub owned_chunks: BTreeMap<ShardId, Vec<u64>>,
+    /// Free chunks that are this cell's to give to its shards.
+    pub free_chunks: Vec<u64>,
+    /// Chunks below this number are nobody's.
+    pub reserved_chunks: u64,
+    /// Blocks of the whole pool device.
+    pub total_blocks: u64,
+    pub backing: Backing,
+    /// Frames of the buffer cache: its byte limit over 4096. At least [`CellConfig::FRAMES_MIN`], or
+    /// requests that are larger than a fourth of them get ENOMEM. The driver provides
+    /// [`CellConfig::frames_total`].
+    pub frames: u32,
+    /// Tree nodes that it keeps in memory at most, as far as they are not dirty.
+    pub nodes_max: usize,
+    pub log: LogConfig,
+    /// The last checkpoint that the superblock names.
+    pub generation: u64,
+    /// A rule to break, for tests of the checkers.
+    pub plant: Planted,
+}
+
+/// Where a cell's op log is.
+#[derive(Clone, Copy, Debug)]
+pub struct LogConfig {
+    pub area: LogArea,
+    pub incarnation: u64,
+    /// From where it is to be replayed; its end, if there is nothing to recover.
+    pub start: Lsn,
+    pub recovery: Recovery,
+}
+
+impl CellConfig {
+    /// Bytes of memory of a resident tree node: about 4 KiB on disk, decoded, with one allocation or two for each
+    /// record. Measured with 300,000 files of one page.
+    const NODE_BYTES: u64 = 10 << 10;
+    /// Frames for each resident node. File data is most of what a cache is for, and a node leads to some 20 files.
+    const FRAMES_PER_NODE: u32 = 4;
+    /// Enough for all ways from the roots that the requests of a small cell need at once.
+    pub const NODES_MIN: usize = 1024;
+
+    /// Tree nodes that a cell with so many frames keeps in memory; beyond, clean ones are evicted.
+    pub const fn nodes_for(frames: u32) -> usize {
+        let nodes = (frames / Self::FRAMES_PER_NODE) as usize;
+        if nodes < Self::NODES_MIN { Self::NODES_MIN } else { nodes }
+    }
+
+    /// Frames of a cell whose cache of file data and tree nodes may take so many bytes.
+    pub const fn frames_for(cache_bytes: u64) -> u64 {
+        cache_bytes / (BLOCK_SIZE as u64 + Self::NODE_BYTES / Self::FRAMES_PER_NODE as u64)
+    }
+
+    /// Frames of a cell with so many for its buffer cache: with the op log's image and the cache's table.
+    pub const fn frames_total(frames: u32, log: LogArea) -> u32 {
+        frames + log.blocks as u32 + FrameTable::frames_for(frames)
+    }
+
+    /// Enough that the largest request can be served whatever else goes on: a half of the frames may
+    /// be pinned, and another fourth must stay free of dirty pages.
+    pub const FRAMES_MIN: u32 = (4 * PAYLOAD_MAX / BLOCK_SIZE) as u32;
+}
+
+/// What a cell is to recover from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recovery {
+    /// The pool was left in order, and the log is empty.
+    None,
+    /// The log on the device counts, and the frames hold nothing.
+    Power,
+    /// A predecessor's frames are as they were when it died.
+    Process,
+}
+
+/// What lies behind a pool's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum Backing {
+    /// A sparse file: the host allocates blocks when they are wanted, and takes them back.
+    OnDemand,
+    /// A file whose blocks are all allocated, and stay so.
+    Whole,
+    /// A device: it has all of its blocks, and those that are free are discarded.
+    Device,
+}
+
+impl Backing {
+    /// What a cell takes its pool to lie on.
+    pub(crate) fn as_planted(self, plant: Planted) -> Self {
+        if plant == Some(Plant::ClaimUnallocated) { Self::Whole } else { self }
+    }
+}
