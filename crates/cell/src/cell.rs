@@ -121,11 +121,6 @@ impl Cell {
         memory: &mut M,
         effects: &mut Vec<Effect>,
     ) {
-        let Shared { log, cache, .. } = &mut self.shared;
-        if log.is_last() {
-            let is_full = log.room(cache.dirty_pages()) == 0;
-            log.forget_session(is_full);
-        }
         let mut turn = self.shared.turn(now, memory, effects);
         self.core.take_in(event, &mut turn);
         let record = turn.record;

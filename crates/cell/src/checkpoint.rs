@@ -27,7 +27,7 @@ use crate::chunks::claim::claim_spare;
 use crate::chunks::host::reserve::{review_host, stock_up};
 use crate::chunks::supply::release_chunks;
 use crate::event::{Effect, Memory};
-use crate::log::durable::{free_log, hold_log_for_good, still_held};
+use crate::log::durable::{fail_if_held, free_log, hold_log_for_ever};
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, WaitKey};
@@ -133,7 +133,7 @@ impl Checkpoint {
         }
         shards.values_mut().for_each(|shard| shard.behind.fixed());
         self.applied.append(participants.applied());
-        turn.log.fixed();
+        turn.log.commits.fixed();
         self.written = written;
         turn.checkpoints.enter(Phase::Writing);
         Ok(())
@@ -270,7 +270,7 @@ impl Checkpoint {
         review_host(turn);
         self.applied.clear();
         turn.chunks.end_count();
-        turn.log.switched();
+        turn.log.commits.switched();
         shards.values_mut().for_each(|shard| shard.behind.switched());
         self.refused = 0;
         free_log(self.log_start, turn);
@@ -289,13 +289,13 @@ impl Checkpoint {
             return;
         }
         // Later ones are not even begun.
-        let may_count = broken && !turn.log.is_last();
+        let may_count = broken && !turn.log.commits.is_last();
         self.undo(shards, participants, may_count, turn);
         if broken {
-            hold_log_for_good(errno, turn);
+            hold_log_for_ever(errno, turn);
             turn.waits.wake_all(WaitKey::LogRoom);
         }
-        still_held(errno, turn);
+        fail_if_held(errno, turn);
         end(turn);
         if !broken {
             self.count_refusal(errno, turn);

@@ -87,7 +87,9 @@ fn plan<M: Memory>(
             // Everything touched is held, yet a value is missing: the peer did not send it.
             Err(Stop::Fail(Errno::EPROTO))
         }
-        Ok(plan) if turn.log.is_last() && !plan.changes.is_empty() => Err(Errno::EROFS.into()),
+        Ok(plan) if turn.log.commits.is_last() && !plan.changes.is_empty() => {
+            Err(Errno::EROFS.into())
+        }
         Ok(plan) => {
             let own = own_changes(shards, &plan.changes);
             task.state.holds_locks = task.holds_locks();

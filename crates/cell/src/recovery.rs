@@ -1,3 +1,6 @@
 //! What a cell does with the log and the frames that it finds.
 
+pub(crate) mod early;
+pub(crate) mod frames;
 pub(crate) mod replay;
+mod scan;

@@ -18,7 +18,7 @@ use crate::turn::Turn;
 
 /// Goes on with it. It runs again after every commit, until one has found nothing new.
 pub(crate) fn save<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
-    if turn.log.is_open() && !turn.log.held {
+    if turn.log.image.is_open() && !turn.log.commits.is_held() {
         while turn.log_has_room()
             && let Some(ino) = first_uncovered(shards, turn)
         {
@@ -29,7 +29,7 @@ pub(crate) fn save<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) -> Re
             }
         }
         if !turn.log.is_written() {
-            turn.log.want(turn.log.end());
+            turn.log.commits.want(turn.log.image.end());
             return Err(Stop::Wait(Wait::Durable));
         }
     }

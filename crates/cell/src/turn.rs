@@ -152,7 +152,10 @@ impl Shared {
         memory: &'a mut M,
         effects: &'a mut Vec<Effect>,
     ) -> Turn<'a, M> {
-        let record = self.log.open_record();
+        // Without room the log of a cell that no successor follows is kept for what lasts.
+        let omits_session =
+            self.log.commits.is_last() && self.log.room(self.cache.dirty_pages()) == 0;
+        let record = self.log.open_record(omits_session);
         let Self {
             volume,
             log,

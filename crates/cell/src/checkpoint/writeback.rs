@@ -16,11 +16,11 @@ const WRITES_MAX: usize = 16;
 /// Writes dirty pages before the cache is full of them.
 pub(crate) fn write_back<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) {
     // Which blocks are free is known only when all records are replayed.
-    if !turn.log.is_open() {
+    if !turn.log.image.is_open() {
         return;
     }
     // What has failed is tried again by checkpoints alone: each try takes some of the log.
-    if turn.log.leaves_writes_to_checkpoints() {
+    if turn.log.commits.leaves_writes_to_checkpoints() {
         return;
     }
     // A checkpoint writes everything itself, and waits for all writes that were started.

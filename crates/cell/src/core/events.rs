@@ -29,8 +29,8 @@ impl Core {
     pub(crate) fn take_in<M: Memory>(&mut self, event: Event, turn: &mut Turn<'_, M>) {
         revoke_late(turn);
         turn.waits.wake_all(WaitKey::Turn);
-        if self.replay.needs_frames() {
-            self.replay.keep_frames(turn);
+        if self.replay.frames.are_to_keep() {
+            self.replay.frames.keep(turn);
         }
         match event {
             Event::Request { from, header, request } => self.request(from, header, request, turn),
@@ -48,7 +48,7 @@ impl Core {
             }
         }
         self.run_ready(turn);
-        let lsn = turn.log.last();
+        let lsn = turn.log.image.last();
         // What was for a lost cell is said again, as far as need be, when its successor has joined.
         turn.effects.retain_mut(|effect| match effect {
             Effect::Send { to, message } => {
@@ -125,10 +125,10 @@ impl Core {
         message: PeerMessage,
         turn: &mut Turn<'_, M>,
     ) {
-        if !turn.log.is_open() {
-            self.replay.depend_later(from, message.lsn);
+        if !turn.log.image.is_open() {
+            self.replay.early.depends(from, message.lsn);
         } else if !turn.plants(Plant::ForgetDepends) {
-            turn.log.depend(from, message.lsn);
+            turn.log.depends.receive(from, message.lsn);
         }
         match message.body {
             PeerBody::Request(request) => self.peer_request(from, request, turn),
@@ -148,7 +148,7 @@ impl Core {
                 turn.effects.push(Effect::Report(Report::Admitted { client }));
             }
             // What the log says of the client comes first.
-            Order::Expel { client } if !self.replay.is_done() => self.replay.expel_later(client),
+            Order::Expel { client } if !self.replay.is_done() => self.replay.early.expel(client),
             Order::Expel { client } => self.expel(client, turn),
             Order::Drain { number } => self.checkpoint.drain(number, turn),
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
@@ -210,7 +210,7 @@ impl Core {
                         turn.table.clear(frame, turn.memory);
                     }
                 }
-                turn.log.placed(lsn, result.is_ok());
+                turn.log.commits.placed(lsn, result.is_ok());
                 if result.is_err() {
                     hold_log(turn);
                 }

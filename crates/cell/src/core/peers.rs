@@ -37,7 +37,7 @@ impl Core {
         request: PeerRequest,
         turn: &mut Turn<'_, M>,
     ) {
-        if self.replay.is_early(from, &request) {
+        if self.replay.is_early(from, &request, turn) {
             return;
         }
         let shards = &mut self.shards;
@@ -105,8 +105,8 @@ impl Core {
     ) {
         turn.peers.lose(lost);
         turn.chunks.peer_lost();
-        turn.log.forget_asking(lost);
-        self.replay.forget_early(lost);
+        turn.log.depends.forget_peer(lost);
+        self.replay.early.forget_peer(lost);
         // A transaction that still takes its locks cannot be decided. The successor asks again.
         for txn in self.participants.of_cell(lost, true) {
             self.leave(txn, turn);
@@ -128,7 +128,7 @@ impl Core {
         poll_pool(&mut self.shards, turn);
         self.counting.ask_again(cell, turn);
         harden_again(cell, turn);
-        if turn.log.is_open() {
+        if turn.log.image.is_open() {
             self.coordinator.send_again(cell, turn);
             self.coordinator.send_all_said(turn);
         }
@@ -166,7 +166,7 @@ impl Core {
 
     /// Takes in messages that came too early, as far as they are not too early still.
     fn take_in_early<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        for (from, request) in self.replay.take_early() {
+        for (from, request) in self.replay.early.take_requests() {
             self.peer_request(from, request, turn);
         }
     }
@@ -178,9 +178,9 @@ impl Core {
         if !self.replay.has_heard_all() || !is_made {
             return;
         }
-        let expelled = self.replay.end();
+        self.replay.end();
         turn.readiness.recovered();
-        for client in expelled {
+        for client in self.replay.early.take_expelled() {
             self.expel(client, turn);
         }
         let orphans = self.shards.values().filter_map(|shard| shard.orphans().ok()).flatten();

@@ -183,7 +183,7 @@ impl Core {
         {
             return Ok(Some((answer, 0)));
         }
-        if turn.log.is_last() {
+        if turn.log.commits.is_last() {
             match &task.work {
                 Work::Request { request, .. } if request.is_change() => {
                     return Err(Errno::EROFS.into());
@@ -201,7 +201,7 @@ impl Core {
             Work::Reap { .. } => true,
             _ => false,
         };
-        let may_wait = may_wait && !turn.log.is_last();
+        let may_wait = may_wait && !turn.log.commits.is_last();
         if may_wait && !turn.log_has_room() {
             return Err(Stop::Wait(Wait::LogRoom));
         }

@@ -119,7 +119,7 @@ fn touch_atime<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
     let due = inode.atime <= inode.mtime
         || inode.atime <= inode.ctime
         || now.0.saturating_sub(inode.atime.0) >= DAY;
-    if !due || inode.atime == now || turn.log.is_last() {
+    if !due || inode.atime == now || turn.log.commits.is_last() {
         return;
     }
     let dirty = turn.cache.dirty_pages_of(shard.id);

@@ -90,7 +90,7 @@ fn write_again<M: Memory>(_shard: &mut Shard, first: PageNo, turn: &mut Turn<'_,
         let Some(block) = page.failed else { break };
         again.push((at, page.frame, block));
     }
-    write_pages(&again, turn.log.end(), turn);
+    write_pages(&again, turn.log.image.end(), turn);
     !again.is_empty()
 }
 
@@ -123,7 +123,7 @@ fn record_places<M: Memory>(
         shard.space.lose(placed[0].2);
     }
     // The record that says where they are is the next.
-    let lsn = turn.log.end();
+    let lsn = turn.log.image.end();
     write_pages(placed, lsn, turn);
     let complete = turn.cache.uncovered_pages(ino).is_empty();
     if complete {

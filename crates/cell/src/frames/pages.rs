@@ -147,7 +147,7 @@ pub(crate) fn move_for_change<M: Memory>(
 
 /// Says in the table what is in the frame once the record is made, now that it is there.
 pub(crate) fn tag<M: Memory>(frame: FrameNo, at: PageNo, turn: &mut Turn<'_, M>) {
-    turn.table.set(frame, at, turn.log.end(), turn.memory);
+    turn.table.set(frame, at, turn.log.image.end(), turn.memory);
 }
 
 /// Puts a page that a record holds into the cache. Returns whether it was not dirty before.

@@ -112,7 +112,7 @@ pub(crate) fn write_pages<M: Memory>(
         let io = turn.io.new_id();
         run.iter().for_each(|(at, ..)| turn.cache.start_write(*at, io));
         turn.io.live.insert(io, Purpose::WritePages { pages: run.to_vec(), lsn });
-        turn.log.placing(lsn);
+        turn.log.commits.placing(lsn);
         turn.io.writes += 1;
         let frames = run.iter().map(|(_, frame, _)| *frame).collect();
         turn.effects.push(Effect::Write { io, block: run[0].2, frames });

@@ -48,7 +48,7 @@ pub(crate) fn fsync<M: Memory>(
     if state.durable.is_some_and(|lsn| turn.log.is_durable(lsn)) {
         return done(Reply::Done);
     }
-    if turn.log.held {
+    if turn.log.commits.is_held() {
         return sync(state);
     }
     let lsn = match state.durable {
@@ -59,7 +59,7 @@ pub(crate) fn fsync<M: Memory>(
             }
             cover_file(shard, ino, turn)?;
             turn.seal();
-            *state.durable.insert(turn.log.end())
+            *state.durable.insert(turn.log.image.end())
         }
     };
     // Each time: what was asked for before may have failed while the task waited for something else.

@@ -429,7 +429,7 @@ impl Coordinator {
 
     /// Tells each cell that recovers that it was sent all that was decided here, once that is so.
     pub(crate) fn send_all_said<M: Memory>(&self, turn: &mut Turn<'_, M>) {
-        if !turn.log.is_open() {
+        if !turn.log.image.is_open() {
             return;
         }
         for cell in turn.peers.recovering() {

@@ -1,0 +1,278 @@
+//! Group commit: how far the log is durable, and what is under way to make more of it so.
+//!
+//! ```text
+//! idle ──▶ settling: the block is padded; data that its records name is still being written
+//!      ──▶ data flush, if any such data was written ──▶ log written ──▶ log flush: durable up to there
+//! ```
+//!
+//! A log that reaches the device in one write is written through: one effect is both of the last steps. It makes
+//! nothing else durable.
+//!
+//! A commit waits a little for the writers that waited for the last one and will soon send their next request
+//! ([`Crowd`]), so that writers in step share one flush.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use warren_base::{Errno, Instant, Lsn};
+
+use crate::event::{Effect, IoId};
+
+/// Where a commit stands. `goal` is the end of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Commit {
+    Idle,
+    Settling {
+        goal: Lsn,
+    },
+    DataFlush {
+        goal: Lsn,
+        io: IoId,
+    },
+    Writing {
+        goal: Lsn,
+        left: usize,
+        failed: Option<Errno>,
+    },
+    LogFlush {
+        goal: Lsn,
+        io: IoId,
+    },
+    /// The log is written and flushed by one effect.
+    WritingThrough {
+        goal: Lsn,
+    },
+    /// A flush that no commit waits for: pages may be evicted after it.
+    PlainFlush {
+        io: IoId,
+    },
+}
+
+/// Why nothing is committed.
+///
+/// ```text
+/// free ──the device has failed, or a predecessor left work half done──▶ until a checkpoint ──Switched──▶ free
+///   └──what was written is lost, or the device refuses checkpoints──▶ for ever
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hold {
+    Free,
+    /// Until a checkpoint has written everything anew. `is_faulty`: because the device has failed. `ends`: the
+    /// checkpoint being written fixed its state after that, and so ends it.
+    UntilCheckpoint {
+        is_faulty: bool,
+        ends: bool,
+    },
+    /// No checkpoint will come any more.
+    ForEver,
+}
+
+/// The tasks and cells that wait for commits. A writer alone never waits for others.
+#[derive(Clone, Copy, Default, Debug)]
+struct Crowd {
+    /// How many waited when the last commit was over, for it or for the next.
+    size: usize,
+    /// When the commit that is under way was begun, and how long the last one took.
+    begun: Instant,
+    took: Duration,
+    /// Until when the next commit waits for them to be that many again.
+    patience: Option<Instant>,
+}
+
+/// The longest wait for a crowd. It is less where a commit takes less: at most its half.
+const PATIENCE_MAX: Duration = Duration::from_millis(1);
+
+impl Crowd {
+    /// Whether the next commit should still wait. If so it asks to be woken when it should not any more, each time,
+    /// because any other wake-up replaces that.
+    fn is_awaited(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
+        if here >= self.size {
+            self.patience = None;
+            return false;
+        }
+        let until = *self.patience.get_or_insert(now + (self.took / 2).min(PATIENCE_MAX));
+        if now < until {
+            effects.push(Effect::Wake(until));
+        }
+        now < until
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Commits {
+    pub(super) state: Commit,
+    crowd: Crowd,
+    hold: Hold,
+    durable: Lsn,
+    /// Up to where a task or a cell waits.
+    wanted: Lsn,
+    /// Records whose data is being written, and how many writes are left.
+    placing: BTreeMap<Lsn, usize>,
+    /// Writes of data were finished since the last flush was begun.
+    data_written: bool,
+    /// What a flush that is under way may not make good: data written before it is lost.
+    doomed: Option<Errno>,
+}
+
+impl Commits {
+    pub(super) fn new(start: Lsn) -> Self {
+        Self {
+            state: Commit::Idle,
+            crowd: Crowd::default(),
+            hold: Hold::Free,
+            durable: start,
+            wanted: start,
+            placing: BTreeMap::new(),
+            data_written: false,
+            doomed: None,
+        }
+    }
+
+    pub(crate) const fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    pub(super) const fn wanted(&self) -> Lsn {
+        self.wanted
+    }
+
+    /// A task or a cell waits for everything up to `lsn`.
+    pub(crate) fn want(&mut self, lsn: Lsn) {
+        self.wanted = self.wanted.max(lsn);
+    }
+
+    pub(super) fn want_nothing_more(&mut self) {
+        self.wanted = self.durable;
+    }
+
+    pub(super) fn reached(&mut self, lsn: Lsn) {
+        self.durable = self.durable.max(lsn);
+    }
+
+    /// A recovery is over. What a predecessor has written may not be flushed.
+    pub(super) const fn resume(&mut self) {
+        self.wanted = self.durable;
+        self.data_written = true;
+    }
+
+    /// Whether nothing is committed.
+    pub(crate) fn is_held(&self) -> bool {
+        self.hold != Hold::Free
+    }
+
+    /// Whether that is so since the device has failed.
+    pub(super) const fn is_faulty(&self) -> bool {
+        matches!(self.hold, Hold::UntilCheckpoint { is_faulty: true, .. } | Hold::ForEver)
+    }
+
+    /// Whether what has failed waits for a checkpoint. Where none comes any more, the frames that it takes are
+    /// wanted all the same.
+    pub(crate) const fn leaves_writes_to_checkpoints(&self) -> bool {
+        matches!(self.hold, Hold::UntilCheckpoint { is_faulty: true, .. })
+    }
+
+    /// Whether no checkpoint comes any more.
+    pub(crate) fn is_last(&self) -> bool {
+        self.hold == Hold::ForEver
+    }
+
+    /// A predecessor left work half done: nothing is committed before a checkpoint has replaced that.
+    pub(crate) fn hold_after_recovery(&mut self) {
+        if self.hold == Hold::Free {
+            self.hold = Hold::UntilCheckpoint { is_faulty: false, ends: false };
+        }
+    }
+
+    /// The device has failed. `for_ever`: no checkpoint comes that writes everything anew.
+    pub(super) fn hold(&mut self, for_ever: bool) {
+        self.hold = match for_ever || self.is_last() {
+            true => Hold::ForEver,
+            false => Hold::UntilCheckpoint { is_faulty: true, ends: false },
+        };
+        if matches!(self.state, Commit::Settling { .. }) {
+            self.state = Commit::Idle;
+        }
+    }
+
+    /// A checkpoint fixes its state.
+    pub(crate) const fn fixed(&mut self) {
+        if let Hold::UntilCheckpoint { ends, .. } = &mut self.hold {
+            *ends = true;
+        }
+    }
+
+    /// That checkpoint is durable.
+    pub(crate) const fn switched(&mut self) {
+        if let Hold::UntilCheckpoint { ends: true, .. } = self.hold {
+            self.hold = Hold::Free;
+        }
+    }
+
+    /// What was written before a flush that is under way is lost.
+    pub(super) fn doom(&mut self, errno: Errno) {
+        if self.state != Commit::Idle {
+            self.doomed = Some(errno);
+        }
+    }
+
+    /// What has become of a flush.
+    pub(super) fn judge(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+        result.and(self.doomed.map_or(Ok(()), Err))
+    }
+
+    pub(super) const fn failed(&mut self) {
+        (self.state, self.doomed) = (Commit::Idle, None);
+    }
+
+    /// The record at `lsn` names data whose write begins.
+    pub(crate) fn placing(&mut self, lsn: Lsn) {
+        *self.placing.entry(lsn).or_default() += 1;
+    }
+
+    /// Such a write is over. One that failed is repeated elsewhere by a later record.
+    pub(crate) fn placed(&mut self, lsn: Lsn, written: bool) {
+        self.data_written |= written;
+        if let Some(left) = self.placing.get_mut(&lsn) {
+            *left -= 1;
+            if *left == 0 {
+                self.placing.remove(&lsn);
+            }
+        }
+    }
+
+    /// Whether data is being written that records before `goal` name.
+    pub(super) fn is_placing_before(&self, goal: Lsn) -> bool {
+        self.placing.first_key_value().is_some_and(|(lsn, _)| *lsn < goal)
+    }
+
+    /// Whether data was written that no flush has followed.
+    pub(super) const fn needs_data_flush(&self) -> bool {
+        self.data_written
+    }
+
+    /// A flush begins.
+    pub(super) const fn flushing(&mut self) {
+        self.data_written = false;
+    }
+
+    /// What was written is to be flushed once more.
+    pub(super) const fn flush_again(&mut self) {
+        self.data_written = true;
+    }
+
+    /// Whether a commit is to begin now, for `here` tasks and cells that wait.
+    pub(super) fn is_due(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
+        if self.crowd.is_awaited(here, now, effects) {
+            return false;
+        }
+        (self.crowd.begun, self.crowd.patience) = (now, None);
+        true
+    }
+
+    /// The commit is over, and `here` tasks and cells wait for it or for the next.
+    pub(super) fn done(&mut self, goal: Lsn, here: usize, now: Instant) {
+        self.reached(goal);
+        self.state = Commit::Idle;
+        (self.crowd.size, self.crowd.took) = (here, now - self.crowd.begun);
+    }
+}

@@ -1,0 +1,199 @@
+//! What this cell's log rests on in the logs of other cells.
+//!
+//! A message says up to where its sender's log has to be durable for what it says to last. The next record names that point,
+//! whatever the record is for. A record is durable when it is written and everything on which it
+//! rests is durable too; so the other cells are asked to make their logs durable up to the points named.
+//!
+//! ```text
+//! a message arrives ──▶ received ──the next record──▶ named ──Harden is sent──▶ asked ──Hardened──▶ durable there
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use warren_base::limits::PEER_MESSAGE_MAX;
+use warren_base::{CellId, Errno, Lsn};
+use warren_proto::Step;
+
+use crate::log::record::Record;
+
+/// Points in other logs that are kept apart for each cell; beyond, the last ones become one.
+const DEPENDS_MAX: usize = 256;
+/// Pairs of a Hardened reply that fit a message.
+const FRONTIER_MAX: usize = PEER_MESSAGE_MAX / 16;
+
+const _: () = assert!(warren_base::limits::CELLS_MAX <= FRONTIER_MAX);
+
+/// Records between `first` and `last` rest on another cell's log, up to `there` at the most.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    first: Lsn,
+    last: Lsn,
+    there: Lsn,
+}
+
+/// A cell that waits until this log is durable up to a point.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) by: CellId,
+    pub(super) lsn: Lsn,
+}
+
+type Points = BTreeMap<CellId, Lsn>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Depends {
+    /// What records rest on in each other cell's log and is not known to be durable there, rising in all
+    /// respects.
+    rests: BTreeMap<CellId, VecDeque<Rest>>,
+    /// Points in other logs that were received and are not named in this log.
+    received: Points,
+    /// Up to where each other cell's log is named in this one since the last checkpoint fixed its state.
+    named: Points,
+    /// Up to where each other cell's log is durable.
+    durable: Points,
+    /// Up to where each other cell was asked to make its log durable.
+    asked: Points,
+    /// Other cells that have asked this one.
+    asking: Vec<Asked>,
+}
+
+impl Depends {
+    /// What comes now may rest on another cell's log. Only the next record says so: an event that leads to no
+    /// record changes nothing, so the log does not grow with what a cell receives.
+    pub(crate) fn receive(&mut self, cell: CellId, lsn: Lsn) {
+        let covers = |points: &Points| points.get(&cell).is_some_and(|at| *at >= lsn);
+        if lsn == Lsn(0) || covers(&self.named) || covers(&self.durable) || covers(&self.received) {
+            return;
+        }
+        self.received.insert(cell, lsn);
+    }
+
+    /// The record, which begins at `at`, names what was received.
+    pub(super) fn name_in(&mut self, record: &mut Record, at: Lsn) {
+        for (cell, lsn) in std::mem::take(&mut self.received) {
+            self.named.insert(cell, lsn);
+            record.note(&Step::Depends { cell, lsn });
+            self.rest(cell, at, lsn);
+        }
+    }
+
+    fn is_durable_there(&self, cell: CellId, lsn: Lsn) -> bool {
+        self.durable.get(&cell).is_some_and(|durable| *durable >= lsn)
+    }
+
+    fn rest(&mut self, cell: CellId, at: Lsn, lsn: Lsn) {
+        if self.is_durable_there(cell, lsn) {
+            return;
+        }
+        let rests = self.rests.entry(cell).or_default();
+        let full = rests.len() >= DEPENDS_MAX;
+        match rests.back_mut() {
+            Some(last) if full || last.there >= lsn => {
+                (last.last, last.there) = (at, last.there.max(lsn));
+            }
+            _ => rests.push_back(Rest { first: at, last: at, there: lsn }),
+        }
+    }
+
+    /// Records rest on another log, as was found out later.
+    fn rest_too(&mut self, cell: CellId, mut rest: Rest) {
+        if self.is_durable_there(cell, rest.there) {
+            return;
+        }
+        let rests = self.rests.entry(cell).or_default();
+        // All rises along the queue, so what comes to stand first takes in what it replaces.
+        while let Some(known) = rests.pop_front_if(|known| known.there <= rest.there) {
+            rest.first = rest.first.min(known.first);
+            rest.last = rest.last.max(known.last);
+        }
+        if let Some(next) = rests.front_mut() {
+            rest.first = rest.first.min(next.first);
+            next.last = next.last.max(rest.last);
+        }
+        rests.push_front(rest);
+    }
+
+    /// Whether records before `lsn` rest on nothing that is not durable.
+    pub(super) fn are_durable(&self, lsn: Lsn) -> bool {
+        let open = |rests: &VecDeque<Rest>| rests.front().is_some_and(|rest| rest.first < lsn);
+        !self.rests.values().any(open)
+    }
+
+    /// What records before `lsn` rest on in other logs.
+    pub(super) fn frontier(&self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
+        let farthest = |rests: &VecDeque<Rest>| {
+            rests.iter().take_while(|rest| rest.first < lsn).map(|rest| rest.there).last()
+        };
+        self.rests.iter().filter_map(|(cell, rests)| Some((*cell, farthest(rests)?))).collect()
+    }
+
+    /// Which cells have to be asked, and up to where, so that what records before `lsn` rest on is durable.
+    pub(super) fn ask(&mut self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
+        let mut to_ask = self.frontier(lsn);
+        to_ask.retain(|(cell, there)| self.asked.get(cell).is_none_or(|asked| asked < there));
+        self.asked.extend(to_ask.iter().copied());
+        to_ask
+    }
+
+    /// The cell has to be asked again.
+    pub(super) fn forget_asked(&mut self, cell: CellId) {
+        self.asked.remove(&cell);
+    }
+
+    /// The lost cell waits for nothing any more, and what it was asked has to be asked again.
+    pub(crate) fn forget_peer(&mut self, lost: CellId) {
+        self.asking.retain(|asked| asked.by != lost);
+        self.asked.remove(&lost);
+    }
+
+    /// Another cell wants this log durable up to `lsn`.
+    pub(super) fn asked_by(&mut self, by: CellId, lsn: Lsn) {
+        self.asking.push(Asked { by, lsn });
+    }
+
+    /// How many cells wait.
+    pub(super) const fn asking(&self) -> usize {
+        self.asking.len()
+    }
+
+    /// The cells that are to be answered: all if the log could not be made durable (`failed`), else those that asked
+    /// for no more than `durable`.
+    pub(super) fn answerable(&mut self, durable: Lsn, failed: Option<Errno>) -> Vec<Asked> {
+        let asking = std::mem::take(&mut self.asking);
+        let (done, left) =
+            asking.into_iter().partition(|asked| failed.is_some() || asked.lsn <= durable);
+        self.asking = left;
+        done
+    }
+
+    /// Another cell's log is durable up to `lsn`, and rests on `frontier` there: this log rests on that too.
+    pub(super) fn hardened(
+        &mut self,
+        cell: CellId,
+        lsn: Lsn,
+        frontier: impl Iterator<Item = (CellId, Lsn)>,
+    ) {
+        let known = self.durable.entry(cell).or_default();
+        *known = (*known).max(lsn);
+        let rests = self.rests.entry(cell).or_default();
+        let answered = rests.iter().take_while(|rest| rest.there <= lsn).count();
+        let answered: Vec<Rest> = rests.drain(..answered).collect();
+        let (Some(first), Some(last)) = (answered.first(), answered.last()) else { return };
+        for (other, there) in frontier {
+            self.rest_too(other, Rest { first: first.first, last: last.last, there });
+        }
+    }
+
+    /// A checkpoint fixes its state: points are named again, because a recovery does not read the records that
+    /// named them before.
+    pub(super) fn begin_anew(&mut self) {
+        self.named.clear();
+    }
+
+    /// Everything before `lsn` is in the trees that the superblock names.
+    pub(super) fn free(&mut self, lsn: Lsn) {
+        for rests in self.rests.values_mut() {
+            rests.retain(|rest| rest.last >= lsn);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The image of the op log: its bytes in frames that outlive the process.
+//!
+//! ```text
+//! start                 last    end
+//!   |  records           |  pad  |        start: from where a recovery replays
+//!   |                    |       |        last:  behind the last record, on which messages rest
+//!   +-- block --+-- block --+----+        end:   where the next record begins
+//! ```
+//!
+//! Invariants:
+//! * A record without its header is none, so the header is copied last.
+//! * A block of the device's copy is written once, until its place comes round again. So whatever is to be
+//!   written begins in a new block.
+
+use warren_base::Lsn;
+use warren_base::limits::BLOCK_SIZE;
+use warren_disk::{LogArea, RECORD_ALIGN, seal_record};
+use warren_proto::Cause;
+
+use crate::event::{FrameNo, Memory};
+use crate::log::record::Record;
+
+#[derive(Debug)]
+pub(crate) struct Image {
+    area: LogArea,
+    /// Frame of the first block.
+    first: FrameNo,
+    incarnation: u64,
+    start: Lsn,
+    end: Lsn,
+    /// `end` but for padding, which a recovery does not find.
+    last: Lsn,
+    /// What a recovery has to read is read: records may be appended.
+    is_open: bool,
+}
+
+impl Image {
+    pub(super) const fn new(
+        area: LogArea,
+        first: FrameNo,
+        (incarnation, start): (u64, Lsn),
+        is_open: bool,
+    ) -> Self {
+        Self { area, first, incarnation, start, end: start, last: start, is_open }
+    }
+
+    pub(crate) const fn area(&self) -> LogArea {
+        self.area
+    }
+
+    pub(crate) const fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    pub(crate) const fn start(&self) -> Lsn {
+        self.start
+    }
+
+    pub(crate) const fn end(&self) -> Lsn {
+        self.end
+    }
+
+    /// Behind the last record: what a message rests on.
+    pub(crate) const fn last(&self) -> Lsn {
+        self.last
+    }
+
+    /// Whether records may be appended: nothing that the image holds is still to be replayed.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Bytes from where a recovery replays.
+    pub(crate) const fn used(&self) -> u64 {
+        self.end.0 - self.start.0
+    }
+
+    /// Goes on behind what a recovery has read, in a block of its own. What lies between is no record, and
+    /// must not look like the beginning of one.
+    pub(super) fn resume<M: Memory>(&mut self, end: Lsn, memory: &mut M) {
+        self.is_open = true;
+        (self.last, self.end) = (end, end);
+        self.pad(memory);
+    }
+
+    /// The frame that holds a byte of the image, and the byte in it.
+    pub(crate) fn place(&self, lsn: Lsn) -> (FrameNo, usize) {
+        let (block, at) = self.area.place(lsn);
+        (FrameNo(self.first.0 + block as u32), at)
+    }
+
+    fn copy_in<M: Memory>(&self, at: Lsn, bytes: &[u8], memory: &mut M) {
+        let (mut at, mut rest) = (at, bytes);
+        while !rest.is_empty() {
+            let (frame, offset) = self.place(at);
+            let (now, later) = rest.split_at(rest.len().min(BLOCK_SIZE - offset));
+            memory.frame_mut(frame)[offset..offset + now.len()].copy_from_slice(now);
+            (at, rest) = (Lsn(at.0 + now.len() as u64), later);
+        }
+    }
+
+    /// Copies bytes of the image.
+    pub(crate) fn copy_out<M: Memory>(&self, at: Lsn, into: &mut [u8], memory: &M) {
+        let (mut at, mut rest) = (at, into);
+        while !rest.is_empty() {
+            let (frame, offset) = self.place(at);
+            let len = rest.len().min(BLOCK_SIZE - offset);
+            let (now, later) = rest.split_at_mut(len);
+            now.copy_from_slice(&memory.frame(frame)[offset..offset + len]);
+            (at, rest) = (Lsn(at.0 + len as u64), later);
+        }
+    }
+
+    /// Appends a record with its cause.
+    pub(super) fn append<M: Memory>(&mut self, record: &mut Record, cause: &Cause, memory: &mut M) {
+        assert!(self.is_open, "a record over what is to be replayed");
+        let (bytes, steps) = record.body(cause);
+        let lsn = self.end;
+        seal_record(bytes, lsn, self.incarnation, steps);
+        assert!(
+            self.used() + bytes.len() as u64 <= self.area.bytes(),
+            "the log's reserve was not enough"
+        );
+        // The header last: a record without it is none.
+        self.copy_in(Lsn(lsn.0 + RECORD_ALIGN as u64), &bytes[RECORD_ALIGN..], memory);
+        self.copy_in(lsn, &bytes[..RECORD_ALIGN], memory);
+        self.end = Lsn(lsn.0 + bytes.len() as u64);
+        self.last = self.end;
+    }
+
+    /// Fills the block with zeros, so that what comes lies in the next one. Returns where that begins.
+    pub(super) fn pad<M: Memory>(&mut self, memory: &mut M) -> Lsn {
+        let (frame, at) = self.place(self.end);
+        if at > 0 {
+            memory.frame_mut(frame)[at..].fill(0);
+            self.end = Lsn(self.end.0 + (BLOCK_SIZE - at) as u64);
+        }
+        self.end
+    }
+
+    /// Everything before `lsn` is in the trees that the superblock names.
+    pub(super) fn free(&mut self, lsn: Lsn) {
+        assert!(self.start <= lsn && lsn <= self.end);
+        self.start = lsn;
+    }
+}

@@ -1,0 +1,146 @@
+//! Dirty pages of a predecessor whose process died: they are in its frames, and its table names them.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{BlockNo, Ino, Lsn};
+
+use crate::event::{FrameNo, Memory};
+use crate::frames::PageNo;
+use crate::frames::cache::PageState;
+use crate::frames::transfer::write_pages;
+use crate::run::wait::Stop;
+use crate::shards::Shards;
+use crate::turn::Turn;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Frames that are being looked at. What has been seen of many pages is not looked at again each time that
+/// something has to be read.
+#[derive(Debug)]
+struct Taking {
+    /// Dirty pages that count, in order.
+    kept: Vec<(PageNo, FrameNo)>,
+    spare: Vec<FrameNo>,
+    /// So many of `kept` were searched for their places.
+    looked_at: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct InheritedFrames {
+    /// Pages that are to be written where the predecessor's log says that they are.
+    placed: Vec<(PageNo, FrameNo, BlockNo)>,
+    taking: Option<Taking>,
+    /// The frames that the predecessor's table names have been set aside: others may be read into.
+    are_kept: bool,
+}
+
+impl InheritedFrames {
+    /// `are_any`: there is a predecessor.
+    pub(super) const fn new(are_any: bool) -> Self {
+        Self { placed: Vec::new(), taking: None, are_kept: !are_any }
+    }
+
+    /// Whether nothing may be read into a frame yet.
+    pub(crate) const fn are_to_keep(&self) -> bool {
+        !self.are_kept
+    }
+
+    /// Sets aside what the predecessor's frames may hold of dirty pages. There are others: some frames
+    /// never hold any ([`crate::frames::cache`]).
+    pub(crate) fn keep<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let (table, memory) = (&turn.table, &*turn.memory);
+        turn.cache.keep_frames(|frame| table.read(frame, memory).is_some());
+        self.are_kept = true;
+    }
+
+    /// Dirty pages of the predecessor, from its frames. Everything that has to be read is read before
+    /// anything is changed, and nothing is logged before all is done: if the cell dies in between, its
+    /// successor does the same again.
+    pub(super) fn take_back<M: Memory>(
+        &mut self,
+        shards: &mut Shards,
+        end: Lsn,
+        turn: &mut Turn<'_, M>,
+    ) -> Result<(), Stop> {
+        let mut taking = match self.taking.take() {
+            Some(taking) => taking,
+            None => look_at(shards, end, turn)?,
+        };
+        let found = self.find_places(shards, &mut taking, turn.memory);
+        if found.is_err() {
+            self.taking = Some(taking);
+            return found;
+        }
+        for (at, frame) in taking.kept {
+            turn.cache.insert(at, frame, PageState::Dirty);
+            shards.own(at.0.shard()).behind.insert(at.0);
+        }
+        for frame in taking.spare {
+            turn.table.clear(frame, turn.memory);
+            turn.cache.give_frame(frame);
+        }
+        Ok(())
+    }
+
+    /// Which of these pages are, byte for byte, what was given a place before: the predecessor had begun to
+    /// write them, and it is not known whether it did.
+    fn find_places<M: Memory>(
+        &mut self,
+        shards: &Shards,
+        taking: &mut Taking,
+        memory: &M,
+    ) -> Result<(), Stop> {
+        while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
+            let shard = &shards[&at.0.shard()];
+            if let Some(place) = shard.placed(at.0, at.1)?
+                && shard.space.uses(place.block)
+                && place.checksum == crc32c::crc32c(memory.frame(*frame))
+            {
+                self.placed.push((*at, *frame, place.block));
+            }
+            taking.looked_at += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes them where they belong. Another place would want a block that was not promised, once more
+    /// with every successor, until none is left for a checkpoint.
+    pub(super) fn write_again<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let placed = std::mem::take(&mut self.placed);
+        write_pages(&placed, turn.log.image.end(), turn);
+    }
+}
+
+/// Which frames hold dirty pages that count.
+fn look_at<M: Memory>(shards: &Shards, end: Lsn, turn: &Turn<'_, M>) -> Result<Taking, Stop> {
+    let (table, memory) = (&*turn.table, &*turn.memory);
+    let frames = (0..turn.cache.frames()).map(FrameNo);
+    let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));
+    let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
+    // A change whose record was not made did not happen.
+    let is_made = |since: Lsn| since < end;
+    let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
+    for ((ino, _), ..) in tagged.iter().filter(|(_, since, _)| is_made(*since)) {
+        let Some(shard) = shards.get(&ino.shard()) else { continue };
+        if !sizes.contains_key(ino) {
+            sizes.insert(*ino, shard.inode(*ino)?.map_or(0, |inode| inode.size));
+        }
+    }
+    // Pages past the end are of before a truncation that the table was not told of any more.
+    let lives = |at: PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
+    // Of each page the newest comes first, and counts.
+    tagged.sort_unstable_by_key(|(at, since, frame)| (*at, Reverse(*since), *frame));
+    let (mut kept, mut last) = (Vec::new(), None);
+    tagged.retain(|(at, since, frame)| {
+        let counts = is_made(*since) && last != Some(*at) && lives(*at);
+        if counts {
+            last = Some(*at);
+            kept.push((*at, *frame));
+        }
+        !counts
+    });
+    let spare = tagged.into_iter().map(|(_, _, frame)| frame).collect();
+    Ok(Taking { kept, spare, looked_at: 0 })
+}

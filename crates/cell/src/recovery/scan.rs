@@ -1,0 +1,103 @@
+//! Where the log on the device ends: its blocks are read into the image, and its records looked at.
+//!
+//! Of the log no more is needed than tells where it ends: a block behind that need not be readable. Where the log may go
+//! on in a block that cannot be read there may be a record that was answered for, and the recovery
+//! is refused.
+
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, Errno, Lsn};
+use warren_disk::{FoundRecord, RawRecord, find_record};
+use warren_proto::{Cause, Reader, Step, Wire};
+
+use crate::event::{Effect, FrameNo, Memory};
+use crate::turn::Turn;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Blocks of the log that are read at a time, as long as all can be read.
+const LOAD_BLOCKS: u64 = 256;
+
+/// A point of this log, and what it rests on there.
+type Depends = (Lsn, CellId, Lsn);
+
+#[derive(Debug)]
+pub(super) struct Scan {
+    /// Where the next record begins.
+    at: Lsn,
+    /// Blocks of the image are loaded up to here, so many at a time.
+    loaded: Lsn,
+    blocks_a_read: u64,
+    depends: Vec<Depends>,
+}
+
+/// A record's steps and cause. A log whose records are intact but make no sense was not written by a cell.
+pub(super) fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
+    let mut reader = Reader::new(&record.body);
+    let steps = (0..record.steps).map(|_| Step::decode(&mut reader).ok());
+    let steps = steps.collect::<Option<Vec<_>>>()?;
+    Some((steps, Cause::decode(&mut reader).ok()?))
+}
+
+impl Scan {
+    pub(super) const fn new(start: Lsn) -> Self {
+        Self { at: start, loaded: start, blocks_a_read: LOAD_BLOCKS, depends: Vec::new() }
+    }
+
+    /// The next record in what is loaded.
+    fn find_record<M: Memory>(&self, turn: &Turn<'_, M>) -> FoundRecord {
+        let image = &turn.log.image;
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
+        find_record(self.at, self.loaded, image.incarnation(), copy)
+    }
+
+    /// Looks at what is loaded. Returns where the log ends, or reads on.
+    pub(super) fn advance<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Option<Lsn> {
+        let limit = Lsn(turn.log.image.start().0 + turn.log.image.area().bytes());
+        loop {
+            let record = match self.find_record(turn) {
+                FoundRecord::Record(record) => record,
+                FoundRecord::Beyond if self.loaded < limit => {
+                    self.load(limit, turn);
+                    return None;
+                }
+                FoundRecord::Beyond | FoundRecord::None => return Some(self.at),
+            };
+            let Some((steps, _)) = parse(&record) else { return Some(self.at) };
+            for step in steps {
+                if let Step::Depends { cell, lsn } = step {
+                    self.depends.push((record.lsn, cell, lsn));
+                }
+            }
+            self.at = record.end;
+        }
+    }
+
+    fn load<M: Memory>(&self, limit: Lsn, turn: &mut Turn<'_, M>) {
+        let (from, area) = (self.loaded, turn.log.image.area());
+        let (place, _) = area.place(from);
+        let left = (limit.0 - from.0) / BLOCK;
+        let count = self.blocks_a_read.min(left).min(area.blocks - place);
+        let first = turn.log.image.place(from).0.0;
+        let frames: Vec<FrameNo> = (first..first + count as u32).map(FrameNo).collect();
+        let io = turn.io.new_id();
+        turn.io.start_log_read(io, Lsn(from.0 + count * BLOCK));
+        turn.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
+    }
+
+    /// Blocks of the log up to `lsn` were read, or not. EIO if a block is needed that cannot be read.
+    pub(super) fn loaded(&mut self, lsn: Lsn, result: Result<(), Errno>) -> Result<(), Errno> {
+        match result {
+            Ok(()) => self.loaded = lsn,
+            // One of several cannot be read, perhaps behind the end of the log.
+            Err(_) if lsn.0 > self.loaded.0 + BLOCK => self.blocks_a_read = 1,
+            Err(errno) => return Err(errno),
+        }
+        Ok(())
+    }
+
+    /// The first point of the log that rests on more of another log than there is (`ends`, by cell).
+    pub(super) fn rests_beyond(&self, ends: &[Lsn]) -> Option<Lsn> {
+        let exceeds =
+            |(_, cell, lsn): &&Depends| ends.get(usize::from(cell.0)).is_none_or(|end| lsn > end);
+        self.depends.iter().find(exceeds).map(|(at, ..)| *at)
+    }
+}
