@@ -8,9 +8,9 @@ use warren_base::limits::CELLS_MAX;
 
 use crate::error::FleetError;
 use crate::message::{PEER_DESCRIPTORS, welcome_descriptors};
-use crate::supervisor::descriptors::Reserve;
+use crate::reserve::Reserve;
 
-/// Of a supervisor: standard streams, its links and notes, the pool, the map, the door.
+/// Of a supervisor: standard streams, its links and notes, the pool, the map, the control socket.
 const OWN: usize = 16;
 
 /// Of a supervisor, for each cell: its memory, its process, the pool for the next one.

@@ -1,4 +1,4 @@
-//! Messages between processes of a fleet and at its door: a sequenced-packet socket that carries
+//! Messages between processes of a fleet and over its control socket: a sequenced-packet socket that carries
 //! bytes and descriptors.
 //!
 //! A packet is taken whole or not at all. What is too long for the socket travels in a memfd beside

@@ -1,26 +1,37 @@
-//! What the processes of a fleet say to each other beside orders and reports, and what is said at
-//! the door.
+//! What the processes of a fleet send each other beside orders and reports, and what is sent over the control
+//! socket.
 //!
 //! ```text
 //! keeper -> supervisor   FromKeeper      supervisor -> keeper   ToKeeper
 //! supervisor -> cell     CellStart, ToCell   cell -> supervisor   FromCell
-//! client -> supervisor   DoorRequest     supervisor -> client   DoorReply
+//! client -> supervisor   ControlRequest     supervisor -> client   ControlReply
 //! ```
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
 use warren_cell::Backing;
 use warren_mailbox::Capability;
 use warren_proto::control::{Order, Report};
 use warren_proto::{CapabilityKey, Wire};
+use warren_supervisor::{STOP_MAX, STOP_WAIT};
 
 use crate::clients::Clients;
 use crate::error::ErrorKind;
 
-/// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 9;
+/// Version of [`ControlRequest`] and [`ControlReply`]; grows when one of them or a layout changes.
+pub const CONTROL_VERSION: u32 = 9;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
+
+/// A path as it came over a link.
+pub(crate) fn path_of(bytes: &OsBytes) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
 
 /// How a fleet shall be.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -43,19 +54,19 @@ pub struct FleetPlan {
 pub enum Kept {
     /// The pool as it was locked, and another open file of it that nobody has written to.
     Pool,
-    /// What a supervisor writes down for the next one.
+    /// The journal that a supervisor writes for the next one.
     Record,
-    /// Where visitors come in.
-    Door,
+    /// The control socket, which listens.
+    Listener,
     /// The shard map.
     Map,
     /// A cell's lasting memory: frames, both ends of its bell, vitals.
     Cell(CellId),
     /// Of a cell's process: the supervisor's end of its link, and the pool for the next one.
-    Post(CellId),
+    Process(CellId),
     /// Of a client, by the number of its connection: that, its segment, every cell's for it.
     Client(u64),
-    /// Somebody who waits for the end of the fleet.
+    /// A connection that waits for the end of the fleet.
     Stopping(u64),
 }
 
@@ -64,8 +75,8 @@ pub enum Kept {
 pub struct Handover {
     pub plan: FleetPlan,
     /// Token and number of every process that runs. Of those that were started the others have ended.
-    pub wards: Vec<(u32, u32)>,
-    /// Somebody asked the fleet to stop.
+    pub children: Vec<(u32, u32)>,
+    /// The fleet was asked to stop.
     pub stop: bool,
     /// Supervisors before this one, and when the last of them was found dead.
     pub predecessors: u32,
@@ -120,7 +131,7 @@ pub enum FromKeeper {
     },
     /// Nothing is held any more, the pool least of all.
     Released,
-    /// Somebody asked the fleet to stop.
+    /// The fleet was asked to stop.
     Stop,
     /// Why nothing can be recorded in the fleet's log; empty once it can be again.
     LogTrouble {
@@ -170,16 +181,22 @@ pub struct CellStart {
     pub backing: Backing,
     /// Of the buffer cache; the op log's image and the cache's table are behind them.
     pub frames: u32,
-    pub log_start: BlockNo,
-    pub log_blocks: u64,
-    /// From where the log counts; its end, if nobody was here before.
-    pub log_from: Lsn,
+    pub log: LogStart,
     /// Whether the frames are a predecessor's, of this fleet, as they were when it died.
     pub successor: bool,
-    pub incarnation: u64,
     pub generation: u64,
     /// Its reports are sent under this one.
     pub supervisor: Capability,
+}
+
+/// A cell's op log as it finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub struct LogStart {
+    pub start: BlockNo,
+    pub blocks: u64,
+    /// From where the log counts; its end, if the cell has had no process before.
+    pub from: Lsn,
+    pub incarnation: u64,
 }
 
 /// Chunks as runs of neighbours: the first of each, and how many. A large pool is mostly free.
@@ -205,7 +222,7 @@ pub const START_DESCRIPTORS: usize = 6;
 /// How to reach a peer. Descriptors beside it: a rope to the peer's bell, its vitals (read-only),
 /// the segment that this cell writes for the peer, the one that the peer writes for it (read-only).
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct PeerDoor {
+pub struct PeerRoute {
     pub peer: CellId,
     /// What comes from an earlier one of the peer is refused.
     pub epoch: Epoch,
@@ -223,7 +240,7 @@ pub enum ToCell {
     /// not heard again.
     Order { number: u64, order: Order },
     /// A new link. Of a peer that returns it comes right before the `Order::Joined`.
-    Door(PeerDoor),
+    Link(PeerRoute),
     /// All that a cell must know before its first turn is said: its links, and for a successor the clients
     /// of its predecessor.
     Begin,
@@ -239,7 +256,7 @@ pub enum FromCell {
     Failed { kind: ErrorKind, line: Box<[u8]> },
 }
 
-/// Descriptors beside a [`PeerDoor`].
+/// Descriptors beside a [`PeerRoute`].
 pub const PEER_DESCRIPTORS: usize = 4;
 
 /// Beside an `Order::Admit` to a cell travel the client's segment (read-only) and the cell's
@@ -247,7 +264,7 @@ pub const PEER_DESCRIPTORS: usize = 4;
 pub const ADMIT_DESCRIPTORS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum DoorRequest {
+pub enum ControlRequest {
     /// Let me in. `front` asks to name uid and gid with every request, and says where it is mounted.
     Enter {
         version: u32,
@@ -288,11 +305,11 @@ pub enum Leave {
 /// The longest path of a mount that is remembered, `PATH_MAX` of Linux.
 pub const MOUNTED_MAX: usize = 4096;
 
-/// Bytes of [`DoorRequest::InUse`] that are passed on.
+/// Bytes of [`ControlRequest::InUse`] that are passed on.
 pub const IN_USE_MAX: usize = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum DoorReply {
+pub enum ControlReply {
     Refused {
         version: u32,
         errno: i32,
@@ -306,7 +323,7 @@ pub enum DoorReply {
         cells: u16,
         shards: u16,
     },
-    /// A part of the JSON of a `FleetStatus`, and whether more follow. In parts, because a visitor
+    /// A part of the JSON of a `FleetStatus`, and whether more follow. In parts, because a client
     /// need not trust the fleet with a memfd.
     Status {
         json: Box<[u8]>,
@@ -340,7 +357,12 @@ pub enum DoorReply {
     },
 }
 
-/// Bytes of JSON in one [`DoorReply::Status`].
+/// How long a fleet may take for its last checkpoint: longer than it gives its cells.
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+
+const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());
+
+/// Bytes of JSON in one [`ControlReply::Status`].
 pub const STATUS_PART_MAX: usize = 16 * 1024;
 
 const _: () = assert!(STATUS_PART_MAX + 64 <= crate::link::INLINE_MAX);

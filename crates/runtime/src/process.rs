@@ -54,6 +54,11 @@ pub fn role_args<const N: usize>(args: [&[u8]; N]) -> Vec<OsBytes> {
     args.iter().map(|&arg| arg.into()).collect()
 }
 
+/// The last component of a path, for `ps`.
+pub fn pool_name(pool: &[u8]) -> &[u8] {
+    pool.rsplit(|&byte| byte == b'/').next().unwrap_or(pool)
+}
+
 /// Closes what whoever started the fleet had open and did not mean for it. All that a process of a fleet is to have
 /// comes over its link. To be called before anything else.
 #[allow(unsafe_code)]

@@ -29,15 +29,8 @@ pub struct FleetStatus {
     /// Its processes, fronts included, that do not run because of a signal (SIGSTOP) or a debugger.
     #[serde(default)]
     pub stopped_pids: Vec<u32>,
-    /// The last checkpoint that the superblock names.
-    pub generation: u64,
-    /// Checkpoints of this run that happened, and that did not.
-    pub checkpoints: u64,
-    pub checkpoints_failed: u64,
-    /// Why no checkpoint happens any more.
-    pub broken: Option<String>,
-    /// Since when, in seconds since 1970: all changes are refused, as they could not be kept.
-    pub read_only_since: Option<i64>,
+    #[serde(flatten)]
+    pub checkpoint: CheckpointStatus,
     pub block_size: u32,
     pub total_blocks: u64,
     /// Blocks of chunks that no shard has taken, or as many as the host of a sparse pool still has room for.
@@ -49,6 +42,20 @@ pub struct FleetStatus {
     pub reports_refused: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,
+}
+
+/// A fleet's checkpoints.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointStatus {
+    /// The last checkpoint that the superblock names.
+    pub generation: u64,
+    /// Checkpoints of this run that happened, and that did not.
+    pub checkpoints: u64,
+    pub checkpoints_failed: u64,
+    /// Why no checkpoint happens any more.
+    pub broken: Option<String>,
+    /// Since when, in seconds since 1970: all changes are refused, as they could not be kept.
+    pub read_only_since: Option<i64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -77,10 +84,18 @@ pub struct CellStatus {
     /// Time at work (and spinning), time asleep.
     pub busy_ns: u64,
     pub parked_ns: u64,
-    /// Live tasks, requests that wait for file locks, clients' requests that wait in their slots, I/Os under way.
+    /// Live tasks, requests that wait for file locks, clients' requests that wait in their slots.
     pub tasks: u64,
     pub lock_waiters: u64,
     pub queued: u64,
+    #[serde(flatten)]
+    pub device: DeviceCounters,
+}
+
+/// What a cell does with the device.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceCounters {
+    /// I/Os under way.
     pub ios: u64,
     /// Blocks read from and written to the device.
     pub blocks_read: u64,

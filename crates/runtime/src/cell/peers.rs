@@ -23,7 +23,7 @@ use warren_shm::{
 };
 
 use crate::error::FleetError;
-use crate::message::{PEER_DESCRIPTORS, PeerDoor};
+use crate::message::{PEER_DESCRIPTORS, PeerRoute};
 
 /// Messages that wait for one peer before it is suspect: more than all tasks send.
 const WAITING_MAX: usize = 1 << 20;
@@ -125,10 +125,10 @@ impl Peers {
 
     pub fn open(
         &mut self,
-        door: PeerDoor,
+        route: PeerRoute,
         [bell, vitals, own, theirs]: [OwnedFd; PEER_DESCRIPTORS],
     ) -> Result<(), FleetError> {
-        let PeerDoor { peer, epoch, capability, admits } = door;
+        let PeerRoute { peer, epoch, capability, admits } = route;
         let own = map_writable(own.as_fd())?;
         let theirs = map_read_only(theirs.as_fd())?;
         let link = PeerLink::new(own, theirs, self.cell, peer, self.epoch)?;

@@ -164,11 +164,11 @@ impl FleetMemory {
         ])
     }
 
-    /// Beside a `PeerDoor`: the link of two cells, as each of them gets it.
+    /// Beside a `PeerRoute`: the link of two cells, as each of them gets it.
     pub fn link(&self, a: CellId, b: CellId) -> Result<[Vec<OwnedFd>; 2], FleetError> {
         let a_to_b = Segment::create("warren-peer", PEER_SEGMENT_LEN)?;
         let b_to_a = Segment::create("warren-peer", PEER_SEGMENT_LEN)?;
-        let door = |peer: CellId, own: &Segment, theirs: &Segment| {
+        let end = |peer: CellId, own: &Segment, theirs: &Segment| {
             let peer = self.cell(peer);
             Ok::<_, FleetError>(vec![
                 peer.bell.rope()?,
@@ -177,7 +177,7 @@ impl FleetMemory {
                 theirs.read_only_fd()?,
             ])
         };
-        Ok([door(b, &a_to_b, &b_to_a)?, door(a, &b_to_a, &a_to_b)?])
+        Ok([end(b, &a_to_b, &b_to_a)?, end(a, &b_to_a, &a_to_b)?])
     }
 
     /// How a flush of this process went, which cells see at once. EIO too if one of a cell, or of an earlier

@@ -23,13 +23,13 @@ use warren_disk::{LogArea, RawRecord, read_record};
 use warren_proto::{Reader, Run, Step, Wire};
 use warren_supervisor::{CellState, Failure};
 
-use super::Shell;
-use super::post::Ended;
+use super::cell_process::Ended;
 use super::start::{frames_of_a_cell, log_area};
+use super::state::SupervisorLoop;
 use crate::clock;
 use crate::error::FleetError;
-use crate::launch::path_of;
-use crate::pool_blocks::Blocks;
+use crate::message::path_of;
+use crate::pool::blocks::Blocks;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// How long what dead cells have given the kernel may take to land, longer than was ever seen; and between two looks.
@@ -68,7 +68,7 @@ impl Image {
     }
 }
 
-impl Shell<'_> {
+impl SupervisorLoop<'_> {
     /// Writes out the logs of all cells, as far as they are not on the device. What fails is said, and lost.
     pub(super) fn save_logs(&mut self) {
         // After a flush that has failed nothing on the device can be relied on.
@@ -93,9 +93,9 @@ impl Shell<'_> {
 
     /// Returns how many blocks were written.
     fn save_log(&self, cell: CellId, deadline: Instant) -> Result<u64, FleetError> {
-        let post = &self.cells[usize::from(cell.0)];
+        let process = &self.cells[cell];
         let has_stopped = self.core.status().cells[usize::from(cell.0)].state == CellState::Stopped;
-        if !post.exited || !(has_stopped || post.ended == Ended::FromOutside) {
+        if !process.exited || !(has_stopped || process.ended == Ended::FromOutside) {
             return Ok(0);
         }
         let own = PoolFile::from_fd(self.pool.reopen()?, &path_of(&self.plan.pool))?;

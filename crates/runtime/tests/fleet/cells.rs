@@ -9,7 +9,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use warren_base::{CellId, Errno, Ino};
 use warren_device::PoolFile;
 use warren_proto::{LockType, NewInode, Reply, Request};
-use warren_runtime::{CellStatus, Lifetime, door, start_fleet};
+use warren_runtime::{CellStatus, Lifetime, control, start_fleet};
 
 use super::ground::{Files, ROOT, Scratch, connect, flock, open_root};
 
@@ -18,7 +18,7 @@ use super::ground::{Files, ROOT, Scratch, connect, flock, open_root};
 pub fn kill_cell(pool: &Path, cell: u16) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let victim = door::status(pool).expect("status").cells.swap_remove(usize::from(cell));
+        let victim = control::status(pool).expect("status").cells.swap_remove(usize::from(cell));
         if let Some(pid) = rustix::process::Pid::from_raw(victim.pid as i32)
             && rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok()
         {
@@ -33,7 +33,7 @@ pub fn kill_cell(pool: &Path, cell: u16) -> u64 {
 pub fn await_successor(pool: &Path, cell: u16, restarts: u64) -> CellStatus {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let status = door::status(pool).expect("status").cells.swap_remove(usize::from(cell));
+        let status = control::status(pool).expect("status").cells.swap_remove(usize::from(cell));
         if status.restarts > restarts && status.state == "ready" && status.last_pause_ms.is_some() {
             return status;
         }
@@ -115,7 +115,7 @@ pub fn a_cell_that_cannot_be_spoken_with_is_replaced() {
     files.make("before");
     for (restarts, cell) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let link =
-            link_of(door::status(&scratch.pool).expect("status").cells[usize::from(cell)].pid);
+            link_of(control::status(&scratch.pool).expect("status").cells[usize::from(cell)].pid);
         if restarts == 0 {
             let nonsense = [0, 0xff, 0xff];
             let sent = rustix::net::send(&link, &nonsense, SendFlags::NOSIGNAL);
@@ -239,7 +239,7 @@ pub fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
 pub fn await_start(pool: &Path, cell: u16, restarts: u64) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let status = door::status(pool).expect("status").cells.swap_remove(usize::from(cell));
+        let status = control::status(pool).expect("status").cells.swap_remove(usize::from(cell));
         if status.restarts > restarts && status.pid != 0 {
             return;
         }
@@ -262,7 +262,7 @@ pub fn a_successor_waits_for_its_predecessors_writes() {
         assert_eq!(beside.call_cell(CellId(0), ROOT, &Request::Null, 0), Ok(Reply::Done));
         std::thread::sleep(Duration::from_millis(300));
         assert!(!waits.is_finished());
-        assert_eq!(door::status(&scratch.pool).expect("status").cells[1].state, "starting");
+        assert_eq!(control::status(&scratch.pool).expect("status").cells[1].state, "starting");
         drop(lock);
         assert_eq!(waits.join().expect("a thread"), Ok(Reply::Done));
     });
@@ -275,7 +275,7 @@ pub fn a_cell_that_always_dies_ends_the_fleet() {
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
     let lock = hold_writers_lock(&scratch.pool, 1);
-    while let Ok(status) = door::status(&scratch.pool) {
+    while let Ok(status) = control::status(&scratch.pool) {
         let cell = &status.cells[1];
         assert!(cell.restarts < 30, "{cell:?}");
         let Some(pid) = rustix::process::Pid::from_raw(cell.pid as i32) else { continue };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use warren_base::{CellId, Errno, Ino};
 use warren_device::PoolFile;
 use warren_proto::{AccessMode, CreateFlags, NewInode, Request};
-use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
+use warren_runtime::{FleetStatus, Lifetime, control, start_fleet};
 
 use super::SERVER;
 use super::cells::{await_successor, hold_writers_lock};
@@ -38,7 +38,7 @@ fn damage_tails(pid: u32) {
 }
 
 fn status(pool: &Path) -> FleetStatus {
-    door::status(pool).expect("status")
+    control::status(pool).expect("status")
 }
 
 fn look_up(files: &mut Files, name: &str, count: u32) {
@@ -78,7 +78,10 @@ pub fn damaged_vitals_break_nothing_else() {
     files.write(handle, 0, b"also");
     files.call(&Request::Fsync { ino, handle: Some(handle), data_only: false });
     let now = status(&scratch.pool);
-    assert_eq!((now.cells[0].restarts, now.checkpoints_failed, now.broken), (0, 0, None));
+    assert_eq!(
+        (now.cells[0].restarts, now.checkpoint.checkpoints_failed, now.checkpoint.broken),
+        (0, 0, None)
+    );
     fleet.stop().expect("stop");
 }
 
@@ -88,7 +91,7 @@ pub fn cells_that_damage_each_other_for_ever_end_the_fleet() {
     let mut files = Files::of(&connect(&scratch.pool));
     (0..50).for_each(|n| files.make(&format!("before {n}")));
     let deadline = Instant::now() + Duration::from_secs(50);
-    while let Ok(status) = door::status(&scratch.pool) {
+    while let Ok(status) = control::status(&scratch.pool) {
         assert!(Instant::now() < deadline, "{status:?}");
         if status.cells.iter().all(|cell| cell.state == "ready") {
             damage_tails(status.cells[1].pid);
@@ -133,7 +136,7 @@ pub fn a_request_that_ends_every_cell_is_refused() {
     // All others go on.
     files.lookup(Ino::ROOT, "before");
     files.make("after");
-    door::stop(&scratch.pool, door::StopOptions::default()).expect("stop");
+    control::stop(&scratch.pool, control::StopOptions::default()).expect("stop");
     assert!(server.wait().expect("its end").success());
 }
 
@@ -168,7 +171,7 @@ fn kill_successors(pool: &Path, lock: PoolFile) {
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(lock);
-    while door::status(pool).is_ok() {
+    while control::status(pool).is_ok() {
         assert!(Instant::now() < deadline, "it goes on");
     }
 }

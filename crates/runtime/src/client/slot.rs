@@ -14,7 +14,7 @@ use warren_base::{CellId, Errno, MapVersion, SlotNo};
 use warren_proto::{Answer, Capabilities, Capability, Reply, Request, RequestHeader};
 use warren_shm::{ShardMap, WaitOutcome};
 
-use crate::connection::{InFlight, Shared};
+use super::segments::{InFlight, Segments};
 
 /// The longest spin: what a loaded cell takes for a few requests. Longer costs others their core.
 const SPIN_MAX: Duration = Duration::from_micros(20);
@@ -68,7 +68,7 @@ impl From<Capabilities> for Authority {
 
 /// One request in flight. A slot is used by one thread at a time and may be sent to another.
 pub struct Slot {
-    shared: Arc<Shared>,
+    shared: Arc<Segments>,
     number: SlotNo,
     seq: u32,
     /// Others have used the slot, perhaps a process that was killed before or after it rang the bell. A
@@ -91,7 +91,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(shared: Arc<Shared>, number: SlotNo) -> Self {
+    pub(super) fn new(shared: Arc<Segments>, number: SlotNo) -> Self {
         let seq = shared.requests.last_seq(number);
         let one_core = is_single_core();
         Self {
@@ -132,8 +132,8 @@ impl Slot {
     /// The lease word of a cell as it stands now.
     pub fn load_word(&self, cell: CellId, word: u32) -> u64 {
         match self.shared.cells.get(usize::from(cell.0)) {
-            Some(door) if (word as usize) < warren_base::limits::LEASE_WORDS => {
-                door.replies.load_word(word)
+            Some(of_cell) if (word as usize) < warren_base::limits::LEASE_WORDS => {
+                of_cell.replies.load_word(word)
             }
             _ => 0,
         }
@@ -225,10 +225,10 @@ impl Slot {
         if usize::from(posted.cell.0) >= self.shared.cells.len() {
             return None;
         }
-        let door = &self.shared.cells[usize::from(posted.cell.0)];
+        let of_cell = &self.shared.cells[usize::from(posted.cell.0)];
         // Perhaps it was killed before it could.
         self.shared.requests.ring(posted.cell, self.number);
-        let slept = door.bell.wake_if_parked(&door.vitals);
+        let slept = of_cell.bell.wake_if_parked(&of_cell.vitals);
         let waited = self.wait(posted.cell, posted.seq, slept);
         let answer = waited.and_then(|_| self.take(posted));
         self.shared.set_flight(self.number, posted, false);
@@ -237,10 +237,10 @@ impl Slot {
 
     fn exchange(&mut self, cell: CellId, header: &RequestHeader) -> Answer {
         let shared = &*self.shared;
-        let door = &shared.cells[usize::from(cell.0)];
+        let of_cell = &shared.cells[usize::from(cell.0)];
         shared.requests.post(cell, self.number, header, &self.body);
         shared.requests.ring(cell, self.number);
-        let slept = door.bell.wake_if_parked(&door.vitals);
+        let slept = of_cell.bell.wake_if_parked(&of_cell.vitals);
         let answered_in_spin = self.wait(cell, header.seq, slept)?;
         if !slept {
             self.adapt(answered_in_spin);
@@ -250,8 +250,8 @@ impl Slot {
 
     /// The answer to a call, which is there.
     fn take(&mut self, call: InFlight) -> Answer {
-        let door = &self.shared.cells[usize::from(call.cell.0)];
-        let header = door.replies.take(self.number, call.seq, &mut self.body);
+        let of_cell = &self.shared.cells[usize::from(call.cell.0)];
+        let header = of_cell.replies.take(self.number, call.seq, &mut self.body);
         let header = header.map_err(|_| Errno::EPROTO)?.ok_or(Errno::EIO)?;
         self.last_cell = Some(call.cell);
         self.payload_len = header.payload_len as usize;
@@ -284,8 +284,8 @@ impl Slot {
             }
             if self.inherited && pause < LOOK_AT_FLEET_MAX {
                 shared.requests.ring(cell, self.number);
-                let door = &shared.cells[usize::from(cell.0)];
-                door.bell.wake_if_parked(&door.vitals);
+                let of_cell = &shared.cells[usize::from(cell.0)];
+                of_cell.bell.wake_if_parked(&of_cell.vitals);
             }
             pause = (2 * pause).min(LOOK_AT_FLEET_MAX);
         }

@@ -13,9 +13,9 @@ use warren_device::PoolFile;
 use warren_disk::Superblock;
 use warren_fsck::Footing;
 
+use super::blocks::{self, Blocks, errno_of_device};
+use super::recovery;
 use crate::error::FleetError;
-use crate::pool_blocks::{self, Blocks, errno_of_device};
-use crate::recovery;
 
 /// What a pool is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,18 +49,18 @@ impl OfflinePool {
 
     /// The superblock that counts now.
     pub fn superblock(&self) -> Result<Superblock, FleetError> {
-        Ok(pool_blocks::superblock(self, &self.path)?.0)
+        Ok(blocks::superblock(self, &self.path)?.0)
     }
 
     /// Whether the pool was not left in order, so that its logs count.
     pub fn has_logs(&self) -> Result<bool, FleetError> {
-        let (ledger, _) = pool_blocks::load(self, &self.path)?;
+        let (ledger, _) = blocks::load(self, &self.path)?;
         Ok(recovery::is_needed(&ledger))
     }
 
     /// Replays the logs, as the next start would. If that fails the pool is as it was.
     pub fn replay(&self) -> Result<(), FleetError> {
-        let (ledger, copies) = pool_blocks::load(self, &self.path)?;
+        let (ledger, copies) = blocks::load(self, &self.path)?;
         let replayed = recovery::recover(self, ledger, copies);
         if let (Err(_), Some(over)) = (&replayed, &self.over) {
             over.borrow_mut().clear();
@@ -81,7 +81,7 @@ fn replay_on(
     path: &Path,
 ) -> Result<BTreeSet<CellId>, FleetError> {
     let pool = Corrected { pool, nodes: &footing.corrected };
-    let (ledger, copies) = pool_blocks::load_without(&footing.lost, &pool, path)?;
+    let (ledger, copies) = blocks::load_without(&footing.lost, &pool, path)?;
     recovery::recover_without(&footing.lost, &pool, ledger, copies)
 }
 

@@ -21,10 +21,10 @@ use warren_proto::CapabilityKey;
 use warren_proto::control::Report;
 use warren_supervisor::{Config, Effect as Said, Event as Heard, Ledger, Supervisor};
 
+use super::blocks::Blocks;
+use super::shares::{owners, shares_of_free};
 use crate::clock;
 use crate::error::FleetError;
-use crate::pool_blocks::Blocks;
-use crate::supervisor::{owners, shares_of_free};
 
 /// Frames of each cell's buffer cache beside one for every page that its log can leave dirty: for tree nodes
 /// on their way, and for what the cell keeps free.

@@ -192,7 +192,7 @@ impl Device {
             ],
             &[&[Step::Claimed { shard: ShardId(1), chunk: b }, made(ONE)]],
         ]);
-        let (ledger, copies) = pool_blocks::load(&device, Path::new("pool")).expect("a pool");
+        let (ledger, copies) = blocks::load(&device, Path::new("pool")).expect("a pool");
         recovery::recover(&device, ledger, copies).expect("a recovery");
         let bytes = vec![2; BLOCK_SIZE];
         let checksums = vec![block_checksum(&bytes)];
@@ -235,7 +235,7 @@ impl Device {
     /// As `fsck -y` does it.
     fn repair(&self) -> Repaired {
         let path = Path::new("pool");
-        let loaded = pool_blocks::load(self, path);
+        let loaded = blocks::load(self, path);
         let has_logs = !self.superblock().clean;
         let replayed = loaded.and_then(|(ledger, copies)| match recovery::is_needed(&ledger) {
             true => recovery::recover(self, ledger, copies),
@@ -249,7 +249,7 @@ impl Device {
         self.write_stages(repair.expect("a repair"));
         let report = self.check();
         assert!(report.is_sound() && !report.incomplete, "{:#?}", report.findings);
-        let (ledger, _) = pool_blocks::load(self, path).expect("a pool that opens");
+        let (ledger, _) = blocks::load(self, path).expect("a pool that opens");
         assert!(!recovery::is_needed(&ledger));
         Repaired { logs, report }
     }
@@ -320,7 +320,7 @@ fn logs_outlive_the_map() {
     let device = Device::with_logs();
     let newer = device.page();
     rotten(&device, newer);
-    assert!(pool_blocks::load(&device, Path::new("pool")).is_err());
+    assert!(blocks::load(&device, Path::new("pool")).is_err());
     device.repair().is_without(&[], ALL);
     let device = Device::with_logs();
     let layout = device.superblock().layout;
@@ -458,7 +458,7 @@ type Spoil = (fn(&Device), &'static [&'static str]);
 /// It ends, and does no harm.
 #[test]
 fn a_recovery_on_a_device_that_refuses_writes_fails() {
-    let load = |device: &Device| pool_blocks::load(device, Path::new("pool")).expect("a pool");
+    let load = |device: &Device| blocks::load(device, Path::new("pool")).expect("a pool");
     let mut failed = 0;
     for failing in [(u32::MAX, 1), (1, 1), (4, 1), (9, 3), (20, 1), (20, 5), (u32::MAX, 7)] {
         let device = Device::with_logs();

@@ -1,8 +1,8 @@
-//! Who is at the door: connections to the fleet's socket, from their first word to their hang-up.
+//! Connections to the fleet's control socket, from their first request to their end.
 //!
-//! A visitor is anybody. It gets one answer to one request, so what waits for it is bounded; if it
-//! asked to enter, its connection stays open for as long as it is a client. Whoever says more is hung
-//! up on. Connections are accepted at a [`pace`].
+//! Any process may connect. It gets one reply to one request, so what waits for it is bounded. If it asked to be
+//! admitted, its connection stays open for as long as it is a client. A connection that sends more is closed.
+//! Connections are accepted at a [`pace`].
 
 mod pace;
 
@@ -23,24 +23,24 @@ use warren_base::{ClientId, Errno};
 use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 
-use super::descriptors::Reserve;
-use super::record::program;
+use super::logged::program;
 use crate::clients::Clients;
 use crate::error::{FleetError, system};
 use crate::identity::{self, Identity};
 use crate::link::{Link, Outbox, Received, Trust, Wait};
-use crate::message::{DOOR_VERSION, DoorReply, DoorRequest, MOUNTED_MAX, OsBytes};
-use crate::place::{self, PoolId};
+use crate::message::{CONTROL_VERSION, ControlReply, ControlRequest, MOUNTED_MAX, OsBytes};
+use crate::reserve::Reserve;
+use crate::socket_path::{self, PoolId};
 use pace::Pace;
 
-/// Connections at a time, clients included. Who is one too many is hung up on.
-const VISITORS_MAX: usize = 4096;
+/// Connections at a time, clients included. Connections over the limit are closed.
+const CONNECTIONS_MAX: usize = 4096;
 
 /// Of these, what only root and we may take: somebody must be able to look and to stop the fleet.
-const VISITORS_OF_PRIVILEGED: usize = 64;
+const CONNECTIONS_OF_PRIVILEGED: usize = 64;
 
 /// Connections at a time of one user who is neither root nor ours, so that none shuts others out.
-const VISITORS_OF_ONE_MAX: usize = 512;
+const CONNECTIONS_OF_ONE_MAX: usize = 512;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -49,16 +49,16 @@ const BACKLOG: i32 = 128;
 const ACCEPTS_A_TURN: usize = 16;
 
 /// One connection.
-struct Visitor {
+struct Accepted {
     link: Outbox,
     identity: Identity,
-    standing: Standing,
+    state: State,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
-    /// Has not spoken.
-    Passing,
+enum State {
+    /// Has sent no request yet.
+    New,
     /// Has its answer, or as much of it as it has taken; now it is to hang up.
     Answered,
     /// Asked to enter and waits.
@@ -68,8 +68,8 @@ enum Standing {
     Stopping,
 }
 
-/// What a visitor wants that the fleet must do.
-pub enum Asked {
+/// What a connection asks for that the supervisor must do.
+pub(super) enum ConnectionEvent {
     Enter(Applicant),
     Status,
     Stop {
@@ -86,26 +86,26 @@ pub enum Asked {
     Hangup(ClientId),
 }
 
-pub struct Visitors {
+pub(super) struct Connections {
     listener: OwnedFd,
     path: PathBuf,
     /// Who may ask for anything, beside root and us.
     clients: Clients,
     next: u64,
-    visitors: BTreeMap<ConnectionNo, Visitor>,
+    accepted: BTreeMap<ConnectionNo, Accepted>,
     /// Clients that have hung up and that some cell still knows, with their users, who have them still.
     leaving: BTreeMap<ClientId, u32>,
     reserve: Reserve,
-    /// The last one who knocked could not be let in for want of descriptors or memory.
-    is_deaf: bool,
+    /// The last connection could not be accepted for want of descriptors or memory.
+    is_short: bool,
     pace: Pace,
 }
 
-impl Visitors {
-    /// Opens the door. The pool is locked, so a socket that is there is a dead fleet's.
+impl Connections {
+    /// Makes the socket. The pool is locked, so a socket that is there is a dead fleet's.
     pub fn open(pool: PoolId, clients: Clients, reserve: Reserve) -> Result<Self, FleetError> {
         let doing = "open the fleet's socket";
-        let path = pool.make_place(clients)?;
+        let path = pool.make_socket_path(clients)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(system(doing)(error));
@@ -124,7 +124,7 @@ impl Visitors {
         Ok(Self::adopt(listener, path, clients, 0, reserve))
     }
 
-    /// The door that an earlier supervisor had opened. Who was not kept there has been hung up on.
+    /// The socket that an earlier supervisor had made. Connections that the keeper did not hold are closed.
     pub fn adopt(
         listener: OwnedFd,
         path: PathBuf,
@@ -132,10 +132,10 @@ impl Visitors {
         next: u64,
         reserve: Reserve,
     ) -> Self {
-        let (visitors, leaving) = (BTreeMap::new(), BTreeMap::new());
+        let (accepted, leaving) = (BTreeMap::new(), BTreeMap::new());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let (is_deaf, pace) = (false, Pace::new(cores));
-        Self { listener, path, clients, next, visitors, leaving, reserve, is_deaf, pace }
+        let (is_short, pace) = (false, Pace::new(cores));
+        Self { listener, path, clients, next, accepted, leaving, reserve, is_short, pace }
     }
 
     /// For the next supervisor.
@@ -153,33 +153,33 @@ impl Visitors {
 
     /// A connection for the keeper.
     pub fn socket(&self, number: ConnectionNo) -> Option<OwnedFd> {
-        self.visitors.get(&number)?.link.link.as_fd().try_clone_to_owned().ok()
+        self.accepted.get(&number)?.link.link.as_fd().try_clone_to_owned().ok()
     }
 
-    /// One who had come to an earlier supervisor, and applies, is a client or waits for the end. The kernel
-    /// still knows who it is.
-    pub fn readmit(
+    /// A connection to an earlier supervisor that applies, is a client or waits for the end. The kernel still knows
+    /// its peer.
+    pub fn adopt_connection(
         &mut self,
         number: ConnectionNo,
         socket: OwnedFd,
         client: Option<ClientId>,
     ) -> bool {
         let Ok(identity) = identity::of_peer(&socket) else { return false };
-        let standing = client.map_or(Standing::Stopping, Standing::Client);
+        let state = client.map_or(State::Stopping, State::Client);
         let link = Outbox::new(Link::new(socket, Trust::Stranger));
-        self.visitors.insert(number, Visitor { link, identity, standing });
+        self.accepted.insert(number, Accepted { link, identity, state });
         self.next = self.next.max(number.0 + 1);
         true
     }
 
-    /// Those who wait for the end.
+    /// Connections that wait for the end of the fleet.
     pub fn stopping(&self) -> impl Iterator<Item = ConnectionNo> {
         let stopping =
-            |(_, visitor): &(&ConnectionNo, &Visitor)| visitor.standing == Standing::Stopping;
-        self.visitors.iter().filter(stopping).map(|(&number, _)| number)
+            |(_, connection): &(&ConnectionNo, &Accepted)| connection.state == State::Stopping;
+        self.accepted.iter().filter(stopping).map(|(&number, _)| number)
     }
 
-    /// From now on visitors are heard. The kernel names this process to them.
+    /// From now on processes can connect. The kernel names this process to them.
     pub fn listen(&self) -> Result<(), FleetError> {
         listen(&self.listener, BACKLOG).map_err(system("listen at the fleet's socket"))
     }
@@ -190,12 +190,12 @@ impl Visitors {
 
     /// Every connection.
     pub fn connections(&self) -> impl Iterator<Item = (ConnectionNo, &Outbox)> {
-        self.visitors.iter().map(|(&number, visitor)| (number, &visitor.link))
+        self.accepted.iter().map(|(&number, connection)| (number, &connection.link))
     }
 
     /// Whether a poll of the listener is of no use: [`Self::accept`] is tried now and then instead.
-    pub fn is_deaf(&self) -> bool {
-        self.is_deaf
+    pub fn is_short(&self) -> bool {
+        self.is_short
     }
 
     /// How long no connection is accepted because too many were.
@@ -203,24 +203,24 @@ impl Visitors {
         self.pace.wait(now)
     }
 
-    /// Lets in who waits.
+    /// Accepts connections that wait.
     pub fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPTS_A_TURN {
             if !self.pace.permits(now) {
                 return;
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let accepted = accept_with(&self.listener, flags);
-            let failed = accepted.as_ref().err().filter(|&&error| error != OsError::AGAIN);
-            // Before it listens the door is invalid.
-            let is_news = |error: &&OsError| !self.is_deaf && **error != OsError::INVAL;
+            let socket = accept_with(&self.listener, flags);
+            let failed = socket.as_ref().err().filter(|&&error| error != OsError::AGAIN);
+            // Before it listens the socket is invalid.
+            let is_news = |error: &&OsError| !self.is_short && **error != OsError::INVAL;
             if let Some(error) = failed.filter(is_news) {
                 warn!("no client can be let in: {error}");
             }
-            self.is_deaf = failed.is_some();
-            let Ok(socket) = accepted else { return };
+            self.is_short = failed.is_some();
+            let Ok(socket) = socket else { return };
             self.pace.count();
-            // Who cannot be identified, or is one too many, is hung up on.
+            // A connection that cannot be identified, or is over the limit, is closed.
             let Ok(identity) = identity::of_peer(&socket) else { continue };
             let is_scarce = match is_privileged(identity.uid) {
                 true => self.reserve.needs(&socket),
@@ -237,173 +237,173 @@ impl Visitors {
                 warn!(uid = identity.uid, "few descriptors are left: the reserve is used");
             }
             let link = Outbox::new(Link::new(socket, Trust::Stranger));
-            let visitor = Visitor { link, identity, standing: Standing::Passing };
-            self.visitors.insert(ConnectionNo(self.next), visitor);
+            let connection = Accepted { link, identity, state: State::New };
+            self.accepted.insert(ConnectionNo(self.next), connection);
             self.next += 1;
         }
     }
 
     fn has_room_for(&self, uid: u32) -> bool {
         if is_privileged(uid) {
-            return self.visitors.len() < VISITORS_MAX;
+            return self.accepted.len() < CONNECTIONS_MAX;
         }
-        let connected = self.visitors.values().map(|visitor| visitor.identity.uid);
+        let connected = self.accepted.values().map(|connection| connection.identity.uid);
         let of_same = connected.chain(self.leaving.values().copied()).filter(|of| *of == uid);
-        self.visitors.len() < VISITORS_MAX - VISITORS_OF_PRIVILEGED
-            && of_same.count() < VISITORS_OF_ONE_MAX
+        self.accepted.len() < CONNECTIONS_MAX - CONNECTIONS_OF_PRIVILEGED
+            && of_same.count() < CONNECTIONS_OF_ONE_MAX
     }
 
-    /// Hears one connection; says what the fleet must do.
-    pub fn hear(&mut self, number: ConnectionNo) -> Option<Asked> {
-        let visitor = self.visitors.get_mut(&number)?;
-        let flushed = visitor.link.flush();
-        let received = visitor.link.link.receive(Wait::No);
+    /// Receives from one connection; returns what the supervisor must do.
+    pub fn receive(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
+        let connection = self.accepted.get_mut(&number)?;
+        let flushed = connection.link.flush();
+        let received = connection.link.link.receive(Wait::No);
         let request = match (flushed, received) {
             (Ok(()), Ok(Received::Nothing)) => return None,
             (Ok(()), Ok(Received::Packet(packet))) => {
-                let request = DoorRequest::from_bytes(&packet.bytes).ok();
-                let is_passing = visitor.standing == Standing::Passing;
+                let request = ControlRequest::from_bytes(&packet.bytes).ok();
+                let is_new = connection.state == State::New;
                 if request.is_none() {
-                    let Identity { uid, pid, .. } = visitor.identity;
+                    let Identity { uid, pid, .. } = connection.identity;
                     warn!(uid, pid, "a client's message makes no sense, or is of another version");
                 }
-                if request.is_none() && is_passing && is_of_another_version(&packet.bytes) {
+                if request.is_none() && is_new && is_of_another_version(&packet.bytes) {
                     return self.refuse(number, Errno::EPROTO);
                 }
                 request
             }
             _ => None,
         };
-        match (request, visitor.standing) {
-            (Some(DoorRequest::InUse { number, by, .. }), Standing::Client(client)) => {
-                Some(Asked::InUse { client, number, by })
+        match (request, connection.state) {
+            (Some(ControlRequest::InUse { number, by, .. }), State::Client(client)) => {
+                Some(ConnectionEvent::InUse { client, number, by })
             }
-            (Some(request), Standing::Passing) => self.answer(number, request),
-            // Hung up, or spoke out of turn.
-            (_, Standing::Client(_)) => self.hang_up(number),
+            (Some(request), State::New) => self.answer(number, request),
+            // Closed, or a request out of turn.
+            (_, State::Client(_)) => self.close(number),
             // The supervisor answers later; the answer goes nowhere.
             _ => {
-                self.visitors.remove(&number);
+                self.accepted.remove(&number);
                 None
             }
         }
     }
 
     /// Ends a client's connection.
-    pub fn hang_up(&mut self, number: ConnectionNo) -> Option<Asked> {
-        let visitor = self.visitors.get(&number)?;
-        let Standing::Client(client) = visitor.standing else { return None };
-        self.leaving.insert(client, visitor.identity.uid);
-        self.visitors.remove(&number);
-        Some(Asked::Hangup(client))
+    pub fn close(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
+        let connection = self.accepted.get(&number)?;
+        let State::Client(client) = connection.state else { return None };
+        self.leaving.insert(client, connection.identity.uid);
+        self.accepted.remove(&number);
+        Some(ConnectionEvent::Hangup(client))
     }
 
-    fn answer(&mut self, number: ConnectionNo, request: DoorRequest) -> Option<Asked> {
-        let visitor = self.visitors.get_mut(&number)?;
-        let privileged = is_privileged(visitor.identity.uid);
-        let (DoorRequest::Enter { version, .. }
-        | DoorRequest::Status { version }
-        | DoorRequest::InUse { version, .. }
-        | DoorRequest::Stop { version, .. }) = request;
-        if version != DOOR_VERSION {
+    fn answer(&mut self, number: ConnectionNo, request: ControlRequest) -> Option<ConnectionEvent> {
+        let connection = self.accepted.get_mut(&number)?;
+        let privileged = is_privileged(connection.identity.uid);
+        let (ControlRequest::Enter { version, .. }
+        | ControlRequest::Status { version }
+        | ControlRequest::InUse { version, .. }
+        | ControlRequest::Stop { version, .. }) = request;
+        if version != CONTROL_VERSION {
             return self.refuse(number, Errno::EPROTO);
         }
-        if !privileged && !self.clients.admits(&visitor.identity) {
+        if !privileged && !self.clients.admits(&connection.identity) {
             return self.refuse(number, Errno::EACCES);
         }
         match request {
-            DoorRequest::Status { .. } => {
-                visitor.standing = Standing::Answered;
-                Some(Asked::Status)
+            ControlRequest::Status { .. } => {
+                connection.state = State::Answered;
+                Some(ConnectionEvent::Status)
             }
-            DoorRequest::Stop { force, discard, .. } if privileged => {
-                visitor.standing = Standing::Stopping;
-                let (uid, pid) = (visitor.identity.uid, visitor.identity.pid.unsigned_abs());
+            ControlRequest::Stop { force, discard, .. } if privileged => {
+                connection.state = State::Stopping;
+                let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
                 let by = program(pid);
                 info!(uid, pid, by, force, discard, "the fleet shall stop");
-                Some(Asked::Stop { force, discard })
+                Some(ConnectionEvent::Stop { force, discard })
             }
-            DoorRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
+            ControlRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
                 let is_legal = (1..=SLOTS_MAX).contains(&usize::from(slots))
                     && mounted.len() <= if front { MOUNTED_MAX } else { 0 };
                 if !is_legal {
                     return self.refuse(number, Errno::EINVAL);
                 }
-                visitor.standing = Standing::Applying;
-                Some(Asked::Enter(applicant(&visitor.identity, front, slots, mounted)))
+                connection.state = State::Applying;
+                Some(ConnectionEvent::Enter(applicant(&connection.identity, front, slots, mounted)))
             }
             _ => self.refuse(number, Errno::EPERM),
         }
     }
 
-    pub fn refuse(&mut self, number: ConnectionNo, errno: Errno) -> Option<Asked> {
-        self.tell(
+    pub fn refuse(&mut self, number: ConnectionNo, errno: Errno) -> Option<ConnectionEvent> {
+        self.send(
             number,
-            &DoorReply::Refused { version: DOOR_VERSION, errno: errno.raw() },
+            &ControlReply::Refused { version: CONTROL_VERSION, errno: errno.raw() },
             Vec::new(),
         );
-        if let Some(visitor) = self.visitors.get_mut(&number) {
-            visitor.standing = Standing::Answered;
-            let (uid, pid) = (visitor.identity.uid, visitor.identity.pid.unsigned_abs());
+        if let Some(connection) = self.accepted.get_mut(&number) {
+            connection.state = State::Answered;
+            let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
             let by = program(pid);
             warn!(uid, pid, by, %errno, "a client was refused");
         }
         None
     }
 
-    /// One that waits for the end of the fleet is told that it goes on.
-    pub fn disappoint(&mut self, number: ConnectionNo, reply: &DoorReply) {
-        self.tell(number, reply, Vec::new());
-        if let Some(visitor) = self.visitors.get_mut(&number) {
-            visitor.standing = Standing::Answered;
+    /// The last reply to a connection that waits for the end of a fleet that goes on.
+    pub fn send_last(&mut self, number: ConnectionNo, reply: &ControlReply) {
+        self.send(number, reply, Vec::new());
+        if let Some(connection) = self.accepted.get_mut(&number) {
+            connection.state = State::Answered;
         }
     }
 
-    /// Sends a reply; a visitor that does not take it is hung up on by the next poll.
-    pub fn tell(&mut self, number: ConnectionNo, reply: &DoorReply, fds: Vec<OwnedFd>) {
-        if let Some(visitor) = self.visitors.get_mut(&number) {
-            // A broken connection is readable, and `hear` removes it.
-            let _ = visitor.link.send(reply.to_bytes(), fds);
+    /// Sends a reply; a connection that does not take it is closed by the next poll.
+    pub fn send(&mut self, number: ConnectionNo, reply: &ControlReply, fds: Vec<OwnedFd>) {
+        if let Some(connection) = self.accepted.get_mut(&number) {
+            // A broken connection is readable, and `receive` removes it.
+            let _ = connection.link.send(reply.to_bytes(), fds);
         }
     }
 
     /// The applicant is a client from now on: when it hangs up, it is expelled. False if it has
     /// hung up already.
     pub fn enter(&mut self, number: ConnectionNo, client: ClientId) -> bool {
-        let Some(visitor) = self.visitors.get_mut(&number) else { return false };
-        visitor.standing = Standing::Client(client);
+        let Some(connection) = self.accepted.get_mut(&number) else { return false };
+        connection.state = State::Client(client);
         true
     }
 
     /// No cell knows the client any more.
     pub fn forget(&mut self, client: ClientId) {
         self.leaving.remove(&client);
-        self.visitors.retain(|_, visitor| visitor.standing != Standing::Client(client));
+        self.accepted.retain(|_, connection| connection.state != State::Client(client));
     }
 
-    /// From now on nobody finds the door. To be called while the pool is locked: what lies there afterwards is
+    /// From now on no client finds the fleet. To be called while the pool is locked: what lies there afterwards is
     /// another fleet's.
-    pub fn remove_door(&self) {
-        // One that cannot be removed leads to nobody.
+    pub fn remove_socket(&self) {
+        // Behind one that cannot be removed no process listens.
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Tells everyone who asked for the end how it went.
-    pub fn close(mut self, outcome: &DoorReply) {
+    /// Replies to every connection that asked for the end how it went.
+    pub fn close_all(mut self, outcome: &ControlReply) {
         let stopping: Vec<ConnectionNo> = self.stopping().collect();
-        stopping.into_iter().for_each(|number| self.tell(number, outcome, Vec::new()));
+        stopping.into_iter().for_each(|number| self.send(number, outcome, Vec::new()));
     }
 }
 
 /// Requests of all versions begin with a tag and the version, whatever follows.
 fn is_of_another_version(bytes: &[u8]) -> bool {
     let version = bytes.get(1..5).and_then(|version| version.try_into().ok());
-    version.is_some_and(|version| u32::from_le_bytes(version) != DOOR_VERSION)
+    version.is_some_and(|version| u32::from_le_bytes(version) != CONTROL_VERSION)
 }
 
 /// Root and the fleet's own user may stop it and put up a front.
 fn is_privileged(uid: u32) -> bool {
-    uid == 0 || uid == place::uid()
+    uid == 0 || uid == socket_path::uid()
 }
 
 fn applicant(identity: &Identity, front: bool, slots: u16, mounted: OsBytes) -> Applicant {
