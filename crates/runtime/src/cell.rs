@@ -4,7 +4,7 @@
 //! requests of peers, requests of clients), obeys orders now and then, and sends what it has for
 //! peers. After a turn that found nothing the loop spins for as long as [`spin`] says, then parks: it
 //! announces sleep in its vitals, looks once more everywhere, and waits in one place for its bell,
-//! the device and the timer. Whoever sends it something rings.
+//! the device and the timer. A sender rings the bell.
 
 mod disk;
 mod intake;
@@ -59,7 +59,7 @@ const DEATHS_MAX: u32 = 3;
 /// Messages gathered from one peer's lane in a turn.
 const MESSAGES_A_TURN: usize = 64;
 
-/// What is done in a turn, before it is looked whether something came that goes first, or somebody whose turn it is:
+/// What is done in a turn, before it is looked whether something came that goes first, or another sender whose turn it is:
 /// so many requests, or so many bytes of their data moved, which takes about as long.
 const WORK_A_TURN: usize = 16;
 const BYTES_A_TURN: u64 = 256 << 10;
@@ -127,7 +127,7 @@ pub(crate) fn main(number: u16) -> Result<(), FleetError> {
     if let Err(error) = &ended {
         let (kind, line) = error.report();
         let failed = FromCell::Failed { kind, line };
-        // If the supervisor is gone too, nobody is left to be told.
+        // If the supervisor is gone too, the error is not reported.
         let _ = last_words.send(&failed.to_bytes(), &[], Wait::No);
     }
     ended
@@ -253,7 +253,7 @@ impl CellLoop {
         spun >= self.spin.limit(cells + self.memory.clients())
     }
 
-    /// Gathers a bounded amount of everything that has come and does some of it; says whether
+    /// Gathers a bounded amount of everything that has come and does some of it; returns whether
     /// there was anything.
     fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
         self.vitals.beat();
@@ -279,7 +279,7 @@ impl CellLoop {
         Ok(worked)
     }
 
-    /// Takes in what has come, a bounded amount; says whether a message was dropped.
+    /// Takes in what has come, a bounded amount; returns whether a message was dropped.
     fn gather(&mut self, now: Instant) -> Result<bool, FleetError> {
         let mut dropped = self.gather_messages(Lane::Reply);
         self.disk.poll()?;
@@ -498,7 +498,7 @@ impl CellLoop {
         Ok(())
     }
 
-    /// Reports peers that have become suspect; says whether there were any.
+    /// Reports peers that have become suspect; returns whether there were any.
     fn report_suspicions(&mut self) -> Result<bool, FleetError> {
         let mut any = false;
         while let Some(suspicion) = self.peers.take_suspicion() {

@@ -1,6 +1,6 @@
 //! The keeper: parent of every process of a fleet and holder of its descriptors. No logic.
 //!
-//! It starts what the supervisor asks for, tells the supervisor who ended, keeps descriptors by
+//! It starts what the supervisor asks for, notifies the supervisor of exits, keeps descriptors by
 //! name, and turns a termination signal into a request to stop. A supervisor that ends without a last
 //! word, killed or because it failed itself, is started again, and given all that is kept. When one ends
 //! with it, so does everything: nothing is ever left behind.

@@ -143,7 +143,7 @@ impl Fleet {
     /// Stops the fleet after a last checkpoint and waits until it is gone.
     pub fn stop(mut self) -> Result<(), FleetError> {
         let stopped = control::stop(&self.pool, control::StopOptions::default());
-        // Also reaps the keeper; if it could not be asked, it is told by the hang-up.
+        // Also reaps the keeper; if the stop failed, the closed link stops it.
         match stopped {
             Ok(()) => match self.keeper.wait().map_err(system("wait for the keeper"))? {
                 status if status.success() => Ok(()),
@@ -206,7 +206,7 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
         }
         _ => return None,
     };
-    // Whoever waits for the process was told over its link.
+    // The error has been sent over the link of the process.
     Some(ended.map_or_else(|error| ExitCode::from(error.exit_code()), |()| ExitCode::SUCCESS))
 }
 

@@ -52,7 +52,7 @@ pub struct FleetPlan {
 /// nothing of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Wire)]
 pub enum Kept {
-    /// The pool as it was locked, and another open file of it that nobody has written to.
+    /// The pool as it was locked, and another open file of it that has not been written to.
     Pool,
     /// The journal that a supervisor writes for the next one.
     Record,
@@ -70,7 +70,7 @@ pub enum Kept {
     Stopping(u64),
 }
 
-/// What a keeper tells a supervisor that takes over.
+/// What a keeper sends to a supervisor that takes over.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct Handover {
     pub plan: FleetPlan,
@@ -241,7 +241,7 @@ pub enum ToCell {
     Order { number: u64, order: Order },
     /// A new link. Of a peer that returns it comes right before the `Order::Joined`.
     Link(PeerRoute),
-    /// All that a cell must know before its first turn is said: its links, and for a successor the clients
+    /// All that a cell must know before its first turn has been sent: its links, and for a successor the clients
     /// of its predecessor.
     Begin,
 }
@@ -265,7 +265,7 @@ pub const ADMIT_DESCRIPTORS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum ControlRequest {
-    /// Let me in. `front` asks to name uid and gid with every request, and says where it is mounted.
+    /// Asks for admission. `front` asks to name uid and gid with every request, and says where it is mounted.
     Enter {
         version: u32,
         front: bool,
@@ -275,7 +275,7 @@ pub enum ControlRequest {
     Status {
         version: u32,
     },
-    /// Unmount, checkpoint, end everything, then hang up. Refused while a mount is busy, unless by `force`, and if the
+    /// Unmount, checkpoint, end everything, then close the connection. Refused while a mount is busy, unless by `force`, and if the
     /// checkpoint fails, unless what it lacks is to be given up (`discard`).
     Stop {
         version: u32,
@@ -283,7 +283,7 @@ pub enum ControlRequest {
         discard: bool,
     },
     /// The answer of a mount's process to the `Leave` of this number: what uses the mount, in words, or used it
-    /// when it was cut off. Nothing, if it is idle. A process that has left hangs up instead.
+    /// when it was cut off. Nothing, if it is idle. A process that has left closes its connection instead.
     InUse {
         version: u32,
         number: u32,
@@ -294,7 +294,7 @@ pub enum ControlRequest {
 /// How a mount is to be given up before a fleet stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Leave {
-    /// Only say whether it is in use.
+    /// Only reply whether it is in use.
     Ask,
     /// Unmount it unless it is in use.
     IfIdle,

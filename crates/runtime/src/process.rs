@@ -59,7 +59,7 @@ pub fn pool_name(pool: &[u8]) -> &[u8] {
     pool.rsplit(|&byte| byte == b'/').next().unwrap_or(pool)
 }
 
-/// Closes what whoever started the fleet had open and did not mean for it. All that a process of a fleet is to have
+/// Closes descriptors that the starter of the fleet had open and did not mean for it. All that a process of a fleet is to have
 /// comes over its link. To be called before anything else.
 #[allow(unsafe_code)]
 pub fn close_inherited() {
@@ -81,7 +81,7 @@ pub fn begin(name: &str, dies_with_parent: bool) -> Result<Link, FleetError> {
     let stdin = std::io::stdin();
     let own = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)
         .map_err(system("take the process's link"))?;
-    // Standard input must not keep the socket alive; nobody reads it.
+    // Standard input must not keep the socket alive; it is not read.
     let null = std::fs::File::open("/dev/null").map_err(system("open /dev/null"))?;
     rustix::stdio::dup2_stdin(&null).map_err(system("close standard input"))?;
     Ok(Link::new(own, Trust::Fleet))
@@ -94,7 +94,7 @@ pub fn has_link() -> bool {
         && rustix::net::sockopt::socket_type(&stdin) == Ok(SocketType::SEQPACKET)
 }
 
-/// Runs a role; a panic in it becomes an error that can be told to whoever waits.
+/// Runs a role; a panic in it becomes an error that can be reported to the process that waits.
 pub fn guarded<T>(role: impl FnOnce() -> Result<T, FleetError>) -> Result<T, FleetError> {
     static PANIC: Mutex<Option<String>> = Mutex::new(None);
     let before = std::panic::take_hook();

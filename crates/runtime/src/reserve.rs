@@ -23,7 +23,7 @@ const _: () = assert!(FOR_PRIVILEGED < FOR_FLEET);
 pub struct Reserve(u64);
 
 impl Reserve {
-    /// A cell that is started gets a link to each other, whose end is held until that one is told.
+    /// A cell that is started gets a link to each other, whose end is held until that cell is sent it.
     pub fn of(cells: usize) -> Self {
         Self(FOR_FLEET + (cells * PEER_DESCRIPTORS) as u64)
     }

@@ -1,4 +1,4 @@
-//! What a fleet says about itself. The JSON of `warren status --json` is exactly this.
+//! The status of a fleet. The JSON of `warren status --json` is exactly this.
 
 use serde::{Deserialize, Serialize};
 
@@ -111,6 +111,6 @@ pub struct ClientStatus {
     pub pid: u32,
     pub uid: u32,
     pub front: bool,
-    /// Where a front says that it is mounted.
+    /// Where a front is mounted, as it reported.
     pub mounted: Option<String>,
 }

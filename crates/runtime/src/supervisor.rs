@@ -137,7 +137,7 @@ impl SupervisorLoop<'_> {
 
     fn outcome(&self) -> Result<(), FleetError> {
         let Some(Err(failure)) = self.ended else { return Ok(()) };
-        // Why a cell could not go on says more than that it did not.
+        // The cell's own error is more precise than that it ended.
         let words = match failure {
             Failure::CellExited { cell, .. } | Failure::NoSuccessor { cell, .. } => {
                 self.cells[cell].last_error.as_ref()
@@ -189,7 +189,7 @@ impl SupervisorLoop<'_> {
         fds.extend(
             links.iter().map(|link| PollFd::from_borrowed_fd(link.link.as_fd(), link.poll_flags())),
         );
-        // What no poll tells.
+        // A poll does not show a shortage.
         let is_short = self.keeper.is_short() || links.iter().any(|link| link.is_short());
         let pause = (is_short || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
         let stop = self.stop.until();
@@ -432,11 +432,11 @@ impl SupervisorLoop<'_> {
         self.cells.living().all(|cell| limit::lets_map(self.cells[cell].pid, bytes))
     }
 
-    /// Hears a bounded amount; says whether there may be more.
+    /// Receives a bounded number of packets; returns whether there may be more.
     fn receive_from_cell(&mut self, from: CellId) -> Result<bool, FleetError> {
         for _ in 0..PACKETS_A_TURN {
             let cell = &mut self.cells[from];
-            // What a cell said before it hung up is heard, whether or not it still listens.
+            // What a cell sent before it closed its link is received, whether or not it still receives.
             let _ = cell.link.flush();
             // What is not noted yet stays in the socket, where the next supervisor finds it.
             match cell.link.link.peek() {
@@ -447,7 +447,7 @@ impl SupervisorLoop<'_> {
                     let _ = cell.link.link.skip();
                 }
                 Ok(Received::Nothing) => return Ok(false),
-                // It is gone, or as good as gone: of what it said something is lost.
+                // The cell is gone, or its messages are damaged: some of them are lost.
                 Ok(Received::Closed) | Err(_) => {
                     self.kill(from);
                     return Ok(false);
@@ -465,7 +465,7 @@ impl SupervisorLoop<'_> {
                     return Ok(());
                 }
                 if number > *heard {
-                    // Of what it said something is lost.
+                    // A report is lost.
                     self.kill(from);
                     return Ok(());
                 }

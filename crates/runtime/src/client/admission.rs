@@ -70,7 +70,7 @@ impl Admission {
         Self::ask_mounted(pool, options, Path::new(""))
     }
 
-    /// The same for a front, which says where it is mounted.
+    /// The same for a front, with the path of its mount.
     pub fn ask_mounted(
         pool: &Path,
         options: &ConnectOptions,
@@ -107,7 +107,7 @@ impl Admission {
     }
 
     /// What the fleet asks the process that holds a front's admission; `None` if it is nothing that concerns it,
-    /// as when a supervisor that takes over says welcome once more.
+    /// as when a supervisor that takes over sends another `Welcome`.
     pub fn receive_leave(&self) -> Option<(u32, Leave)> {
         let mut link = Link::new(self.socket.try_clone().ok()?, Trust::Host);
         let Ok(Received::Packet(packet)) = link.receive(Wait::No) else { return None };
@@ -117,7 +117,7 @@ impl Admission {
         }
     }
 
-    /// The answer to it, unless that is to hang up.
+    /// The answer to it, unless that is to close the connection.
     pub fn send_in_use(&self, number: u32, by: &str) {
         let by = by.as_bytes()[..by.len().min(IN_USE_MAX)].into();
         let answer = ControlRequest::InUse { version: CONTROL_VERSION, number, by };

@@ -1,7 +1,7 @@
 //! A client's admission to a fleet: its segments, the shard map, the cells' bells.
 //!
-//! The admission lasts as long as its socket: the fleet expels a client that hangs up, and a client
-//! whose fleet hangs up gets EIO from every call. Threads share a connection; each takes
+//! The admission lasts as long as its socket: the fleet expels a client that closes it, and a client
+//! whose fleet closes it gets EIO from every call. Threads share a connection; each takes
 //! [`Slot`]s of its own.
 
 use std::fmt;
@@ -29,13 +29,13 @@ impl Connection {
         Admission::ask(pool, options)?.open()
     }
 
-    /// This slot, if nobody has taken it.
+    /// This slot, if it is free.
     pub fn slot_at(&self, number: SlotNo) -> Option<Slot> {
         self.shared.take_slot(Some(number))?;
         Some(Slot::new(Arc::clone(&self.shared), number))
     }
 
-    /// A slot that nobody uses; `None` if all are taken. Dropping it gives it back.
+    /// A free slot; `None` if all are taken. Dropping it gives it back.
     pub fn slot(&self) -> Option<Slot> {
         let number = self.shared.take_slot(None)?;
         Some(Slot::new(Arc::clone(&self.shared), number))
@@ -66,12 +66,12 @@ impl Connection {
         self.shared.requests.slots() as u16
     }
 
-    /// Whether the fleet is there. Also `false` after it hung up.
+    /// Whether the fleet is there. `false` once it has closed the socket.
     pub fn is_alive(&self) -> bool {
         self.shared.is_alive()
     }
 
-    /// Waits until the fleet hangs up; `false` if it is still there after `timeout`.
+    /// Waits until the fleet closes the socket; `false` if it is still there after `timeout`.
     pub fn wait_for_hangup(&self, timeout: Duration) -> bool {
         self.shared.wait_for_hangup(timeout)
     }

@@ -168,7 +168,7 @@ pub(crate) fn await_packet(link: &mut Link, until: Instant) -> Result<Packet, Fl
     }
 }
 
-/// Waits until the descriptor is readable or hung up; false if it took too long.
+/// Waits until the descriptor is readable or closed by its peer; false if it took too long.
 pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, FleetError> {
     let timeout = timeout.try_into().map_err(|_| FleetError::NotReady(timeout.as_secs()))?;
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
@@ -176,12 +176,12 @@ pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Fle
     Ok(ready > 0)
 }
 
-/// What the fleet of this pool says about itself.
+/// The status of the fleet of this pool.
 pub fn status(pool: &Path) -> Result<FleetStatus, FleetError> {
     exchange(pool, patience(), |call| ask_status(&mut call.link, call.until))
 }
 
-/// The same within [`STATUS_TIMEOUT`], or an error that says which process does not answer.
+/// The same within [`STATUS_TIMEOUT`], or an error that names the process that does not answer.
 pub fn status_soon(pool: &Path) -> Result<FleetStatus, FleetError> {
     let mut silence = None;
     let told = exchange(pool, Instant::now() + STATUS_TIMEOUT, |call| {
@@ -209,7 +209,7 @@ fn ask_status(link: &mut Link, until: Instant) -> Result<FleetStatus, FleetError
         whole.extend_from_slice(&json);
         if !more {
             let told: FleetStatus = serde_json::from_slice(&whole).map_err(|_| nonsense())?;
-            // Not by what it says itself.
+            // The kernel's word, not the fleet's.
             let uid = identity::of_peer(&link).map_err(system("talk to the fleet"))?.uid;
             return Ok(FleetStatus { uid, ..told });
         }
@@ -222,7 +222,7 @@ fn ask_status(link: &mut Link, until: Instant) -> Result<FleetStatus, FleetError
     Err(nonsense())
 }
 
-/// What the fleets of this user say about themselves; for root, those of everyone. They are asked at the same time
+/// The status of the fleets of this user; for root, of all users. They are asked at the same time
 /// and answer within [`STATUS_TIMEOUT`], or are shown as [`SILENT`].
 pub fn status_of_all() -> Vec<FleetStatus> {
     let until = Instant::now() + STATUS_TIMEOUT;
@@ -325,13 +325,13 @@ fn stop_refused(errno: i32) -> FleetError {
     FleetError::StopRefused(Errno::from_raw(errno).unwrap_or(Errno::EIO))
 }
 
-/// Whether the pool says that a last checkpoint was made, and nothing since.
+/// Whether the superblock has the clean mark: a last checkpoint was made, and nothing since.
 fn is_in_order(pool: &Path) -> bool {
     let superblock = OfflinePool::open(pool, Purpose::Beside).and_then(|pool| pool.superblock());
     superblock.is_ok_and(|superblock| superblock.clean)
 }
 
-/// What the fleet says of its end. One that hangs up without a word did not get there.
+/// The fleet's last message. One that closes the connection without it has not ended in order.
 fn last_word(link: &mut Link) -> Result<(), FleetError> {
     loop {
         if !is_readable(link, STOP_TIMEOUT)? {
@@ -362,7 +362,7 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::message::STATUS_PART_MAX;
 
-    /// What a command hears of a fleet that says this and hangs up.
+    /// The outcome of a command whose fleet sends this and closes the connection.
     fn heard(said: Option<ControlReply>) -> Result<(), FleetError> {
         let (mut ours, theirs) = Link::pair().expect("pair");
         if let Some(said) = said {

@@ -34,7 +34,7 @@ pub(super) struct Segments {
     map: ShardMapReader,
     /// The last call of every slot, an [`InFlight`] each. A successor of this process finds it here.
     flights: WriteMap,
-    /// Slots that nobody has taken, as bits.
+    /// Free slots, as bits.
     free: Mutex<u64>,
     socket: OwnedFd,
     dead: AtomicBool,
@@ -132,7 +132,7 @@ impl Segments {
     }
 
     /// The shard map if it is another than `than` and can be read now. One that is being written for
-    /// long leaves the old one in force: who goes by that is told `Moved`. EIO if it makes no sense.
+    /// long leaves the old one in force: a request by that is answered with `Moved`. EIO if it is damaged.
     pub fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
         if self.map.version() == than.version {
             return Ok(None);
@@ -152,7 +152,7 @@ impl Segments {
         if self.dead.load(Relaxed) {
             return true;
         }
-        // Not what there is to read: a supervisor that takes over may have said welcome once more.
+        // Not what there is to read: a supervisor that takes over may have sent another `Welcome`.
         let timeout = Timespec::try_from(timeout).ok();
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let hung_up = matches!(poll(&mut fds, timeout.as_ref()), Ok(ready) if ready > 0);

@@ -262,7 +262,7 @@ impl Slot {
         Reply::from_body(&self.body, &mut self.granted).map_err(|_| Errno::EPROTO)
     }
 
-    /// Waits for the answer; says whether the spin saw it. A cell that slept takes longer than any
+    /// Waits for the answer; returns whether the spin saw it. A cell that slept takes longer than any
     /// spin that is worth it.
     fn wait(&self, cell: CellId, seq: u32, cell_slept: bool) -> Result<bool, Errno> {
         let shared = &*self.shared;
@@ -278,7 +278,7 @@ impl Slot {
             if outcome == WaitOutcome::Answered {
                 return Ok(false);
             }
-            // A fleet may have answered just before it hung up.
+            // A cell may have answered just before the fleet ended.
             if !shared.is_alive() && !replies.answered(self.number, seq) {
                 return Err(Errno::EIO);
             }

@@ -1,4 +1,4 @@
-//! The blocks of a pool, whoever holds it, and what a supervisor must know of them before anything else.
+//! The blocks of a pool that a fleet or a command holds, and what a supervisor must know of them before anything else.
 
 use std::collections::BTreeSet;
 use std::path::Path;

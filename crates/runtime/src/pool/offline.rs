@@ -20,7 +20,7 @@ use crate::error::FleetError;
 /// What a pool is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// To look at, while nobody else has it.
+    /// To look at, while no other process has it.
     Check,
     /// To be written to.
     Repair,

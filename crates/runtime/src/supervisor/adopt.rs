@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! descriptors and notes -> flush, ledger -> memory, mailboxes, links, connections as they were
-//!   -> what the dead one was about to do -> what the device says of its checkpoint -> who ended meanwhile
+//!   -> what the dead one was about to do -> what the device has of its checkpoint -> processes that ended meanwhile
 //! ```
 //!
 //! A cell drops orders that it has received already by their number, and reports that the dead supervisor had taken
@@ -283,7 +283,7 @@ impl SupervisorLoop<'_> {
     /// Does what the dead one was about to do, and what the core makes of the device.
     fn catch_up(&mut self, notes: Notes, effects: Vec<Effect>) -> Result<(), FleetError> {
         for effect in notes.effects {
-            // Of a process that is given up its exit tells.
+            // The exit of a process that is given up leads to its restart.
             if !matches!(effect, Effect::Restart { .. }) {
                 self.carry_out(effect)?;
             }

@@ -52,7 +52,7 @@ pub(super) struct CellProcess {
     pub ended: Ended,
     /// The pool for the successor alone.
     pub next_device: OwnedFd,
-    /// Links to peers that return, for when it is told so.
+    /// Links to peers that return, to be sent right before `Joined`.
     pub links: BTreeMap<CellId, LinkEnd>,
     /// Why it ended, as it reported it.
     pub last_error: Option<FleetError>,

@@ -36,10 +36,10 @@ use pace::Pace;
 /// Connections at a time, clients included. Connections over the limit are closed.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// Of these, what only root and we may take: somebody must be able to look and to stop the fleet.
+/// Of these, what only root and we may take: an administrator must be able to query and to stop the fleet.
 const CONNECTIONS_OF_PRIVILEGED: usize = 64;
 
-/// Connections at a time of one user who is neither root nor ours, so that none shuts others out.
+/// Connections at a time of one user who is neither root nor ours, so that no user shuts another out.
 const CONNECTIONS_OF_ONE_MAX: usize = 512;
 
 /// Connections that wait to be accepted.
@@ -59,7 +59,7 @@ struct Accepted {
 enum State {
     /// Has sent no request yet.
     New,
-    /// Has its answer, or as much of it as it has taken; now it is to hang up.
+    /// Has its reply, or as much of it as it has taken; the peer is to close it now.
     Answered,
     /// Asked to enter and waits.
     Applying,
@@ -93,7 +93,7 @@ pub(super) struct Connections {
     clients: Clients,
     next: u64,
     accepted: BTreeMap<ConnectionNo, Accepted>,
-    /// Clients that have hung up and that some cell still knows, with their users, who have them still.
+    /// Clients whose connections are closed and that some cell still knows, with their users, for whom they still count.
     leaving: BTreeMap<ClientId, u32>,
     reserve: Reserve,
     /// The last connection could not be accepted for want of descriptors or memory.
@@ -117,7 +117,7 @@ impl Connections {
             .map_err(system(doing))?;
         let address = SocketAddrUnix::new(&path).map_err(system(doing))?;
         bind(&listener, &address).map_err(system(doing))?;
-        // Descriptors in packets that nobody took are closed by us, and closing one may block. A kernel
+        // Descriptors in packets that were not received are closed by us, and closing one may block. A kernel
         // that is too old closes them all the same, but does not flush them.
         let _ = identity::refuse_descriptors(&listener);
         clients.guard(&path).map_err(system(doing))?;
@@ -367,8 +367,8 @@ impl Connections {
         }
     }
 
-    /// The applicant is a client from now on: when it hangs up, it is expelled. False if it has
-    /// hung up already.
+    /// The applicant is a client from now on: when its connection closes, it is expelled. False if it is
+    /// closed already.
     pub fn enter(&mut self, number: ConnectionNo, client: ClientId) -> bool {
         let Some(connection) = self.accepted.get_mut(&number) else { return false };
         connection.state = State::Client(client);

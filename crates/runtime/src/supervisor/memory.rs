@@ -181,7 +181,7 @@ impl FleetMemory {
     }
 
     /// How a flush of this process went, which cells see at once. EIO too if one of a cell, or of an earlier
-    /// supervisor, has failed: what the device has lost with it may be of a checkpoint, and only who asked was told.
+    /// supervisor, has failed: what the device has lost with it may be of a checkpoint, and only the process that flushed knows.
     pub fn judge_flush(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         if result.is_err() {
             self.published.lose_flush();
@@ -195,7 +195,7 @@ impl FleetMemory {
         self.published.lost_flushes() > 0 || of_cells.max() > Some(0)
     }
 
-    /// Cells whose vitals cannot be: they say nothing of flushes.
+    /// Cells whose vitals are damaged: they do not count flushes.
     pub fn have_bad_vitals(&self) -> impl Iterator<Item = CellId> {
         let cells = (0..).map(CellId).zip(&self.cells);
         cells.filter(|(_, memory)| memory.vitals.lost_flushes().is_none()).map(|(cell, _)| cell)
@@ -206,7 +206,7 @@ impl FleetMemory {
     }
 
     /// Makes the memory of a new client, known by its connection, and all descriptors of it: what
-    /// cannot be had is refused before anybody hears of the client.
+    /// cannot be had is refused before the core and the cells know of the client.
     pub fn outfit(&self, connection: ConnectionNo, slots: u16) -> Result<Outfit, FleetError> {
         let len = usize::from(slots);
         let name = format!("warren-client-{}", connection.0);

@@ -1,13 +1,13 @@
 //! A cell is lost, and a successor takes its place.
 //!
 //! ```text
-//! exit notice -> what it had said -> its mailbox is closed -> the core is told
+//! exit notice -> reports that it had sent -> its mailbox is closed -> the core applies CellExited
 //! Restart     -> mailbox, process, CellStart, links -> Admit of every client -> Begin
 //! Joined      -> every other cell: its end of the link, then the order
 //! ```
 //!
-//! Invariant: a process of a cell is asked for only when the one before has been reaped, so nobody else
-//! maps the frames. What that one had given the kernel, the successor waits for itself.
+//! Invariant: a process of a cell is asked for only when the one before has been reaped, so that no
+//! other process maps the frames. The successor itself waits for the I/O that its predecessor had given the kernel.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ impl SupervisorLoop<'_> {
         self.cell_exited(token, "", Ended::FromOutside)
     }
 
-    /// A cell's process has been reaped. `how` it ended says why, if it did not say so itself.
+    /// A cell's process has been reaped. `how` it ended is the reason, unless it reported one.
     pub(super) fn cell_exited(
         &mut self,
         token: u32,
@@ -131,7 +131,7 @@ impl SupervisorLoop<'_> {
         Ok(())
     }
 
-    /// Links it with every cell whose process is there. Theirs are given to them when they are told.
+    /// Links it with every cell whose process is there. These cells get their ends with `Joined`.
     fn link_successor(&mut self, cell: CellId) -> Result<(), FleetError> {
         for other in (0..self.plan.cells).map(CellId) {
             if other == cell || self.cells[other].exited {
@@ -152,7 +152,7 @@ impl SupervisorLoop<'_> {
         Ok(())
     }
 
-    /// The cell says that it serves.
+    /// The cell has reported that it serves.
     pub(super) fn serves(&mut self, cell: CellId) {
         let process = &mut self.cells[cell];
         process.last_error = None;

@@ -69,7 +69,7 @@ impl Image {
 }
 
 impl SupervisorLoop<'_> {
-    /// Writes out the logs of all cells, as far as they are not on the device. What fails is said, and lost.
+    /// Writes out the logs of all cells, as far as they are not on the device. What fails is logged, and lost.
     pub(super) fn save_logs(&mut self) {
         // After a flush that has failed nothing on the device can be relied on.
         if self.memory.judge_flush(self.pool.flush()).is_err() {

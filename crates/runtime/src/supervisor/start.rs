@@ -149,7 +149,7 @@ impl Starter<'_, '_> {
         Ok(())
     }
 
-    /// Has a cell's process started and tells it what only it needs. Its links come next. Of the devices
+    /// Has a cell's process started and sends it what only it needs. Its links come next. Of the devices
     /// one is for it, and one, opened before it can have written, for its successor: that will see every
     /// error that this one causes. After an error no process was asked for.
     pub(super) fn start(

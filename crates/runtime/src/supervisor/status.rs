@@ -1,4 +1,4 @@
-//! The fleet's status, put together from what the core, the vitals and the plan say.
+//! The fleet's status, from the core, the vitals and the plan.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_shm::Counter;

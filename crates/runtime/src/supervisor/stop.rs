@@ -16,7 +16,7 @@
 //! end; a second one does not wait any longer.
 //!
 //! Nothing of it is written down. A supervisor that dies meanwhile closes the connection of the client, which asks the next
-//! supervisor again; the keeper tells that one of its signal.
+//! supervisor again; the keeper passes its signal on to that one.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ impl SupervisorLoop<'_> {
 
     fn fronts(&self) -> Vec<ClientStatus> {
         let mut clients = self.core.status().clients;
-        // One that has hung up may still be known to cells, and one that cells do not know yet is not mounted.
+        // A client whose connection is closed may still be known to cells; one that cells do not know yet is not mounted.
         clients.retain(|client| client.front && client.state == ClientState::Admitted);
         clients
     }
@@ -227,7 +227,7 @@ fn mount_of(front: &ClientStatus) -> String {
     }
 }
 
-/// Said on the fleet's standard error as well, where a signal has nobody else to answer.
+/// Logged as well, because a stop by a signal has no connection to reply to.
 fn cut_off(line: &String) -> ControlReply {
     warn!("a mount was cut off while in use: {line}");
     let line = format!("a mount was cut off while in use: {line}");

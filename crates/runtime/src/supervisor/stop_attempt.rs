@@ -26,7 +26,7 @@ const FORCE_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a trial may take.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(90);
 
-// A client that was told to wait does not give up before the fronts had their time, too.
+// A client that waits for the stop does not give up before the fronts had their time, too.
 const _: () = assert!(TRIAL_PATIENCE.as_secs() + FORCE_PATIENCE.as_secs() < STOP_TIMEOUT.as_secs());
 
 /// The checkpoint that comes first, while no front is asked.
@@ -64,7 +64,7 @@ pub(super) struct StopAttempt {
     pub by_keeper: bool,
     /// What the last checkpoint lacks, if it fails, is given up.
     pub discard: bool,
-    /// Fronts that have neither answered nor hung up.
+    /// Fronts that have neither answered nor closed their connections.
     pub waiting: BTreeSet<ClientId>,
     /// Lines about mounts that are in use, or were.
     pub in_use: Vec<String>,
