@@ -207,12 +207,14 @@ impl LoneCell {
     }
 
     /// The payload lane of its client's requests.
-    pub fn payload(&mut self) -> &mut [u8] {
+    #[cfg(test)]
+    fn payload(&mut self) -> &mut [u8] {
         &mut self.memory.request
     }
 
     /// The payload lane of the answers.
-    pub fn answered_payload(&self) -> &[u8] {
+    #[cfg(test)]
+    fn answered_payload(&self) -> &[u8] {
         &self.memory.reply
     }
 }

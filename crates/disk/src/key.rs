@@ -52,12 +52,12 @@ impl Kind {
     }
 
     /// Whether records of this kind belong to the shard rather than to an inode.
-    pub const fn is_of_shard(self) -> bool {
+    pub(crate) const fn is_of_shard(self) -> bool {
         matches!(self, Self::Chunk | Self::Orphan)
     }
 
     /// Whether a value of this kind can be changed where it is: all take the same number of bytes.
-    pub const fn has_fixed_size(self) -> bool {
+    pub(crate) const fn has_fixed_size(self) -> bool {
         matches!(self, Self::Inode | Self::Part | Self::Chunk)
     }
 }
@@ -136,7 +136,7 @@ impl Key {
 }
 
 /// No name has a smaller hash: smaller cookies of a listing are left for `.` and `..`.
-pub const NAME_HASH_MIN: u64 = 16;
+pub(crate) const NAME_HASH_MIN: u64 = 16;
 
 /// The second half of the hash's key; the first is the pool's secret.
 const NAME_HASH_KEY: u64 = u64::from_le_bytes(*b"WarrName");

@@ -36,10 +36,10 @@ pub use node::{
     BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX, NodeError, ROOT_HEIGHT_MAX, block_checksum,
     restore_magic,
 };
-pub use record::{NODE_CAPACITY, VALUE_MAX, ValueError};
+pub use record::{VALUE_MAX, ValueError};
 pub use region::{BadPage, Owner, RegionError, RegionMap};
 pub use root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
-pub use superblock::{CopiesState, FORMAT_VERSION, LABEL_MAX, Superblock, SuperblockError, Uuid};
+pub use superblock::{CopiesState, Superblock, SuperblockError};
 pub use tree::{Absent, Tree};
 pub use value::{Dentry, EXTENT_BLOCKS_MAX, Extent, TARGET_PIECE, Value, Xattr};
 pub use warren_base::FileKind;

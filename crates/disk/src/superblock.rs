@@ -16,13 +16,13 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Timestamp};
 
 /// The version of the format that this crate reads and writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 
 /// Bytes of a pool's label.
-pub const LABEL_MAX: usize = 64;
+pub(crate) const LABEL_MAX: usize = 64;
 
 /// What tells a pool from every other.
-pub type Uuid = [u8; 16];
+pub(crate) type Uuid = [u8; 16];
 
 /// No pool comes to have so many checkpoints, and what is added to such a number does not overflow.
 const GENERATION_MAX: u64 = 1 << 62;

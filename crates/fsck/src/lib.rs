@@ -23,5 +23,5 @@ mod tests;
 pub use check::check;
 pub use finding::{Finding, Severity};
 pub use read::{Progress, ReadError};
-pub use repair::{Footing, MENDS_MAX, Mend, NoFooting, Repair, RepairError, footing, repair};
-pub use report::{FINDINGS_MAX, Options, Report};
+pub use repair::{Footing, Mend, NoFooting, Repair, RepairError, footing, repair};
+pub use report::{Options, Report};

@@ -34,7 +34,7 @@ mod space;
 mod write;
 
 pub use footing::{Footing, NoFooting, footing};
-pub use mend::{MENDS_MAX, Mend};
+pub use mend::Mend;
 pub use outcome::{Repair, RepairError};
 
 use crate::read::{Progress, Read};

@@ -6,7 +6,7 @@ use warren_base::Ino;
 use warren_disk::Superblock;
 
 /// Findings that a report keeps; the others are counted. A damaged index can cause one for every file.
-pub const FINDINGS_MAX: usize = 1000;
+pub(crate) const FINDINGS_MAX: usize = 1000;
 
 /// What to check beyond the structure.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

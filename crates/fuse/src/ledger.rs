@@ -337,7 +337,8 @@ impl Record<'_> {
     }
 
     /// Whether the request of this record has taken a step.
-    pub fn has_steps(&self) -> bool {
+    #[cfg(test)]
+    fn has_steps(&self) -> bool {
         self.state().answers_len > 0
     }
 

@@ -350,7 +350,6 @@ impl CellLoop {
             }
             Next::Reply(Completion::Timer) => Event::Tick,
             Next::Reply(Completion::HostMeasured(blocks)) => Event::HostMeasured { blocks },
-            Next::Idle(never) => match never {},
         };
         self.apply(now, event)
     }

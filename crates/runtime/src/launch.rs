@@ -26,7 +26,7 @@ use crate::{cell, notice, supervisor};
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of the cells' caches by default.
-pub const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
+const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
 /// What fleet to start.
 #[derive(Clone, Debug)]

@@ -51,9 +51,7 @@ pub use client::control::{self, StopOptions, is_served, status};
 pub use client::{Admission, Authority, ConnectOptions, Connection, InFlight, Slot};
 pub use clients::Clients;
 pub use error::{ErrorKind, FleetError};
-pub use launch::{
-    CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet,
-};
+pub use launch::{Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet};
 pub use limit::raise as raise_descriptor_limit;
 pub use message::Leave;
 pub use pool::blocks::Blocks;

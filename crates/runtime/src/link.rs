@@ -39,7 +39,7 @@ const QUEUE_MAX: usize = 64 * 1024;
 const _: () = assert!(DESCRIPTORS_MAX <= 253, "SCM_MAX_FD of Linux");
 
 /// When to try again what could not be sent for want of descriptors or memory.
-pub const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
 const TAG_INLINE: u8 = 0;
 const TAG_MEMFD: u8 = 1;
@@ -70,7 +70,7 @@ pub enum Wait {
 
 /// Who is at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trust {
+pub(crate) enum Trust {
     /// A process of the same fleet.
     Fleet,
     /// Somebody else's fleet, which this process asks: its descriptors are taken, none is read from.
@@ -96,7 +96,7 @@ impl Link {
         Ok((Self::new(a, Trust::Fleet), Self::new(b, Trust::Fleet)))
     }
 
-    pub fn new(socket: OwnedFd, trust: Trust) -> Self {
+    pub(crate) fn new(socket: OwnedFd, trust: Trust) -> Self {
         Self { socket, trust, buffer: Vec::new() }
     }
 
@@ -260,7 +260,7 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, OsError>) -> Result<T
 
 /// A link with what its receiver has not taken yet: the sender never waits.
 #[derive(Debug)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     pub link: Link,
     waiting: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
     is_short: bool,

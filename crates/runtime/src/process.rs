@@ -18,9 +18,9 @@ use crate::link::{Link, Trust};
 use crate::message::OsBytes;
 
 /// What `ps` shows behind the program's name. They are roles only with a link as standard input.
-pub const ROLE_KEEPER: &str = "keeper";
-pub const ROLE_SUPERVISOR: &str = "supervisor";
-pub const ROLE_CELL: &str = "cell";
+pub(crate) const ROLE_KEEPER: &str = "keeper";
+pub(crate) const ROLE_SUPERVISOR: &str = "supervisor";
+pub(crate) const ROLE_CELL: &str = "cell";
 
 /// Whether a process of a fleet may outlive who started it.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub fn role_args<const N: usize>(args: [&[u8]; N]) -> Vec<OsBytes> {
 }
 
 /// The last component of a path, for `ps`.
-pub fn pool_name(pool: &[u8]) -> &[u8] {
+pub(crate) fn pool_name(pool: &[u8]) -> &[u8] {
     pool.rsplit(|&byte| byte == b'/').next().unwrap_or(pool)
 }
 

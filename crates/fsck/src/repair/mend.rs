@@ -5,7 +5,7 @@ use warren_base::{BlockNo, FileKind, Ino, ShardId};
 use warren_disk::NodeError;
 
 /// Mends that are kept by name; the others are counted.
-pub const MENDS_MAX: usize = 10_000;
+pub(super) const MENDS_MAX: usize = 10_000;
 
 /// What a repair did, one line each, naming the place.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

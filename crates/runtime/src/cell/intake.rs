@@ -19,8 +19,6 @@
 //!
 //! Invariant: a slot is in the queue at most once (its memory sees to that), so all slots of all clients bound it.
 
-use std::convert::Infallible;
-
 use warren_base::CellId;
 use warren_base::budget::{ROOT, may_take, reserve_of};
 use warren_base::limits::{SLOTS_MAX, TASKS_MAX};
@@ -66,11 +64,11 @@ pub struct ClientWork {
 }
 
 /// There is no idle work yet.
-pub type Work = Next<Completion, (CellId, PeerMessage), ClientWork, Infallible>;
+pub type Work = Next<Completion, (CellId, PeerMessage), ClientWork>;
 
 /// Everything that has come and waits to be done.
 pub struct Intake {
-    dispatch: Dispatch<Completion, (CellId, PeerMessage), SlotRef, Infallible>,
+    dispatch: Dispatch<Completion, (CellId, PeerMessage), SlotRef>,
     /// [`SharedMemory::eased`] and the live tasks when nobody that has requests might go on; until the one grows, the
     /// other falls or another request comes, nobody may.
     stuck_since: Option<(u64, usize)>,
@@ -122,7 +120,6 @@ impl Intake {
         Some(match self.dispatch.take_urgent()? {
             Next::Reply(completion) => Next::Reply(completion),
             Next::Peer(request) => Next::Peer(request),
-            Next::Idle(never) => match never {},
             Next::Client(_) => unreachable!("clients' requests are taken by user"),
         })
     }

@@ -114,11 +114,6 @@ impl Slot {
         self.number
     }
 
-    /// The number that the next request will have.
-    pub fn next_seq(&self) -> u32 {
-        self.seq.wrapping_add(1)
-    }
-
     /// The cell that gave the last answer.
     pub fn last_cell(&self) -> Option<CellId> {
         self.last_cell
