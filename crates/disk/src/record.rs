@@ -1,4 +1,5 @@
-//! The frame of a record in a tree node: how many bytes it takes beside its value, how many a value may have.
+//! The frame of a record in a tree node: how many bytes it takes beside its value, how many a value
+//! may have.
 
 use crate::key::Key;
 use thiserror::Error;

@@ -1,12 +1,13 @@
 //! The superblock: what a pool is, and which checkpoint is the last.
 //!
-//! Two copies, in blocks 0 and 1; the fields lie in the first 512 bytes, the rest is zero. The commit of
-//! checkpoint `n` is the write of copy `n % 2`. Once that is flushed the other copy is written too, so
-//! that losing one copy later never takes the pool back to a state whose blocks were used again.
-//! Every write of a superblock has a new generation, also one that only changes the clean flag.
+//! Two copies, in blocks 0 and 1; the fields lie in the first 512 bytes, the rest is zero. The
+//! commit of checkpoint `n` is the write of copy `n % 2`. Once that is flushed the other copy is
+//! written too, so that losing one copy later never takes the pool back to a state whose blocks
+//! were used again. Every write of a superblock has a new generation, also one that only changes
+//! the clean flag.
 //!
-//! Whatever the version, the magic, the checksum (over everything behind it) and the version stay where
-//! they are, so that any version can tell a newer pool from a damaged one.
+//! Whatever the version, the magic, the checksum (over everything behind it) and the version stay
+//! where they are, so that any version can tell a newer pool from a damaged one.
 
 use crate::BlockWrite;
 use crate::codec::{Put, Take, crc_behind};

@@ -1,9 +1,9 @@
 //! The order in which a process takes its messages (fos thesis section 3.3).
 //!
 //! Replies first, because they finish work; then peers' requests, because somebody's work waits for
-//! them; then clients' requests, users in turn ([`Turns`]). New requests are not handed out while as many
-//! tasks as allowed are live, which puts back-pressure on the senders instead of growing: their
-//! queues fill, and `Full` is the answer.
+//! them; then clients' requests, users in turn ([`Turns`]). New requests are not handed out while
+//! as many tasks as allowed are live, which puts back-pressure on the senders instead of growing:
+//! their queues fill, and `Full` is the answer.
 //!
 //! Invariants:
 //! * A reply is always handed out, whatever is live.
@@ -139,8 +139,8 @@ impl<R, P, C> Dispatch<R, P, C> {
         pop_within(&mut self.peers, &mut self.peer_tasks).map(Work::Peer)
     }
 
-    /// The next request of a user that may go on, whatever is live, or one that goes first all the same (it ends
-    /// tasks): for a driver that counts what is live itself. See [`Turns::pop`].
+    /// The next request of a user that may go on, whatever is live, or one that goes first all the
+    /// same (it ends tasks): for a driver that counts what is live itself. See [`Turns::pop`].
     #[inline]
     pub fn take_client(
         &mut self,

@@ -2,7 +2,8 @@
 //!
 //! From fos (thesis sections 3.2.2, 3.2.3 and 3.3): a mailbox has a hierarchical [`Name`]; several
 //! processes may register under one name, and the [`Registry`] spreads senders over them; a send
-//! presents a [`Capability`], and one that is not on the mailbox's [`CapabilityList`] is refused. [`Dispatch`] orders what arrives.
+//! presents a [`Capability`], and one that is not on the mailbox's [`CapabilityList`] is refused.
+//! [`Dispatch`] orders what arrives.
 //!
 //! What this crate does not do: it moves no bytes. Queues between processes are the driver's.
 //!

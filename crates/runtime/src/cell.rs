@@ -2,9 +2,9 @@
 //!
 //! A turn gathers what has come, does some of it in the order of [`intake`] (what finishes work,
 //! requests of peers, requests of clients), obeys orders now and then, and sends what it has for
-//! peers. After a turn that found nothing the loop spins for as long as [`spin`] says, then parks: it
-//! announces sleep in its vitals, looks once more everywhere, and waits in one place for its bell,
-//! the device and the timer. A sender rings the bell.
+//! peers. After a turn that found nothing the loop spins for as long as [`spin`] says, then parks:
+//! it announces sleep in its vitals, looks once more everywhere, and waits in one place for its
+//! bell, the device and the timer. A sender rings the bell.
 
 mod disk;
 mod intake;
@@ -53,19 +53,21 @@ const ORDERS_EVERY: Duration = Duration::from_micros(50);
 /// The longest sleep: a cell whose bell was lost (by a faulty peer) is late, never stuck.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Processes that die with one request before it is refused: one or two may have been killed just then.
+/// Processes that die with one request before it is refused: one or two may have been killed just
+/// then.
 const DEATHS_MAX: u32 = 3;
 
 /// Messages gathered from one peer's lane in a turn.
 const MESSAGES_A_TURN: usize = 64;
 
-/// What is done in a turn, before it is looked whether something came that goes first, or another sender whose turn it is:
-/// so many requests, or so many bytes of their data moved, which takes about as long.
+/// What is done in a turn, before it is looked whether something came that goes first, or another
+/// sender whose turn it is: so many requests, or so many bytes of their data moved, which takes
+/// about as long.
 const WORK_A_TURN: usize = 16;
 const BYTES_A_TURN: u64 = 256 << 10;
 
-/// Looks at clients' doorbells between two turns of a cell that spins: so few that messages of peers and finished I/O,
-/// for which only turns look, hardly wait longer.
+/// Looks at clients' doorbells between two turns of a cell that spins: so few that messages of
+/// peers and finished I/O, for which only turns look, hardly wait longer.
 const LOOKS_A_SPIN: usize = 8;
 
 struct CellLoop {
@@ -184,8 +186,8 @@ impl CellLoop {
         Ok(cell)
     }
 
-    /// Its links, and the clients of a predecessor: before the first turn, so that no lease word of theirs
-    /// stands when this cell changes anything.
+    /// Its links, and the clients of a predecessor: before the first turn, so that no lease word of
+    /// theirs stands when this cell changes anything.
     fn await_begin(&mut self) -> Result<(), FleetError> {
         let mut begun = false;
         while !begun {
@@ -226,9 +228,9 @@ impl CellLoop {
         self.flush_reports()
     }
 
-    /// Spins between two turns, until a client rings or some looks at the doorbells were made. A request that
-    /// comes now waits neither for the rest of an idle turn nor for the clock. Its turn has the time of the look
-    /// before, which is some hundred ns ago at most.
+    /// Spins between two turns, until a client rings or some looks at the doorbells were made. A
+    /// request that comes now waits neither for the rest of an idle turn nor for the clock. Its
+    /// turn has the time of the look before, which is some hundred ns ago at most.
     fn watch_doorbells(&self) {
         let looks = LOOKS_A_SPIN / self.memory.clients().max(1);
         for _ in 0..=looks {
@@ -354,8 +356,9 @@ impl CellLoop {
         self.apply(now, event)
     }
 
-    /// How an I/O went. With a flush of another cell's, or the supervisor's, that has failed the device may have lost
-    /// what this cell had written: the first of its own flushes that ends after that has failed too.
+    /// How an I/O went. With a flush of another cell's, or the supervisor's, that has failed the
+    /// device may have lost what this cell had written: the first of its own flushes that ends
+    /// after that has failed too.
     fn outcome(&mut self, done: Finished) -> Result<(), Errno> {
         let is_lost = done.flush && self.lost_flushes.have_come(&mut self.peers);
         done.result.and(if is_lost { Err(Errno::EIO) } else { Ok(()) })
@@ -559,8 +562,8 @@ impl CellLoop {
         self.apply(now, Event::Order(order))
     }
 
-    /// A peer is gone: all that it has sent is taken in, what was gathered of it and of others first, and
-    /// its link is closed.
+    /// A peer is gone: all that it has sent is taken in, what was gathered of it and of others
+    /// first, and its link is closed.
     fn drain_lost(&mut self, now: Clock, lost: CellId) -> Result<(), FleetError> {
         while let Some(work) = self.intake.next_urgent() {
             self.perform(now, work)?;

@@ -1,8 +1,9 @@
 //! The client's side of a fleet: finding it, asking it something, and being a client.
 //!
 //! ```text
-//! control     the fleet's control socket: one request, one reply      admission   a place in a fleet
-//! connection  its use, shared by threads       segments  what they share       slot  a request under way
+//! control     the fleet's control socket: one request, one reply
+//! admission   a place in a fleet            connection  its use, shared by threads
+//! segments    what they share               slot        a request under way
 //! ```
 
 pub(crate) mod admission;

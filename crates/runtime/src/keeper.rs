@@ -1,9 +1,9 @@
 //! The keeper: parent of every process of a fleet and holder of its descriptors. No logic.
 //!
 //! It starts what the supervisor asks for, notifies the supervisor of exits, keeps descriptors by
-//! name, and turns a termination signal into a request to stop. A supervisor that ends without a last
-//! word, killed or because it failed itself, is started again, and given all that is kept. When one ends
-//! with it, so does everything: nothing is ever left behind.
+//! name, and turns a termination signal into a request to stop. A supervisor that ends without a
+//! last word, killed or because it failed itself, is started again, and given all that is kept.
+//! When one ends with it, so does everything: nothing is ever left behind.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,8 +32,8 @@ use crate::process::{ROLE_SUPERVISOR, Tie, pool_name, role_args, spawn};
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
 
-/// Before a supervisor is started again that could not be for want of processes, descriptors or memory, and how long
-/// that may last before it counts as an attempt that came to nothing.
+/// Before a supervisor is started again that could not be for want of processes, descriptors or
+/// memory, and how long that may last before it counts as an attempt that came to nothing.
 const START_RETRY: Duration = Duration::from_millis(200);
 const SHORTAGE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -273,8 +273,9 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Whether another supervisor can take over from the one that has just ended, and if so, when. One that
-    /// was killed while it served counts for nothing; each that came to nothing makes the next wait longer.
+    /// Whether another supervisor can take over from the one that has just ended, and if so, when.
+    /// One that was killed while it served counts for nothing; each that came to nothing makes the
+    /// next wait longer.
     fn may_go_on(&mut self) -> bool {
         let now = clock::monotonic();
         let failed = self.fell.is_some();
@@ -310,7 +311,8 @@ impl<'a> Keeper<'a> {
         self.tell(&FromKeeper::LogTrouble { line });
     }
 
-    /// Whether a shortage, which began now or earlier, may still end. Then the next start is put off.
+    /// Whether a shortage, which began now or earlier, may still end. Then the next start is put
+    /// off.
     fn may_wait_for_more(&mut self) -> bool {
         let now = clock::monotonic();
         self.next_start = Some(now + START_RETRY);

@@ -193,8 +193,8 @@ fn launch_message(packet: &Packet) -> Result<Launch, FleetError> {
     Launch::from_bytes(&packet.bytes).map_err(|_| FleetError::Died("the keeper".into()))
 }
 
-/// If `args` (without the program's name) name a role of a fleet's process, plays it to its end. The
-/// command calls this before it looks at its arguments otherwise.
+/// If `args` (without the program's name) name a role of a fleet's process, plays it to its end.
+/// The command calls this before it looks at its arguments otherwise.
 pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     let role = args.first()?.to_str()?;
     let ended = match role {

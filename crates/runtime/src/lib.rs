@@ -11,7 +11,7 @@
 //! launch        serve, start a fleet behind a command, the roles of its processes
 //! keeper        parent of all, holds descriptors, no logic
 //!
-//! link          packets with descriptors      message  what is in them      bell  what wakes a cell
+//! link          packets with descriptors   message  what is in them   bell  what wakes a cell
 //! process       starting this program again   confine  what a cell gives up
 //! limit, reserve  how many descriptors there must be, and which are kept for the fleet
 //! socket_path   where a pool's control socket is     clients  which clients a fleet admits
@@ -19,8 +19,9 @@
 //! status        what a fleet reports of itself       slice  how soon a process runs that was woken
 //! ```
 //!
-//! Nothing here decides anything about files. What a process may do is what descriptors it was given:
-//! the supervisor makes every segment and hands each process the rights it needs and no others.
+//! Nothing here decides anything about files. What a process may do is what descriptors it was
+//! given: the supervisor makes every segment and hands each process the rights it needs and no
+//! others.
 
 #![deny(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Messages between processes of a fleet and over its control socket: a sequenced-packet socket that carries
-//! bytes and descriptors.
+//! Messages between processes of a fleet and over its control socket: a sequenced-packet socket
+//! that carries bytes and descriptors.
 //!
 //! A packet is taken whole or not at all. What is too long for the socket travels in a memfd beside
-//! it; only between processes of the fleet, because reading a descriptor that a stranger chose could
-//! block for ever. So could closing it (a file of FUSE is flushed first): from a stranger none is
-//! taken at all.
+//! it; only between processes of the fleet, because reading a descriptor that a stranger chose
+//! could block for ever. So could closing it (a file of FUSE is flushed first): from a stranger
+//! none is taken at all.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -73,7 +73,8 @@ pub enum Wait {
 pub(crate) enum Trust {
     /// A process of the same fleet.
     Fleet,
-    /// Somebody else's fleet, which this process asks: its descriptors are taken, none is read from.
+    /// Somebody else's fleet, which this process asks: its descriptors are taken, none is read
+    /// from.
     Host,
     /// Anybody: no descriptor of theirs is taken.
     Stranger,
@@ -174,8 +175,8 @@ impl Link {
         let (socket, buffer) = (&self.socket, &mut self.buffer);
         let mut take =
             || retry(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
-        // An end that was closed with something unread is reported once as a reset, before what it had
-        // sent: that is still to be heard.
+        // An end that was closed with something unread is reported once as a reset, before what it
+        // had sent: that is still to be heard.
         let received = match take() {
             Err(OsError::CONNRESET) => take(),
             received => received,

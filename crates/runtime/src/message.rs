@@ -1,5 +1,5 @@
-//! What the processes of a fleet send each other beside orders and reports, and what is sent over the control
-//! socket.
+//! What the processes of a fleet send each other beside orders and reports, and what is sent over
+//! the control socket.
 //!
 //! ```text
 //! keeper -> supervisor   FromKeeper      supervisor -> keeper   ToKeeper
@@ -48,8 +48,8 @@ pub struct FleetPlan {
     pub log: OsBytes,
 }
 
-/// What the keeper holds for the next supervisor, each with all descriptors that belong to it. It makes
-/// nothing of them.
+/// What the keeper holds for the next supervisor, each with all descriptors that belong to it. It
+/// makes nothing of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Wire)]
 pub enum Kept {
     /// The pool as it was locked, and another open file of it that has not been written to.
@@ -74,7 +74,8 @@ pub enum Kept {
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct Handover {
     pub plan: FleetPlan,
-    /// Token and number of every process that runs. Of those that were started the others have ended.
+    /// Token and number of every process that runs. Of those that were started the others have
+    /// ended.
     pub children: Vec<(u32, u32)>,
     /// The fleet was asked to stop.
     pub stop: bool,
@@ -159,7 +160,8 @@ pub enum Launch {
     Stopped,
 }
 
-/// The first packet to a cell. Descriptors beside it: see [`START_DESCRIPTORS`]. Then come [`ToCell`]s.
+/// The first packet to a cell. Descriptors beside it: see [`START_DESCRIPTORS`]. Then come
+/// [`ToCell`]s.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct CellStart {
     pub id: CellId,
@@ -215,8 +217,8 @@ impl Runs {
     }
 }
 
-/// Descriptors beside a [`CellStart`]: the pool as it was locked, the pool for this cell alone, the shard
-/// map (read-only), frames, the reading end of its bell, its vitals.
+/// Descriptors beside a [`CellStart`]: the pool as it was locked, the pool for this cell alone, the
+/// shard map (read-only), frames, the reading end of its bell, its vitals.
 pub const START_DESCRIPTORS: usize = 6;
 
 /// How to reach a peer. Descriptors beside it: a rope to the peer's bell, its vitals (read-only),
@@ -232,17 +234,17 @@ pub struct PeerRoute {
     pub admits: Capability,
 }
 
-/// From the supervisor to a cell, behind its [`CellStart`]. It carries no capability: who hands them out
-/// needs none, and nobody else has the other end of the socket.
+/// From the supervisor to a cell, behind its [`CellStart`]. It carries no capability: who hands
+/// them out needs none, and nobody else has the other end of the socket.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum ToCell {
-    /// A process's orders count from 0. One that comes again, from a supervisor that has taken over, is
-    /// not heard again.
+    /// A process's orders count from 0. One that comes again, from a supervisor that has taken
+    /// over, is not heard again.
     Order { number: u64, order: Order },
     /// A new link. Of a peer that returns it comes right before the `Order::Joined`.
     Link(PeerRoute),
-    /// All that a cell must know before its first turn has been sent: its links, and for a successor the clients
-    /// of its predecessor.
+    /// All that a cell must know before its first turn has been sent: its links, and for a
+    /// successor the clients of its predecessor.
     Begin,
 }
 
@@ -265,7 +267,8 @@ pub const ADMIT_DESCRIPTORS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum ControlRequest {
-    /// Asks for admission. `front` asks to name uid and gid with every request, and says where it is mounted.
+    /// Asks for admission. `front` asks to name uid and gid with every request, and says where it
+    /// is mounted.
     Enter {
         version: u32,
         front: bool,
@@ -275,15 +278,17 @@ pub enum ControlRequest {
     Status {
         version: u32,
     },
-    /// Unmount, checkpoint, end everything, then close the connection. Refused while a mount is busy, unless by `force`, and if the
-    /// checkpoint fails, unless what it lacks is to be given up (`discard`).
+    /// Unmount, checkpoint, end everything, then close the connection. Refused while a mount is
+    /// busy, unless by `force`, and if the checkpoint fails, unless what it lacks is to be given up
+    /// (`discard`).
     Stop {
         version: u32,
         force: bool,
         discard: bool,
     },
-    /// The answer of a mount's process to the `Leave` of this number: what uses the mount, in words, or used it
-    /// when it was cut off. Nothing, if it is idle. A process that has left closes its connection instead.
+    /// The answer of a mount's process to the `Leave` of this number: what uses the mount, in
+    /// words, or used it when it was cut off. Nothing, if it is idle. A process that has left
+    /// closes its connection instead.
     InUse {
         version: u32,
         number: u32,
@@ -338,7 +343,8 @@ pub enum ControlReply {
     CutOff {
         line: Box<[u8]>,
     },
-    /// Before `Stopping`, or what comes instead: a checkpoint shows whether the fleet can stop, which may take long.
+    /// Before `Stopping`, or what comes instead: a checkpoint shows whether the fleet can stop,
+    /// which may take long.
     Trying,
     /// The fleet is stopping; its keeper is the last to go.
     Stopping {
@@ -351,7 +357,8 @@ pub enum ControlReply {
     },
     /// After `Stopping`: all is on the device.
     Stopped,
-    /// After `Stopping`, or `Trying`: the last checkpoint, or the trial, failed, and the fleet serves on.
+    /// After `Stopping`, or `Trying`: the last checkpoint, or the trial, failed, and the fleet
+    /// serves on.
     StopRefused {
         errno: i32,
     },

@@ -59,13 +59,13 @@ pub(crate) fn pool_name(pool: &[u8]) -> &[u8] {
     pool.rsplit(|&byte| byte == b'/').next().unwrap_or(pool)
 }
 
-/// Closes descriptors that the starter of the fleet had open and did not mean for it. All that a process of a fleet is to have
-/// comes over its link. To be called before anything else.
+/// Closes descriptors that the starter of the fleet had open and did not mean for it. All that a
+/// process of a fleet is to have comes over its link. To be called before anything else.
 #[allow(unsafe_code)]
 pub fn close_inherited() {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: the process has just been started and has opened nothing yet, so nothing in it owns one of these
-    // descriptors. A kernel that does not know the call (before 5.9) leaves them open.
+    // SAFETY: the process has just been started and has opened nothing yet, so nothing in it owns
+    // one of these descriptors. A kernel that does not know the call (before 5.9) leaves them open.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
 }
 

@@ -1,8 +1,9 @@
 //! The supervisor's descriptors: as many as it may have, the last of them for the fleet itself.
 //!
-//! Connections make it open descriptors, so a crowd of clients could take them all; what a cell reports in a
-//! memfd would then be lost, and no cell could be started. The kernel gives out the lowest number that is
-//! free, so a number says how many are taken. What was sent to clients and not read is taken, too.
+//! Connections make it open descriptors, so a crowd of clients could take them all; what a cell
+//! reports in a memfd would then be lost, and no cell could be started. The kernel gives out the
+//! lowest number that is free, so a number says how many are taken. What was sent to clients and
+//! not read is taken, too.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -10,7 +11,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::message::PEER_DESCRIPTORS;
 
-/// What clients leave: reports that travel in a memfd, the pool, and a cell's start, but for its links.
+/// What clients leave: reports that travel in a memfd, the pool, and a cell's start, but for its
+/// links.
 const FOR_FLEET: u64 = 128;
 
 /// Of these, what an administrator may take.
@@ -23,7 +25,8 @@ const _: () = assert!(FOR_PRIVILEGED < FOR_FLEET);
 pub struct Reserve(u64);
 
 impl Reserve {
-    /// A cell that is started gets a link to each other, whose end is held until that cell is sent it.
+    /// A cell that is started gets a link to each other, whose end is held until that cell is sent
+    /// it.
     pub fn of(cells: usize) -> Self {
         Self(FOR_FLEET + (cells * PEER_DESCRIPTORS) as u64)
     }
@@ -42,9 +45,9 @@ impl Reserve {
         !is_left(number_of(fd), self.0 - FOR_PRIVILEGED)
     }
 
-    /// Whether so many may be on their way to clients that do not read. A user who is not root can have as many
-    /// on the way as its process may have open; beyond that it can send none to anybody, to cells and the keeper
-    /// neither (`ETOOMANYREFS`).
+    /// Whether so many may be on their way to clients that do not read. A user who is not root can
+    /// have as many on the way as its process may have open; beyond that it can send none to
+    /// anybody, to cells and the keeper neither (`ETOOMANYREFS`).
     pub fn lets_send(self, count: usize) -> bool {
         is_left(count as u64, self.0)
     }

@@ -2,17 +2,19 @@
 //!
 //! ```text
 //! root                 /run/warren/DEV-INO.sock
-//! else                 $XDG_RUNTIME_DIR/warren/DEV-INO.sock (of another user: /run/user/UID/warren)
+//! else                 $XDG_RUNTIME_DIR/warren/DEV-INO.sock (of others: /run/user/UID/warren)
 //! else                 /tmp/warren-UID/DEV-INO.sock
 //! ```
 //!
 //! DEV-INO are the device and inode number of the pool file, or the number of the block device, so
-//! that every path to a pool leads to the same socket. A directory is 0700; a fleet with clients of other users
-//! makes it searchable, and uses no directory under `$XDG_RUNTIME_DIR`, which others cannot reach.
+//! that every path to a pool leads to the same socket. A directory is 0700; a fleet with clients of
+//! other users makes it searchable, and uses no directory under `$XDG_RUNTIME_DIR`, which others
+//! cannot reach.
 //!
-//! Invariant: what lies in a directory is believed as much as the directory's owner and no more. A directory
-//! that belongs to another user than its place is for is not looked into, and a socket leads to a fleet only if
-//! that same user listens there. Names and links in it come from that user and mean nothing.
+//! Invariant: what lies in a directory is believed as much as the directory's owner and no more. A
+//! directory that belongs to another user than its place is for is not looked into, and a socket
+//! leads to a fleet only if that same user listens there. Names and links in it come from that user
+//! and mean nothing.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,7 +24,8 @@ use std::path::{Path, PathBuf};
 use crate::clients::Clients;
 use crate::error::{FleetError, system};
 
-/// Sockets that [`all_sockets`] names at most, and those of one user: who makes thousands hides no one else's.
+/// Sockets that [`all_sockets`] names at most, and those of one user: who makes thousands hides no
+/// one else's.
 const SOCKETS_MAX: usize = 256;
 const SOCKETS_OF_ONE_MAX: usize = 32;
 
@@ -73,8 +76,8 @@ impl PoolId {
         format!("{:x}-{:x}.sock", self.device, self.inode)
     }
 
-    /// Every place where a fleet of this pool may have its socket, likeliest first. A fleet of a user who is
-    /// neither root nor the pool's owner is found by that user alone.
+    /// Every place where a fleet of this pool may have its socket, likeliest first. A fleet of a
+    /// user who is neither root nor the pool's owner is found by that user alone.
     pub fn sockets(self) -> Vec<SocketPath> {
         let mut sockets: Vec<SocketPath> = Vec::new();
         for uid in [uid(), self.owner, 0] {
@@ -108,8 +111,8 @@ impl PoolId {
     }
 }
 
-/// The sockets of all fleets that are this user's own; for root, those of everyone. Who makes too many is seen
-/// in part.
+/// The sockets of all fleets that are this user's own; for root, those of everyone. Who makes too
+/// many is seen in part.
 pub fn all_sockets() -> Vec<SocketPath> {
     let mut places: Vec<(u32, PathBuf)> =
         directories(uid()).into_iter().map(|directory| (uid(), directory)).collect();
@@ -126,7 +129,8 @@ pub fn all_sockets() -> Vec<SocketPath> {
     sockets
 }
 
-/// Where other users' fleets may have their sockets: users of low numbers first, as people and services are.
+/// Where other users' fleets may have their sockets: users of low numbers first, as people and
+/// services are.
 fn others_directories() -> Vec<(u32, PathBuf)> {
     let named = |parent: &str, prefix: &str, rest: &str| {
         let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -196,8 +200,9 @@ fn is_absolute(path: &OsString) -> bool {
     Path::new(path).is_absolute()
 }
 
-/// Makes the directory, or accepts one that nobody else could have put there or write to. `is_open`: others
-/// must be able to reach what is in it. It is not closed again: another fleet may need it open.
+/// Makes the directory, or accepts one that nobody else could have put there or write to.
+/// `is_open`: others must be able to reach what is in it. It is not closed again: another fleet may
+/// need it open.
 fn make_directory(path: &Path, is_open: bool) -> Result<(), FleetError> {
     let doing = "make a directory for the fleet's socket";
     match fs::DirBuilder::new().mode(0o700).create(path) {

@@ -9,10 +9,12 @@ pub const SILENT: &str = "silent";
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FleetStatus {
     pub pool: String,
-    /// How another process has harmed the pool's file since the fleet opened it: `deleted`, `cut short`.
+    /// How another process has harmed the pool's file since the fleet opened it: `deleted`, `cut
+    /// short`.
     #[serde(default)]
     pub pool_harm: Option<String>,
-    /// Where its log goes: `stderr`, `journal` or a path. Why nothing can be recorded there now, and since when.
+    /// Where its log goes: `stderr`, `journal` or a path. Why nothing can be recorded there now,
+    /// and since when.
     #[serde(default)]
     pub log: String,
     #[serde(default)]
@@ -33,7 +35,8 @@ pub struct FleetStatus {
     pub checkpoint: CheckpointStatus,
     pub block_size: u32,
     pub total_blocks: u64,
-    /// Blocks of chunks that no shard has taken, or as many as the host of a sparse pool still has room for.
+    /// Blocks of chunks that no shard has taken, or as many as the host of a sparse pool still has
+    /// room for.
     pub free_blocks: u64,
     pub shards: u16,
     /// The names of all mailboxes.
@@ -66,8 +69,8 @@ pub struct CellStatus {
     /// `starting`, `ready`, `lost`, `stopped` or `exited`.
     pub state: String,
     pub shards: u16,
-    /// Successors that took the place of the first process, and the last time in which the cell did not
-    /// serve because of that.
+    /// Successors that took the place of the first process, and the last time in which the cell did
+    /// not serve because of that.
     pub restarts: u64,
     pub last_pause_ms: Option<u64>,
     /// Counts up while the cell is awake.

@@ -1,14 +1,16 @@
-//! The supervisor's process: drives the pure supervisor with exits, reports, connections and the disk.
+//! The supervisor's process: drives the pure supervisor with exits, reports, connections and the
+//! disk.
 //!
-//! Order at start: lock the pool, read it, make the fleet's memory, make the control socket, start the cells.
-//! Order at the end: every cell's process is gone, the keeper gets its last word and closes everything, the socket
-//! is removed, the pool is unlocked, clients that asked for the end get their reply. It never waits for a peer; only
-//! for the disk. What it does follows an event, and is written to the journal first, because the next supervisor may
-//! have to do it (`adopt`).
+//! Order at start: lock the pool, read it, make the fleet's memory, make the control socket, start
+//! the cells. Order at the end: every cell's process is gone, the keeper gets its last word and
+//! closes everything, the socket is removed, the pool is unlocked, clients that asked for the end
+//! get their reply. It never waits for a peer; only for the disk. What it does follows an event,
+//! and is written to the journal first, because the next supervisor may have to do it (`adopt`).
 //!
-//! `state` holds the state; each of its parts (`keeper_link`, `cells`, `clients`, `connections`, `stop_attempt`,
-//! `logged`, `journal`, ...) owns its own and knows no other. What the supervisor does with all of them together stands
-//! here, in `adopt`, `restart`, `start`, `status`, `stop` and `save`.
+//! `state` holds the state; each of its parts (`keeper_link`, `cells`, `clients`, `connections`,
+//! `stop_attempt`, `logged`, `journal`, ...) owns its own and knows no other. What the supervisor
+//! does with all of them together stands here, in `adopt`, `restart`, `start`, `status`, `stop` and
+//! `save`.
 
 mod adopt;
 mod cell_process;
@@ -108,8 +110,8 @@ struct Awake {
 }
 
 impl SupervisorLoop<'_> {
-    /// Until the fleet has ended, one way or the other. An error is this process's alone: the next one goes
-    /// on from the notes.
+    /// Until the fleet has ended, one way or the other. An error is this process's alone: the next
+    /// one goes on from the notes.
     fn serve(mut self) -> Result<(), FleetError> {
         self.run()?;
         self.await_exits()?;
@@ -245,7 +247,8 @@ impl SupervisorLoop<'_> {
         Ok(effects)
     }
 
-    /// Writes down what is to be done, for the next supervisor; all that it then needs the keeper has.
+    /// Writes down what is to be done, for the next supervisor; all that it then needs the keeper
+    /// has.
     fn note(&mut self, effects: &[Effect]) -> Result<(), FleetError> {
         self.keeper.settle()?;
         let notes = self.notes(effects);
@@ -412,7 +415,8 @@ impl SupervisorLoop<'_> {
         self.keeper.keep_shared(Kept::Client(connection.0), fds)
     }
 
-    /// What a client of so many slots gets, and its connection for the keeper, unless descriptors are scarce.
+    /// What a client of so many slots gets, and its connection for the keeper, unless descriptors
+    /// are scarce.
     fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<(OwnedFd, Outfit)> {
         let welcomes = (self.clients.count() + 1) * welcome_descriptors(self.cells.count());
         let reserve = Reserve::of(self.cells.count());
@@ -436,7 +440,8 @@ impl SupervisorLoop<'_> {
     fn receive_from_cell(&mut self, from: CellId) -> Result<bool, FleetError> {
         for _ in 0..PACKETS_A_TURN {
             let cell = &mut self.cells[from];
-            // What a cell sent before it closed its link is received, whether or not it still receives.
+            // What a cell sent before it closed its link is received, whether or not it still
+            // receives.
             let _ = cell.link.flush();
             // What is not noted yet stays in the socket, where the next supervisor finds it.
             match cell.link.link.peek() {

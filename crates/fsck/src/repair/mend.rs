@@ -94,17 +94,17 @@ impl Mend {
 pub(super) struct Mends {
     pub list: Vec<Mend>,
     pub count: u64,
-    /// A shard is being read once more: what is wrong with it was told.
-    pub told: bool,
+    /// A shard is being read once more: what is wrong with it was reported.
+    pub reported: bool,
     pub further: u64,
 }
 
 impl Mends {
     pub fn add(&mut self, mend: Mend) {
         self.count += 1;
-        if !self.told && self.list.len() < MENDS_MAX {
+        if !self.reported && self.list.len() < MENDS_MAX {
             self.list.push(mend);
-        } else if !self.told {
+        } else if !self.reported {
             self.further += 1;
         }
     }

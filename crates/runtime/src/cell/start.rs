@@ -1,5 +1,5 @@
-//! What a cell's process starts with: the supervisor's first packet, the frames beside it, and the configuration of
-//! the cell's core.
+//! What a cell's process starts with: the supervisor's first packet, the frames beside it, and the
+//! configuration of the cell's core.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;

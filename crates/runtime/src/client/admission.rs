@@ -2,7 +2,8 @@
 //!
 //! It lasts as long as one copy of its socket is open, whichever process has it. So a process that
 //! serves nothing can hold the admission of one that may die, and the next one goes on with it:
-//! [`super::Connection`] and [`super::Slot`] keep nothing that is not in the memory behind these descriptors.
+//! [`super::Connection`] and [`super::Slot`] keep nothing that is not in the memory behind these
+//! descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -106,8 +107,8 @@ impl Admission {
         path_of(&self.terms.pool)
     }
 
-    /// What the fleet asks the process that holds a front's admission; `None` if it is nothing that concerns it,
-    /// as when a supervisor that takes over sends another `Welcome`.
+    /// What the fleet asks the process that holds a front's admission; `None` if it is nothing that
+    /// concerns it, as when a supervisor that takes over sends another `Welcome`.
     pub fn receive_leave(&self) -> Option<(u32, Leave)> {
         let mut link = Link::new(self.socket.try_clone().ok()?, Trust::Host);
         let Ok(Received::Packet(packet)) = link.receive(Wait::No) else { return None };
@@ -126,8 +127,8 @@ impl Admission {
         let _ = Link::new(socket, Trust::Host).send(&answer.to_bytes(), &[], Wait::No);
     }
 
-    /// Whether root alone decides what is in the pool: root runs the fleet, and no other user may write to the
-    /// pool beside it. Known to the process that was admitted.
+    /// Whether root alone decides what is in the pool: root runs the fleet, and no other user may
+    /// write to the pool beside it. Known to the process that was admitted.
     pub fn is_roots(&self) -> bool {
         self.is_roots
     }

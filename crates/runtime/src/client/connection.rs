@@ -1,7 +1,7 @@
 //! A client's admission to a fleet: its segments, the shard map, the cells' bells.
 //!
-//! The admission lasts as long as its socket: the fleet expels a client that closes it, and a client
-//! whose fleet closes it gets EIO from every call. Threads share a connection; each takes
+//! The admission lasts as long as its socket: the fleet expels a client that closes it, and a
+//! client whose fleet closes it gets EIO from every call. Threads share a connection; each takes
 //! [`Slot`]s of its own.
 
 use std::fmt;

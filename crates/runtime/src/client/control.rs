@@ -1,4 +1,5 @@
-//! The fleet's control socket, as a client sees it: find it, make sure who listens, send one request.
+//! The fleet's control socket, as a client sees it: find it, make sure who listens, send one
+//! request.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -27,8 +28,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long fleets may take to send their status, all together.
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a request is sent anew because the connection was closed. After `SUCCESSORS_MAX` supervisors in a row
-/// that failed there is none.
+/// How often a request is sent anew because the connection was closed. After `SUCCESSORS_MAX`
+/// supervisors in a row that failed there is none.
 const EXCHANGES_MAX: usize = 100;
 
 /// Bytes of stack of a thread that asks one fleet: a packet, and JSON that nests a few levels.
@@ -71,8 +72,8 @@ pub(crate) fn connect_to(pool: &Path, until: Instant) -> Result<Call, FleetError
     })
 }
 
-/// Exchanges messages with the fleet that serves the pool; again if it closes the connection: the supervisor may have
-/// died, and the next one does not know the requests that it had not answered.
+/// Exchanges messages with the fleet that serves the pool; again if it closes the connection: the
+/// supervisor may have died, and the next one does not know the requests that it had not answered.
 pub(crate) fn exchange<T>(
     pool: &Path,
     until: Instant,
@@ -277,9 +278,10 @@ pub struct StopOptions {
     pub discard: bool,
 }
 
-/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. Its mounts are unmounted first, after
-/// another checkpoint has shown that nothing would be lost; while one is in use that is refused, and all stay as they
-/// are. If a checkpoint fails the fleet serves on ([`FleetError::StopRefused`]), unless what it lacks is to be discarded.
+/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. Its mounts are
+/// unmounted first, after another checkpoint has shown that nothing would be lost; while one is in
+/// use that is refused, and all stay as they are. If a checkpoint fails the fleet serves on
+/// ([`FleetError::StopRefused`]), unless what it lacks is to be discarded.
 pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
     let StopOptions { force, discard } = options;
     let request = ControlRequest::Stop { version: CONTROL_VERSION, force, discard };

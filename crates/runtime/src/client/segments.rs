@@ -1,4 +1,5 @@
-//! What all threads of a client share: the memory behind its admission, mapped, and which of its slots are taken.
+//! What all threads of a client share: the memory behind its admission, mapped, and which of its
+//! slots are taken.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
@@ -32,7 +33,8 @@ pub(super) struct Segments {
     pub requests: ClientWriter,
     pub cells: Vec<CellSegments>,
     map: ShardMapReader,
-    /// The last call of every slot, an [`InFlight`] each. A successor of this process finds it here.
+    /// The last call of every slot, an [`InFlight`] each. A successor of this process finds it
+    /// here.
     flights: WriteMap,
     /// Free slots, as bits.
     free: Mutex<u64>,
@@ -40,8 +42,8 @@ pub(super) struct Segments {
     dead: AtomicBool,
 }
 
-/// A call of a slot, packed into a word: sequence number, cell, whether there is one, and whether it
-/// is waited for.
+/// A call of a slot, packed into a word: sequence number, cell, whether there is one, and whether
+/// it is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InFlight {
     pub cell: CellId,
@@ -119,8 +121,9 @@ impl Segments {
         InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire)).map(|(call, _)| call)
     }
 
-    /// The slot makes this call, or has made it. No other thread of the client must see that at once: a cell sees the
-    /// request only after it, and a thread that wants to cancel the call and does not find it tries again.
+    /// The slot makes this call, or has made it. No other thread of the client must see that at
+    /// once: a cell sees the request only after it, and a thread that wants to cancel the call and
+    /// does not find it tries again.
     pub fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
         let at = self.flight(slot).expect("a slot of ours");
         self.flights.store64(at, call.pack(waits), Release);
@@ -131,8 +134,9 @@ impl Segments {
         (slot < self.requests.slots()).then_some(slot * size_of::<u64>())
     }
 
-    /// The shard map if it is another than `than` and can be read now. One that is being written for
-    /// long leaves the old one in force: a request by that is answered with `Moved`. EIO if it is damaged.
+    /// The shard map if it is another than `than` and can be read now. One that is being written
+    /// for long leaves the old one in force: a request by that is answered with `Moved`. EIO if it
+    /// is damaged.
     pub fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
         if self.map.version() == than.version {
             return Ok(None);

@@ -1,8 +1,8 @@
 //! A slot: one request of a client on its way, there and back.
 //!
-//! Order of a call: the request goes to the owner of its shard by the newest shard map; `Moved` means
-//! that nothing was executed, so it goes again when the map has changed. Waiting is a short spin,
-//! then sleep; the sleep looks now and then whether the fleet is still there.
+//! Order of a call: the request goes to the owner of its shard by the newest shard map; `Moved`
+//! means that nothing was executed, so it goes again when the map has changed. Waiting is a short
+//! spin, then sleep; the sleep looks now and then whether the fleet is still there.
 
 #![allow(unsafe_code)]
 
@@ -32,8 +32,8 @@ const LOOK_AT_FLEET: Duration = Duration::from_millis(100);
 /// The longest that a sleeping call does not notice that the fleet is gone.
 const LOOK_AT_FLEET_MAX: Duration = Duration::from_millis(1600);
 
-/// When an inherited slot's bell is rung again if there is no answer: see [`Slot::inherited`]. It waits
-/// twice as long each time, beyond the second in which a cell looks in any case.
+/// When an inherited slot's bell is rung again if there is no answer: see [`Slot::inherited`]. It
+/// waits twice as long each time, beyond the second in which a cell looks in any case.
 const RING_AGAIN: Duration = Duration::from_millis(2);
 
 /// How often a call follows a shard that moves before the map or the cells must be wrong.
@@ -71,9 +71,10 @@ pub struct Slot {
     shared: Arc<Segments>,
     number: SlotNo,
     seq: u32,
-    /// Others have used the slot, perhaps a process that was killed before or after it rang the bell. A
-    /// bell rings by changing: if there was a change that the cell has not looked at yet, ours undoes it. So
-    /// it is rung until the cell must have seen a change; one too many does no harm but to the next.
+    /// Others have used the slot, perhaps a process that was killed before or after it rang the
+    /// bell. A bell rings by changing: if there was a change that the cell has not looked at yet,
+    /// ours undoes it. So it is rung until the cell must have seen a change; one too many does no
+    /// harm but to the next.
     inherited: bool,
     map: ShardMap,
     last_cell: Option<CellId>,
@@ -134,10 +135,11 @@ impl Slot {
         }
     }
 
-    /// Sends the request to the cell that can execute it, and waits for the answer. The first `payload_len` bytes of
-    /// [`Slot::payload_out`] go with it. EIO if the fleet is gone.
+    /// Sends the request to the cell that can execute it, and waits for the answer. The first
+    /// `payload_len` bytes of [`Slot::payload_out`] go with it. EIO if the fleet is gone.
     ///
-    /// A `Cancel` goes where the slot's request waits; its `seq` 0 stands for whatever waits there now.
+    /// A `Cancel` goes where the slot's request waits; its `seq` 0 stands for whatever waits there
+    /// now.
     pub fn call(
         &mut self,
         authority: impl Into<Authority>,
@@ -208,9 +210,10 @@ impl Slot {
         self.seq
     }
 
-    /// Waits for the answer to the last request that this slot sent, be it a dead predecessor's, and
-    /// returns it (again). `None` if there was no request, or it never got out. A slot that always
-    /// asks one cell names it: then it has an answer also if a later request did not get out.
+    /// Waits for the answer to the last request that this slot sent, be it a dead predecessor's,
+    /// and returns it (again). `None` if there was no request, or it never got out. A slot that
+    /// always asks one cell names it: then it has an answer also if a later request did not get
+    /// out.
     pub fn last_answer(&mut self, cell: Option<CellId>) -> Option<Answer> {
         let last = self.shared.last_call(self.number)?;
         let posted = InFlight { cell: cell.unwrap_or(last.cell), seq: self.seq };
@@ -257,8 +260,8 @@ impl Slot {
         Reply::from_body(&self.body, &mut self.granted).map_err(|_| Errno::EPROTO)
     }
 
-    /// Waits for the answer; returns whether the spin saw it. A cell that slept takes longer than any
-    /// spin that is worth it.
+    /// Waits for the answer; returns whether the spin saw it. A cell that slept takes longer than
+    /// any spin that is worth it.
     fn wait(&self, cell: CellId, seq: u32, cell_slept: bool) -> Result<bool, Errno> {
         let shared = &*self.shared;
         let replies = &shared.cells[usize::from(cell.0)].replies;
@@ -348,7 +351,8 @@ impl Slot {
     }
 }
 
-/// Whether the machine has a single core. Not how many this thread may use: its cell may run on another.
+/// Whether the machine has a single core. Not how many this thread may use: its cell may run on
+/// another.
 fn is_single_core() -> bool {
     // SAFETY: it only asks for a number.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) == 1 }

@@ -1,7 +1,7 @@
 //! A pool that this process has for itself, to be checked, looked at or repaired.
 //!
-//! Who only looks never writes to the device: what a replay of the logs writes lies *over* it, in memory, and is
-//! read instead of what is below. It is a few times the size of the logs at most.
+//! Who only looks never writes to the device: what a replay of the logs writes lies *over* it, in
+//! memory, and is read instead of what is below. It is a few times the size of the logs at most.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,8 +68,8 @@ impl OfflinePool {
         replayed
     }
 
-    /// Replays what of the logs can be replayed on `footing`, whose checkpoint is written. Returns the cells whose logs
-    /// end at a block that cannot be read. If it fails the pool is as it was.
+    /// Replays what of the logs can be replayed on `footing`, whose checkpoint is written. Returns
+    /// the cells whose logs end at a block that cannot be read. If it fails the pool is as it was.
     pub fn replay_on(&self, footing: &Footing) -> Result<BTreeSet<CellId>, FleetError> {
         replay_on(footing, self, &self.path)
     }
@@ -111,7 +111,8 @@ impl Blocks for Corrected<'_> {
     }
 }
 
-/// Puts the blocks of `over` where they belong in what was read from `block` on; returns how many they are.
+/// Puts the blocks of `over` where they belong in what was read from `block` on; returns how many
+/// they are.
 fn lay_over(over: &BTreeMap<BlockNo, Box<[u8]>>, block: BlockNo, into: &mut [u8]) -> usize {
     let end = block.offset((into.len() / BLOCK_SIZE) as u64);
     let mut covered = 0;

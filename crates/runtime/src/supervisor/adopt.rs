@@ -2,17 +2,19 @@
 //!
 //! ```text
 //! descriptors and notes -> flush, ledger -> memory, mailboxes, links, connections as they were
-//!   -> what the dead one was about to do -> what the device has of its checkpoint -> processes that ended meanwhile
+//!   -> what the dead one was about to do -> what the device has of its checkpoint
+//!   -> processes that ended meanwhile
 //! ```
 //!
-//! A cell drops orders that it has received already by their number, and reports that the dead supervisor had taken
-//! are known by theirs; reports that it had not taken are still in the sockets. Connections that the keeper does not
-//! hold were closed by its death; their clients connect again ([`crate::client::control`]).
+//! A cell drops orders that it has received already by their number, and reports that the dead
+//! supervisor had taken are known by theirs; reports that it had not taken are still in the
+//! sockets. Connections that the keeper does not hold were closed by its death; their clients
+//! connect again ([`crate::client::control`]).
 //!
-//! A successor of a cell whose start is among the effects is given up: half of what it needs was in the dead
-//! one's memory. Its process is ended, if there is one, and it counts as lost at once. So does a cell to which
-//! something was still to be sent that it had not taken in time, and one whose start had failed when the core
-//! was not told yet.
+//! A successor of a cell whose start is among the effects is given up: half of what it needs was in
+//! the dead one's memory. Its process is ended, if there is one, and it counts as lost at once. So
+//! does a cell to which something was still to be sent that it had not taken in time, and one whose
+//! start had failed when the core was not told yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -227,8 +229,8 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Connections that are clients, are about to become clients, or wait for the end. Of others that the keeper holds
-    /// no request had been received yet.
+    /// Connections that are clients, are about to become clients, or wait for the end. Of others
+    /// that the keeper holds no request had been received yet.
     fn adopt_clients(
         &mut self,
         kept: &mut KeptDescriptors,

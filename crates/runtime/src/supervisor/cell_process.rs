@@ -1,5 +1,5 @@
-//! A cell as the supervisor's process sees it: the process that there is now, and what is kept for the
-//! next one.
+//! A cell as the supervisor's process sees it: the process that there is now, and what is kept for
+//! the next one.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -105,8 +105,8 @@ impl CellProcess {
         }
     }
 
-    /// For the next supervisor. With this end of the link open in the keeper the cell does not see this one
-    /// die.
+    /// For the next supervisor. With this end of the link open in the keeper the cell does not see
+    /// this one die.
     pub fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
         let fds = [self.link.link.as_fd(), self.next_device.as_fd()];
         let copies = fds.into_iter().map(|fd| fd.try_clone_to_owned());

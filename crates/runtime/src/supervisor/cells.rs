@@ -10,7 +10,8 @@ use super::cell_process::CellProcess;
 pub(super) struct Cells {
     /// In the order of their numbers.
     cells: Vec<CellProcess>,
-    /// Processes that an earlier supervisor had started and this one will not use: they are about to end.
+    /// Processes that an earlier supervisor had started and this one will not use: they are about
+    /// to end.
     orphans: BTreeSet<u32>,
     /// Successors that have not been sent all that they must know first.
     beginning: Vec<CellId>,

@@ -1,7 +1,7 @@
 //! Clients and their memory, from their application until no cell knows them.
 //!
 //! ```text
-//! applying (by connection) ──register──▶ registered, its welcome pending ──take_welcome──▶ admitted ──forget──▶ gone
+//! applying ──register──▶ welcome pending ──take_welcome──▶ admitted ──forget──▶ gone
 //!    └──withdraw──▶ gone
 //! ```
 
@@ -13,8 +13,8 @@ use warren_supervisor::ConnectionNo;
 
 use super::memory::ClientMemory;
 
-/// A client that not all cells know yet. What it gets is made before the core receives its application, so that a
-/// lack of it is a refusal.
+/// A client that not all cells know yet. What it gets is made before the core receives its
+/// application, so that a lack of it is a refusal.
 pub(super) struct PendingWelcome {
     pub connection: ConnectionNo,
     pub slots: u16,

@@ -1,8 +1,8 @@
 //! Connections to the fleet's control socket, from their first request to their end.
 //!
-//! Any process may connect. It gets one reply to one request, so what waits for it is bounded. If it asked to be
-//! admitted, its connection stays open for as long as it is a client. A connection that sends more is closed.
-//! Connections are accepted at a [`pace`].
+//! Any process may connect. It gets one reply to one request, so what waits for it is bounded. If
+//! it asked to be admitted, its connection stays open for as long as it is a client. A connection
+//! that sends more is closed. Connections are accepted at a [`pace`].
 
 mod pace;
 
@@ -36,10 +36,12 @@ use pace::Pace;
 /// Connections at a time, clients included. Connections over the limit are closed.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// Of these, what only root and we may take: an administrator must be able to query and to stop the fleet.
+/// Of these, what only root and we may take: an administrator must be able to query and to stop the
+/// fleet.
 const CONNECTIONS_OF_PRIVILEGED: usize = 64;
 
-/// Connections at a time of one user who is neither root nor ours, so that no user shuts another out.
+/// Connections at a time of one user who is neither root nor ours, so that no user shuts another
+/// out.
 const CONNECTIONS_OF_ONE_MAX: usize = 512;
 
 /// Connections that wait to be accepted.
@@ -93,7 +95,8 @@ pub(super) struct Connections {
     clients: Clients,
     next: u64,
     accepted: BTreeMap<ConnectionNo, Accepted>,
-    /// Clients whose connections are closed and that some cell still knows, with their users, for whom they still count.
+    /// Clients whose connections are closed and that some cell still knows, with their users, for
+    /// whom they still count.
     leaving: BTreeMap<ClientId, u32>,
     reserve: Reserve,
     /// The last connection could not be accepted for want of descriptors or memory.
@@ -117,14 +120,15 @@ impl Connections {
             .map_err(system(doing))?;
         let address = SocketAddrUnix::new(&path).map_err(system(doing))?;
         bind(&listener, &address).map_err(system(doing))?;
-        // Descriptors in packets that were not received are closed by us, and closing one may block. A kernel
-        // that is too old closes them all the same, but does not flush them.
+        // Descriptors in packets that were not received are closed by us, and closing one may
+        // block. A kernel that is too old closes them all the same, but does not flush them.
         let _ = identity::refuse_descriptors(&listener);
         clients.guard(&path).map_err(system(doing))?;
         Ok(Self::adopt(listener, path, clients, 0, reserve))
     }
 
-    /// The socket that an earlier supervisor had made. Connections that the keeper did not hold are closed.
+    /// The socket that an earlier supervisor had made. Connections that the keeper did not hold are
+    /// closed.
     pub fn adopt(
         listener: OwnedFd,
         path: PathBuf,
@@ -156,8 +160,8 @@ impl Connections {
         self.accepted.get(&number)?.link.link.as_fd().try_clone_to_owned().ok()
     }
 
-    /// A connection to an earlier supervisor that applies, is a client or waits for the end. The kernel still knows
-    /// its peer.
+    /// A connection to an earlier supervisor that applies, is a client or waits for the end. The
+    /// kernel still knows its peer.
     pub fn adopt_connection(
         &mut self,
         number: ConnectionNo,
@@ -367,8 +371,8 @@ impl Connections {
         }
     }
 
-    /// The applicant is a client from now on: when its connection closes, it is expelled. False if it is
-    /// closed already.
+    /// The applicant is a client from now on: when its connection closes, it is expelled. False if
+    /// it is closed already.
     pub fn enter(&mut self, number: ConnectionNo, client: ClientId) -> bool {
         let Some(connection) = self.accepted.get_mut(&number) else { return false };
         connection.state = State::Client(client);
@@ -381,8 +385,8 @@ impl Connections {
         self.accepted.retain(|_, connection| connection.state != State::Client(client));
     }
 
-    /// From now on no client finds the fleet. To be called while the pool is locked: what lies there afterwards is
-    /// another fleet's.
+    /// From now on no client finds the fleet. To be called while the pool is locked: what lies
+    /// there afterwards is another fleet's.
     pub fn remove_socket(&self) {
         // Behind one that cannot be removed no process listens.
         let _ = fs::remove_file(&self.path);

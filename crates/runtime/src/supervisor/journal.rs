@@ -1,11 +1,13 @@
 //! What a supervisor writes down for the next one, in a memfd that the keeper holds.
 //!
 //! ```text
-//! two places, 4 GiB apart (sparse), written in turn:   u64 sequence | u64 length | u32 checksum | notes
+//! two places, 4 GiB apart (sparse), written in turn:
+//!     u64 sequence | u64 length | u32 checksum | notes
 //! ```
 //!
-//! Notes are written before any effect of theirs, and without them when they are carried out. A supervisor that is killed while it writes leaves the
-//! notes before, whole, in the other place; whatever it was about to do then, it has not begun.
+//! Notes are written before any effect of theirs, and without them when they are carried out. A
+//! supervisor that is killed while it writes leaves the notes before, whole, in the other place;
+//! whatever it was about to do then, it has not begun.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -1,5 +1,5 @@
-//! The supervisor's link to its keeper: processes that it asks for, descriptors that the keeper holds for the next
-//! supervisor, and the keeper's last word.
+//! The supervisor's link to its keeper: processes that it asks for, descriptors that the keeper
+//! holds for the next supervisor, and the keeper's last word.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -44,7 +44,8 @@ impl<'a> KeeperLink<'a> {
         let _ = self.tell(message);
     }
 
-    /// Asks for a process, which the keeper will know by [`Self::next_token`], with its end of its link.
+    /// Asks for a process, which the keeper will know by [`Self::next_token`], with its end of its
+    /// link.
     pub fn spawn(
         &mut self,
         name: String,
@@ -77,8 +78,8 @@ impl<'a> KeeperLink<'a> {
         self.outbox.send_shared(message.to_bytes(), fds).map_err(|_| keeper_died())
     }
 
-    /// Waits until the keeper has everything that it was sent. It never waits for this process. What it sends is
-    /// received later.
+    /// Waits until the keeper has everything that it was sent. It never waits for this process.
+    /// What it sends is received later.
     pub fn settle(&mut self) -> Result<(), FleetError> {
         while self.outbox.is_backed_up() {
             let flags = self.outbox.poll_flags() - PollFlags::IN;

@@ -1,7 +1,7 @@
 //! The log of what the core decided.
 //!
-//! An order to all cells is one decision and so one event. What comes of it (a cell's end, a client's refusal) is
-//! logged where it is done.
+//! An order to all cells is one decision and so one event. What comes of it (a cell's end, a
+//! client's refusal) is logged where it is done.
 
 use tracing::{error, info, warn};
 use warren_base::ClientId;

@@ -1,6 +1,6 @@
-//! The fleet's shared memory: the supervisor makes every segment and gives each process the rights it
-//! needs, the writer's descriptor to one and read-only ones to the others. The keeper gets them all, for the
-//! next supervisor.
+//! The fleet's shared memory: the supervisor makes every segment and gives each process the rights
+//! it needs, the writer's descriptor to one and read-only ones to the others. The keeper gets them
+//! all, for the next supervisor.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -104,8 +104,8 @@ impl FleetMemory {
         Ok(Self { map_segment, published, map, cells })
     }
 
-    /// What an earlier supervisor had made: the shard map, published anew because it may have died while it
-    /// wrote it, and each cell's memory.
+    /// What an earlier supervisor had made: the shard map, published anew because it may have died
+    /// while it wrote it, and each cell's memory.
     pub fn adopt(
         map_segment: OwnedFd,
         map: ShardMap,
@@ -180,8 +180,9 @@ impl FleetMemory {
         Ok([end(b, &a_to_b, &b_to_a)?, end(a, &b_to_a, &a_to_b)?])
     }
 
-    /// How a flush of this process went, which cells see at once. EIO too if one of a cell, or of an earlier
-    /// supervisor, has failed: what the device has lost with it may be of a checkpoint, and only the process that flushed knows.
+    /// How a flush of this process went, which cells see at once. EIO too if one of a cell, or of
+    /// an earlier supervisor, has failed: what the device has lost with it may be of a checkpoint,
+    /// and only the process that flushed knows.
     pub fn judge_flush(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         if result.is_err() {
             self.published.lose_flush();

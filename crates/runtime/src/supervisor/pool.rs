@@ -33,8 +33,8 @@ impl OpenPool {
         Ok((pool, ledger, copies))
     }
 
-    /// One that an earlier supervisor had opened: its lock, and an open file that was made before it wrote
-    /// anything, so that errors of what it wrote are still to be seen there.
+    /// One that an earlier supervisor had opened: its lock, and an open file that was made before
+    /// it wrote anything, so that errors of what it wrote are still to be seen there.
     pub fn adopt(kept: Vec<OwnedFd>, path: &Path) -> Result<Self, FleetError> {
         let [lock, file]: [OwnedFd; 2] = kept.try_into().map_err(|_| incomplete())?;
         let [lock, file] = [PoolFile::from_fd(lock, path)?, PoolFile::from_fd(file, path)?];
@@ -64,8 +64,8 @@ impl OpenPool {
         }
     }
 
-    /// Has the host allocate what the pool has in use, or all of it. It is so already, unless the file was copied as a
-    /// sparse one, or made sparse.
+    /// Has the host allocate what the pool has in use, or all of it. It is so already, unless the
+    /// file was copied as a sparse one, or made sparse.
     pub fn reserve_used(&self, ledger: &Ledger) -> Result<(), FleetError> {
         let is_used = |owner| owner != Owner::Free || ledger.superblock().reserved;
         for (block, count) in runs(ledger, is_used) {

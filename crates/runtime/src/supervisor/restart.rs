@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariant: a process of a cell is asked for only when the one before has been reaped, so that no
-//! other process maps the frames. The successor itself waits for the I/O that its predecessor had given the kernel.
+//! other process maps the frames. The successor itself waits for the I/O that its predecessor had
+//! given the kernel.
 
 use std::fmt;
 

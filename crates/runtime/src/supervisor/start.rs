@@ -125,7 +125,8 @@ pub(super) struct Starter<'a, 'k> {
 }
 
 impl Starter<'_, '_> {
-    /// Has the processes started, each with all that only it needs, then gives every two their link.
+    /// Has the processes started, each with all that only it needs, then gives every two their
+    /// link.
     fn start_cells(
         &mut self,
         ledger: &Ledger,
@@ -149,9 +150,9 @@ impl Starter<'_, '_> {
         Ok(())
     }
 
-    /// Has a cell's process started and sends it what only it needs. Its links come next. Of the devices
-    /// one is for it, and one, opened before it can have written, for its successor: that will see every
-    /// error that this one causes. After an error no process was asked for.
+    /// Has a cell's process started and sends it what only it needs. Its links come next. Of the
+    /// devices one is for it, and one, opened before it can have written, for its successor: that
+    /// will see every error that this one causes. After an error no process was asked for.
     pub(super) fn start(
         &mut self,
         cell: CellId,
@@ -223,8 +224,8 @@ impl Starter<'_, '_> {
         self.keeper.spawn(format!("cell {cell} (epoch {epoch})"), args, link)
     }
 
-    /// A link for two cells, as each of them gets it: each is found by the name of its inbox, and sends
-    /// under a capability of its own.
+    /// A link for two cells, as each of them gets it: each is found by the name of its inbox, and
+    /// sends under a capability of its own.
     pub(super) fn link(
         &mut self,
         a: CellId,

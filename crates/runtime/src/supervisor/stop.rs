@@ -1,22 +1,22 @@
 //! Before a fleet stops its mounts are given up, each by the process that keeps it (the custodian).
 //!
 //! ```text
-//! stop          trial ──▶ all fronts: Ask ──▶ all idle ──▶ all fronts: IfIdle ──▶ all gone ──▶ the core stops
-//!                 │                   └─ one is in use, or silent ──┴──▶ the stop is refused, the fleet goes on
-//!                 └─ its checkpoint fails ──▶ the stop is refused, the fleet goes on
+//! stop          trial ──▶ all: Ask ──▶ all idle ──▶ all: IfIdle ──▶ all gone ──▶ the core stops
+//!                 │           └─ one is in use, or silent ──┴──▶ refused, the fleet goes on
+//!                 └─ its checkpoint fails ──▶ refused, the fleet goes on
 //! stop --force  trial ──▶ all fronts: Force ──▶ all gone, or the time is over ──▶ the core stops
 //! ```
 //!
-//! The trial is a checkpoint while all goes on. It comes first because mounts that have left do not come back when the
-//! last checkpoint turns out to fail. A fleet without mounts, one that is to lose what was not synced (`--discard`), and one that
-//! ends by a signal make none here.
+//! The trial is a checkpoint while all goes on. It comes first because mounts that have left do not
+//! come back when the last checkpoint turns out to fail. A fleet without mounts, one that is to
+//! lose what was not synced (`--discard`), and one that ends by a signal make none here.
 //!
-//! Asking first leaves every mount in its place when one of them is in use: under a directory that is unmounted
-//! programs would write to another file system. A signal to the keeper is a forced stop, because a service must
-//! end; a second one does not wait any longer.
+//! Asking first leaves every mount in its place when one of them is in use: under a directory that
+//! is unmounted programs would write to another file system. A signal to the keeper is a forced
+//! stop, because a service must end; a second one does not wait any longer.
 //!
-//! Nothing of it is written down. A supervisor that dies meanwhile closes the connection of the client, which asks the next
-//! supervisor again; the keeper passes its signal on to that one.
+//! Nothing of it is written down. A supervisor that dies meanwhile closes the connection of the
+//! client, which asks the next supervisor again; the keeper passes its signal on to that one.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,8 @@ impl SupervisorLoop<'_> {
         self.begin_trial(how, connections)
     }
 
-    /// Sees first whether the stop would be refused. A trial that is under way for an earlier caller does for this one.
+    /// Sees first whether the stop would be refused. A trial that is under way for an earlier
+    /// caller does for this one.
     fn begin_trial(
         &mut self,
         how: Leave,
@@ -79,7 +80,8 @@ impl SupervisorLoop<'_> {
 
     fn fronts(&self) -> Vec<ClientStatus> {
         let mut clients = self.core.status().clients;
-        // A client whose connection is closed may still be known to cells; one that cells do not know yet is not mounted.
+        // A client whose connection is closed may still be known to cells; one that cells do not
+        // know yet is not mounted.
         clients.retain(|client| client.front && client.state == ClientState::Admitted);
         clients
     }
@@ -211,7 +213,8 @@ impl SupervisorLoop<'_> {
     }
 }
 
-/// A signal's stop ends the fleet, whatever is lost; a client's only if it loses nothing, or that is given up.
+/// A signal's stop ends the fleet, whatever is lost; a client's only if it loses nothing, or that
+/// is given up.
 const fn stop_event(by_keeper: bool, discard: bool) -> Event {
     match (by_keeper, discard) {
         (_, true) => Event::GiveUp,

@@ -1,12 +1,14 @@
-//! An attempt to stop the fleet: which mounts have still to answer, what uses them, and until when it may take.
+//! An attempt to stop the fleet: which mounts have still to answer, what uses them, and until when
+//! it may take.
 //!
 //! ```text
 //!          ┌─ trial under way ──▶ trial succeeded ─┐
-//! join ────┤                                       ├──▶ mounts are asked ──▶ over: all answered, or too late
+//! join ────┤                                       ├──▶ mounts are asked ──▶ over
 //!          └───────────────────────────────────────┘
 //! ```
 //!
-//! There is one attempt at a time. What is done when it is over is decided in `stop.rs`.
+//! It is over when all mounts have answered, or when it is too late. There is one attempt at a
+//! time. What is done when it is over is decided in `stop.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,8 +21,8 @@ use crate::message::{Leave, STOP_TIMEOUT};
 /// How long the custodians may take to look who uses their mounts, and then to unmount.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long they may take to write back what was stored through mappings, and to cut their users off. A client
-/// waits longer than that for its answer.
+/// How long they may take to write back what was stored through mappings, and to cut their users
+/// off. A client waits longer than that for its answer.
 const FORCE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a trial may take.
@@ -95,8 +97,8 @@ impl StopAttempts {
         self.current.as_ref().map(|attempt| attempt.until)
     }
 
-    /// Joins the request with those of the attempt that is under way. Returns what is to be begun anew, and whether a
-    /// trial has been made for it; nothing if that attempt goes on.
+    /// Joins the request with those of the attempt that is under way. Returns what is to be begun
+    /// anew, and whether a trial has been made for it; nothing if that attempt goes on.
     pub fn join(&mut self, mut request: StopRequest, now: Instant) -> Option<(StopRequest, bool)> {
         let Some(mut earlier) = self.current.take() else { return Some((request, false)) };
         request.connections.append(&mut earlier.connections);

@@ -237,7 +237,8 @@ pub fn a_failed_flush_is_known_to_the_next_supervisor() {
     drop(fleet);
 }
 
-/// It runs into an error of its own (it can have no more descriptors than it has), as it would into a panic.
+/// It runs into an error of its own (it can have no more descriptors than it has), as it would into
+/// a panic.
 pub fn a_supervisor_that_fails_has_a_successor() {
     let scratch = Scratch::formatted("fails");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");

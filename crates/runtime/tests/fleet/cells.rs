@@ -13,8 +13,8 @@ use warren_runtime::{CellStatus, Lifetime, control, start_fleet};
 
 use super::ground::{Files, ROOT, Scratch, connect, flock, open_root};
 
-/// Kills a cell's process; gives how often the cell was restarted before. The one that status names may
-/// be gone already, or not be known yet.
+/// Kills a cell's process; gives how often the cell was restarted before. The one that status names
+/// may be gone already, or not be known yet.
 pub fn kill_cell(pool: &Path, cell: u16) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -143,7 +143,8 @@ pub fn link_of(pid: u32) -> std::os::fd::OwnedFd {
     rustix::process::pidfd_getfd(&cell, number, PidfdGetfdFlags::empty()).expect("its link")
 }
 
-/// Calls that wait at a cell when it dies (a lock, and a thousand short ones) are answered by its successor.
+/// Calls that wait at a cell when it dies (a lock, and a thousand short ones) are answered by its
+/// successor.
 pub fn calls_outlive_the_cell_that_they_wait_for() {
     let scratch = Scratch::formatted("waiting");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -178,8 +179,8 @@ pub fn calls_outlive_the_cell_that_they_wait_for() {
     fleet.stop().expect("stop");
 }
 
-/// A file is written while its cell dies again and again, before, in and after checkpoints; every byte that
-/// was answered is there each time.
+/// A file is written while its cell dies again and again, before, in and after checkpoints; every
+/// byte that was answered is there each time.
 pub fn what_was_written_outlives_its_cell() {
     const PAGE: usize = 4096;
     let scratch = Scratch::formatted("written");
@@ -218,8 +219,8 @@ pub fn what_was_written_outlives_its_cell() {
     fleet.stop().expect("stop");
 }
 
-/// Takes a cell's lock on the pool as soon as it is to be had, and with it the cell's place: its successors
-/// wait, as for a write that has not landed.
+/// Takes a cell's lock on the pool as soon as it is to be had, and with it the cell's place: its
+/// successors wait, as for a write that has not landed.
 pub fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
     let file = fs::File::options().read(true).write(true).open(pool).expect("open");
     let held = PoolFile::from_fd(file.into(), pool).expect("pool");

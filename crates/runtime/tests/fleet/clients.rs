@@ -79,7 +79,8 @@ pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
     assert_eq!(waits.join().expect("join"), Err(Errno::EINTR));
 }
 
-/// A supervisor that loses its core, or its life, while it writes the shard map is no error of who asks then.
+/// A supervisor that loses its core, or its life, while it writes the shard map is no error of who
+/// asks then.
 pub fn a_first_call_waits_for_a_map_that_is_being_written() {
     /// Of the map's sequence number in its segment: odd while the map is being written.
     const SEQUENCE: u64 = 4096;
@@ -125,9 +126,9 @@ pub fn any_number_of_cells_serves_a_pool() {
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
-/// Requests that no library of ours makes, each to every cell: inodes that are nowhere, a request for
-/// another cell's shard, another file's handle, an open of what cannot be opened. All are refused, and
-/// the cells go on.
+/// Requests that no library of ours makes, each to every cell: inodes that are nowhere, a request
+/// for another cell's shard, another file's handle, an open of what cannot be opened. All are
+/// refused, and the cells go on.
 pub fn forged_requests_are_refused() {
     let scratch = Scratch::formatted("forged");
     let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
@@ -286,8 +287,8 @@ pub fn make_for_ever(pool: &Path) -> ! {
     unreachable!("it is killed");
 }
 
-/// More requests wait for a lock than a cell has live tasks. They take none: others are served, and so is the unlock.
-/// The cell's successor finds them all.
+/// More requests wait for a lock than a cell has live tasks. They take none: others are served, and
+/// so is the unlock. The cell's successor finds them all.
 pub fn a_crowd_that_waits_holds_up_only_itself() {
     const CROWD: usize = TASKS_MAX + 64;
     const STACK: usize = 256 << 10;
@@ -353,8 +354,9 @@ fn connect_until_refused(pool: &Path) -> Vec<Connection> {
     }
 }
 
-/// Until it is read a welcome is on its way, and of what is on its way the kernel lets a user who is not root have
-/// no more than its process may have open. Beyond that it sends no descriptor to anybody, to cells and keeper neither.
+/// Until it is read a welcome is on its way, and of what is on its way the kernel lets a user who
+/// is not root have no more than its process may have open. Beyond that it sends no descriptor to
+/// anybody, to cells and keeper neither.
 pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
     const CELLS: u16 = 8;
     const LIMIT: u64 = 512;
@@ -418,7 +420,8 @@ pub fn a_want_of_descriptors_refuses_and_passes() {
     assert_eq!(clients_seen(), clients.len());
     Files::of(&clients[0]).make("among many");
     drop(clients);
-    // A poll of more descriptors than are allowed is refused, and only a test lowers what is allowed.
+    // A poll of more descriptors than are allowed is refused, and only a test lowers what is
+    // allowed.
     let deadline = Instant::now() + Duration::from_secs(10);
     while clients_seen() > 0 {
         assert!(Instant::now() < deadline, "{} clients left", clients_seen());

@@ -1,20 +1,17 @@
 //! Damage that one cell does, or suffers, breaks nothing but that cell.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use warren_base::{CellId, Errno, Ino};
+use warren_base::{CellId, Ino};
 use warren_device::PoolFile;
-use warren_proto::{AccessMode, CreateFlags, NewInode, Request};
+use warren_proto::{NewInode, Request};
 use warren_runtime::{FleetStatus, Lifetime, control, start_fleet};
 
-use super::SERVER;
 use super::cells::{await_successor, hold_writers_lock};
-use super::ground::{Files, ROOT, Scratch, connect, memfd_of, name_of};
+use super::ground::{Files, Scratch, connect, memfd_of};
 
 /// Where the tail of requests is in a segment that a cell writes for a peer.
 const TAIL: u64 = 4096;
@@ -105,41 +102,6 @@ pub fn cells_that_damage_each_other_for_ever_end_the_fleet() {
     again.stop().expect("stop");
 }
 
-/// A fleet in a process of its own, whose cells end when they make a file of a certain name.
-#[cfg(feature = "plants")]
-fn poisoned(pool: &Path) -> Child {
-    let program = std::env::current_exe().expect("this program");
-    let mut server = Command::new(program);
-    server.arg(SERVER).arg(pool).env("WARREN_PLANT", "poison").stdout(Stdio::piped());
-    let mut child = server.spawn().expect("a fleet");
-    let mut line = String::new();
-    let stdout = child.stdout.as_mut().expect("piped");
-    BufReader::new(stdout).read_line(&mut line).expect("a word");
-    assert_eq!(line, "ready\n");
-    child
-}
-
-#[cfg(feature = "plants")]
-pub fn a_request_that_ends_every_cell_is_refused() {
-    let scratch = Scratch::formatted("poison");
-    let mut server = poisoned(&scratch.pool);
-    let mut files = Files::of(&connect(&scratch.pool));
-    files.make("before");
-    let root = connect(&scratch.pool);
-    let mut slot = root.slot().expect("slot");
-    let (new, flags) = (NewInode::regular(0o600), CreateFlags::EXCLUSIVE);
-    let access = AccessMode::READ;
-    let poison = Request::Create { dir: Ino::ROOT, name: name_of("poison"), new, flags, access };
-    assert_eq!(slot.call(ROOT, &poison, 0), Err(Errno::EIO));
-    let restarts: u64 = status(&scratch.pool).cells.iter().map(|cell| cell.restarts).sum();
-    assert_eq!(restarts, 3);
-    // All others go on.
-    files.lookup(Ino::ROOT, "before");
-    files.make("after");
-    control::stop(&scratch.pool, control::StopOptions::default()).expect("stop");
-    assert!(server.wait().expect("its end").success());
-}
-
 /// The processes of a fleet's cells, by their numbers.
 fn cells_of(keeper: u32) -> Vec<(u16, i32)> {
     let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
@@ -153,7 +115,8 @@ fn cells_of(keeper: u32) -> Vec<(u16, i32)> {
     children.split_whitespace().filter_map(|pid| number(pid.parse().ok()?)).collect()
 }
 
-/// Kills every process of cell 1, which none can serve for the lock, until the fleet of two ends: then the other is gone.
+/// Kills every process of cell 1, which none can serve for the lock, until the fleet of two ends:
+/// then the other is gone.
 fn kill_successors(pool: &Path, lock: PoolFile) {
     let keeper = status(pool).keeper_pid;
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -208,7 +171,8 @@ pub fn what_cells_had_answered_outlives_a_fleet_that_ends() {
     again.stop().expect("stop");
 }
 
-/// What the others have logged rests on the log of the cell that is gone: that is written out of its memory.
+/// What the others have logged rests on the log of the cell that is gone: that is written out of
+/// its memory.
 pub fn what_a_cell_had_logged_outlives_its_fleet() {
     let scratch = Scratch::formatted("logged");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");

@@ -24,8 +24,8 @@ struct Asked {
     checkpoints: u64,
 }
 
-/// Stands for the process that keeps a mount, which is used by this program if it names one. It leaves when it is
-/// to, or when the fleet is gone.
+/// Stands for the process that keeps a mount, which is used by this program if it names one. It
+/// leaves when it is to, or when the fleet is gone.
 fn custodian(pool: &Path, used_by: &'static str) -> JoinHandle<Asked> {
     let options = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &options).expect("an admission");

@@ -222,7 +222,8 @@ fn scribble(pair: &Pair, at: usize, word: u64) {
 
 #[test]
 fn what_lies_behind_damage_is_void_and_all_else_goes_on() {
-    // In the ring: a place, a length, a sender, a body; a tail. Each but the tail is of the second record.
+    // In the ring: a place, a length, a sender, a body; a tail. Each but the tail is of the second
+    // record.
     const RING: usize = 8192;
     const RECORD: usize = 32;
     let len = RECORD + numbered(0).to_bytes().len().next_multiple_of(8);

@@ -18,7 +18,8 @@ use crate::message::{CellStart, FleetPlan, FromCell};
 const CELL: CellId = CellId(0);
 const EPOCH: Epoch = Epoch(1);
 
-/// The other end of a supervisor's link, what was given to be kept, and the cells' ends of their links.
+/// The other end of a supervisor's link, what was given to be kept, and the cells' ends of their
+/// links.
 struct FakeKeeper {
     link: Link,
     kept: BTreeMap<Kept, Vec<OwnedFd>>,
@@ -97,7 +98,8 @@ fn plan(name: &str) -> (PathBuf, FleetPlan) {
     )
 }
 
-/// The cell hears how it shall start, and says that it serves. Its reports go under this capability.
+/// The cell hears how it shall start, and says that it serves. Its reports go under this
+/// capability.
 fn serve(supervisor: &mut SupervisorLoop<'_>, keeper: &mut FakeKeeper) -> Capability {
     keeper.obey();
     let cell = keeper.cells.last_mut().expect("a cell was asked for");
