@@ -11,6 +11,7 @@ mod intake;
 mod lost_flushes;
 mod memory;
 mod peers;
+mod reply;
 mod spin;
 mod start;
 mod supervisor_link;
@@ -19,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use tracing::warn;
-use warren_base::limits::{BLOCK_SIZE, BODY_MAX};
+use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Instant};
 use warren_cell::{Cell, CellConfig, Clock, Effect, Event};
 use warren_device::PoolFile;
@@ -27,7 +28,7 @@ use warren_disk::LogArea;
 use warren_log::record_all;
 use warren_mailbox::Work as Next;
 use warren_proto::control::{Order, Report};
-use warren_proto::{Answer, Request, Wire};
+use warren_proto::{Request, Wire};
 use warren_shm::{
     Counter, Culprit, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only, map_writable,
 };
@@ -43,6 +44,7 @@ use intake::{ClientWork, Completion, Intake, Work};
 use lost_flushes::LostFlushes;
 use memory::SharedMemory;
 use peers::Peers;
+use reply::encode;
 use spin::Spin;
 use start::{adopt_frames, config, receive_start};
 use supervisor_link::{Message, SupervisorLink, nonsense};
@@ -595,42 +597,4 @@ impl CellLoop {
     }
 }
 
-/// The answer as it goes into a slot, in `body` or as an errno. What does not fit is one too: its
-/// length may come from a damaged image.
-fn encode(
-    answer: &Answer,
-    granted: warren_proto::Capability,
-    body: &mut Vec<u8>,
-) -> Result<(), Errno> {
-    body.clear();
-    answer.as_ref().map_err(|&errno| errno)?.encode_body(granted, body);
-    if body.len() > BODY_MAX {
-        body.clear();
-        return Err(Errno::EIO);
-    }
-    Ok(())
-}
-
 const _: () = assert!(BLOCK_SIZE == 4096, "frames and blocks are one size");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use warren_proto::Reply;
-
-    #[test]
-    fn an_answer_that_fits_no_slot_is_an_errno() {
-        let mut body = Vec::new();
-        let names = |count| Ok(Reply::XattrNames(vec![vec![b'x'; 255].into(); count]));
-        let granted = warren_proto::Capability(7);
-        let mut encoded = |answer| (encode(&answer, granted, &mut body), body.clone());
-        let (outcome, bytes) = encoded(names(31));
-        assert_eq!(outcome, Ok(()));
-        let reply = names(31).expect("a reply");
-        let mut found = warren_proto::Capability::NONE;
-        assert_eq!(Reply::from_body(&bytes, &mut found), Ok(reply));
-        assert_eq!(found, granted);
-        assert_eq!(encoded(names(33)), (Err(Errno::EIO), Vec::new()));
-        assert_eq!(encoded(Err(Errno::ENOENT)), (Err(Errno::ENOENT), Vec::new()));
-    }
-}

@@ -71,8 +71,8 @@ impl Space {
         self.of_chunk(chunk).any(|(_, uses)| uses.nodes & bit(block) != 0)
     }
 
-    /// Whether the shard's extent may stay where it is. Whoever keeps a contested block takes it by
-    /// asking.
+    /// Whether the shard's extent may stay where it is. A shard that keeps a contested block takes
+    /// it by asking.
     pub fn keep(&mut self, shard: ShardId, owned: bool, block: BlockNo) -> bool {
         if !owned {
             return false;
