@@ -17,6 +17,10 @@
 //! * [`Model`] maps what a message wants to the affinity it gets: classical, hierarchical or
 //!   hybrid.
 //!
+//! A cell has one thread today and uses [`Scheduler`], [`Affinity`] and [`Counters`] alone.
+//! [`Owned`], [`Model`] and stripes have no user yet: they are what several threads in a cell need
+//! next.
+//!
 //! What this crate does not do: it has no threads and takes no locks. A driver with several threads
 //! keeps one `Scheduler` behind a short lock of its own.
 

@@ -28,10 +28,7 @@ mod sample;
 
 pub use error::BenchError;
 pub use ground::LOG_BYTES_MAX;
-pub use lone_cell::LoneCell;
-pub use machine::Machine;
 pub use medium::Medium;
-pub use sample::Figures;
 
 /// The most rounds, and the most calls of a batch: a time is kept of each, and their number is counted in 32 bits.
 pub const REPETITIONS_MAX: u32 = 10_000;

@@ -205,16 +205,6 @@ impl LoneCell {
             &mut self.effects,
         );
     }
-
-    /// The payload lane of its client's requests.
-    pub fn payload(&mut self) -> &mut [u8] {
-        &mut self.memory.request
-    }
-
-    /// The payload lane of the answers.
-    pub fn answered_payload(&self) -> &[u8] {
-        &self.memory.reply
-    }
 }
 
 fn layout() -> Layout {
@@ -267,6 +257,18 @@ mod tests {
     use super::*;
     use warren_base::{Errno, Ino};
     use warren_proto::{AccessMode, CreateFlags, FileName, NewInode, Position, Reply};
+
+    impl LoneCell {
+        /// The payload lane of its client's requests.
+        fn payload(&mut self) -> &mut [u8] {
+            &mut self.memory.request
+        }
+
+        /// The payload lane of the answers.
+        fn answered_payload(&self) -> &[u8] {
+            &self.memory.reply
+        }
+    }
 
     #[test]
     fn a_file_lives_in_it() {

@@ -192,8 +192,8 @@ fn fill(ground: &Ground, log_bytes: u64) -> Result<Load, BenchError> {
 /// Bytes written to the device, and checkpoints.
 fn written(ground: &Ground) -> Result<(u64, u64), BenchError> {
     let status = status(ground.pool())?;
-    let blocks: u64 = status.cells.iter().map(|cell| cell.blocks_written).sum();
-    Ok((blocks * BLOCK_SIZE as u64, status.checkpoints))
+    let blocks: u64 = status.cells.iter().map(|cell| cell.device.blocks_written).sum();
+    Ok((blocks * BLOCK_SIZE as u64, status.checkpoint.checkpoints))
 }
 
 /// A client that makes files in a directory of its own.

@@ -6,6 +6,7 @@
 //! repaired the same way by the next. Beside a fleet (`--online`) nothing is locked, replayed or changed.
 
 mod bar;
+mod check;
 mod online;
 mod report;
 
@@ -16,9 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use signal_hook::flag;
-use warren_base::{BlockNo, Errno};
+use warren_base::Errno;
 use warren_disk::BlockWrite;
-use warren_fsck::{Mend, Options, ReadError, Repair, RepairError, Report};
+use warren_fsck::{Mend, Options, Repair, RepairError};
 use warren_runtime::{Blocks, OfflinePool, Purpose};
 
 use crate::arguments::Fsck;
@@ -28,6 +29,7 @@ use crate::failure::{
 };
 use crate::output;
 use bar::Bar;
+use check::{check_pool, reader};
 use report::{Logs, Mends, Outcome};
 
 /// Neighbouring blocks that are written at once.
@@ -99,7 +101,7 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
     let mut bar = Bar::new();
     let logs = replay(&pool, purpose, &mut bar);
     let wanted = Options { contents, ..Options::default() };
-    let first = check(path, &pool, wanted.clone(), &mut bar)?;
+    let first = check_pool(path, &pool, wanted.clone(), &mut bar)?;
     let mut outcome = Outcome::new(first, logs);
     if outcome.is_sound() || outcome.is_past_repair() {
         return Ok(outcome);
@@ -132,7 +134,7 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
     write(path, &pool, repair)?;
     outcome.before = Some(std::mem::take(&mut outcome.report));
     let paths_of = mends.list.iter().filter_map(Mend::ino).collect();
-    outcome.report = check(path, &pool, Options { paths_of, ..wanted }, &mut bar)?;
+    outcome.report = check_pool(path, &pool, Options { paths_of, ..wanted }, &mut bar)?;
     outcome.repair = Some(mends);
     Ok(outcome)
 }
@@ -178,31 +180,6 @@ fn replay_what_can_be(
     };
     bar.clear();
     Ok((logs, mends))
-}
-
-fn check(
-    path: &Path,
-    pool: &OfflinePool,
-    options: Options,
-    bar: &mut Bar,
-) -> Result<Report, Failure> {
-    bar.begin("checking");
-    let mut read = reader(pool);
-    let mut progress = |progress| bar.show(progress);
-    let report = warren_fsck::check(options, pool.len_blocks(), &mut read, &mut progress);
-    bar.clear();
-    if report.superblock.is_none() {
-        let why = report.findings.first().map_or_else(String::new, |found| format!(" ({found})"));
-        let path = path.display();
-        let line =
-            format!("{path}: not a pool that can be read{why}; name one made by `warren mkfs`");
-        return Err(Failure::new(CODE_FSCK_OPERATIONAL, line));
-    }
-    Ok(report)
-}
-
-fn reader(pool: &OfflinePool) -> impl FnMut(BlockNo, &mut [u8]) -> Result<(), ReadError> + '_ {
-    |block, bytes| pool.read(block, bytes).map_err(ReadError)
 }
 
 fn is_agreed(outcome: &Outcome, consent: Consent) -> Result<bool, Failure> {

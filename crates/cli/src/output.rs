@@ -10,10 +10,11 @@ use std::process::exit;
 
 use warren_log::is_unsafe;
 
-use crate::failure::{CODE_FAILURE, Failure};
-
 /// What a shell says of a program that SIGPIPE ended.
 const CODE_NO_READER: i32 = 128 + 13;
+
+/// What any failure is that has no code of its own.
+const CODE_NOT_WRITTEN: i32 = 1;
 
 /// Prints a line, as `println!` does, and never panics.
 macro_rules! say {
@@ -51,9 +52,12 @@ fn print_raw(text: &str) {
 /// Ends the process, which cannot print what it should.
 pub fn end_unheard(error: &io::Error) -> ! {
     if error.kind() != io::ErrorKind::BrokenPipe {
-        let line = format!("cannot write to standard output: {error}; free space or redirect it");
-        Failure::new(CODE_FAILURE, line).report(false);
-        exit(CODE_FAILURE.into());
+        // If standard error cannot be written either, the code has to do.
+        let _ = writeln!(
+            io::stderr(),
+            "warren: cannot write to standard output: {error}; free space or redirect it"
+        );
+        exit(CODE_NOT_WRITTEN);
     }
     exit(CODE_NO_READER);
 }

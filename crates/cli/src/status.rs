@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use warren_runtime::door::STATUS_TIMEOUT;
+use warren_runtime::control::STATUS_TIMEOUT;
 use warren_runtime::{CellStatus, FleetStatus, SILENT, StopOptions};
 
 use crate::arguments::{Status, Stop};
@@ -13,8 +13,8 @@ use crate::size;
 
 pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
     let fleets = match &arguments.pool {
-        Some(pool) => vec![warren_runtime::door::status_soon(pool)?],
-        None => warren_runtime::door::status_of_all(),
+        Some(pool) => vec![warren_runtime::control::status_soon(pool)?],
+        None => warren_runtime::control::status_of_all(),
     };
     match (arguments.json, &arguments.pool, fleets.first()) {
         (true, Some(_), Some(fleet)) => print_json(fleet)?,
@@ -29,7 +29,7 @@ pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
 
 pub fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
     let options = StopOptions { force: arguments.force, discard: arguments.discard };
-    warren_runtime::door::stop(&arguments.pool, options)?;
+    warren_runtime::control::stop(&arguments.pool, options)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -47,15 +47,15 @@ fn describe(fleet: &FleetStatus) -> String {
         bytes(fleet.free_blocks),
         bytes(fleet.total_blocks),
         fleet.shards,
-        fleet.generation,
+        fleet.checkpoint.generation,
         fleet.keeper_pid,
         fleet.supervisor_pid,
         times(fleet.supervisor_restarts.into()),
     );
     // Writing to a string does not fail.
-    if let Some(why) = &fleet.broken {
-        let since =
-            fleet.read_only_since.map_or_else(String::new, |at| format!(" since {}", utc(at)));
+    if let Some(why) = &fleet.checkpoint.broken {
+        let since = fleet.checkpoint.read_only_since;
+        let since = since.map_or_else(String::new, |at| format!(" since {}", utc(at)));
         let why = printable(why);
         let _ = writeln!(
             text,
@@ -159,6 +159,7 @@ fn times(restarts: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warren_runtime::CheckpointStatus;
     use warren_runtime::ClientStatus;
 
     #[test]
@@ -222,7 +223,7 @@ mod tests {
         let fleet = FleetStatus {
             pool: evil.clone(),
             state: evil.clone(),
-            broken: Some(evil),
+            checkpoint: CheckpointStatus { broken: Some(evil), ..CheckpointStatus::default() },
             block_size: u32::MAX,
             total_blocks: u64::MAX,
             ..FleetStatus::default()
@@ -235,8 +236,11 @@ mod tests {
     #[test]
     fn a_fleet_that_keeps_nothing_more_says_so_and_what_helps() {
         let fleet = FleetStatus {
-            broken: Some("EIO".into()),
-            read_only_since: Some(951_868_799),
+            checkpoint: CheckpointStatus {
+                broken: Some("EIO".into()),
+                read_only_since: Some(951_868_799),
+                ..CheckpointStatus::default()
+            },
             ..FleetStatus::default()
         };
         let text = describe(&fleet);

@@ -183,7 +183,7 @@ impl Cache {
     }
 
     /// Keeps where a name leads, as `cell` said with this lease.
-    pub fn put_name(
+    pub(crate) fn put_name(
         &mut self,
         cell: CellId,
         dir: Ino,
@@ -197,7 +197,7 @@ impl Cache {
     }
 
     /// Keeps attributes, as `cell` said with this lease.
-    pub fn put_attr(&mut self, cell: CellId, attr: &Attr, lease: Lease) {
+    pub(crate) fn put_attr(&mut self, cell: CellId, attr: &Attr, lease: Lease) {
         if let Some(guard) = Guard::new(cell, lease) {
             self.put(KeyRef::Attr(attr.ino), Copied::Attr(Box::new(*attr), guard));
         }

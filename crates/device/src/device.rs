@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use warren_base::{BlockNo, Errno};
 
-use crate::recording::Recording;
-use crate::{Blocking, DeviceError, PoolFile, Uring};
+use crate::DeviceError;
 
 /// A request that is done: all of it (`Ok`), or not reliably any of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,19 +75,4 @@ pub trait Device: Send {
     /// What ends a [`Self::park`] when it can be read: a pipe, or an eventfd. The device takes what is in
     /// it, up to a page.
     fn set_wake(&mut self, wake: OwnedFd);
-}
-
-/// The best queue that this machine allows: io_uring, or blocking calls where that is forbidden. Any
-/// other failure of io_uring (no descriptors, no memory left) is one. With blocking calls comes why.
-pub fn open_queue(pool: PoolFile) -> Result<(Box<dyn Device>, Option<DeviceError>), DeviceError> {
-    let recorder = pool.recorder().cloned();
-    let (device, why): (Box<dyn Device>, _) = match Uring::new(pool.try_clone()?) {
-        Ok(uring) => (Box::new(uring), None),
-        Err(why @ DeviceError::NoUring(_)) => (Box::new(Blocking::new(pool)), Some(why)),
-        Err(other) => return Err(other),
-    };
-    Ok(match recorder {
-        Some(recorder) => (Box::new(Recording::new(device, recorder)), why),
-        None => (device, why),
-    })
 }

@@ -1,10 +1,11 @@
 //! `mkfs`: the blocks of a new pool.
 //!
-//! Shard 0 holds the root directory and owns one chunk, for the one node of its tree; the other shards
-//! have never been used. It is checkpoint 1.
+//! Shard 0 holds the root directory and owns one chunk, for the one node of its tree; the other
+//! shards have never been used. It is checkpoint 1.
 //!
-//! Order of writing, so that an interrupted `mkfs` leaves no pool rather than half of one: zero blocks 0
-//! and 1, flush; all blocks of [`image`] but the last two, flush; the last two (the superblocks), flush.
+//! Order of writing, so that an interrupted `mkfs` leaves no pool rather than half of one: zero
+//! blocks 0 and 1, flush; all blocks of [`image`] but the last two, flush; the last two (the
+//! superblocks), flush.
 
 use crate::inode::{Inode, Part};
 use crate::key::Key;
@@ -66,7 +67,8 @@ pub enum FormatError {
     BadLog { size: u64, max: u64 },
 }
 
-/// The number of shards that suits a device: the usual one, or fewer so that each has chunks to use.
+/// The number of shards that suits a device: the usual one, or fewer so that each has chunks to
+/// use.
 pub fn shards_suggested(size_bytes: u64) -> u16 {
     let chunks = size_bytes / BLOCK_SIZE as u64 / CHUNK_BLOCKS;
     let fitting = u16::try_from(chunks / 8).unwrap_or(u16::MAX).max(1);

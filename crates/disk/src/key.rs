@@ -5,16 +5,16 @@
 //!   | ino    |kind| sub     |     ordered by (ino, kind, sub) as numbers, not as bytes
 //! ```
 //!
-//! Inode 0 does not exist; its keys hold what belongs to the shard itself. All records of an inode are
-//! neighbours, and so are the extents of a file and the entries of a directory.
+//! Inode 0 does not exist; its keys hold what belongs to the shard itself. All records of an inode
+//! are neighbours, and so are the extents of a file and the entries of a directory.
 
 use crate::codec::{Put, Take};
 use warren_base::{Ino, siphash_1_3};
 
 /// What a record is. The numbers are the format's, and their order is the order of records.
 ///
-/// A byte on disk. In memory it is as wide as the other fields of a [`Key`]: a byte stored and then loaded
-/// with its padding would wait for the store, at every search.
+/// A byte on disk. In memory it is as wide as the other fields of a [`Key`]: a byte stored and then
+/// loaded with its padding would wait for the store, at every search.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u64)]
 pub enum Kind {
@@ -52,12 +52,12 @@ impl Kind {
     }
 
     /// Whether records of this kind belong to the shard rather than to an inode.
-    pub const fn is_of_shard(self) -> bool {
+    pub(crate) const fn is_of_shard(self) -> bool {
         matches!(self, Self::Chunk | Self::Orphan)
     }
 
     /// Whether a value of this kind can be changed where it is: all take the same number of bytes.
-    pub const fn has_fixed_size(self) -> bool {
+    pub(crate) const fn has_fixed_size(self) -> bool {
         matches!(self, Self::Inode | Self::Part | Self::Chunk)
     }
 }
@@ -136,14 +136,14 @@ impl Key {
 }
 
 /// No name has a smaller hash: smaller cookies of a listing are left for `.` and `..`.
-pub const NAME_HASH_MIN: u64 = 16;
+pub(crate) const NAME_HASH_MIN: u64 = 16;
 
 /// The second half of the hash's key; the first is the pool's secret.
 const NAME_HASH_KEY: u64 = u64::from_le_bytes(*b"WarrName");
 
-/// The hash under which a name is kept, in 62 bits, since it is also the entry's cookie in a listing and
-/// `d_off` is signed. So everybody sees hashes of names of his own: neither the secret nor another name
-/// of the same hash follows from them, as the hash is a keyed one.
+/// The hash under which a name is kept, in 62 bits, since it is also the entry's cookie in a
+/// listing and `d_off` is signed. So everybody sees hashes of names of his own: neither the secret
+/// nor another name of the same hash follows from them, as the hash is a keyed one.
 pub fn name_hash(secret: u64, name: &[u8]) -> u64 {
     (siphash_1_3([secret, NAME_HASH_KEY], name) >> 2).max(NAME_HASH_MIN)
 }

@@ -1,4 +1,5 @@
-//! Where things are on a pool device: computed from its size, its shards and its log, never stored twice.
+//! Where things are on a pool device: computed from its size, its shards and its log, never stored
+//! twice.
 //!
 //! ```text
 //!   block 0     superblock, copy A
@@ -11,8 +12,8 @@
 //!               chunks                    64 blocks each, up to the last whole one
 //! ```
 //!
-//! Chunk `n` is blocks `64 n .. 64 n + 64` of the device, so chunks that overlap what comes before them
-//! exist too and are reserved.
+//! Chunk `n` is blocks `64 n .. 64 n + 64` of the device, so chunks that overlap what comes before
+//! them exist too and are reserved.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX, SHARDS_MAX};
 use warren_base::{BlockNo, ShardId};

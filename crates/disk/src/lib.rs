@@ -1,11 +1,11 @@
 //! Everything Warren keeps on a pool device, typed; the copy-on-write B+tree; `mkfs`.
 //!
-//! The bits are in `docs/disk-format.md`, which changes with this crate. Bytes are decoded once, into
-//! types that can hold only legal values; a damaged or hostile image gives an error, never a panic,
-//! even where its checksums are valid.
+//! The bits are in `docs/disk-format.md`, which changes with this crate. Bytes are decoded once,
+//! into types that can hold only legal values; a damaged or hostile image gives an error, never a
+//! panic, even where its checksums are valid.
 //!
-//! This crate is pure: it is handed blocks and hands blocks back. Where blocks are placed is decided by
-//! whoever owns the shard.
+//! This crate is pure: it is handed blocks and hands blocks back. Where blocks are placed is
+//! decided by whoever owns the shard.
 
 #![forbid(unsafe_code)]
 
@@ -36,10 +36,10 @@ pub use node::{
     BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX, NodeError, ROOT_HEIGHT_MAX, block_checksum,
     restore_magic,
 };
-pub use record::{NODE_CAPACITY, VALUE_MAX, ValueError};
+pub use record::{VALUE_MAX, ValueError};
 pub use region::{BadPage, Owner, RegionError, RegionMap};
 pub use root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
-pub use superblock::{CopiesState, FORMAT_VERSION, LABEL_MAX, Superblock, SuperblockError, Uuid};
+pub use superblock::{CopiesState, Superblock, SuperblockError};
 pub use tree::{Absent, Tree};
 pub use value::{Dentry, EXTENT_BLOCKS_MAX, Extent, TARGET_PIECE, Value, Xattr};
 pub use warren_base::FileKind;

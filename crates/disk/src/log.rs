@@ -10,17 +10,17 @@
 //!  16  8  incarnation of the logs          16  8  incarnation
 //!  24  2  logs, n                          24  2  steps
 //!  26  6  zero                             26  6  zero
-//!  32  8  for each log: LSN from where     32     the steps, then the cause (encoded as messages are),
+//!  32  8  for each log: LSN from where     32     the steps, then the cause (as messages),
 //!         it is to be replayed                    zeros up to a multiple of 8
 //! ```
 //!
-//! An LSN is a byte position: byte `l` of a log of `b` blocks lies at `l % (4096 b)` of its area. A log
-//! ends where no intact record of its incarnation with the right LSN follows. Eight zero bytes in a
-//! record's place say that the rest of the block is empty: what is written to the device ends with a
-//! block, so that a block which holds something durable is never written again.
+//! An LSN is a byte position: byte `l` of a log of `b` blocks lies at `l % (4096 b)` of its area. A
+//! log ends where no intact record of its incarnation with the right LSN follows. Eight zero bytes
+//! in a record's place say that the rest of the block is empty: what is written to the device ends
+//! with a block, so that a block which holds something durable is never written again.
 //!
-//! An incarnation is never used twice, so nothing that an earlier fleet left in the area is taken for a
-//! record.
+//! An incarnation is never used twice, so nothing that an earlier fleet left in the area is taken
+//! for a record.
 
 use thiserror::Error;
 use warren_base::limits::{BLOCK_SIZE, CELLS_MAX};
@@ -49,7 +49,8 @@ const _: () = {
     assert!(LOG_BLOCKS_MIN as usize * BLOCK_SIZE >= 8 * RECORD_MAX);
 };
 
-/// From where each log counts. Two copies, of which a checkpoint writes the one that does not count.
+/// From where each log counts. Two copies, of which a checkpoint writes the one that does not
+/// count.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogTable {
     pub generation: u64,
@@ -153,9 +154,9 @@ impl LogTable {
         starts.iter().all(can_be).then_some(Self { generation, incarnation, starts })
     }
 
-    /// The intact copy of at most `logs_max` logs with the highest generation that is not above the superblock's, and the
-    /// number of the other. Every checkpoint writes a table, so one that is older than the superblock is of the past, whatever
-    /// lies in the other's place.
+    /// The intact copy of at most `logs_max` logs with the highest generation that is not above the
+    /// superblock's, and the number of the other. Every checkpoint writes a table, so one that is
+    /// older than the superblock is of the past, whatever lies in the other's place.
     pub fn choose(
         copies: [&[u8]; 2],
         generation: u64,
@@ -190,7 +191,8 @@ impl LogTable {
     }
 }
 
-/// The header of a record whose steps and cause are `body`; the whole is padded to [`RECORD_ALIGN`].
+/// The header of a record whose steps and cause are `body`; the whole is padded to
+/// [`RECORD_ALIGN`].
 pub fn seal_record(record: &mut Vec<u8>, lsn: Lsn, incarnation: u64, steps: u16) {
     let len = record.len().next_multiple_of(RECORD_ALIGN);
     assert!((RECORD_HEADER..=RECORD_MAX).contains(&len));
@@ -224,8 +226,8 @@ pub enum FoundRecord {
     Beyond,
 }
 
-/// Reads the record at `lsn` or behind it, `None` at the end of the log. `read` copies bytes of the log
-/// from a position on; the log holds no byte at or beyond `limit`.
+/// Reads the record at `lsn` or behind it, `None` at the end of the log. `read` copies bytes of the
+/// log from a position on; the log holds no byte at or beyond `limit`.
 pub fn read_record(
     lsn: Lsn,
     limit: Lsn,

@@ -8,9 +8,9 @@
 //!   internal record  | key 17 | child block u64 | child crc u32 |
 //! ```
 //!
-//! The crc covers bytes 8..4096, and a [`BlockPtr`] repeats it, so a node that is intact but is not the
-//! one meant (a lost or misdirected write) is found out. Keys ascend. Every key of a child is at or
-//! above the key of the child's record and below the key of the next.
+//! The crc covers bytes 8..4096, and a [`BlockPtr`] repeats it, so a node that is intact but is not
+//! the one meant (a lost or misdirected write) is found out. Keys ascend. Every key of a child is
+//! at or above the key of the child's record and below the key of the next.
 
 use crate::codec::{Put, Take, crc_behind};
 use crate::key::Key;
@@ -24,9 +24,9 @@ const MAGIC: u32 = u32::from_le_bytes(*b"WNod");
 /// Where the bytes begin that the checksum covers.
 const COVERED_FROM: usize = 8;
 
-/// Levels of the tallest tree in memory, and of the tallest that a root slot may name. Our own splits
-/// leave nodes half full, so honest trees stay far below both; the distance between them is what an
-/// image made to look tall (a node may have a single record) may still grow.
+/// Levels of the tallest tree in memory, and of the tallest that a root slot may name. Our own
+/// splits leave nodes half full, so honest trees stay far below both; the distance between them is
+/// what an image made to look tall (a node may have a single record) may still grow.
 pub const HEIGHT_MAX: usize = 12;
 pub const ROOT_HEIGHT_MAX: u8 = 9;
 
@@ -172,7 +172,8 @@ impl DecodedNode {
         Ok(Self { level, generation, size, keys, body })
     }
 
-    /// The node of a block that nothing was followed to: shard and checksum are those that its own header says.
+    /// The node of a block that nothing was followed to: shard and checksum are those that its own
+    /// header says.
     pub fn decode_stray(block: BlockNo, bytes: &[u8]) -> Result<(ShardId, Self), NodeError> {
         let short = NodeError::Malformed("header");
         let field = |at: usize, len: usize| bytes.get(at..at + len).map(Take::new);
@@ -182,8 +183,8 @@ impl DecodedNode {
     }
 }
 
-/// Puts a node's magic where it belongs. Returns the first bit that was not as it should be, or that of the
-/// checksum's field behind it if all were.
+/// Puts a node's magic where it belongs. Returns the first bit that was not as it should be, or
+/// that of the checksum's field behind it if all were.
 pub fn restore_magic(bytes: &mut [u8]) -> usize {
     let wrong = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) ^ MAGIC;
     bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());

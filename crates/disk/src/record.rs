@@ -1,4 +1,5 @@
-//! The frame of a record in a tree node: how many bytes it takes beside its value, how many a value may have.
+//! The frame of a record in a tree node: how many bytes it takes beside its value, how many a value
+//! may have.
 
 use crate::key::Key;
 use thiserror::Error;
@@ -8,7 +9,7 @@ use warren_base::limits::BLOCK_SIZE;
 pub(crate) const NODE_HEADER: usize = 32;
 
 /// Bytes of records that a node holds.
-pub const NODE_CAPACITY: usize = BLOCK_SIZE - NODE_HEADER;
+pub(crate) const NODE_CAPACITY: usize = BLOCK_SIZE - NODE_HEADER;
 
 /// Bytes of a leaf's record beside its value: the key and the value's length.
 pub(crate) const RECORD_OVERHEAD: usize = Key::ENCODED_LEN + 2;

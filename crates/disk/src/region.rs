@@ -5,13 +5,15 @@
 //!   |magic| crc | generation | page number| zeros   | owner u16 x 2032 |  4096
 //! ```
 //!
-//! Each page has two places and is written by turns to the one that does not count; the page that counts
-//! is the one with the highest generation that the superblock vouches for. Owners: 0xFFFF free, 0xFFFE
-//! reserved (the chunk overlaps what lies before the chunks), else the number of a shard.
+//! Each page has two places and is written by turns to the one that does not count; the page that
+//! counts is the one with the highest generation that the superblock vouches for. Owners: 0xFFFF
+//! free, 0xFFFE reserved (the chunk overlaps what lies before the chunks), else the number of a
+//! shard.
 //!
-//! A page that can be read in one copy only is *in doubt* if the other may have been the newer: then the
-//! map is an old one, which takes chunks for free that have owners. A write that a power failure tore
-//! causes no doubt: what is left of it is the head of the old page, or that of one never committed.
+//! A page that can be read in one copy only is *in doubt* if the other may have been the newer:
+//! then the map is an old one, which takes chunks for free that have owners. A write that a power
+//! failure tore causes no doubt: what is left of it is the head of the old page, or that of one
+//! never committed.
 
 use crate::BlockWrite;
 use crate::codec::{Put, Take, crc_behind};
@@ -116,8 +118,8 @@ impl RegionMap {
         Ok(map)
     }
 
-    /// The map as far as it can be read. Chunks of pages of which no copy can, and chunks with an owner that cannot
-    /// be, are free; the pages are named.
+    /// The map as far as it can be read. Chunks of pages of which no copy can, and chunks with an
+    /// owner that cannot be, are free; the pages are named.
     pub fn salvage(superblock: &Superblock, copies: [&[u8]; 2]) -> (Self, Vec<u64>) {
         let layout = superblock.layout;
         let mut map = Self::new(layout);
@@ -227,14 +229,14 @@ impl RegionMap {
         self.dirty.insert(chunk / OWNERS_PER_PAGE);
     }
 
-    /// Copies of pages that could not be read when the map was loaded. Whoever is going to write looks
-    /// whether one is in doubt.
+    /// Copies of pages that could not be read when the map was loaded. Whoever is going to write
+    /// looks whether one is in doubt.
     pub fn bad_pages(&self) -> &[BadPage] {
         &self.bad_pages
     }
 
-    /// Encodes the dirty pages for checkpoint `generation`, in their order, and takes them for written. They are durable
-    /// before the superblock of that generation is written.
+    /// Encodes the dirty pages for checkpoint `generation`, in their order, and takes them for
+    /// written. They are durable before the superblock of that generation is written.
     pub fn write_out(&mut self, generation: u64) -> Vec<BlockWrite> {
         let dirty = std::mem::take(&mut self.dirty);
         let mut writes = Vec::with_capacity(dirty.len());
@@ -356,7 +358,8 @@ mod tests {
         assert_eq!(copies.load(2), Err(RegionError::BadOwner(5000)));
     }
 
-    /// Page 2 of the map, of checkpoints 1 and 3, its newer copy changed at `at`; as of checkpoint `now`.
+    /// Page 2 of the map, of checkpoints 1 and 3, its newer copy changed at `at`; as of checkpoint
+    /// `now`.
     fn bad_pages(now: u64, spoil: impl FnOnce(&mut [u8])) -> Vec<BadPage> {
         let layout = superblock(1).layout;
         let (mut map, mut copies) = (RegionMap::new(layout), Copies::new(&layout));

@@ -1,16 +1,16 @@
 //! Root slots: for each shard two, and the newer of those that the superblock vouches for counts.
 //!
 //! ```text
-//!   0     4     8      24           32    34    35 36       40         48            56     64
-//!   |magic| crc | uuid | generation |shard|hght|0 |root crc |root block|next sequence| log  | lsn |
+//!   0     4     8      24           32    34    35 36       40         48         56     64
+//!   |magic| crc | uuid | generation |shard|hght|0 |root crc |root block|next seq. | log  | lsn |
 //!   72       80          88
 //!   | inodes | used blocks | zeros ... |  512
 //! ```
 //!
-//! A checkpoint writes a slot for every shard that it changed, always the one that does not count, and
-//! then commits by the superblock. A slot whose generation is above the superblock's is of a checkpoint
-//! that never was. Root block 0 stands for a tree without records; a shard both of whose slots are all
-//! zero has never been used.
+//! A checkpoint writes a slot for every shard that it changed, always the one that does not count,
+//! and then commits by the superblock. A slot whose generation is above the superblock's is of a
+//! checkpoint that never was. Root block 0 stands for a tree without records; a shard both of whose
+//! slots are all zero has never been used.
 
 use crate::codec::{Put, Take, crc_behind};
 use crate::layout::ROOT_SLOT_SIZE;
@@ -85,8 +85,8 @@ pub struct ChosenRoot {
     pub root: Option<RootSlot>,
     /// The slot that the next checkpoint writes.
     pub spare: usize,
-    /// What lies there now. If it is `Bad`, it may have been the newer one (a slot is written atomically, so
-    /// no crash makes one bad): then the shard is not opened for writing.
+    /// What lies there now. If it is `Bad`, it may have been the newer one (a slot is written
+    /// atomically, so no crash makes one bad): then the shard is not opened for writing.
     pub spare_state: SlotState,
 }
 

@@ -1,12 +1,13 @@
 //! The superblock: what a pool is, and which checkpoint is the last.
 //!
-//! Two copies, in blocks 0 and 1; the fields lie in the first 512 bytes, the rest is zero. The commit of
-//! checkpoint `n` is the write of copy `n % 2`. Once that is flushed the other copy is written too, so
-//! that losing one copy later never takes the pool back to a state whose blocks were used again.
-//! Every write of a superblock has a new generation, also one that only changes the clean flag.
+//! Two copies, in blocks 0 and 1; the fields lie in the first 512 bytes, the rest is zero. The
+//! commit of checkpoint `n` is the write of copy `n % 2`. Once that is flushed the other copy is
+//! written too, so that losing one copy later never takes the pool back to a state whose blocks
+//! were used again. Every write of a superblock has a new generation, also one that only changes
+//! the clean flag.
 //!
-//! Whatever the version, the magic, the checksum (over everything behind it) and the version stay where
-//! they are, so that any version can tell a newer pool from a damaged one.
+//! Whatever the version, the magic, the checksum (over everything behind it) and the version stay
+//! where they are, so that any version can tell a newer pool from a damaged one.
 
 use crate::BlockWrite;
 use crate::codec::{Put, Take, crc_behind};
@@ -16,13 +17,13 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Timestamp};
 
 /// The version of the format that this crate reads and writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 
 /// Bytes of a pool's label.
-pub const LABEL_MAX: usize = 64;
+pub(crate) const LABEL_MAX: usize = 64;
 
 /// What tells a pool from every other.
-pub type Uuid = [u8; 16];
+pub(crate) type Uuid = [u8; 16];
 
 /// No pool comes to have so many checkpoints, and what is added to such a number does not overflow.
 const GENERATION_MAX: u64 = 1 << 62;

@@ -1,19 +1,21 @@
 //! The copy-on-write B+tree of one shard, in memory, with nodes that may be absent.
 //!
-//! Nodes are held decoded. A node is either **clean** (it has a place on disk where it lies unchanged)
-//! or **dirty** (it has none yet); an **absent** child is known by its [`BlockPtr`] alone. Whoever meets
-//! one gets [`Absent`], reads the block, gives it to [`Tree::load`] and asks again.
+//! Nodes are held decoded. A node is either **clean** (it has a place on disk where it lies
+//! unchanged) or **dirty** (it has none yet); an **absent** child is known by its [`BlockPtr`]
+//! alone. Whoever meets one gets [`Absent`], reads the block, gives it to [`Tree::load`] and asks
+//! again.
 //!
 //! Invariants:
 //! * The ancestors of a dirty node are dirty, and those of a resident node are resident.
-//! * `keys[i]` of an internal node is at or below every key of child `i`, and above those of child `i - 1`.
+//! * `keys[i]` of an internal node is at or below every key of child `i`, and above those of child
+//!   `i - 1`.
 //! * Nodes on disk are not empty. In memory a dirty leaf may be, if its neighbours are absent.
 //! * Every node's records fit one block.
 //! * A call that says `Absent` has changed nothing.
 //!
-//! Order of a checkpoint: [`Tree::dirty_nodes`] places are found (which may dirty more nodes, so count
-//! again), [`Tree::write_out`] gives the blocks, they are written and flushed, the root slot is written;
-//! only then may the blocks of [`Tree::take_displaced`] be used again.
+//! Order of a checkpoint: [`Tree::dirty_nodes`] places are found (which may dirty more nodes, so
+//! count again), [`Tree::write_out`] gives the blocks, they are written and flushed, the root slot
+//! is written; only then may the blocks of [`Tree::take_displaced`] be used again.
 
 mod change;
 mod memo;
@@ -51,8 +53,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree whose root lies at `root`, with `height` levels, nothing of it in memory. `None` and 0
-    /// for the tree of a shard that has no records.
+    /// The tree whose root lies at `root`, with `height` levels, nothing of it in memory. `None`
+    /// and 0 for the tree of a shard that has no records.
     ///
     /// `root` and `height` come from a root slot that was checked when it was decoded.
     pub fn open(shard: ShardId, root: Option<BlockPtr>, height: u8) -> Self {
@@ -130,8 +132,8 @@ impl Tree {
         }
     }
 
-    /// Shows `visit` the records from `from` to `to`, both included, in order, until it breaks. If a
-    /// node is absent, the records before it have been shown.
+    /// Shows `visit` the records from `from` to `to`, both included, in order, until it breaks. If
+    /// a node is absent, the records before it have been shown.
     pub fn range<'a>(
         &'a self,
         from: Key,

@@ -1,7 +1,9 @@
-//! Values of a shard's tree: one closed enum, small enough that a leaf's records stay close together.
+//! Values of a shard's tree: one closed enum, small enough that a leaf's records stay close
+//! together.
 //!
-//! A value's bytes are interpreted by its key's kind; what a decoded value holds is legal (names without
-//! slashes, lengths in range, no name twice in a bucket), so nothing has to be checked again.
+//! A value's bytes are interpreted by its key's kind; what a decoded value holds is legal (names
+//! without slashes, lengths in range, no name twice in a bucket), so nothing has to be checked
+//! again.
 
 use crate::codec::{Put, Take};
 use crate::inode::{Inode, Part};
@@ -104,8 +106,8 @@ impl Value {
         }
     }
 
-    /// Bytes of the value in a leaf. Only a bucket of colliding names can exceed [`VALUE_MAX`]; whoever
-    /// adds to a bucket checks this before it inserts, and refuses with ENOSPC.
+    /// Bytes of the value in a leaf. Only a bucket of colliding names can exceed [`VALUE_MAX`];
+    /// whoever adds to a bucket checks this before it inserts, and refuses with ENOSPC.
     pub fn encoded_len(&self) -> usize {
         match self {
             Self::Inode(_) => Inode::ENCODED_LEN,

@@ -1,12 +1,13 @@
 //! The check: everything that must hold of a pool that no fleet is using.
 //!
-//! Order: superblocks; whether the device is as long as they say; region map; log table; then for each shard its root slots and its tree, record by record
-//! (`check/shard.rs`), collecting which blocks are referred to (`check/space.rs`) and which names lead to which
-//! inodes (`check/names.rs`); then what only the whole can show: space and names against each other
+//! Order: superblocks; whether the device is as long as they say; region map; log table; then for
+//! each shard its root slots and its tree, record by record (`check/shard.rs`), collecting which
+//! blocks are referred to (`check/space.rs`) and which names lead to which inodes
+//! (`check/names.rs`); then what only the whole can show: space and names against each other
 //! (`check/links.rs`).
 //!
-//! Where part of a tree cannot be read, what was in it is unknown; checks that would accuse the rest
-//! because of that are left out, and the report says that it is incomplete.
+//! Where part of a tree cannot be read, what was in it is unknown; checks that would accuse the
+//! rest because of that are left out, and the report says that it is incomplete.
 //!
 //! Nothing here changes the pool; what a repair would write is worked out in `repair.rs`.
 

@@ -1,7 +1,7 @@
 //! What lies on a pool, for people: any structure as a section of named fields and of lines.
 //!
-//! Nothing is trusted and nothing is judged: whatever can be decoded is shown, whatever cannot is said to be so, and
-//! the rest is shown as bytes. `fsck` judges.
+//! Nothing is trusted and nothing is judged: whatever can be decoded is shown, whatever cannot is
+//! said to be so, and the rest is shown as bytes. `fsck` judges.
 
 use std::fmt::Write;
 use thiserror::Error;
@@ -79,8 +79,8 @@ pub enum DumpError {
     NoShard { shard: ShardId, shards: u16 },
 }
 
-/// Shows `subject` of the pool on a device of `device_blocks` blocks, which `read` reads, to `show`, section by
-/// section.
+/// Shows `subject` of the pool on a device of `device_blocks` blocks, which `read` reads, to
+/// `show`, section by section.
 pub fn dump(
     subject: Subject,
     device_blocks: u64,

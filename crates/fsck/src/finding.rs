@@ -119,7 +119,8 @@ impl Finding {
         }
     }
 
-    /// Whether its repair follows from what is there and takes nothing away, so that nobody need be asked.
+    /// Whether its repair follows from what is there and takes nothing away, so that no
+    /// administrator need be asked.
     pub fn is_harmless(&self) -> bool {
         match self {
             Self::SuperblockCopy { .. }

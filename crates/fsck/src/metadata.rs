@@ -40,8 +40,8 @@ pub(crate) fn read_superblock(reader: &mut Reader<'_>, report: &mut Report) -> O
     }
 }
 
-/// Nothing else is looked at on a device that is too short: what a forged superblock promises may be more
-/// than this machine could hold the map of.
+/// Nothing else is looked at on a device that is too short: what a forged superblock promises may
+/// be more than this machine could hold the map of.
 pub(crate) fn is_whole(superblock: &Superblock, has: u64, report: &mut Report) -> bool {
     let needs = superblock.layout.total_blocks();
     if needs > has {

@@ -9,7 +9,8 @@ use warren_base::{BlockNo, Errno};
 #[error("{0}")]
 pub struct ReadError(pub Errno);
 
-/// What stands for a block that cannot be read: no magic, and not the zeros of a block never written.
+/// What stands for a block that cannot be read: no magic, and not the zeros of a block never
+/// written.
 pub(crate) const UNREADABLE: u8 = 0xEE;
 
 /// How far a check or a repair has come.

@@ -1,23 +1,28 @@
 //! Repair: what a check finds wrong, put right in one new checkpoint.
 //!
 //! Order:
-//! 1. *Survey.* Every tree is read as far as it can be; a node with one flipped bit is corrected by its checksum. What is
-//!    wrong with an inode's own records is mended there and then (`repair/mend.rs`); which blocks are referred
-//!    to (`repair/space.rs`) and which names lead where (`repair/names.rs`) is remembered.
-//! 2. *Decisions.* Each chunk gets one owner and each block one user (`repair/owners.rs`), each inode a name, a list
-//!    of its names or an end (`repair/links.rs`).
+//! 1. *Survey.* Every tree is read as far as it can be; a node with one flipped bit is corrected by
+//!    its checksum. What is wrong with an inode's own records is mended there and then
+//!    (`repair/mend.rs`); which blocks are referred to (`repair/space.rs`) and which names lead
+//!    where (`repair/names.rs`) is remembered.
+//! 2. *Decisions.* Each chunk gets one owner and each block one user (`repair/owners.rs`), each
+//!    inode a name, a list of its names or an end (`repair/links.rs`).
 //! 3. *Writing.* A shard about which anything was wrong gets a new tree, from all of its records
 //!    (`repair/write.rs`); the others keep theirs.
 //!
 //! Invariants:
-//! * Nothing that the last checkpoint refers to is overwritten, but the table of logs that are given up. What is returned is one checkpoint more, so a power failure
-//!   leaves the old state or the new one, and a repair that was interrupted begins anew.
-//! * What is in doubt stays so until everything else counts: what took its place before would make the older one count.
+//! * Nothing that the last checkpoint refers to is overwritten, but the table of logs that are
+//!   given up. What is returned is one checkpoint more, so a power failure leaves the old state or
+//!   the new one, and a repair that was interrupted begins anew.
+//! * What is in doubt stays so until everything else counts: what took its place before would make
+//!   the older one count.
 //! * Nothing changes without a [`Mend`] that says so.
 //! * File data is never invented: a block with a wrong checksum keeps it, and reading it stays EIO.
-//! * A set-id bit of an inode that had to be made anew is not guessed: it has no rights but its owner's, root.
+//! * A set-id bit of an inode that had to be made anew is not guessed: it has no rights but its
+//!   owner's, root.
 //!
-//! Memory: some hundred bytes for each inode, the records of one shard at a time, and the new trees.
+//! Memory: some hundred bytes for each inode, the records of one shard at a time, and the new
+//! trees.
 
 mod bit;
 mod collect;
@@ -34,7 +39,7 @@ mod space;
 mod write;
 
 pub use footing::{Footing, NoFooting, footing};
-pub use mend::{MENDS_MAX, Mend};
+pub use mend::Mend;
 pub use outcome::{Repair, RepairError};
 
 use crate::read::{Progress, Read};
@@ -42,8 +47,9 @@ use records::Shard;
 use repairer::Repairer;
 use warren_base::ShardId;
 
-/// Works out the repair of the pool on a device of `device_blocks` blocks, which `read` reads. The logs of a pool
-/// without the clean mark are given up: whoever wants what they hold replays them first.
+/// Works out the repair of the pool on a device of `device_blocks` blocks, which `read` reads. The
+/// logs of a pool without the clean mark are given up: to keep what they hold, replay them
+/// first.
 pub fn repair(
     device_blocks: u64,
     read: Read<'_>,
@@ -70,7 +76,7 @@ impl Repairer<'_> {
             let blocks_read = self.reader.blocks_read;
             progress(Progress { shards_done: shard.0 + 1, shards, blocks_read });
         }
-        self.mends.told = true;
+        self.mends.reported = true;
     }
 
     /// The records of a shard, each inode's own put right.

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use warren_base::Ino;
 use warren_disk::Superblock;
 
-/// Findings that a report keeps; the others are counted. A damaged index can cause one for every file.
-pub const FINDINGS_MAX: usize = 1000;
+/// Findings that a report keeps; the others are counted. A damaged index can cause one for every
+/// file.
+pub(crate) const FINDINGS_MAX: usize = 1000;
 
 /// What to check beyond the structure.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -30,9 +31,11 @@ pub struct Report {
     pub damaged: bool,
     /// Some of it damage whose repair may take something away.
     pub harmful: bool,
-    /// Where the inodes that findings name or that were asked for are found, as far as that could be told.
+    /// Where the inodes that findings name or that were asked for are found, as far as that is
+    /// known.
     pub paths: BTreeMap<Ino, Box<[u8]>>,
-    /// Part of a tree, or what leads to all of them, could not be read, so not everything was checked.
+    /// Part of a tree, or what leads to all of them, could not be read, so not everything was
+    /// checked.
     pub incomplete: bool,
     /// File data was read too, and compared with its checksums.
     pub contents: bool,

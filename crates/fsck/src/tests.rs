@@ -1,5 +1,5 @@
-//! A small pool with a bit of everything is sound; and each fault that is planted is found, by name, and
-//! nothing else is accused.
+//! A small pool with a bit of everything is sound; and each fault that is planted is found, by
+//! name, and nothing else is accused.
 
 use crate::check::names;
 use crate::{Finding, Options, ReadError, Report, check};
@@ -349,10 +349,10 @@ fn wrong_names_are_found() {
     );
 }
 
-/// Half of them hang on the root, each in a place of its own; the others are in pairs that hold each other.
-/// It would take hours if each were compared with all before it.
+/// Half of them hang on the root, each in a place of its own; the others are in pairs that hold
+/// each other. It would take hours if each were compared with all before it.
 #[test]
-fn many_directories_are_told_from_many_that_are_detached() {
+fn many_directories_are_distinguished_from_many_that_are_detached() {
     const HALF: u64 = 100_000;
     let mut names = names::Names::default();
     let mut add = |number: u64, parent: u64| {
@@ -530,7 +530,7 @@ fn rot_is_found_where_it_is() {
         root = draft.roots[1].block;
         draft.blocks.get_mut(&root).unwrap()[100] ^= 1;
     });
-    // Shard 1 is lost, and nobody else is accused of it.
+    // Shard 1 is lost, and no other shard is accused of it.
     let error = NodeError::BadChecksum;
     assert_eq!(found, [Finding::Node { shard: ShardId(1), block: root, error }]);
     let error = ReadError(Errno::EIO);
@@ -579,7 +579,7 @@ fn a_device_that_is_too_short_is_found_before_anything_else() {
 }
 
 #[test]
-fn rot_of_what_may_be_the_newer_copy_is_told_from_rot_of_the_older() {
+fn rot_of_what_may_be_the_newer_copy_is_distinguished_from_rot_of_the_older() {
     let block = |draft: &Draft| draft.superblock.layout.region_page(1, 0);
     let newer = |draft: &mut Draft| {
         draft.go_on();
@@ -664,7 +664,8 @@ fn bend(bytes: &mut [u8], changes: &[(usize, u8)]) {
     changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
 }
 
-/// The root node of a draft's shard and the slot above it, changed with all checksums made right again.
+/// The root node of a draft's shard and the slot above it, changed with all checksums made right
+/// again.
 fn forge_root(draft: &mut Draft, shard: usize, changes: &[(usize, u8)]) {
     let layout = draft.superblock.layout;
     let (root, place) = (draft.roots[shard], layout.root_slot(ShardId(shard as u16), 0));
@@ -676,8 +677,9 @@ fn forge_root(draft: &mut Draft, shard: usize, changes: &[(usize, u8)]) {
     seal(slot, 8);
 }
 
-/// Whether many pools, each changed a little by `forge` with right checksums, were found damaged; checking or
-/// repairing none of them may panic, and nothing but rotten data may be wrong with what was repaired. `forge` is given places in `0..len` to change, and what to.
+/// Whether many pools, each changed a little by `forge` with right checksums, were found damaged;
+/// checking or repairing none of them may panic, and nothing but rotten data may be wrong with what
+/// was repaired. `forge` is given places in `0..len` to change, and what to.
 fn damaged_of_forged(len: u64, forge: impl Fn(&mut Draft, &[(usize, u8)])) -> usize {
     let mut draft = Draft::new();
     for n in 0..400 {

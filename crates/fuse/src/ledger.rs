@@ -336,11 +336,6 @@ impl Record<'_> {
         self.conclude(answer);
     }
 
-    /// Whether the request of this record has taken a step.
-    pub fn has_steps(&self) -> bool {
-        self.state().answers_len > 0
-    }
-
     /// Whoever's record it was, it is nobody's now.
     pub fn clear(&self) {
         self.store(UNIQUE, 0);

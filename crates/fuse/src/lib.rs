@@ -35,14 +35,10 @@ mod testing;
 mod users;
 mod watchdog;
 
-pub use channel::{Channel, DevFuse, Received};
 pub use courier::{Courier, Post};
-pub use crew::Crew;
 pub use custodian::keep_mount;
 pub use front::{FrontOptions, PageCaching};
-pub use ledger::Ledger;
-pub use message::{HEAD, Head};
-pub use mount::{Mount, MountError, MountOptions, check_mount_point, check_unmounted};
+pub use mount::{MountError, MountOptions, check_mount_point, check_unmounted};
 pub use process::dispatch;
 pub use serve::{MountedFront, ServeOptions, mount};
 pub use signals::STARTER_DIED;

@@ -26,8 +26,7 @@ mod time;
 
 pub use escape::{escaped, is_unsafe};
 pub use events::{LIFE, record_all, record_here};
-pub use file::{FILE_BYTES_MAX, FILES_KEPT};
 pub use recorder::Recorder;
 pub use stderr::say;
 pub use target::{Target, TargetError};
-pub use time::{rfc3339, utc_fields};
+pub use time::utc_fields;

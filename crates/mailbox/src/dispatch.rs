@@ -1,9 +1,9 @@
 //! The order in which a process takes its messages (fos thesis section 3.3).
 //!
 //! Replies first, because they finish work; then peers' requests, because somebody's work waits for
-//! them; then clients' requests, users in turn ([`Turns`]); then idle work. New requests are not handed out while as many
-//! tasks as allowed are live, which puts back-pressure on the senders instead of growing: their
-//! queues fill, and `Full` is the answer.
+//! them; then clients' requests, users in turn ([`Turns`]). New requests are not handed out while
+//! as many tasks as allowed are live, which puts back-pressure on the senders instead of growing:
+//! their queues fill, and `Full` is the answer.
 //!
 //! Invariants:
 //! * A reply is always handed out, whatever is live.
@@ -25,11 +25,10 @@ pub enum Origin {
 
 /// What to do next. `Peer` and `Client` must be followed by [`Dispatch::finished`] sooner or later.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Work<R, P, C, I> {
+pub enum Work<R, P, C> {
     Reply(R),
     Peer(P),
     Client(C),
-    Idle(I),
 }
 
 /// How much may wait and how much may live. None is zero.
@@ -38,7 +37,6 @@ pub struct DispatchLimits {
     pub replies_queued: usize,
     pub peers_queued: usize,
     pub clients_queued: usize,
-    pub idle_queued: usize,
     /// Tasks for peers that may be live at once.
     pub peer_tasks: usize,
     /// Tasks for clients that may be live at once.
@@ -53,21 +51,19 @@ impl Default for DispatchLimits {
             replies_queued: 2 * tasks,
             peers_queued: tasks,
             clients_queued: tasks,
-            idle_queued: 64,
             peer_tasks: tasks,
             client_tasks: tasks,
         }
     }
 }
 
-/// Replies `R`, peers' requests `P`, clients' requests `C` and idle work `I` of one process.
+/// Replies `R`, peers' requests `P` and clients' requests `C` of one process.
 #[derive(Clone)]
-pub struct Dispatch<R, P, C, I> {
+pub struct Dispatch<R, P, C> {
     replies: BoundedQueue<R>,
     peers: BoundedQueue<P>,
     clients: Turns<C>,
     clients_queued_max: usize,
-    idle: BoundedQueue<I>,
     peer_tasks: LiveTasks,
     client_tasks: LiveTasks,
 }
@@ -93,14 +89,13 @@ impl LiveTasks {
     }
 }
 
-impl<R, P, C, I> Dispatch<R, P, C, I> {
+impl<R, P, C> Dispatch<R, P, C> {
     pub fn new(limits: DispatchLimits) -> Self {
         Self {
             replies: BoundedQueue::new(limits.replies_queued),
             peers: BoundedQueue::new(limits.peers_queued),
             clients: Turns::default(),
             clients_queued_max: limits.clients_queued,
-            idle: BoundedQueue::new(limits.idle_queued),
             peer_tasks: LiveTasks::new(limits.peer_tasks),
             client_tasks: LiveTasks::new(limits.client_tasks),
         }
@@ -122,35 +117,30 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
         Ok(())
     }
 
-    pub fn push_idle(&mut self, work: I) -> Result<(), Full<I>> {
-        self.idle.push(work)
-    }
-
-    /// What to do next, if anything can be done: idle work only when nothing else can.
-    pub fn take_next(&mut self) -> Option<Work<R, P, C, I>> {
+    /// What to do next, if anything can be done.
+    pub fn take_next(&mut self) -> Option<Work<R, P, C>> {
         let urgent = self.take_urgent();
         if urgent.is_some() {
             return urgent;
         }
-        if self.client_tasks.has_room()
-            && let Some(Next { request, .. }) = self.clients.pop(|_| true, |_| false)
-        {
-            self.client_tasks.live += 1;
-            return Some(Work::Client(request));
+        if !self.client_tasks.has_room() {
+            return None;
         }
-        self.idle.pop().map(Work::Idle)
+        let Next { request, .. } = self.clients.pop(|_| true, |_| false)?;
+        self.client_tasks.live += 1;
+        Some(Work::Client(request))
     }
 
     /// What comes before any client's request: a reply or a peer's request.
-    pub fn take_urgent(&mut self) -> Option<Work<R, P, C, I>> {
+    pub fn take_urgent(&mut self) -> Option<Work<R, P, C>> {
         if let Some(reply) = self.replies.pop() {
             return Some(Work::Reply(reply));
         }
         pop_within(&mut self.peers, &mut self.peer_tasks).map(Work::Peer)
     }
 
-    /// The next request of a user that may go on, whatever is live, or one that goes first all the same (it ends
-    /// tasks): for a driver that counts what is live itself. See [`Turns::pop`].
+    /// The next request of a user that may go on, whatever is live, or one that goes first all the
+    /// same (it ends tasks): for a driver that counts what is live itself. See [`Turns::pop`].
     #[inline]
     pub fn take_client(
         &mut self,
@@ -214,7 +204,7 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
     }
 
     /// Whether more clients' requests can be queued: if not, the cell leaves them in their slots.
-    pub fn takes_clients(&self) -> bool {
+    fn takes_clients(&self) -> bool {
         self.clients.len() < self.clients_queued_max
     }
 
@@ -225,8 +215,7 @@ impl<R, P, C, I> Dispatch<R, P, C, I> {
 
     /// Whether nothing is queued, live or not.
     pub fn is_empty(&self) -> bool {
-        let queues = self.replies.is_empty() && self.peers.is_empty();
-        queues && self.clients.is_empty() && self.idle.is_empty()
+        self.replies.is_empty() && self.peers.is_empty() && self.clients.is_empty()
     }
 }
 
@@ -245,40 +234,26 @@ mod tests {
     use super::*;
     use warren_base::{ClientId, Rng};
 
-    type Numbers = Dispatch<u32, u32, u32, u32>;
+    type Numbers = Dispatch<u32, u32, u32>;
 
     const ANYONE: Sender = Sender { uid: 7, client: ClientId(1) };
 
     fn limits(peer_tasks: usize, client_tasks: usize) -> DispatchLimits {
-        let (replies_queued, peers_queued, clients_queued, idle_queued) = (4, 4, 4, 4);
-        DispatchLimits {
-            replies_queued,
-            peers_queued,
-            clients_queued,
-            idle_queued,
-            peer_tasks,
-            client_tasks,
-        }
+        let (replies_queued, peers_queued, clients_queued) = (4, 4, 4);
+        DispatchLimits { replies_queued, peers_queued, clients_queued, peer_tasks, client_tasks }
     }
 
     #[test]
-    fn replies_then_peers_then_clients_then_idle() {
+    fn replies_then_peers_then_clients() {
         let mut dispatch = Numbers::new(limits(9, 9));
-        dispatch.push_idle(7).unwrap();
         dispatch.push_client(ANYONE, 5).unwrap();
         dispatch.push_client(ANYONE, 6).unwrap();
         dispatch.push_peer(3).unwrap();
         dispatch.push_reply(1).unwrap();
         dispatch.push_reply(2).unwrap();
         let order: Vec<_> = std::iter::from_fn(|| dispatch.take_next()).collect();
-        let expected = [
-            Work::Reply(1),
-            Work::Reply(2),
-            Work::Peer(3),
-            Work::Client(5),
-            Work::Client(6),
-            Work::Idle(7),
-        ];
+        let expected =
+            [Work::Reply(1), Work::Reply(2), Work::Peer(3), Work::Client(5), Work::Client(6)];
         assert_eq!(order, expected);
         assert!(dispatch.is_empty());
     }
@@ -337,7 +312,7 @@ mod tests {
                     cells[here].finished(Origin::Client);
                     answered += 1;
                 }
-                Some(Work::Idle(_)) | None => {}
+                None => {}
             }
             assert!(cells[here].live(Origin::Client) <= 2);
         }

@@ -1,9 +1,9 @@
 //! Mailboxes with names and capabilities, and the order in which a process takes its messages.
 //!
 //! From fos (thesis sections 3.2.2, 3.2.3 and 3.3): a mailbox has a hierarchical [`Name`]; several
-//! processes may register under one name, and the [`Registry`] spreads senders over them; a sender
-//! keeps what it learned in a [`CachedResolver`]; a send presents a [`Capability`], and one that is
-//! not on the mailbox's [`CapabilityList`] is refused. [`Dispatch`] orders what arrives.
+//! processes may register under one name, and the [`Registry`] spreads senders over them; a send
+//! presents a [`Capability`], and one that is not on the mailbox's [`CapabilityList`] is refused.
+//! [`Dispatch`] orders what arrives.
 //!
 //! What this crate does not do: it moves no bytes. Queues between processes are the driver's.
 //!
@@ -15,35 +15,28 @@ mod capability;
 mod dispatch;
 mod name;
 mod registry;
-mod resolver;
 mod turns;
 
 pub use capability::{Capability, CapabilityList, Mint, Refused, Uses};
 pub use dispatch::{Dispatch, DispatchLimits, Origin, Work};
 pub use name::{BadName, Name};
-pub use registry::{
-    RegisterError, RegistrationId, Registry, RegistryVersion, Resolution, ResolveError,
-};
-pub use resolver::{Cached, CachedResolver};
-pub use turns::{Next, Sender, Turns};
+pub use registry::{RegisterError, RegistrationId, Registry, Resolution, ResolveError};
+pub use turns::{Next, Sender};
 
 /// Bytes of a mailbox's name: `/cell/63/volume/65535/inbox` and its like fit twice.
-pub const NAME_BYTES_MAX: usize = 64;
+pub(crate) const NAME_BYTES_MAX: usize = 64;
 
 /// Parts of a mailbox's name.
-pub const NAME_PARTS_MAX: usize = 8;
+pub(crate) const NAME_PARTS_MAX: usize = 8;
 
 /// Capabilities on one mailbox's list: one for each cell, and as many for replies in flight.
-pub const CAPABILITIES_MAX: usize = 2 * warren_base::limits::CELLS_MAX;
+pub(crate) const CAPABILITIES_MAX: usize = 2 * warren_base::limits::CELLS_MAX;
 
 /// Processes behind one name: every cell of the largest fleet.
-pub const REGISTRANTS_MAX: usize = warren_base::limits::CELLS_MAX;
+pub(crate) const REGISTRANTS_MAX: usize = warren_base::limits::CELLS_MAX;
 
 /// Names in a registry: a few dozen for each cell of the largest fleet.
-pub const NAMES_MAX: usize = 4096;
-
-/// Names a sender remembers. A name that is pushed out is asked for again.
-pub const CACHED_NAMES_MAX: usize = 1024;
+pub(crate) const NAMES_MAX: usize = 4096;
 
 const _: () = {
     assert!(NAME_BYTES_MAX >= 2 * NAME_PARTS_MAX);

@@ -4,7 +4,7 @@
 //! it as long as it stays registered, because order holds from one sender to one mailbox only.
 //!
 //! Invariants: a name is present if and only if it has a registrant; a registration id is never
-//! used twice; the version grows with every change that can make an earlier resolution wrong.
+//! used twice.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,16 +18,11 @@ use crate::{Capability, CapabilityList, NAMES_MAX, Name, REGISTRANTS_MAX, Uses};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub struct RegistrationId(pub u64);
 
-/// Grows with every change of the registry. A resolution of an earlier version may be wrong.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Wire)]
-pub struct RegistryVersion(pub u64);
-
-/// Where to send, and as of when that was right.
+/// Where to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub struct Resolution<A> {
     pub address: A,
     pub registration: RegistrationId,
-    pub version: RegistryVersion,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
@@ -68,23 +63,18 @@ pub struct Registry<A> {
     names: BTreeMap<Name, Entry<A>>,
     by_id: BTreeMap<RegistrationId, Name>,
     last_id: u64,
-    version: RegistryVersion,
 }
 
 impl<A> Default for Registry<A> {
     fn default() -> Self {
         let (names, by_id) = (BTreeMap::new(), BTreeMap::new());
-        Self { names, by_id, last_id: 0, version: RegistryVersion(0) }
+        Self { names, by_id, last_id: 0 }
     }
 }
 
 impl<A: Clone + PartialEq> Registry<A> {
     pub fn new() -> Self {
         Self::default()
-    }
-
-    pub fn version(&self) -> RegistryVersion {
-        self.version
     }
 
     /// Registers `address` under `name`; it takes messages that carry one of `capabilities`.
@@ -105,8 +95,6 @@ impl<A: Clone + PartialEq> Registry<A> {
         let entry = self.names.entry(name.clone()).or_insert_with(empty);
         entry.registrants.push(Registrant { id, address, list });
         self.by_id.insert(id, name.clone());
-        // No resolution becomes wrong, but senders that cached a refusal should ask again.
-        self.bump();
         Ok(id)
     }
 
@@ -135,11 +123,7 @@ impl<A: Clone + PartialEq> Registry<A> {
         let entry = self.names.get_mut(name).ok_or(ResolveError::Unknown)?;
         let at = entry.choose(capability, previous).ok_or(ResolveError::Refused)?;
         let registrant = &entry.registrants[at];
-        Ok(Resolution {
-            address: registrant.address.clone(),
-            registration: registrant.id,
-            version: self.version,
-        })
+        Ok(Resolution { address: registrant.address.clone(), registration: registrant.id })
     }
 
     /// Lets holders of one more capability send to this registrant.
@@ -149,18 +133,12 @@ impl<A: Clone + PartialEq> Registry<A> {
         capability: Capability,
     ) -> Result<(), Full<Capability>> {
         let Some(registrant) = self.registrant(id) else { return Err(Full(capability)) };
-        registrant.list.add(capability, Uses::Many)?;
-        self.bump();
-        Ok(())
+        registrant.list.add(capability, Uses::Many)
     }
 
     /// Takes one capability away from one registrant, and no other. False if it was not there.
     pub fn revoke(&mut self, id: RegistrationId, capability: Capability) -> bool {
-        let revoked = self.registrant(id).is_some_and(|found| found.list.revoke(capability));
-        if revoked {
-            self.bump();
-        }
-        revoked
+        self.registrant(id).is_some_and(|found| found.list.revoke(capability))
     }
 
     /// Whether this registrant takes messages with this capability.
@@ -171,14 +149,13 @@ impl<A: Clone + PartialEq> Registry<A> {
     }
 
     /// Ends one registration. False if it had ended.
-    pub fn deregister(&mut self, id: RegistrationId) -> bool {
+    fn deregister(&mut self, id: RegistrationId) -> bool {
         let Some(name) = self.by_id.remove(&id) else { return false };
         let entry = self.names.get_mut(&name).expect("an id has a name while it lives");
         entry.remove(id);
         if entry.registrants.is_empty() {
             self.names.remove(&name);
         }
-        self.bump();
         true
     }
 
@@ -199,10 +176,6 @@ impl<A: Clone + PartialEq> Registry<A> {
         let name = self.by_id.get(&id)?;
         let entry = self.names.get_mut(name)?;
         entry.registrants.iter_mut().find(|registrant| registrant.id == id)
-    }
-
-    fn bump(&mut self) {
-        self.version.0 += 1;
     }
 }
 

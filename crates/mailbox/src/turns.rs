@@ -1,8 +1,10 @@
-//! Whose turn it is: users in turn, the clients of a user in turn, the requests of a client as they came.
+//! Whose turn it is: users in turn, the clients of a user in turn, the requests of a client as they
+//! came.
 //!
-//! So what a request waits for is one request of each other user, however many another one sends, and through however
-//! many clients. A user that may not go on for now is passed over. Of its requests those that may not wait
-//! (`goes_first`) are found with one look at each; the others are set aside until the user may go on.
+//! So what a request waits for is one request of each other user, however many another one sends,
+//! and through however many clients. A user that may not go on for now is passed over. Of its
+//! requests those that may not wait (`goes_first`) are found with one look at each; the others are
+//! set aside until the user may go on.
 //!
 //! Most requests come to an empty queue: that one is kept apart, for which nothing is looked up.
 
@@ -10,8 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use warren_base::ClientId;
 
-/// Entries without requests that are kept, of users and of a user's clients, so that they are not made anew for each
-/// request.
+/// Entries without requests that are kept, of users and of a user's clients, so that they are not
+/// made anew for each request.
 const KEPT: usize = 64;
 
 /// A request's user and client.
@@ -135,8 +137,8 @@ impl<T> Turns<T> {
         self.len += 1;
     }
 
-    /// The next request of a user that may go on, or one that goes first all the same. After `None` there is none
-    /// before another is pushed or another user may go on.
+    /// The next request of a user that may go on, or one that goes first all the same. After `None`
+    /// there is none before another is pushed or another user may go on.
     #[inline]
     pub fn pop(
         &mut self,

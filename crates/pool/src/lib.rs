@@ -19,9 +19,14 @@
 //! * A message to a cell that has no shard of this pool comes back as [`Pool::peer_gone`]; to a
 //!   cell that is dying, not before that barrier.
 //!
-//! A cell that died can come back ([`Pool::rejoin`], [`Pool::peer_replaced`]) without the handshake of
-//! one that joins: who the members are is known. Before every shard knows it again, a search may overlook
-//! elements there, and say empty too early.
+//! A cell that died can come back ([`Pool::rejoin`], [`Pool::peer_replaced`]) without the handshake
+//! of one that joins: who the members are is known. Before every shard knows it again, a search may
+//! overlook elements there, and say empty too early.
+//!
+//! A cell uses one algorithm, and members that are known from the start or rejoin. [`Pool::leave`],
+//! [`Pool::peer_died`], [`Pool::peer_gone`], [`Pool::locality`] and the other algorithms have no
+//! user yet: they are what a fleet that changes its size, and cells with several threads, need
+//! next.
 //!
 //! This crate is pure: no thread, no clock, no I/O, no chance.
 

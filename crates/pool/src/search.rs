@@ -146,8 +146,8 @@ impl<T: Clone> Pool<T> {
         }
     }
 
-    /// While something moves the answer is put off: one question of each kind a peer. Who asks another has
-    /// given up the one before.
+    /// While something moves the answer is put off: one question of each kind a peer. Who asks
+    /// another has given up the one before.
     fn answer_empty(&mut self, from: CellId, search: SearchNo, want: Option<u32>) {
         if self.is_moving() {
             let same = |old: &Question| old.from == from && old.want.is_some() == want.is_some();

@@ -160,8 +160,9 @@ impl<T: Clone> Pool<T> {
         pool
     }
 
-    /// The cell died, as [`Self::peer_died`] would say, and has a shard again. What was on its way to the
-    /// dead is not taken back: it may have been taken there, and put to a use that outlives it.
+    /// The cell died, as [`Self::peer_died`] would say, and has a shard again. What was on its way
+    /// to the dead is not taken back: it may have been taken there, and put to a use that outlives
+    /// it.
     pub fn peer_replaced(&mut self, cell: CellId) {
         if let Some(peer) = self.peers.get_mut(&cell) {
             peer.unacked.clear();
@@ -378,8 +379,8 @@ impl<T: Clone> Pool<T> {
             self.answered(from);
         }
         self.estimate(from, left);
-        // Whoever sends to one that departs will find its goodbye before an answer, and keep its elements.
-        // To one that joins nobody sends, nor does anybody before it is ready.
+        // Whoever sends to one that departs will find its goodbye before an answer, and keep its
+        // elements. To one that joins nobody sends, nor does anybody before it is ready.
         let takes = matches!(self.phase, Phase::Member | Phase::Leaving);
         if !takes || self.peers.get(&from).is_none_or(|peer| !peer.ready) {
             return;

@@ -1,9 +1,9 @@
 //! The bell of a sleeping cell: a pipe whose reading end only the cell has.
 //!
 //! An eventfd would be simpler and is not enough. It has one end: whoever may ring it may also take
-//! the count, or make the cell's own read block, and clients are hostile. Of a pipe every client gets
-//! a writing end of its own, opened anew, so that even its flags are its own. The worst it can do
-//! is to ring for nothing.
+//! the count, or make the cell's own read block, and clients are hostile. Of a pipe every client
+//! gets a writing end of its own, opened anew, so that even its flags are its own. The worst it can
+//! do is to ring for nothing.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

@@ -2,48 +2,52 @@
 //!
 //! A turn gathers what has come, does some of it in the order of [`intake`] (what finishes work,
 //! requests of peers, requests of clients), obeys orders now and then, and sends what it has for
-//! peers. After a turn that found nothing the loop spins for as long as [`spin`] says, then parks: it
-//! announces sleep in its vitals, looks once more everywhere, and waits in one place for its bell,
-//! the device and the timer. Whoever sends it something rings.
+//! peers. After a turn that found nothing the loop spins for as long as [`spin`] says, then parks:
+//! it announces sleep in its vitals, looks once more everywhere, and waits in one place for its
+//! bell, the device and the timer. A sender rings the bell.
 
 mod disk;
 mod intake;
+mod lost_flushes;
 mod memory;
 mod peers;
+mod reply;
 mod spin;
+mod start;
+mod supervisor_link;
 
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use tracing::warn;
-use warren_base::limits::{BLOCK_SIZE, BODY_MAX};
-use warren_base::{CellId, Epoch, Errno, Instant, ShardId};
-use warren_cell::{Cell, CellConfig, Clock, Effect, Event, LogConfig, Planted, Recovery};
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, Errno, Instant};
+use warren_cell::{Cell, CellConfig, Clock, Effect, Event};
 use warren_device::PoolFile;
-use warren_disk::{LogArea, RootSlot};
+use warren_disk::LogArea;
 use warren_log::record_all;
-use warren_mailbox::{Capability, Work as Next};
+use warren_mailbox::Work as Next;
 use warren_proto::control::{Order, Report};
-use warren_proto::{Answer, Request, Wire};
+use warren_proto::{Request, Wire};
 use warren_shm::{
-    Counter, Culprit, Frames, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only,
-    map_writable,
+    Counter, Culprit, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only, map_writable,
 };
 
 use crate::clock::{self, Clocks};
 use crate::confine::confine;
 use crate::error::{FleetError, system};
-use crate::launch::path_of;
-use crate::link::{Link, Outbox, Packet, Received, Wait};
-use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, ToCell};
+use crate::link::{Link, Wait};
+use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, path_of};
 use crate::{process, slice};
 use disk::{Disk, Finished};
 use intake::{ClientWork, Completion, Intake, Work};
+use lost_flushes::LostFlushes;
 use memory::SharedMemory;
 use peers::Peers;
+use reply::encode;
 use spin::Spin;
+use start::{adopt_frames, config, receive_start};
+use supervisor_link::{Message, SupervisorLink, nonsense};
 
 /// How often the supervisor's link is looked at while the loop is busy.
 const ORDERS_EVERY: Duration = Duration::from_micros(50);
@@ -51,19 +55,21 @@ const ORDERS_EVERY: Duration = Duration::from_micros(50);
 /// The longest sleep: a cell whose bell was lost (by a faulty peer) is late, never stuck.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Processes that die with one request before it is refused: one or two may have been killed just then.
+/// Processes that die with one request before it is refused: one or two may have been killed just
+/// then.
 const DEATHS_MAX: u32 = 3;
 
 /// Messages gathered from one peer's lane in a turn.
 const MESSAGES_A_TURN: usize = 64;
 
-/// What is done in a turn, before it is looked whether something came that goes first, or somebody whose turn it is:
-/// so many requests, or so many bytes of their data moved, which takes about as long.
+/// What is done in a turn, before it is looked whether something came that goes first, or another
+/// sender whose turn it is: so many requests, or so many bytes of their data moved, which takes
+/// about as long.
 const WORK_A_TURN: usize = 16;
 const BYTES_A_TURN: u64 = 256 << 10;
 
-/// Looks at clients' doorbells between two turns of a cell that spins: so few that messages of peers and finished I/O,
-/// for which only turns look, hardly wait longer.
+/// Looks at clients' doorbells between two turns of a cell that spins: so few that messages of
+/// peers and finished I/O, for which only turns look, hardly wait longer.
 const LOOKS_A_SPIN: usize = 8;
 
 struct CellLoop {
@@ -74,20 +80,12 @@ struct CellLoop {
     memory: SharedMemory,
     peers: Peers,
     intake: Intake,
-    supervisor: Outbox,
-    /// Reports are sent in this epoch, under this capability.
-    epoch: Epoch,
-    capability: Capability,
-    /// Reports sent, and orders heard.
-    reports: u64,
-    orders: u64,
+    supervisor: SupervisorLink,
     spin: Spin,
     vitals: VitalsWriter,
     /// A request that is not executed again.
     culprit: Option<Culprit>,
-    /// Beside it the supervisor counts its failed flushes. So many are known.
-    map: ShardMapReader,
-    lost_flushes: u64,
+    lost_flushes: LostFlushes,
     effects: Vec<Effect>,
     /// When the core wants a tick.
     wake: Option<Instant>,
@@ -98,14 +96,26 @@ struct CellLoop {
     body: Vec<u8>,
     /// Bytes of file data that went through clients' lanes.
     moved: u64,
-    /// It serves: until it has recovered, clients' requests wait in their slots.
-    ready: bool,
-    stopped: bool,
+    stage: Stage,
     clocks: Clocks,
     /// Since when the time is not yet counted as busy.
     busy_since: Instant,
-    /// With it the fleet's lock on the pool, for as long as this process may write to it.
-    _pool: OwnedFd,
+}
+
+/// How far a cell's process is.
+///
+/// ```text
+/// Recovering ──Ready──▶ Serving ──Save──▶ Saving ──▶ Stopped
+///      └──────────────────┴──────────Stopped──────────▲
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Clients' requests wait in their slots.
+    Recovering,
+    Serving,
+    /// What would be answered from now on might not be written any more: requests wait again.
+    Saving,
+    Stopped,
 }
 
 /// The role `cell N`.
@@ -121,28 +131,10 @@ pub(crate) fn main(number: u16) -> Result<(), FleetError> {
     if let Err(error) = &ended {
         let (kind, line) = error.report();
         let failed = FromCell::Failed { kind, line };
-        // If the supervisor is gone too, nobody is left to be told.
+        // If the supervisor is gone too, the error is not reported.
         let _ = last_words.send(&failed.to_bytes(), &[], Wait::No);
     }
     ended
-}
-
-fn next_packet(link: &mut Link) -> Result<Packet, FleetError> {
-    match link.receive(Wait::Yes).map_err(system("hear from the supervisor"))? {
-        Received::Packet(packet) => Ok(packet),
-        _ => Err(FleetError::Died("the supervisor".into())),
-    }
-}
-
-fn nonsense() -> FleetError {
-    FleetError::Died("a supervisor that spoke nonsense".into())
-}
-
-fn receive_start(link: &mut Link) -> Result<(CellStart, [OwnedFd; START_DESCRIPTORS]), FleetError> {
-    let packet = next_packet(link)?;
-    let start = CellStart::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
-    let fds = packet.fds.try_into().map_err(|_| nonsense())?;
-    Ok((start, fds))
 }
 
 impl CellLoop {
@@ -156,11 +148,12 @@ impl CellLoop {
         device.lock_as_writer(start.id.0)?;
         let vitals = VitalsWriter::new(map_writable(vitals.as_fd())?, start.id, start.epoch)?;
         let map = ShardMapReader::new(map_read_only(map.as_fd())?)?;
-        let log = LogArea { start: start.log_start, blocks: start.log_blocks };
+        let log = LogArea { start: start.log.start, blocks: start.log.blocks };
         let frames = adopt_frames(frames, CellConfig::frames_total(start.frames, log))?;
-        let disk = Disk::open(device, bell)?;
+        let disk = Disk::open(device, bell, pool)?;
         let peers = Peers::new(start.id, start.epoch, start.cells);
-        let (id, epoch, capability) = (start.id, start.epoch, start.supervisor);
+        let (id, epoch) = (start.id, start.epoch);
+        let supervisor = SupervisorLink::new(link, epoch, start.supervisor);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let mut effects = Vec::new();
         let now = clock::both();
@@ -173,43 +166,37 @@ impl CellLoop {
             peers,
             intake: Intake::new(),
             disk,
-            supervisor: Outbox::new(link),
-            epoch,
-            capability,
-            reports: 0,
-            orders: 0,
+            supervisor,
             spin: Spin::new(cores),
             vitals,
-            lost_flushes: map.lost_flushes(),
-            map,
+            lost_flushes: LostFlushes::new(map),
             effects: Vec::new(),
             wake: None,
             host_room: None,
             next_look_at_orders: Instant(0),
             body: Vec::new(),
             moved: 0,
-            ready: false,
-            stopped: false,
+            stage: Stage::Recovering,
             clocks: Clocks::default(),
             busy_since: now.monotonic,
-            _pool: pool,
         };
         cell.vitals.set_spinners(1);
         // Before it takes anything from clients or peers. All that it needs it has, or is sent.
         confine()?;
-        cell.hear_beginning()?;
+        cell.await_begin()?;
         cell.carry_out(effects)?;
         Ok(cell)
     }
 
-    /// Its links, and the clients of a predecessor: before the first turn, so that no lease word of theirs
-    /// stands when this cell changes anything.
-    fn hear_beginning(&mut self) -> Result<(), FleetError> {
+    /// Its links, and the clients of a predecessor: before the first turn, so that no lease word of
+    /// theirs stands when this cell changes anything.
+    fn await_begin(&mut self) -> Result<(), FleetError> {
         let mut begun = false;
         while !begun {
-            let packet = next_packet(&mut self.supervisor.link)?;
+            let message = self.supervisor.await_message()?;
             let clock = self.clocks.look();
-            begun = self.obey(clock, packet)?;
+            begun = matches!(message, Message::Begin);
+            self.take_message(clock, message)?;
         }
         self.peers.begin();
         Ok(())
@@ -218,7 +205,7 @@ impl CellLoop {
     fn run(&mut self) -> Result<(), FleetError> {
         let mut clock = self.clocks.look();
         let mut idle_since = None;
-        while !self.stopped {
+        while self.stage != Stage::Stopped {
             let worked = self.turn(clock)?;
             clock = self.clocks.look();
             let now = clock.monotonic;
@@ -240,12 +227,12 @@ impl CellLoop {
             self.vitals.add(Counter::ParkedNs, slept.as_nanos() as u64);
             idle_since = None;
         }
-        self.say_goodbye()
+        self.flush_reports()
     }
 
-    /// Spins between two turns, until a client rings or some looks at the doorbells were made. A request that
-    /// comes now waits neither for the rest of an idle turn nor for the clock. Its turn has the time of the look
-    /// before, which is some hundred ns ago at most.
+    /// Spins between two turns, until a client rings or some looks at the doorbells were made. A
+    /// request that comes now waits neither for the rest of an idle turn nor for the clock. Its
+    /// turn has the time of the look before, which is some hundred ns ago at most.
     fn watch_doorbells(&self) {
         let looks = LOOKS_A_SPIN / self.memory.clients().max(1);
         for _ in 0..=looks {
@@ -270,7 +257,7 @@ impl CellLoop {
         spun >= self.spin.limit(cells + self.memory.clients())
     }
 
-    /// Gathers a bounded amount of everything that has come and does some of it; says whether
+    /// Gathers a bounded amount of everything that has come and does some of it; returns whether
     /// there was anything.
     fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
         self.vitals.beat();
@@ -296,7 +283,7 @@ impl CellLoop {
         Ok(worked)
     }
 
-    /// Takes in what has come, a bounded amount; says whether a message was dropped.
+    /// Takes in what has come, a bounded amount; returns whether a message was dropped.
     fn gather(&mut self, now: Instant) -> Result<bool, FleetError> {
         let mut dropped = self.gather_messages(Lane::Reply);
         self.disk.poll()?;
@@ -317,7 +304,7 @@ impl CellLoop {
             self.intake.push_completion(Completion::Timer);
         }
         dropped |= self.gather_messages(Lane::Request);
-        if self.ready {
+        if self.stage == Stage::Serving {
             let intake = &mut self.intake;
             self.memory.offer(|sender, slot| intake.push_client(sender, slot));
         }
@@ -367,23 +354,16 @@ impl CellLoop {
             }
             Next::Reply(Completion::Timer) => Event::Tick,
             Next::Reply(Completion::HostMeasured(blocks)) => Event::HostMeasured { blocks },
-            Next::Idle(never) => match never {},
         };
         self.apply(now, event)
     }
 
-    /// How an I/O went. With a flush of another cell's, or the supervisor's, that has failed the device may have lost
-    /// what this cell had written: the first of its own flushes that ends after that has failed too.
+    /// How an I/O went. With a flush of another cell's, or the supervisor's, that has failed the
+    /// device may have lost what this cell had written: the first of its own flushes that ends
+    /// after that has failed too.
     fn outcome(&mut self, done: Finished) -> Result<(), Errno> {
-        let is_lost = done.flush && self.have_others_lost_flush();
+        let is_lost = done.flush && self.lost_flushes.have_come(&mut self.peers);
         done.result.and(if is_lost { Err(Errno::EIO) } else { Ok(()) })
-    }
-
-    /// Whether a flush of another process has failed since this was last asked.
-    fn have_others_lost_flush(&mut self) -> bool {
-        let lost = self.map.lost_flushes();
-        let is_news = std::mem::replace(&mut self.lost_flushes, lost) != lost;
-        self.peers.have_lost_flush() | is_news
     }
 
     /// Takes the slot's request and has it executed.
@@ -522,7 +502,7 @@ impl CellLoop {
         Ok(())
     }
 
-    /// Reports peers that have become suspect; says whether there were any.
+    /// Reports peers that have become suspect; returns whether there were any.
     fn report_suspicions(&mut self) -> Result<bool, FleetError> {
         let mut any = false;
         while let Some(suspicion) = self.peers.take_suspicion() {
@@ -540,66 +520,53 @@ impl CellLoop {
         if let Report::Expelled { client } = report {
             self.memory.forget(client);
         }
-        self.ready |= matches!(report, Report::Ready { .. });
-        self.stopped |= matches!(report, Report::Stopped { .. });
-        let (capability, epoch) = (self.capability, self.epoch);
-        let message = FromCell::Report { capability, epoch, number: self.reports, report };
-        self.reports += 1;
-        let sent = self.supervisor.send(message.to_bytes(), Vec::new());
-        sent.map_err(system("report to the supervisor"))
+        match report {
+            Report::Ready { .. } if self.stage != Stage::Stopped => self.stage = Stage::Serving,
+            Report::Stopped { .. } => self.stage = Stage::Stopped,
+            _ => {}
+        }
+        self.supervisor.report(report)
     }
 
     fn take_orders(&mut self, now: Clock) -> Result<bool, FleetError> {
-        self.supervisor.flush().map_err(system("report to the supervisor"))?;
+        self.supervisor.flush()?;
         let mut worked = false;
-        loop {
-            let received = self.supervisor.link.receive(Wait::No);
-            match received.map_err(system("hear from the supervisor"))? {
-                Received::Packet(packet) => drop(self.obey(now, packet)?),
-                Received::Nothing => return Ok(worked),
-                Received::Closed => return Err(FleetError::Died("the supervisor".into())),
-            }
+        while let Some(message) = self.supervisor.receive()? {
+            self.take_message(now, message)?;
             worked = true;
+        }
+        Ok(worked)
+    }
+
+    fn take_message(&mut self, now: Clock, message: Message) -> Result<(), FleetError> {
+        match message {
+            Message::Order(order, fds) => self.execute(now, order, fds),
+            Message::Link(route, fds) => {
+                self.peers.open(route, fds.try_into().map_err(|_| nonsense())?)
+            }
+            Message::Begin | Message::Repeated => Ok(()),
         }
     }
 
-    /// Says whether this was the end of the beginning.
-    fn obey(&mut self, now: Clock, packet: Packet) -> Result<bool, FleetError> {
-        let order = match ToCell::from_bytes(&packet.bytes).map_err(|_| nonsense())? {
-            ToCell::Order { number, order } => match number.cmp(&self.orders) {
-                // From a supervisor that did not know that its predecessor had said it.
-                Ordering::Less => return Ok(false),
-                Ordering::Equal => order,
-                Ordering::Greater => return Err(nonsense()),
-            },
-            ToCell::Door(door) => {
-                self.peers.open(door, packet.fds.try_into().map_err(|_| nonsense())?)?;
-                return Ok(false);
-            }
-            ToCell::Begin => return Ok(true),
-        };
-        self.orders += 1;
+    fn execute(&mut self, now: Clock, order: Order, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
         match order {
             Order::Admit { client, slots, ref credentials, .. } => {
-                let fds: [OwnedFd; ADMIT_DESCRIPTORS] =
-                    packet.fds.try_into().map_err(|_| nonsense())?;
+                let fds: [OwnedFd; ADMIT_DESCRIPTORS] = fds.try_into().map_err(|_| nonsense())?;
                 let user = (!credentials.checked_by_kernel).then_some(credentials.uid);
                 self.memory.admit(client, (slots, user), fds)?;
             }
             Order::Expel { client } => self.memory.silence(client),
-            // What is answered from now on might not be written any more.
-            Order::Save => self.ready = false,
-            Order::Lost { cell, .. } => self.hear_last_of(now, cell)?,
+            Order::Save if self.stage == Stage::Serving => self.stage = Stage::Saving,
+            Order::Lost { cell, .. } => self.drain_lost(now, cell)?,
             Order::Joined { cell, .. } => self.peers.joined(cell),
             _ => {}
         }
-        self.apply(now, Event::Order(order))?;
-        Ok(false)
+        self.apply(now, Event::Order(order))
     }
 
-    /// A peer is gone: all that it has sent is taken in, what was gathered of it and of others first, and
-    /// its link is closed.
-    fn hear_last_of(&mut self, now: Clock, lost: CellId) -> Result<(), FleetError> {
+    /// A peer is gone: all that it has sent is taken in, what was gathered of it and of others
+    /// first, and its link is closed.
+    fn drain_lost(&mut self, now: Clock, lost: CellId) -> Result<(), FleetError> {
         while let Some(work) = self.intake.next_urgent() {
             self.perform(now, work)?;
         }
@@ -621,114 +588,13 @@ impl CellLoop {
     }
 
     /// Everything is reported before the process ends.
-    fn say_goodbye(&mut self) -> Result<(), FleetError> {
+    fn flush_reports(&mut self) -> Result<(), FleetError> {
         while self.supervisor.is_backed_up() {
-            self.supervisor.flush().map_err(system("report to the supervisor"))?;
+            self.supervisor.flush()?;
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     }
 }
 
-/// The answer as it goes into a slot, in `body` or as an errno. What does not fit is one too: its
-/// length may come from a damaged image.
-fn encode(
-    answer: &Answer,
-    granted: warren_proto::Capability,
-    body: &mut Vec<u8>,
-) -> Result<(), Errno> {
-    body.clear();
-    answer.as_ref().map_err(|&errno| errno)?.encode_body(granted, body);
-    if body.len() > BODY_MAX {
-        body.clear();
-        return Err(Errno::EIO);
-    }
-    Ok(())
-}
-
-/// The frames that the supervisor made for this cell.
-#[allow(unsafe_code)]
-fn adopt_frames(fd: OwnedFd, count: u32) -> Result<Frames, FleetError> {
-    // SAFETY: the supervisor has unmapped the segment before it sent the descriptor; the keeper
-    // only holds one; each cell has its own.
-    let frames = unsafe { Frames::adopt(fd) }?;
-    if frames.count() < count {
-        return Err(nonsense());
-    }
-    Ok(frames)
-}
-
-fn config(start: CellStart) -> Result<CellConfig, FleetError> {
-    let mut roots = Vec::with_capacity(start.roots.len());
-    for (shard, bytes) in &start.roots {
-        let root = match bytes.len() {
-            0 => None,
-            _ => Some(RootSlot::decode(bytes).map_err(|_| nonsense())?),
-        };
-        roots.push((ShardId(*shard), root));
-    }
-    Ok(CellConfig {
-        id: start.id,
-        epoch: start.epoch,
-        cells: start.cells,
-        map: start.map,
-        map_version: start.map_version,
-        secret: start.secret,
-        capabilities: start.capabilities,
-        roots,
-        lost: BTreeSet::new(),
-        owned_chunks: (start.owned_chunks.iter())
-            .map(|(shard, runs)| (ShardId(*shard), runs.chunks().collect()))
-            .collect(),
-        free_chunks: start.free_chunks.chunks().collect(),
-        reserved_chunks: start.reserved_chunks,
-        total_blocks: start.total_blocks,
-        backing: start.backing,
-        frames: start.frames,
-        nodes_max: CellConfig::nodes_for(start.frames),
-        log: LogConfig {
-            area: LogArea { start: start.log_start, blocks: start.log_blocks },
-            incarnation: start.incarnation,
-            start: start.log_from,
-            recovery: if start.successor { Recovery::Process } else { Recovery::None },
-        },
-        generation: start.generation,
-        plant: planted(),
-    })
-}
-
-/// The fault that the environment names, for tests of whole fleets.
-#[cfg(feature = "plants")]
-fn planted() -> Planted {
-    let is_wanted = std::env::var_os("WARREN_PLANT").is_some_and(|plant| plant == "poison");
-    Planted::of(is_wanted.then_some(warren_cell::Plant::Poison))
-}
-
-#[cfg(not(feature = "plants"))]
-const fn planted() -> Planted {
-    Planted::NONE
-}
-
 const _: () = assert!(BLOCK_SIZE == 4096, "frames and blocks are one size");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use warren_proto::Reply;
-
-    #[test]
-    fn an_answer_that_fits_no_slot_is_an_errno() {
-        let mut body = Vec::new();
-        let names = |count| Ok(Reply::XattrNames(vec![vec![b'x'; 255].into(); count]));
-        let granted = warren_proto::Capability(7);
-        let mut encoded = |answer| (encode(&answer, granted, &mut body), body.clone());
-        let (outcome, bytes) = encoded(names(31));
-        assert_eq!(outcome, Ok(()));
-        let reply = names(31).expect("a reply");
-        let mut found = warren_proto::Capability::NONE;
-        assert_eq!(Reply::from_body(&bytes, &mut found), Ok(reply));
-        assert_eq!(found, granted);
-        assert_eq!(encoded(names(33)), (Err(Errno::EIO), Vec::new()));
-        assert_eq!(encoded(Err(Errno::ENOENT)), (Err(Errno::ENOENT), Vec::new()));
-    }
-}

@@ -1,8 +1,9 @@
 //! Whom a fleet admits besides root and the user who runs it.
 //!
-//! The socket's owner, group and mode keep everyone else from connecting, as far as they can say it. They
-//! cannot name one user beside the fleet's own unless root makes the socket, and its owner can change them; so the
-//! supervisor also compares the peer's credentials, which the kernel vouches for, with the same rule.
+//! The socket's owner, group and mode keep everyone else from connecting, as far as they can say
+//! it. They cannot name one user beside the fleet's own unless root makes the socket, and its owner
+//! can change them; so the supervisor also compares the peer's credentials, which the kernel
+//! vouches for, with the same rule.
 
 use std::fs;
 use std::io;

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! as it was started   the lock on the pool, the ring, the mappings of its own memory
-//! then, in this order a user of its own (of root's fleets), capabilities, new privileges, system calls
+//! then, in this order a user of its own (of root's fleets), capabilities, privileges, system calls
 //! then                clients and peers
 //! ```
 //!
-//! All that a cell works with it has or is sent as a descriptor, so it needs no path, no identity and no other
-//! process. What a client or a damaged pool could make of it can do no more than what the filter lets through on
-//! these descriptors. What its ring does is not seen by the filter: `warren_device` restricts that.
+//! All that a cell works with it has or is sent as a descriptor, so it needs no path, no identity
+//! and no other process. What a client or a damaged pool could make of it can do no more than what
+//! the filter lets through on these descriptors. What its ring does is not seen by the filter:
+//! `warren_device` restricts that.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +30,9 @@ use tracing::warn;
 
 use crate::error::{FleetError, system};
 
-/// A cell of root's has this user and group plus its process number: no other process has, and no file. It is the
-/// first number that no distribution and no container uses (systemd's list of users, "unused").
+/// A cell of root's has this user and group plus its process number: no other process has, and no
+/// file. It is the first number that no distribution and no container uses (systemd's list of
+/// users, "unused").
 const CELL_USERS: u32 = 1_879_048_192;
 
 /// More processes than Linux ever numbers.
@@ -123,8 +125,8 @@ pub fn confine() -> Result<(), FleetError> {
     seccompiler::apply_filter_all_threads(&program).map_err(not_filtered)
 }
 
-/// Gives up what a supervisor of root's does not need: it opens the pool and makes, gives away and guards the
-/// socket, whoever these belong to, and has many descriptors on the way.
+/// Gives up what a supervisor of root's does not need: it opens the pool and makes, gives away and
+/// guards the socket, whoever these belong to, and has many descriptors on the way.
 pub fn limit_supervisor() -> Result<(), FleetError> {
     if geteuid().is_root() {
         let kept = CapabilitySet::CHOWN
@@ -151,8 +153,8 @@ fn not_filtered(error: impl Into<seccompiler::Error>) -> FleetError {
     FleetError::System { doing, source: std::io::Error::other(error.into()) }
 }
 
-/// Becomes a user and a group of which there is nothing else. In a container that has no such number it remains root's,
-/// without capabilities.
+/// Becomes a user and a group of which there is nothing else. In a container that has no such
+/// number it remains root's, without capabilities.
 fn leave_root(pid: Pid) -> Result<(), FleetError> {
     let number = CELL_USERS + pid.as_raw_pid().unsigned_abs();
     let (uid, gid) = (Uid::from_raw(number), Gid::from_raw(number));
@@ -168,9 +170,10 @@ fn leave_root(pid: Pid) -> Result<(), FleetError> {
     }
 }
 
-/// Lets through [`CALLS`], and some with certain arguments. Anything else fails with EPERM. It does not end the
-/// process: what is forbidden is not done either way, and a call that only a rare path of a library makes would
-/// otherwise end every successor, and then the fleet, with what it has acknowledged.
+/// Lets through [`CALLS`], and some with certain arguments. Anything else fails with EPERM. It does
+/// not end the process: what is forbidden is not done either way, and a call that only a rare path
+/// of a library makes would otherwise end every successor, and then the fleet, with what it has
+/// acknowledged.
 fn filter(pid: Pid) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         CALLS.iter().chain(OLD_CALLS).map(|&call| (call, Vec::new())).collect();

@@ -120,7 +120,8 @@ impl FleetError {
         }
     }
 
-    /// Whether the machine, or what this process may take of it, had too little: later there may be enough.
+    /// Whether the machine, or what this process may take of it, had too little: later there may be
+    /// enough.
     pub(crate) fn is_shortage(&self) -> bool {
         use rustix::io::Errno as Os;
         let Self::System { source, .. } = self else { return false };

@@ -1,4 +1,5 @@
-//! Who is at the other end of a Unix socket, as the kernel noted when it connected: never a message.
+//! Who is at the other end of a Unix socket, as the kernel noted when it connected: never a
+//! message.
 
 #![allow(unsafe_code)]
 
@@ -75,8 +76,8 @@ fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Whoever connects to this listener from now on can send it no descriptors (`SO_PASSRIGHTS`). False
-/// if the kernel is too old for that.
+/// Whoever connects to this listener from now on can send it no descriptors (`SO_PASSRIGHTS`).
+/// False if the kernel is too old for that.
 pub fn refuse_descriptors(listener: impl AsFd) -> bool {
     /// Of every architecture; Linux 6.16.
     const SO_PASSRIGHTS: libc::c_int = 83;

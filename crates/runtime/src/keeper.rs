@@ -1,9 +1,9 @@
 //! The keeper: parent of every process of a fleet and holder of its descriptors. No logic.
 //!
-//! It starts what the supervisor asks for, tells the supervisor who ended, keeps descriptors by
-//! name, and turns a termination signal into a request to stop. A supervisor that ends without a last
-//! word, killed or because it failed itself, is started again, and given all that is kept. When one ends
-//! with it, so does everything: nothing is ever left behind.
+//! It starts what the supervisor asks for, notifies the supervisor of exits, keeps descriptors by
+//! name, and turns a termination signal into a request to stop. A supervisor that ends without a
+//! last word, killed or because it failed itself, is started again, and given all that is kept.
+//! When one ends with it, so does everything: nothing is ever left behind.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,18 +27,18 @@ use crate::error::{FleetError, errno_of, system};
 use crate::limit;
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, OsBytes, ToKeeper};
-use crate::process::{ROLE_SUPERVISOR, Tie, role_args, spawn};
+use crate::process::{ROLE_SUPERVISOR, Tie, pool_name, role_args, spawn};
 
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
 
-/// Before a supervisor is started again that could not be for want of processes, descriptors or memory, and how long
-/// that may last before it counts as an attempt that came to nothing.
+/// Before a supervisor is started again that could not be for want of processes, descriptors or
+/// memory, and how long that may last before it counts as an attempt that came to nothing.
 const START_RETRY: Duration = Duration::from_millis(200);
 const SHORTAGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process that the keeper started.
-struct Ward {
+struct ChildProcess {
     /// As the log has it.
     name: String,
     child: Child,
@@ -55,10 +55,10 @@ struct Keeper<'a> {
     plan: FleetPlan,
     recorder: &'a Recorder,
     /// None while the next one waits for its start.
-    supervisor: Option<Ward>,
+    supervisor: Option<ChildProcess>,
     next_start: Option<Instant>,
     link: Outbox,
-    wards: BTreeMap<u32, Ward>,
+    children: BTreeMap<u32, ChildProcess>,
     kept: BTreeMap<Kept, Vec<Arc<OwnedFd>>>,
     /// Somebody asked the fleet to stop.
     stop: bool,
@@ -137,7 +137,7 @@ fn stop_signals() -> Result<UnixStream, FleetError> {
     Ok(reader)
 }
 
-impl Ward {
+impl ChildProcess {
     fn start(
         recorder: &Recorder,
         name: String,
@@ -177,12 +177,12 @@ fn start_supervisor(
     recorder: &Recorder,
     plan: &FleetPlan,
     first: FromKeeper,
-) -> Result<(Ward, Outbox), FleetError> {
+) -> Result<(ChildProcess, Outbox), FleetError> {
     let doing = "start the supervisor";
     let (ours, theirs) = Link::pair().map_err(system(doing))?;
     let name = pool_name(&plan.pool).to_vec();
     let args = role_args([ROLE_SUPERVISOR.as_bytes(), &name]);
-    let supervisor = Ward::start(recorder, "supervisor".into(), &args, theirs.into_fd());
+    let supervisor = ChildProcess::start(recorder, "supervisor".into(), &args, theirs.into_fd());
     let supervisor = supervisor.map_err(system(doing))?;
     let mut link = Outbox::new(ours);
     // A supervisor that is gone already shows by its pidfd.
@@ -204,7 +204,7 @@ impl<'a> Keeper<'a> {
             supervisor: Some(supervisor),
             next_start: None,
             link,
-            wards: BTreeMap::new(),
+            children: BTreeMap::new(),
             kept: BTreeMap::new(),
             stop: false,
             served: false,
@@ -243,10 +243,10 @@ impl<'a> Keeper<'a> {
             }
             self.receive()?;
             if ready.supervisor
-                && let Some(mut ward) = self.supervisor.take()
+                && let Some(mut child) = self.supervisor.take()
             {
                 // What it said before it ended is all read by now.
-                let status = ward.reap().map_err(system("wait for the supervisor"))?;
+                let status = child.reap().map_err(system("wait for the supervisor"))?;
                 if status.signal() != Some(libc::SIGKILL) {
                     // Who ends by itself has failed, also without a word: an abort, a bus error.
                     self.fell.get_or_insert_with(supervisor_died);
@@ -273,8 +273,9 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Whether another supervisor can take over from the one that has just ended, and if so, when. One that
-    /// was killed while it served counts for nothing; each that came to nothing makes the next wait longer.
+    /// Whether another supervisor can take over from the one that has just ended, and if so, when.
+    /// One that was killed while it served counts for nothing; each that came to nothing makes the
+    /// next wait longer.
     fn may_go_on(&mut self) -> bool {
         let now = clock::monotonic();
         let failed = self.fell.is_some();
@@ -310,7 +311,8 @@ impl<'a> Keeper<'a> {
         self.tell(&FromKeeper::LogTrouble { line });
     }
 
-    /// Whether a shortage, which began now or earlier, may still end. Then the next start is put off.
+    /// Whether a shortage, which began now or earlier, may still end. Then the next start is put
+    /// off.
     fn may_wait_for_more(&mut self) -> bool {
         let now = clock::monotonic();
         self.next_start = Some(now + START_RETRY);
@@ -321,7 +323,11 @@ impl<'a> Keeper<'a> {
         self.fell = None;
         let handover = FromKeeper::Adopt(Handover {
             plan: self.plan.clone(),
-            wards: self.wards.iter().map(|(&token, ward)| (token, ward.child.id())).collect(),
+            children: self
+                .children
+                .iter()
+                .map(|(&token, child)| (token, child.child.id()))
+                .collect(),
             stop: self.stop,
             predecessors: self.died,
             died: self.died_at,
@@ -342,8 +348,8 @@ impl<'a> Keeper<'a> {
         let log = self.recorder.changed();
         let mut fds =
             vec![PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(log, PollFlags::IN)];
-        let tokens: Vec<u32> = self.wards.keys().copied().collect();
-        fds.extend(self.wards.values().map(|ward| PollFd::new(&ward.pidfd, PollFlags::IN)));
+        let tokens: Vec<u32> = self.children.keys().copied().collect();
+        fds.extend(self.children.values().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
         let own = fds.len();
         // The link of one that is gone would never be silent.
         if let Some(supervisor) = &self.supervisor {
@@ -372,8 +378,8 @@ impl<'a> Keeper<'a> {
     }
 
     fn reap(&mut self, token: u32) -> Result<(), FleetError> {
-        if let Some(mut ward) = self.wards.remove(&token) {
-            let status = ward.reap().map_err(system("wait for a process"))?;
+        if let Some(mut child) = self.children.remove(&token) {
+            let status = child.reap().map_err(system("wait for a process"))?;
             self.tell(&FromKeeper::Exited { token, status: status.into_raw() });
         }
         Ok(())
@@ -430,11 +436,11 @@ impl<'a> Keeper<'a> {
     fn spawn(&mut self, token: u32, name: String, args: &[OsBytes], link: Option<OwnedFd>) {
         let started = link
             .ok_or_else(|| std::io::ErrorKind::InvalidInput.into())
-            .and_then(|link| Ward::start(self.recorder, name, args, link));
+            .and_then(|link| ChildProcess::start(self.recorder, name, args, link));
         let answer = match started {
-            Ok(ward) => {
-                let pid = ward.child.id();
-                self.wards.insert(token, ward);
+            Ok(child) => {
+                let pid = child.child.id();
+                self.children.insert(token, child);
                 FromKeeper::Spawned { token, pid }
             }
             // The supervisor records what it makes of it.
@@ -444,9 +450,9 @@ impl<'a> Keeper<'a> {
     }
 
     fn kill(&mut self, token: u32) {
-        if let Some(ward) = self.wards.get(&token) {
+        if let Some(child) = self.children.get(&token) {
             // It can only fail because the process is gone already, and then it is reaped.
-            let _ = pidfd_send_signal(&ward.pidfd, Signal::KILL);
+            let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
         }
     }
 
@@ -459,10 +465,10 @@ impl<'a> Keeper<'a> {
         if let Some(supervisor) = &mut self.supervisor {
             end(&mut supervisor.child);
         }
-        for ward in self.wards.values_mut() {
-            end(&mut ward.child);
+        for child in self.children.values_mut() {
+            end(&mut child.child);
         }
-        self.wards.clear();
+        self.children.clear();
     }
 }
 
@@ -481,9 +487,4 @@ fn drain(stream: &UnixStream) {
     let mut stream: &UnixStream = stream;
     let mut bytes = [0; 64];
     while matches!(stream.read(&mut bytes), Ok(n) if n > 0) {}
-}
-
-/// The last component of a path, for `ps`.
-pub(crate) fn pool_name(pool: &[u8]) -> &[u8] {
-    pool.rsplit(|&byte| byte == b'/').next().unwrap_or(pool)
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use warren_base::limits::CELLS_MAX;
 use warren_log::Target;
 use warren_proto::Wire;
 
+use crate::client::control;
 use crate::clients::Clients;
-use crate::door;
 use crate::error::{FleetError, system};
-use crate::keeper::{keep, pool_name};
+use crate::keeper::keep;
 use crate::limit;
 use crate::link::{Link, Packet, Received, Wait};
-use crate::message::{FleetPlan, Launch, OsBytes};
-use crate::process::{self, ROLE_CELL, ROLE_KEEPER, ROLE_SUPERVISOR, Tie, role_args};
+use crate::message::{FleetPlan, Launch};
+use crate::process::{self, ROLE_CELL, ROLE_KEEPER, ROLE_SUPERVISOR, Tie, pool_name, role_args};
 use crate::supervisor::journal::LEN_MAX as RECORD_LEN_MAX;
 use crate::{cell, notice, supervisor};
 
@@ -26,7 +26,7 @@ use crate::{cell, notice, supervisor};
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of the cells' caches by default.
-pub const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
+const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
 /// What fleet to start.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl ServeOptions {
     }
 }
 
-/// Serves a pool in the foreground until a signal or [`door::stop`] ends it. `on_ready` gets the
+/// Serves a pool in the foreground until a signal or [`control::stop`] ends it. `on_ready` gets the
 /// number of cells when clients may come.
 pub fn serve(options: &ServeOptions, mut on_ready: impl FnMut(u16)) -> Result<(), FleetError> {
     keep(options.plan()?, None, &mut |cells| {
@@ -87,7 +87,7 @@ pub fn serve(options: &ServeOptions, mut on_ready: impl FnMut(u16)) -> Result<()
 pub enum Lifetime {
     /// It stops when the [`Fleet`] is dropped or its process dies.
     WithStarter,
-    /// It stays until [`door::stop`].
+    /// It stays until [`control::stop`].
     Stays,
 }
 
@@ -124,7 +124,7 @@ pub fn start_fleet(options: &ServeOptions, lifetime: Lifetime) -> Result<Fleet, 
 
 impl Fleet {
     fn await_ready(&mut self) -> Result<(), FleetError> {
-        let packet = door::await_packet(&mut self.link, Instant::now() + READY_TIMEOUT)?;
+        let packet = control::await_packet(&mut self.link, Instant::now() + READY_TIMEOUT)?;
         match launch_message(&packet)? {
             Launch::Ready { .. } => Ok(()),
             Launch::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
@@ -142,8 +142,8 @@ impl Fleet {
 
     /// Stops the fleet after a last checkpoint and waits until it is gone.
     pub fn stop(mut self) -> Result<(), FleetError> {
-        let stopped = door::stop(&self.pool, door::StopOptions::default());
-        // Also reaps the keeper; if it could not be asked, it is told by the hang-up.
+        let stopped = control::stop(&self.pool, control::StopOptions::default());
+        // Also reaps the keeper; if the stop failed, the closed link stops it.
         match stopped {
             Ok(()) => match self.keeper.wait().map_err(system("wait for the keeper"))? {
                 status if status.success() => Ok(()),
@@ -193,8 +193,8 @@ fn launch_message(packet: &Packet) -> Result<Launch, FleetError> {
     Launch::from_bytes(&packet.bytes).map_err(|_| FleetError::Died("the keeper".into()))
 }
 
-/// If `args` (without the program's name) name a role of a fleet's process, plays it to its end. The
-/// command calls this before it looks at its arguments otherwise.
+/// If `args` (without the program's name) name a role of a fleet's process, plays it to its end.
+/// The command calls this before it looks at its arguments otherwise.
 pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     let role = args.first()?.to_str()?;
     let ended = match role {
@@ -206,7 +206,7 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
         }
         _ => return None,
     };
-    // Whoever waits for the process was told over its link.
+    // The error has been sent over the link of the process.
     Some(ended.map_or_else(|error| ExitCode::from(error.exit_code()), |()| ExitCode::SUCCESS))
 }
 
@@ -236,9 +236,4 @@ fn keeper_main() -> Result<(), FleetError> {
         }
     }
     ended
-}
-
-/// A path as it came over a link.
-pub(crate) fn path_of(bytes: &OsBytes) -> PathBuf {
-    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
 }

@@ -1,31 +1,36 @@
 //! Processes, event loops, admission: the real driver of the pure core.
 //!
+//! Three products, and what they share. None of the three imports another.
+//!
 //! ```text
-//! launch      serve, start a fleet behind a command, the roles of its processes
-//! keeper      parent of all, holds descriptors, no logic
-//! supervisor  drives `warren_supervisor`; the door, the fleet's memory, the pool's metadata
-//! cell        drives `warren_cell`; one event loop a process
-//! admission   a place in a fleet           connection  its use      slot  one request on its way
-//! link        packets with descriptors    message  what is in them
-//! confine     what a cell gives up             limit  how many descriptors there must be
-//! slice       how soon a process runs that was woken
-//! place       where a pool's door is      door  asking there
-//! recovery    replays a pool's logs       offline  a pool that is checked or repaired
+//! cell/         drives `warren_cell`: one event loop a process
+//! supervisor/   drives `warren_supervisor`: connections, the fleet's memory, the pool's metadata
+//! client/       finding a fleet, asking it something, being its client
+//!
+//! pool/         a pool without a fleet: blocks, replay, check and repair
+//! launch        serve, start a fleet behind a command, the roles of its processes
+//! keeper        parent of all, holds descriptors, no logic
+//!
+//! link          packets with descriptors   message  what is in them   bell  what wakes a cell
+//! process       starting this program again   confine  what a cell gives up
+//! limit, reserve  how many descriptors there must be, and which are kept for the fleet
+//! socket_path   where a pool's control socket is     clients  which clients a fleet admits
+//! identity      the peer of a socket          silence  processes that do not run
+//! status        what a fleet reports of itself       slice  how soon a process runs that was woken
 //! ```
 //!
-//! Nothing here decides anything about files. What a process may do is what descriptors it was given:
-//! the supervisor makes every segment and hands each process the rights it needs and no others.
+//! Nothing here decides anything about files. What a process may do is what descriptors it was
+//! given: the supervisor makes every segment and hands each process the rights it needs and no
+//! others.
 
 #![deny(unsafe_code)]
 
-mod admission;
 mod bell;
 mod cell;
+mod client;
 mod clients;
 mod clock;
 mod confine;
-mod connection;
-pub mod door;
 mod error;
 mod identity;
 mod keeper;
@@ -34,28 +39,22 @@ mod limit;
 pub mod link;
 mod message;
 mod notice;
-mod offline;
-mod place;
-mod pool_blocks;
+mod pool;
 pub mod process;
-mod recovery;
+mod reserve;
 mod silence;
 pub mod slice;
-mod slot;
+mod socket_path;
 mod status;
 mod supervisor;
 
-pub use admission::Admission;
+pub use client::control::{self, StopOptions, is_served, status};
+pub use client::{Admission, Authority, ConnectOptions, Connection, InFlight, Slot};
 pub use clients::Clients;
-pub use connection::{ConnectOptions, Connection, InFlight};
-pub use door::{StopOptions, is_served, status};
 pub use error::{ErrorKind, FleetError};
-pub use launch::{
-    CACHE_BYTES_DEFAULT, Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet,
-};
+pub use launch::{Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet};
 pub use limit::raise as raise_descriptor_limit;
 pub use message::Leave;
-pub use offline::{OfflinePool, Purpose};
-pub use pool_blocks::Blocks;
-pub use slot::{Authority, Slot};
-pub use status::{CellStatus, ClientStatus, FleetStatus, SILENT};
+pub use pool::blocks::Blocks;
+pub use pool::offline::{OfflinePool, Purpose};
+pub use status::{CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, SILENT};

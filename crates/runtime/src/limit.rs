@@ -1,16 +1,18 @@
-//! Whether a process may have what a fleet or a front takes: descriptors, files as long as the pool, addresses.
+//! Whether a process may have what a fleet or a front takes: descriptors, files as long as the
+//! pool, addresses.
 //!
-//! With too few it would start and then fail where nothing can be done about it. So a start is refused, and says how
-//! many there must be. Addresses run out later, when clients come: then the client is refused.
+//! With too few it would start and then fail where nothing can be done about it. So a start is
+//! refused, and says how many there must be. Addresses run out later, when clients come: then the
+//! client is refused.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use warren_base::limits::CELLS_MAX;
 
 use crate::error::FleetError;
 use crate::message::{PEER_DESCRIPTORS, welcome_descriptors};
-use crate::supervisor::descriptors::Reserve;
+use crate::reserve::Reserve;
 
-/// Of a supervisor: standard streams, its links and notes, the pool, the map, the door.
+/// Of a supervisor: standard streams, its links and notes, the pool, the map, the control socket.
 const OWN: usize = 16;
 
 /// Of a supervisor, for each cell: its memory, its process, the pool for the next one.
@@ -19,11 +21,12 @@ const OF_A_CELL: usize = 8;
 /// Of a client, with the keeper and the supervisor, beside one a cell.
 const OF_A_CLIENT: usize = 3;
 
-/// Of a front and its custodian beside the admission: standard streams, device, ledger, links, signals, threads.
+/// Of a front and its custodian beside the admission: standard streams, device, ledger, links,
+/// signals, threads.
 const OF_A_FRONT: usize = 60;
 
-/// Descriptors without which a fleet of so many cells may not come to serve one client: while cells start, what
-/// links each two of them may all be on the way.
+/// Descriptors without which a fleet of so many cells may not come to serve one client: while cells
+/// start, what links each two of them may all be on the way.
 pub fn of_fleet(cells: usize) -> u64 {
     let links = cells * cells.saturating_sub(1) * PEER_DESCRIPTORS;
     let client = OF_A_CLIENT + cells + welcome_descriptors(cells);
@@ -46,7 +49,8 @@ pub fn raise() {
     }
 }
 
-/// Refuses to go on where files may not get as long. A process that writes beyond it is killed (SIGXFSZ).
+/// Refuses to go on where files may not get as long. A process that writes beyond it is killed
+/// (SIGXFSZ).
 pub(crate) fn require_files(what: impl FnOnce() -> String, bytes: u64) -> Result<(), FleetError> {
     match getrlimit(Resource::Fsize).maximum {
         Some(limit) if limit < bytes => {
@@ -57,8 +61,8 @@ pub(crate) fn require_files(what: impl FnOnce() -> String, bytes: u64) -> Result
     }
 }
 
-/// Whether a process with this one's limit may map so many bytes more. A cell that cannot map a client's memory ends,
-/// and so do its successors.
+/// Whether a process with this one's limit may map so many bytes more. A cell that cannot map a
+/// client's memory ends, and so do its successors.
 pub(crate) fn lets_map(process: u32, bytes: u64) -> bool {
     let Some(limit) = getrlimit(Resource::As).current else { return true };
     let pages = std::fs::read_to_string(format!("/proc/{process}/statm")).ok().and_then(|line| {

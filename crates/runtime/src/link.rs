@@ -1,10 +1,10 @@
-//! Messages between processes of a fleet and at its door: a sequenced-packet socket that carries
-//! bytes and descriptors.
+//! Messages between processes of a fleet and over its control socket: a sequenced-packet socket
+//! that carries bytes and descriptors.
 //!
 //! A packet is taken whole or not at all. What is too long for the socket travels in a memfd beside
-//! it; only between processes of the fleet, because reading a descriptor that a stranger chose could
-//! block for ever. So could closing it (a file of FUSE is flushed first): from a stranger none is
-//! taken at all.
+//! it; only between processes of the fleet, because reading a descriptor that a stranger chose
+//! could block for ever. So could closing it (a file of FUSE is flushed first): from a stranger
+//! none is taken at all.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -39,7 +39,7 @@ const QUEUE_MAX: usize = 64 * 1024;
 const _: () = assert!(DESCRIPTORS_MAX <= 253, "SCM_MAX_FD of Linux");
 
 /// When to try again what could not be sent for want of descriptors or memory.
-pub const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
 const TAG_INLINE: u8 = 0;
 const TAG_MEMFD: u8 = 1;
@@ -70,10 +70,11 @@ pub enum Wait {
 
 /// Who is at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trust {
+pub(crate) enum Trust {
     /// A process of the same fleet.
     Fleet,
-    /// Somebody else's fleet, which this process asks: its descriptors are taken, none is read from.
+    /// Somebody else's fleet, which this process asks: its descriptors are taken, none is read
+    /// from.
     Host,
     /// Anybody: no descriptor of theirs is taken.
     Stranger,
@@ -96,7 +97,7 @@ impl Link {
         Ok((Self::new(a, Trust::Fleet), Self::new(b, Trust::Fleet)))
     }
 
-    pub fn new(socket: OwnedFd, trust: Trust) -> Self {
+    pub(crate) fn new(socket: OwnedFd, trust: Trust) -> Self {
         Self { socket, trust, buffer: Vec::new() }
     }
 
@@ -174,8 +175,8 @@ impl Link {
         let (socket, buffer) = (&self.socket, &mut self.buffer);
         let mut take =
             || retry(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
-        // An end that was closed with something unread is reported once as a reset, before what it had
-        // sent: that is still to be heard.
+        // An end that was closed with something unread is reported once as a reset, before what it
+        // had sent: that is still to be heard.
         let received = match take() {
             Err(OsError::CONNRESET) => take(),
             received => received,
@@ -260,7 +261,7 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, OsError>) -> Result<T
 
 /// A link with what its receiver has not taken yet: the sender never waits.
 #[derive(Debug)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     pub link: Link,
     waiting: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
     is_short: bool,

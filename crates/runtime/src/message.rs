@@ -1,26 +1,37 @@
-//! What the processes of a fleet say to each other beside orders and reports, and what is said at
-//! the door.
+//! What the processes of a fleet send each other beside orders and reports, and what is sent over
+//! the control socket.
 //!
 //! ```text
 //! keeper -> supervisor   FromKeeper      supervisor -> keeper   ToKeeper
 //! supervisor -> cell     CellStart, ToCell   cell -> supervisor   FromCell
-//! client -> supervisor   DoorRequest     supervisor -> client   DoorReply
+//! client -> supervisor   ControlRequest     supervisor -> client   ControlReply
 //! ```
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
 use warren_cell::Backing;
 use warren_mailbox::Capability;
 use warren_proto::control::{Order, Report};
 use warren_proto::{CapabilityKey, Wire};
+use warren_supervisor::{STOP_MAX, STOP_WAIT};
 
 use crate::clients::Clients;
 use crate::error::ErrorKind;
 
-/// Version of [`DoorRequest`] and [`DoorReply`]; grows when one of them or a layout changes.
-pub const DOOR_VERSION: u32 = 9;
+/// Version of [`ControlRequest`] and [`ControlReply`]; grows when one of them or a layout changes.
+pub const CONTROL_VERSION: u32 = 9;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
+
+/// A path as it came over a link.
+pub(crate) fn path_of(bytes: &OsBytes) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
 
 /// How a fleet shall be.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -37,35 +48,36 @@ pub struct FleetPlan {
     pub log: OsBytes,
 }
 
-/// What the keeper holds for the next supervisor, each with all descriptors that belong to it. It makes
-/// nothing of them.
+/// What the keeper holds for the next supervisor, each with all descriptors that belong to it. It
+/// makes nothing of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Wire)]
 pub enum Kept {
-    /// The pool as it was locked, and another open file of it that nobody has written to.
+    /// The pool as it was locked, and another open file of it that has not been written to.
     Pool,
-    /// What a supervisor writes down for the next one.
+    /// The journal that a supervisor writes for the next one.
     Record,
-    /// Where visitors come in.
-    Door,
+    /// The control socket, which listens.
+    Listener,
     /// The shard map.
     Map,
     /// A cell's lasting memory: frames, both ends of its bell, vitals.
     Cell(CellId),
     /// Of a cell's process: the supervisor's end of its link, and the pool for the next one.
-    Post(CellId),
+    Process(CellId),
     /// Of a client, by the number of its connection: that, its segment, every cell's for it.
     Client(u64),
-    /// Somebody who waits for the end of the fleet.
+    /// A connection that waits for the end of the fleet.
     Stopping(u64),
 }
 
-/// What a keeper tells a supervisor that takes over.
+/// What a keeper sends to a supervisor that takes over.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct Handover {
     pub plan: FleetPlan,
-    /// Token and number of every process that runs. Of those that were started the others have ended.
-    pub wards: Vec<(u32, u32)>,
-    /// Somebody asked the fleet to stop.
+    /// Token and number of every process that runs. Of those that were started the others have
+    /// ended.
+    pub children: Vec<(u32, u32)>,
+    /// The fleet was asked to stop.
     pub stop: bool,
     /// Supervisors before this one, and when the last of them was found dead.
     pub predecessors: u32,
@@ -120,7 +132,7 @@ pub enum FromKeeper {
     },
     /// Nothing is held any more, the pool least of all.
     Released,
-    /// Somebody asked the fleet to stop.
+    /// The fleet was asked to stop.
     Stop,
     /// Why nothing can be recorded in the fleet's log; empty once it can be again.
     LogTrouble {
@@ -148,7 +160,8 @@ pub enum Launch {
     Stopped,
 }
 
-/// The first packet to a cell. Descriptors beside it: see [`START_DESCRIPTORS`]. Then come [`ToCell`]s.
+/// The first packet to a cell. Descriptors beside it: see [`START_DESCRIPTORS`]. Then come
+/// [`ToCell`]s.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct CellStart {
     pub id: CellId,
@@ -170,16 +183,22 @@ pub struct CellStart {
     pub backing: Backing,
     /// Of the buffer cache; the op log's image and the cache's table are behind them.
     pub frames: u32,
-    pub log_start: BlockNo,
-    pub log_blocks: u64,
-    /// From where the log counts; its end, if nobody was here before.
-    pub log_from: Lsn,
+    pub log: LogStart,
     /// Whether the frames are a predecessor's, of this fleet, as they were when it died.
     pub successor: bool,
-    pub incarnation: u64,
     pub generation: u64,
     /// Its reports are sent under this one.
     pub supervisor: Capability,
+}
+
+/// A cell's op log as it finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub struct LogStart {
+    pub start: BlockNo,
+    pub blocks: u64,
+    /// From where the log counts; its end, if the cell has had no process before.
+    pub from: Lsn,
+    pub incarnation: u64,
 }
 
 /// Chunks as runs of neighbours: the first of each, and how many. A large pool is mostly free.
@@ -198,14 +217,14 @@ impl Runs {
     }
 }
 
-/// Descriptors beside a [`CellStart`]: the pool as it was locked, the pool for this cell alone, the shard
-/// map (read-only), frames, the reading end of its bell, its vitals.
+/// Descriptors beside a [`CellStart`]: the pool as it was locked, the pool for this cell alone, the
+/// shard map (read-only), frames, the reading end of its bell, its vitals.
 pub const START_DESCRIPTORS: usize = 6;
 
 /// How to reach a peer. Descriptors beside it: a rope to the peer's bell, its vitals (read-only),
 /// the segment that this cell writes for the peer, the one that the peer writes for it (read-only).
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct PeerDoor {
+pub struct PeerRoute {
     pub peer: CellId,
     /// What comes from an earlier one of the peer is refused.
     pub epoch: Epoch,
@@ -215,17 +234,17 @@ pub struct PeerDoor {
     pub admits: Capability,
 }
 
-/// From the supervisor to a cell, behind its [`CellStart`]. It carries no capability: who hands them out
-/// needs none, and nobody else has the other end of the socket.
+/// From the supervisor to a cell, behind its [`CellStart`]. It carries no capability: who hands
+/// them out needs none, and nobody else has the other end of the socket.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum ToCell {
-    /// A process's orders count from 0. One that comes again, from a supervisor that has taken over, is
-    /// not heard again.
+    /// A process's orders count from 0. One that comes again, from a supervisor that has taken
+    /// over, is not heard again.
     Order { number: u64, order: Order },
     /// A new link. Of a peer that returns it comes right before the `Order::Joined`.
-    Door(PeerDoor),
-    /// All that a cell must know before its first turn is said: its links, and for a successor the clients
-    /// of its predecessor.
+    Link(PeerRoute),
+    /// All that a cell must know before its first turn has been sent: its links, and for a
+    /// successor the clients of its predecessor.
     Begin,
 }
 
@@ -239,7 +258,7 @@ pub enum FromCell {
     Failed { kind: ErrorKind, line: Box<[u8]> },
 }
 
-/// Descriptors beside a [`PeerDoor`].
+/// Descriptors beside a [`PeerRoute`].
 pub const PEER_DESCRIPTORS: usize = 4;
 
 /// Beside an `Order::Admit` to a cell travel the client's segment (read-only) and the cell's
@@ -247,8 +266,9 @@ pub const PEER_DESCRIPTORS: usize = 4;
 pub const ADMIT_DESCRIPTORS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum DoorRequest {
-    /// Let me in. `front` asks to name uid and gid with every request, and says where it is mounted.
+pub enum ControlRequest {
+    /// Asks for admission. `front` asks to name uid and gid with every request, and says where it
+    /// is mounted.
     Enter {
         version: u32,
         front: bool,
@@ -258,15 +278,17 @@ pub enum DoorRequest {
     Status {
         version: u32,
     },
-    /// Unmount, checkpoint, end everything, then hang up. Refused while a mount is busy, unless by `force`, and if the
-    /// checkpoint fails, unless what it lacks is to be given up (`discard`).
+    /// Unmount, checkpoint, end everything, then close the connection. Refused while a mount is
+    /// busy, unless by `force`, and if the checkpoint fails, unless what it lacks is to be given up
+    /// (`discard`).
     Stop {
         version: u32,
         force: bool,
         discard: bool,
     },
-    /// The answer of a mount's process to the `Leave` of this number: what uses the mount, in words, or used it
-    /// when it was cut off. Nothing, if it is idle. A process that has left hangs up instead.
+    /// The answer of a mount's process to the `Leave` of this number: what uses the mount, in
+    /// words, or used it when it was cut off. Nothing, if it is idle. A process that has left
+    /// closes its connection instead.
     InUse {
         version: u32,
         number: u32,
@@ -277,7 +299,7 @@ pub enum DoorRequest {
 /// How a mount is to be given up before a fleet stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Leave {
-    /// Only say whether it is in use.
+    /// Only reply whether it is in use.
     Ask,
     /// Unmount it unless it is in use.
     IfIdle,
@@ -288,11 +310,11 @@ pub enum Leave {
 /// The longest path of a mount that is remembered, `PATH_MAX` of Linux.
 pub const MOUNTED_MAX: usize = 4096;
 
-/// Bytes of [`DoorRequest::InUse`] that are passed on.
+/// Bytes of [`ControlRequest::InUse`] that are passed on.
 pub const IN_USE_MAX: usize = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum DoorReply {
+pub enum ControlReply {
     Refused {
         version: u32,
         errno: i32,
@@ -306,7 +328,7 @@ pub enum DoorReply {
         cells: u16,
         shards: u16,
     },
-    /// A part of the JSON of a `FleetStatus`, and whether more follow. In parts, because a visitor
+    /// A part of the JSON of a `FleetStatus`, and whether more follow. In parts, because a client
     /// need not trust the fleet with a memfd.
     Status {
         json: Box<[u8]>,
@@ -321,7 +343,8 @@ pub enum DoorReply {
     CutOff {
         line: Box<[u8]>,
     },
-    /// Before `Stopping`, or what comes instead: a checkpoint shows whether the fleet can stop, which may take long.
+    /// Before `Stopping`, or what comes instead: a checkpoint shows whether the fleet can stop,
+    /// which may take long.
     Trying,
     /// The fleet is stopping; its keeper is the last to go.
     Stopping {
@@ -334,13 +357,19 @@ pub enum DoorReply {
     },
     /// After `Stopping`: all is on the device.
     Stopped,
-    /// After `Stopping`, or `Trying`: the last checkpoint, or the trial, failed, and the fleet serves on.
+    /// After `Stopping`, or `Trying`: the last checkpoint, or the trial, failed, and the fleet
+    /// serves on.
     StopRefused {
         errno: i32,
     },
 }
 
-/// Bytes of JSON in one [`DoorReply::Status`].
+/// How long a fleet may take for its last checkpoint: longer than it gives its cells.
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+
+const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());
+
+/// Bytes of JSON in one [`ControlReply::Status`].
 pub const STATUS_PART_MAX: usize = 16 * 1024;
 
 const _: () = assert!(STATUS_PART_MAX + 64 <= crate::link::INLINE_MAX);

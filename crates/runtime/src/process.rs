@@ -18,9 +18,9 @@ use crate::link::{Link, Trust};
 use crate::message::OsBytes;
 
 /// What `ps` shows behind the program's name. They are roles only with a link as standard input.
-pub const ROLE_KEEPER: &str = "keeper";
-pub const ROLE_SUPERVISOR: &str = "supervisor";
-pub const ROLE_CELL: &str = "cell";
+pub(crate) const ROLE_KEEPER: &str = "keeper";
+pub(crate) const ROLE_SUPERVISOR: &str = "supervisor";
+pub(crate) const ROLE_CELL: &str = "cell";
 
 /// Whether a process of a fleet may outlive who started it.
 #[derive(Debug)]
@@ -54,13 +54,18 @@ pub fn role_args<const N: usize>(args: [&[u8]; N]) -> Vec<OsBytes> {
     args.iter().map(|&arg| arg.into()).collect()
 }
 
-/// Closes what whoever started the fleet had open and did not mean for it. All that a process of a fleet is to have
-/// comes over its link. To be called before anything else.
+/// The last component of a path, for `ps`.
+pub(crate) fn pool_name(pool: &[u8]) -> &[u8] {
+    pool.rsplit(|&byte| byte == b'/').next().unwrap_or(pool)
+}
+
+/// Closes descriptors that the starter of the fleet had open and did not mean for it. All that a
+/// process of a fleet is to have comes over its link. To be called before anything else.
 #[allow(unsafe_code)]
 pub fn close_inherited() {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: the process has just been started and has opened nothing yet, so nothing in it owns one of these
-    // descriptors. A kernel that does not know the call (before 5.9) leaves them open.
+    // SAFETY: the process has just been started and has opened nothing yet, so nothing in it owns
+    // one of these descriptors. A kernel that does not know the call (before 5.9) leaves them open.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
 }
 
@@ -76,7 +81,7 @@ pub fn begin(name: &str, dies_with_parent: bool) -> Result<Link, FleetError> {
     let stdin = std::io::stdin();
     let own = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)
         .map_err(system("take the process's link"))?;
-    // Standard input must not keep the socket alive; nobody reads it.
+    // Standard input must not keep the socket alive; it is not read.
     let null = std::fs::File::open("/dev/null").map_err(system("open /dev/null"))?;
     rustix::stdio::dup2_stdin(&null).map_err(system("close standard input"))?;
     Ok(Link::new(own, Trust::Fleet))
@@ -89,7 +94,7 @@ pub fn has_link() -> bool {
         && rustix::net::sockopt::socket_type(&stdin) == Ok(SocketType::SEQPACKET)
 }
 
-/// Runs a role; a panic in it becomes an error that can be told to whoever waits.
+/// Runs a role; a panic in it becomes an error that can be reported to the process that waits.
 pub fn guarded<T>(role: impl FnOnce() -> Result<T, FleetError>) -> Result<T, FleetError> {
     static PANIC: Mutex<Option<String>> = Mutex::new(None);
     let before = std::panic::take_hook();

@@ -1,7 +1,8 @@
 //! Of a fleet that does not answer: which of its processes do not run, as the kernel shows it.
 //!
-//! The kernel says which process listens at a socket; its parent is the keeper, and the keeper's children are the
-//! fleet. What these processes say of themselves (their command lines) is believed only for their roles.
+//! The kernel says which process listens at a socket; its parent is the keeper, and the keeper's
+//! children are the fleet. What these processes say of themselves (their command lines) is believed
+//! only for their roles.
 
 use std::fmt;
 use std::fs;
@@ -61,8 +62,8 @@ fn parse_line(line: &[u8]) -> (String, Option<u16>) {
 /// What a process that serves a mount calls itself. Its parent is the client.
 const ROLE_FRONT: &str = "front";
 
-/// Which of these processes of a fleet a signal or a debugger keeps from running. Of a mount's client it may be the
-/// front.
+/// Which of these processes of a fleet a signal or a debugger keeps from running. Of a mount's
+/// client it may be the front.
 pub(crate) fn stopped(
     pids: impl Iterator<Item = u32>,
     mounts: impl Iterator<Item = u32>,

@@ -1,9 +1,11 @@
-//! How long a thread of ours may run while others wait for its core, and with that how soon it runs when it was woken.
+//! How long a thread of ours may run while others wait for its core, and with that how soon it runs
+//! when it was woken.
 //!
-//! A cell or a front works for some microseconds for each request that wakes it. The kernel's scheduler (EEVDF, Linux
-//! 6.6 and later) lets the thread that runs go on to the end of its slice (1.4 ms by default on two cores), unless the one that was
-//! woken has a shorter one. A process may choose its own since Linux 6.12. A shorter slice is no larger share of the
-//! machine: who asks for it is also interrupted sooner. So it takes no privileges, and nothing from other programs
+//! A cell or a front works for some microseconds for each request that wakes it. The kernel's
+//! scheduler (EEVDF, Linux 6.6 and later) lets the thread that runs go on to the end of its slice
+//! (1.4 ms by default on two cores), unless the one that was woken has a shorter one. A process may
+//! choose its own since Linux 6.12. A shorter slice is no larger share of the machine: who asks for
+//! it is also interrupted sooner. So it takes no privileges, and nothing from other programs
 //! (decision 25).
 
 #![allow(unsafe_code)]
@@ -16,8 +18,9 @@ pub const SLICE: Duration = Duration::from_micros(100);
 const THIS_THREAD: libc::pid_t = 0;
 const NO_FLAGS: libc::c_uint = 0;
 
-/// Asks for short slices, for this thread and those that it starts from now on. A kernel that knows no such request is
-/// left alone; so is an operator's choice, of another policy or of a slice that is shorter still.
+/// Asks for short slices, for this thread and those that it starts from now on. A kernel that knows
+/// no such request is left alone; so is an operator's choice, of another policy or of a slice that
+/// is shorter still.
 pub fn shorten() {
     let Some(mut attributes) = attributes() else { return };
     let ours = SLICE.as_nanos() as u64;
@@ -27,8 +30,8 @@ pub fn shorten() {
         return;
     }
     attributes.sched_runtime = ours;
-    // SAFETY: the kernel reads `size` bytes, which `attributes` has. The call changes how this thread is scheduled.
-    // It is slower if it fails, and nothing else.
+    // SAFETY: the kernel reads `size` bytes, which `attributes` has. The call changes how this
+    // thread is scheduled. It is slower if it fails, and nothing else.
     let _ = unsafe {
         libc::syscall(libc::SYS_sched_setattr, THIS_THREAD, &raw const attributes, NO_FLAGS)
     };
@@ -47,7 +50,8 @@ fn attributes() -> Option<libc::sched_attr> {
         sched_period: 0,
     };
     let len = size_of::<libc::sched_attr>() as libc::c_uint;
-    // SAFETY: the kernel writes at most `len` bytes, which `attributes` has, and any bytes are a legal value of it.
+    // SAFETY: the kernel writes at most `len` bytes, which `attributes` has, and any bytes are a
+    // legal value of it.
     let got = unsafe {
         libc::syscall(libc::SYS_sched_getattr, THIS_THREAD, &raw mut attributes, len, NO_FLAGS)
     };

@@ -1,4 +1,4 @@
-//! What a fleet says about itself. The JSON of `warren status --json` is exactly this.
+//! The status of a fleet. The JSON of `warren status --json` is exactly this.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,12 @@ pub const SILENT: &str = "silent";
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FleetStatus {
     pub pool: String,
-    /// How another process has harmed the pool's file since the fleet opened it: `deleted`, `cut short`.
+    /// How another process has harmed the pool's file since the fleet opened it: `deleted`, `cut
+    /// short`.
     #[serde(default)]
     pub pool_harm: Option<String>,
-    /// Where its log goes: `stderr`, `journal` or a path. Why nothing can be recorded there now, and since when.
+    /// Where its log goes: `stderr`, `journal` or a path. Why nothing can be recorded there now,
+    /// and since when.
     #[serde(default)]
     pub log: String,
     #[serde(default)]
@@ -29,18 +31,12 @@ pub struct FleetStatus {
     /// Its processes, fronts included, that do not run because of a signal (SIGSTOP) or a debugger.
     #[serde(default)]
     pub stopped_pids: Vec<u32>,
-    /// The last checkpoint that the superblock names.
-    pub generation: u64,
-    /// Checkpoints of this run that happened, and that did not.
-    pub checkpoints: u64,
-    pub checkpoints_failed: u64,
-    /// Why no checkpoint happens any more.
-    pub broken: Option<String>,
-    /// Since when, in seconds since 1970: all changes are refused, as they could not be kept.
-    pub read_only_since: Option<i64>,
+    #[serde(flatten)]
+    pub checkpoint: CheckpointStatus,
     pub block_size: u32,
     pub total_blocks: u64,
-    /// Blocks of chunks that no shard has taken, or as many as the host of a sparse pool still has room for.
+    /// Blocks of chunks that no shard has taken, or as many as the host of a sparse pool still has
+    /// room for.
     pub free_blocks: u64,
     pub shards: u16,
     /// The names of all mailboxes.
@@ -51,6 +47,20 @@ pub struct FleetStatus {
     pub clients: Vec<ClientStatus>,
 }
 
+/// A fleet's checkpoints.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointStatus {
+    /// The last checkpoint that the superblock names.
+    pub generation: u64,
+    /// Checkpoints of this run that happened, and that did not.
+    pub checkpoints: u64,
+    pub checkpoints_failed: u64,
+    /// Why no checkpoint happens any more.
+    pub broken: Option<String>,
+    /// Since when, in seconds since 1970: all changes are refused, as they could not be kept.
+    pub read_only_since: Option<i64>,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CellStatus {
     pub cell: u16,
@@ -59,8 +69,8 @@ pub struct CellStatus {
     /// `starting`, `ready`, `lost`, `stopped` or `exited`.
     pub state: String,
     pub shards: u16,
-    /// Successors that took the place of the first process, and the last time in which the cell did not
-    /// serve because of that.
+    /// Successors that took the place of the first process, and the last time in which the cell did
+    /// not serve because of that.
     pub restarts: u64,
     pub last_pause_ms: Option<u64>,
     /// Counts up while the cell is awake.
@@ -77,10 +87,18 @@ pub struct CellStatus {
     /// Time at work (and spinning), time asleep.
     pub busy_ns: u64,
     pub parked_ns: u64,
-    /// Live tasks, requests that wait for file locks, clients' requests that wait in their slots, I/Os under way.
+    /// Live tasks, requests that wait for file locks, clients' requests that wait in their slots.
     pub tasks: u64,
     pub lock_waiters: u64,
     pub queued: u64,
+    #[serde(flatten)]
+    pub device: DeviceCounters,
+}
+
+/// What a cell does with the device.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceCounters {
+    /// I/Os under way.
     pub ios: u64,
     /// Blocks read from and written to the device.
     pub blocks_read: u64,
@@ -96,6 +114,6 @@ pub struct ClientStatus {
     pub pid: u32,
     pub uid: u32,
     pub front: bool,
-    /// Where a front says that it is mounted.
+    /// Where a front is mounted, as it reported.
     pub mounted: Option<String>,
 }

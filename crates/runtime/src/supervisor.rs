@@ -1,28 +1,36 @@
-//! The supervisor's process: drives the pure supervisor with exits, reports, visitors and the disk.
+//! The supervisor's process: drives the pure supervisor with exits, reports, connections and the
+//! disk.
 //!
-//! Order at start: lock the pool, read it, make the fleet's memory, open the door, start the cells.
-//! Order at the end: every cell's process is gone, the keeper is told and lets go of everything, the door is
-//! removed, the pool is unlocked, whoever asked for the end is told. It never waits for a peer; only for the disk.
-//! What it does follows an event, and is written down first: the next one may have to do it (`adopt`).
+//! Order at start: lock the pool, read it, make the fleet's memory, make the control socket, start
+//! the cells. Order at the end: every cell's process is gone, the keeper gets its last word and
+//! closes everything, the socket is removed, the pool is unlocked, clients that asked for the end
+//! get their reply. It never waits for a peer; only for the disk. What it does follows an event,
+//! and is written to the journal first, because the next supervisor may have to do it (`adopt`).
+//!
+//! `state` holds the state; each of its parts (`keeper_link`, `cells`, `clients`, `connections`,
+//! `stop_attempt`, `logged`, `journal`, ...) owns its own and knows no other. What the supervisor
+//! does with all of them together stands here, in `adopt`, `restart`, `start`, `status`, `stop` and
+//! `save`.
 
 mod adopt;
-mod departure;
-pub(crate) mod descriptors;
+mod cell_process;
+mod cells;
+mod clients;
+mod connections;
 pub(crate) mod journal;
+mod keeper_link;
+mod logged;
 mod mailboxes;
 mod memory;
-mod picture;
 mod pool;
-mod post;
-mod record;
 mod restart;
 mod save;
 mod start;
-mod visitors;
+mod state;
+mod status;
+mod stop;
+mod stop_attempt;
 
-pub(crate) use pool::{OpenPool, owners, shares_of_free};
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -31,13 +39,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use tracing::{error, warn};
-use warren_base::{CellId, ClientId, Epoch, Errno, Instant};
+use tracing::error;
+use warren_base::{CellId, ClientId, Errno};
 use warren_log::record_all;
+use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
 use warren_proto::slot::{cell_segment_len, client_segment_len};
-use warren_proto::{CapabilityKey, Wire};
-use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Supervisor};
+use warren_supervisor::{Applicant, ConnectionNo, Effect, Event, Failure};
 
 use crate::clock;
 use crate::confine::limit_supervisor;
@@ -45,78 +53,25 @@ use crate::error::{FleetError, system};
 use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{
-    DoorReply, FleetPlan, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
+    ControlReply, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
     welcome_descriptors,
 };
-use crate::pool_blocks::Blocks;
+use crate::pool::blocks::Blocks;
 use crate::process;
-use departure::Departure;
-use descriptors::Reserve;
-use journal::Journal;
-use mailboxes::Mailboxes;
-use memory::{ClientMemory, FleetMemory, Outfit};
-use post::{CellPost, Ended};
-use record::Recorded;
-use visitors::{Asked, Visitors};
+use crate::reserve::Reserve;
+use cell_process::Ended;
+use clients::PendingWelcome;
+use connections::ConnectionEvent;
+use keeper_link::{KeeperLink, keeper_died};
+use memory::{ClientMemory, Outfit};
+use state::SupervisorLoop;
+use stop_attempt::StopRequest;
 
 /// How long the processes of cells that said `Stopped` may take to be gone.
 const EXIT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Every cell's first start.
-const FIRST_EPOCH: Epoch = Epoch(1);
-
 /// Packets of one sender taken in a turn.
 const PACKETS_A_TURN: usize = 64;
-
-/// A client that not all cells know yet. What it gets is made before the core hears of it, so that a
-/// lack of it is a refusal.
-struct Arrival {
-    connection: ConnectionNo,
-    slots: u16,
-    /// Beside its `Welcome`.
-    fds: Vec<OwnedFd>,
-}
-
-struct Shell<'a> {
-    plan: FleetPlan,
-    keeper: &'a mut Outbox,
-    pool: OpenPool,
-    memory: FleetMemory,
-    mailboxes: Mailboxes,
-    /// Of this fleet, from its start to its end.
-    capabilities: CapabilityKey,
-    core: Supervisor,
-    shards: u16,
-    total_blocks: u64,
-    cells: Vec<CellPost>,
-    /// What the keeper will know the next process by.
-    next_token: u32,
-    /// Processes that an earlier supervisor had started and this one will not use: they are about to end.
-    orphans: BTreeSet<u32>,
-    /// Successors that have not been told all that they must know first.
-    beginning: Vec<CellId>,
-    visitors: Visitors,
-    /// Who applied and was not answered yet.
-    applying: BTreeMap<ConnectionNo, (Arrival, ClientMemory)>,
-    arrivals: BTreeMap<ClientId, Arrival>,
-    /// Of every client that some cell may know.
-    clients: BTreeMap<ClientId, ClientMemory>,
-    effects: Vec<Effect>,
-    /// Events that effects gave rise to.
-    pending: VecDeque<Event>,
-    /// When the core wants to be called again.
-    wake: Option<Instant>,
-    ended: Option<Result<(), Failure>>,
-    journal: Journal,
-    /// While fronts are asked to leave, because the fleet shall stop; and how often that was so.
-    departure: Option<Departure>,
-    departures: u32,
-    /// The keeper holds nothing any more.
-    is_released: bool,
-    /// Supervisors of this fleet before this one.
-    predecessors: u32,
-    recorded: Recorded,
-}
 
 /// The role `supervisor`.
 pub(crate) fn main() -> Result<(), FleetError> {
@@ -131,39 +86,32 @@ pub(crate) fn main() -> Result<(), FleetError> {
     limit::raise();
     let mut keeper = Outbox::new(link);
     let ended = process::guarded(|| match limit_supervisor().map(|()| first)? {
-        FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(Shell::serve),
-        FromKeeper::Adopt(left) => adopt::take_over(&mut keeper, left).and_then(Shell::serve),
+        FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(SupervisorLoop::serve),
+        FromKeeper::Adopt(left) => {
+            adopt::take_over(&mut keeper, left).and_then(SupervisorLoop::serve)
+        }
         _ => Err(keeper_died()),
     });
     if let Err(error) = &ended {
         // The keeper knows whether the fleet had ended before that.
         let (kind, line) = error.report();
-        tell(&mut keeper, &ToKeeper::Fell { kind, line });
+        KeeperLink::new(&mut keeper, 0).last_word(&ToKeeper::Fell { kind, line });
     }
     ended
 }
 
-/// A keeper that is gone needs no word.
-fn tell(keeper: &mut Outbox, last_word: &ToKeeper) {
-    let _ = keeper.send(last_word.to_bytes(), Vec::new());
-}
-
-fn keeper_died() -> FleetError {
-    FleetError::Died("the keeper".into())
-}
-
-/// Who woke the supervisor.
+/// What woke the supervisor.
 #[derive(Default)]
 struct Awake {
     keeper: bool,
-    cells: Vec<u16>,
-    door: bool,
-    visitors: Vec<ConnectionNo>,
+    cells: Vec<CellId>,
+    listener: bool,
+    connections: Vec<ConnectionNo>,
 }
 
-impl Shell<'_> {
-    /// Until the fleet has ended, one way or the other. An error is this process's alone: the next one goes
-    /// on from the notes.
+impl SupervisorLoop<'_> {
+    /// Until the fleet has ended, one way or the other. An error is this process's alone: the next
+    /// one goes on from the notes.
     fn serve(mut self) -> Result<(), FleetError> {
         self.run()?;
         self.await_exits()?;
@@ -171,30 +119,30 @@ impl Shell<'_> {
             self.save_logs();
         }
         let outcome = self.outcome();
-        let (to_keeper, to_visitors) = match &outcome {
-            Ok(()) => (ToKeeper::Stopped, DoorReply::Stopped),
+        let (to_keeper, to_clients) = match &outcome {
+            Ok(()) => (ToKeeper::Stopped, ControlReply::Stopped),
             Err(error) => {
                 let (kind, line) = error.report();
-                let to_visitors = DoorReply::Failed { kind, line: line.clone() };
-                (ToKeeper::Failed { kind, line }, to_visitors)
+                let to_clients = ControlReply::Failed { kind, line: line.clone() };
+                (ToKeeper::Failed { kind, line }, to_clients)
             }
         };
-        // Unlocked before anybody hears of the end, so that the next fleet can start at once.
-        tell(self.keeper, &to_keeper);
+        // Unlocked before the keeper learns of the end, so that the next fleet can start at once.
+        self.keeper.last_word(&to_keeper);
         self.await_release();
         // Before the next fleet can make its own in the same place.
-        self.visitors.remove_door();
+        self.connections.remove_socket();
         drop(self.pool);
-        self.visitors.close(&to_visitors);
+        self.connections.close_all(&to_clients);
         outcome
     }
 
     fn outcome(&self) -> Result<(), FleetError> {
         let Some(Err(failure)) = self.ended else { return Ok(()) };
-        // Why a cell could not go on says more than that it did not.
+        // The cell's own error is more precise than that it ended.
         let words = match failure {
             Failure::CellExited { cell, .. } | Failure::NoSuccessor { cell, .. } => {
-                self.cells[usize::from(cell.0)].last_words.as_ref()
+                self.cells[cell].last_error.as_ref()
             }
             _ => None,
         };
@@ -207,47 +155,47 @@ impl Shell<'_> {
         while self.ended.is_none() {
             let awake = self.wait()?;
             if awake.keeper {
-                self.hear_keeper()?;
+                self.receive_from_keeper()?;
             }
             for cell in awake.cells {
-                // Whoever says more is heard in the next turn.
-                self.hear_cell(cell)?;
+                // More of it is received in the next turn.
+                self.receive_from_cell(cell)?;
             }
-            if awake.door {
-                self.visitors.accept(clock::monotonic());
+            if awake.listener {
+                self.connections.accept(clock::monotonic());
             }
-            for connection in awake.visitors {
-                self.hear_visitor(connection)?;
+            for connection in awake.connections {
+                self.receive_request(connection)?;
             }
             if self.wake.is_some_and(|at| at <= clock::monotonic()) {
                 self.wake = None;
                 self.apply(Event::Tick)?;
             }
-            self.advance_departure()?;
+            self.advance_stop()?;
         }
         Ok(())
     }
 
     fn wait(&self) -> Result<Awake, FleetError> {
-        let pace = self.visitors.pause(clock::monotonic());
-        let is_shut = self.visitors.is_deaf() || pace.is_some();
-        let door = if is_shut { PollFlags::empty() } else { PollFlags::IN };
+        let pace = self.connections.pause(clock::monotonic());
+        let is_shut = self.connections.is_short() || pace.is_some();
+        let listener = if is_shut { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = vec![
-            PollFd::from_borrowed_fd(self.keeper.link.as_fd(), self.keeper.poll_flags()),
-            PollFd::from_borrowed_fd(self.visitors.listener(), door),
+            PollFd::from_borrowed_fd(self.keeper.as_fd(), self.keeper.poll_flags()),
+            PollFd::from_borrowed_fd(self.connections.listener(), listener),
         ];
-        let cells: Vec<u16> = self.living().collect();
-        let cell_link = |&cell: &u16| &self.cells[usize::from(cell)].link;
-        let (numbers, visitors): (Vec<_>, Vec<_>) = self.visitors.connections().unzip();
-        let links: Vec<&Outbox> = cells.iter().map(cell_link).chain(visitors).collect();
+        let cells: Vec<CellId> = self.cells.living().collect();
+        let cell_link = |&cell: &CellId| &self.cells[cell].link;
+        let (numbers, outboxes): (Vec<_>, Vec<_>) = self.connections.connections().unzip();
+        let links: Vec<&Outbox> = cells.iter().map(cell_link).chain(outboxes).collect();
         fds.extend(
             links.iter().map(|link| PollFd::from_borrowed_fd(link.link.as_fd(), link.poll_flags())),
         );
-        // What no poll tells.
+        // A poll does not show a shortage.
         let is_short = self.keeper.is_short() || links.iter().any(|link| link.is_short());
-        let pause = (is_short || self.visitors.is_deaf()).then_some(SHORTAGE_PAUSE);
-        let departure = self.departure.as_ref().map(|departure| departure.until);
-        let wake = self.wake.into_iter().chain(departure).min().map(|at| at - clock::monotonic());
+        let pause = (is_short || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
+        let stop = self.stop.until();
+        let wake = self.wake.into_iter().chain(stop).min().map(|at| at - clock::monotonic());
         let limit = wake.into_iter().chain(pause).chain(pace).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
@@ -256,18 +204,13 @@ impl Shell<'_> {
         let heard = |n: &usize| woke(first + n) || links[*n].is_short();
         Ok(Awake {
             keeper: woke(0) || self.keeper.is_short(),
-            door: woke(1) || self.visitors.is_deaf(),
+            listener: woke(1) || self.connections.is_short(),
             cells: (0..cells.len()).filter(heard).map(|n| cells[n]).collect(),
-            visitors: (cells.len()..links.len())
+            connections: (cells.len()..links.len())
                 .filter(heard)
                 .map(|n| numbers[n - cells.len()])
                 .collect(),
         })
-    }
-
-    /// Cells whose processes are there and whose links are open.
-    fn living(&self) -> impl Iterator<Item = u16> {
-        (0..).zip(&self.cells).filter(|(_, cell)| cell.alive).map(|(number, _)| number)
     }
 
     /// Hands an event to the core, and whatever its effects lead to.
@@ -280,7 +223,7 @@ impl Shell<'_> {
         while let Some(event) = self.pending.pop_front() {
             let mut effects = std::mem::take(&mut self.effects);
             self.core.apply(clock::monotonic(), clock::wall(), event, &mut effects);
-            self.record(&effects);
+            self.logged.effects(&effects, self.core.ledger());
             self.note(&effects)?;
             self.effects = self.follow(effects)?;
         }
@@ -296,38 +239,20 @@ impl Shell<'_> {
             self.carry_out(effect)?;
         }
         // What they must know first came with the order to start them.
-        for cell in self.beginning.drain(..) {
-            self.cells[usize::from(cell.0)].begin();
-        }
+        self.cells.send_begins();
         // What waits to be sent is lost with this process: then it is better done again.
-        if !self.cells.iter().any(|cell| cell.link.is_backed_up()) {
+        if !self.cells.is_backed_up() {
             self.note(&[])?;
         }
         Ok(effects)
     }
 
-    /// Writes down what is to be done, for the next supervisor; all that it then needs the keeper has.
+    /// Writes down what is to be done, for the next supervisor; all that it then needs the keeper
+    /// has.
     fn note(&mut self, effects: &[Effect]) -> Result<(), FleetError> {
-        self.settle()?;
+        self.keeper.settle()?;
         let notes = self.notes(effects);
         self.journal.write(&notes)
-    }
-
-    /// Waits until the keeper has everything that it was sent. It never waits for this process. What it says is
-    /// heard later.
-    fn settle(&mut self) -> Result<(), FleetError> {
-        while self.keeper.is_backed_up() {
-            let limit = Timespec::try_from(SHORTAGE_PAUSE).ok();
-            let flags = self.keeper.poll_flags() - PollFlags::IN;
-            let mut fds = [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), flags)];
-            retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the keeper"))?;
-            self.keeper.flush().map_err(|_| keeper_died())?;
-        }
-        Ok(())
-    }
-
-    fn tell_keeper(&mut self, message: &ToKeeper) -> Result<(), FleetError> {
-        self.keeper.send(message.to_bytes(), Vec::new()).map_err(|_| keeper_died())
     }
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), FleetError> {
@@ -354,20 +279,19 @@ impl Shell<'_> {
             Effect::NewClient { connection, client } => self.new_client(connection, client),
             Effect::AdmitClient { client } => self.welcome(client),
             Effect::RefuseClient { connection, errno } => {
-                self.applying.remove(&connection);
-                self.forget_kept(connection)?;
-                self.visitors.refuse(connection, errno);
+                self.clients.withdraw(connection);
+                self.keeper.forget(Kept::Client(connection.0))?;
+                self.connections.refuse(connection, errno);
             }
             Effect::ForgetClient { client } => {
-                self.arrivals.remove(&client);
-                if let Some(memory) = self.clients.remove(&client) {
-                    self.forget_kept(memory.connection)?;
+                if let Some(connection) = self.clients.forget(client) {
+                    self.keeper.forget(Kept::Client(connection.0))?;
                 }
-                self.visitors.forget(client);
+                self.connections.forget(client);
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
             Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
-            Effect::MayStop => self.trial_succeeded(),
+            Effect::MayStop => self.stop.trial_succeeded(),
             Effect::StopRefused { errno } => self.refuse_stop(errno)?,
             Effect::Exit(result) => self.ended = Some(result),
         }
@@ -375,25 +299,21 @@ impl Shell<'_> {
     }
 
     fn ready(&mut self) -> Result<(), FleetError> {
-        self.visitors.listen()?;
-        self.tell_keeper(&ToKeeper::Ready { cells: self.plan.cells })
-    }
-
-    fn forget_kept(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
-        self.tell_keeper(&ToKeeper::Forget { name: Kept::Client(connection.0) })
+        self.connections.listen()?;
+        self.keeper.tell(&ToKeeper::Ready { cells: self.plan.cells })
     }
 
     fn send(&mut self, to: CellId, order: Order) {
-        let cell = &mut self.cells[usize::from(to.0)];
+        let cell = &mut self.cells[to];
         let mut fds: Vec<Arc<OwnedFd>> = Vec::new();
         match &order {
             Order::Admit { client, .. } => {
-                let Some(memory) = self.clients.get(client) else { return };
+                let Some(memory) = self.clients.memory(*client) else { return };
                 fds = memory.for_cell(to);
             }
             Order::Joined { cell: back, .. } => {
-                if let Some(door) = cell.doors.remove(back) {
-                    cell.open_door(door);
+                if let Some(link) = cell.links.remove(back) {
+                    cell.send_link(link);
                 }
             }
             _ => {}
@@ -406,79 +326,81 @@ impl Shell<'_> {
     }
 
     fn new_client(&mut self, connection: ConnectionNo, client: ClientId) {
-        let Some((arrival, memory)) = self.applying.remove(&connection) else { return };
-        self.arrivals.insert(client, arrival);
-        self.clients.insert(client, memory);
-        if !self.visitors.enter(connection, client) {
+        if self.clients.register(connection, client) && !self.connections.enter(connection, client)
+        {
             // It has not waited.
             self.pending.push_back(Event::Hangup { client });
         }
     }
 
     fn welcome(&mut self, client: ClientId) {
-        let Some(Arrival { connection, slots, fds }) = self.arrivals.remove(&client) else {
+        let Some(PendingWelcome { connection, slots, fds }) = self.clients.take_welcome(client)
+        else {
             return;
         };
-        let (cells, shards) = (self.plan.cells, self.shards);
-        let welcome = DoorReply::Welcome { client, slots, cells, shards };
-        self.visitors.tell(connection, &welcome, fds);
-        self.record_front(client, "is admitted");
+        let layout = self.core.ledger().superblock().layout;
+        let (cells, shards) = (self.plan.cells, layout.shards());
+        let welcome = ControlReply::Welcome { client, slots, cells, shards };
+        self.connections.send(connection, &welcome, fds);
+        logged::front(&self.core, client, "is admitted");
     }
 
-    fn hear_visitor(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
-        match self.visitors.hear(connection) {
-            Some(Asked::Enter(mut applicant)) => {
-                let slots = match self.core.slots_for(&applicant) {
-                    Ok(slots) => slots,
-                    Err(errno) => {
-                        self.visitors.refuse(connection, errno);
-                        return Ok(());
-                    }
-                };
-                applicant.slots = slots;
-                let Some((socket, outfit)) = self.outfit(connection, slots) else {
-                    self.visitors.refuse(connection, Errno::ENFILE);
-                    return Ok(());
-                };
-                self.keep_client(connection, socket, &outfit.kept)?;
-                let arrival = Arrival { connection, slots, fds: outfit.client };
-                self.applying.insert(connection, (arrival, outfit.kept));
-                self.apply(Event::Connect { connection, applicant })
-            }
-            Some(Asked::Status) => {
-                let json = self.picture();
-                let mut parts = json.chunks(STATUS_PART_MAX).peekable();
-                while let Some(part) = parts.next() {
-                    let more = parts.peek().is_some();
-                    let part = DoorReply::Status { json: part.into(), more };
-                    self.visitors.tell(connection, &part, Vec::new());
-                }
+    fn receive_request(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
+        match self.connections.receive(connection) {
+            Some(ConnectionEvent::Enter(applicant)) => self.admit(connection, applicant),
+            Some(ConnectionEvent::Status) => {
+                self.send_status(connection);
                 Ok(())
             }
-            Some(Asked::Stop { force, discard }) => self.depart(force, discard, Some(connection)),
-            Some(Asked::InUse { client, number, by }) => {
+            Some(ConnectionEvent::Stop { force, discard }) => {
+                let connections = vec![connection];
+                self.begin_stop(StopRequest { connections, by_keeper: false, force, discard })
+            }
+            Some(ConnectionEvent::InUse { client, number, by }) => {
                 if self.in_use(client, number, &by) {
                     return Ok(());
                 }
-                // It spoke out of turn.
-                self.visitors.hang_up(connection);
+                // It was not asked.
+                self.connections.close(connection);
                 self.client_hung_up(client)
             }
-            Some(Asked::Hangup(client)) => self.client_hung_up(client),
+            Some(ConnectionEvent::Hangup(client)) => self.client_hung_up(client),
             None => Ok(()),
         }
     }
 
-    /// Every visitor that asked for the end is told that it does not come, and why.
-    fn refuse_stop(&mut self, errno: Errno) -> Result<(), FleetError> {
-        warn!(%errno, "the stop is refused, because its checkpoint failed: the fleet serves on");
-        self.departure.take_if(|departure| departure.is_on_trial());
-        let connections: Vec<ConnectionNo> = self.visitors.stopping().collect();
-        for connection in connections {
-            self.tell_keeper(&ToKeeper::Forget { name: Kept::Stopping(connection.0) })?;
-            self.visitors.disappoint(connection, &DoorReply::StopRefused { errno: errno.raw() });
+    /// Makes what the client gets, has the keeper hold it, and hands the application to the core.
+    fn admit(
+        &mut self,
+        connection: ConnectionNo,
+        mut applicant: Applicant,
+    ) -> Result<(), FleetError> {
+        let slots = match self.core.slots_for(&applicant) {
+            Ok(slots) => slots,
+            Err(errno) => {
+                self.connections.refuse(connection, errno);
+                return Ok(());
+            }
+        };
+        applicant.slots = slots;
+        let Some((socket, outfit)) = self.outfit(connection, slots) else {
+            self.connections.refuse(connection, Errno::ENFILE);
+            return Ok(());
+        };
+        self.keep_client(connection, socket, &outfit.kept)?;
+        let welcome = PendingWelcome { connection, slots, fds: outfit.client };
+        self.clients.apply(welcome, outfit.kept);
+        self.apply(Event::Connect { connection, applicant })
+    }
+
+    fn send_status(&mut self, connection: ConnectionNo) {
+        let json = self.status_json();
+        let mut parts = json.chunks(STATUS_PART_MAX).peekable();
+        while let Some(part) = parts.next() {
+            let more = parts.peek().is_some();
+            let part = ControlReply::Status { json: part.into(), more };
+            self.connections.send(connection, &part, Vec::new());
         }
-        Ok(())
     }
 
     /// From now on its connection and its memory outlive this process.
@@ -490,18 +412,18 @@ impl Shell<'_> {
     ) -> Result<(), FleetError> {
         let mut fds = vec![Arc::new(socket)];
         fds.extend(memory.kept());
-        let keep = ToKeeper::Keep { name: Kept::Client(connection.0) };
-        self.keeper.send_shared(keep.to_bytes(), fds).map_err(|_| keeper_died())
+        self.keeper.keep_shared(Kept::Client(connection.0), fds)
     }
 
-    /// What a client of so many slots gets, and its connection for the keeper, unless descriptors are scarce.
+    /// What a client of so many slots gets, and its connection for the keeper, unless descriptors
+    /// are scarce.
     fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<(OwnedFd, Outfit)> {
-        let welcomes = (self.clients.len() + 1) * welcome_descriptors(self.cells.len());
-        let reserve = Reserve::of(self.cells.len());
+        let welcomes = (self.clients.count() + 1) * welcome_descriptors(self.cells.count());
+        let reserve = Reserve::of(self.cells.count());
         if !reserve.lets_send(welcomes) || !self.cells_can_map(slots) {
             return None;
         }
-        let socket = self.visitors.socket(connection)?;
+        let socket = self.connections.socket(connection)?;
         let outfit = self.memory.outfit(connection, slots).ok()?;
         let is_scarce = outfit.fds().any(|fd| reserve.has(fd));
         (!is_scarce).then_some((socket, outfit))
@@ -511,27 +433,28 @@ impl Shell<'_> {
     fn cells_can_map(&self, slots: u16) -> bool {
         let slots = usize::from(slots);
         let bytes = (client_segment_len(slots) + cell_segment_len(slots)) as u64;
-        self.cells.iter().filter(|cell| cell.alive).all(|cell| limit::lets_map(cell.pid, bytes))
+        self.cells.living().all(|cell| limit::lets_map(self.cells[cell].pid, bytes))
     }
 
-    /// Hears a bounded amount; says whether there may be more.
-    fn hear_cell(&mut self, number: u16) -> Result<bool, FleetError> {
+    /// Receives a bounded number of packets; returns whether there may be more.
+    fn receive_from_cell(&mut self, from: CellId) -> Result<bool, FleetError> {
         for _ in 0..PACKETS_A_TURN {
-            let cell = &mut self.cells[usize::from(number)];
-            // What a cell said before it hung up is heard, whether or not it still listens.
+            let cell = &mut self.cells[from];
+            // What a cell sent before it closed its link is received, whether or not it still
+            // receives.
             let _ = cell.link.flush();
             // What is not noted yet stays in the socket, where the next supervisor finds it.
             match cell.link.link.peek() {
                 Ok(Received::Packet(packet)) => {
-                    self.hear_report(CellId(number), &packet)?;
-                    let cell = &mut self.cells[usize::from(number)];
+                    self.take_report(from, &packet)?;
+                    let cell = &mut self.cells[from];
                     // It can only fail if the socket is broken, and then the next look finds it so.
                     let _ = cell.link.link.skip();
                 }
                 Ok(Received::Nothing) => return Ok(false),
-                // It is gone, or as good as gone: of what it said something is lost.
+                // The cell is gone, or its messages are damaged: some of them are lost.
                 Ok(Received::Closed) | Err(_) => {
-                    self.kill(CellId(number));
+                    self.kill(from);
                     return Ok(false);
                 }
             }
@@ -539,15 +462,15 @@ impl Shell<'_> {
         Ok(true)
     }
 
-    fn hear_report(&mut self, from: CellId, packet: &Packet) -> Result<(), FleetError> {
+    fn take_report(&mut self, from: CellId, packet: &Packet) -> Result<(), FleetError> {
         match FromCell::from_bytes(&packet.bytes) {
             Ok(FromCell::Report { capability, epoch, number, report }) => {
-                let heard = &mut self.cells[usize::from(from.0)].reports;
+                let heard = &mut self.cells[from].reports;
                 if number < *heard || !self.mailboxes.admits_report(capability) {
                     return Ok(());
                 }
                 if number > *heard {
-                    // Of what it said something is lost.
+                    // A report is lost.
                     self.kill(from);
                     return Ok(());
                 }
@@ -565,7 +488,7 @@ impl Shell<'_> {
             }
             Ok(FromCell::Failed { kind, line }) => {
                 let error = FleetError::reported(kind, &line);
-                self.cells[usize::from(from.0)].last_words = Some(error);
+                self.cells[from].last_error = Some(error);
                 Ok(())
             }
             Err(_) => {
@@ -575,38 +498,35 @@ impl Shell<'_> {
         }
     }
 
-    fn hear_keeper(&mut self) -> Result<(), FleetError> {
-        self.keeper.flush().map_err(|_| keeper_died())?;
-        loop {
-            match self.keeper.link.receive(Wait::No).map_err(|_| keeper_died())? {
-                Received::Packet(packet) => self.obey_keeper(&packet)?,
-                Received::Nothing => return Ok(()),
-                Received::Closed => return Err(keeper_died()),
-            }
+    fn receive_from_keeper(&mut self) -> Result<(), FleetError> {
+        self.keeper.flush()?;
+        while let Some(message) = self.keeper.receive()? {
+            self.take_from_keeper(message)?;
         }
+        Ok(())
     }
 
-    fn obey_keeper(&mut self, packet: &Packet) -> Result<(), FleetError> {
-        match FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())? {
+    fn take_from_keeper(&mut self, message: FromKeeper) -> Result<(), FleetError> {
+        match message {
             FromKeeper::Spawned { token, pid } => {
-                if let Some(cell) = self.cells.iter_mut().find(|cell| cell.token == token) {
+                if let Some(cell) = self.cells.by_token(token) {
                     cell.pid = pid;
                 }
                 Ok(())
             }
             FromKeeper::NotSpawned { token, errno } => self.not_spawned(token, errno),
-            FromKeeper::Exited { token, .. } if self.orphans.remove(&token) => self.bury(),
+            FromKeeper::Exited { token, .. } if self.cells.end_orphan(token) => self.end_given_up(),
             FromKeeper::Exited { token, status } => {
                 let status = ExitStatus::from_raw(status);
                 self.cell_exited(token, &status.to_string(), Ended::of(status))
             }
-            FromKeeper::Stop => self.depart(true, false, None),
+            FromKeeper::Stop => self.begin_stop(StopRequest::of_keeper()),
             FromKeeper::Released => {
-                self.is_released = true;
+                self.keeper.set_released();
                 Ok(())
             }
             FromKeeper::LogTrouble { line } => {
-                self.recorded.trouble = String::from_utf8_lossy(&line).into_owned();
+                self.logged.set_trouble(String::from_utf8_lossy(&line).into_owned());
                 Ok(())
             }
             FromKeeper::Begin(_) | FromKeeper::Adopt(_) | FromKeeper::Kept { .. } => Ok(()),
@@ -615,12 +535,11 @@ impl Shell<'_> {
 
     /// Until the keeper holds nothing any more.
     fn await_release(&mut self) {
-        let _ = self.settle();
-        while !self.is_released {
-            let mut fds = [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), PollFlags::IN)];
-            let heard = retry(|| poll(&mut fds, None)).is_ok() && self.hear_keeper().is_ok();
+        let _ = self.keeper.settle();
+        while !self.keeper.is_released() {
+            let is_there = self.keeper.await_message(None).is_ok();
             // A keeper that is gone holds nothing.
-            if !heard {
+            if !is_there || self.receive_from_keeper().is_err() {
                 return;
             }
         }
@@ -629,16 +548,14 @@ impl Shell<'_> {
     /// Until every cell's process is gone, and with it every descriptor of the pool.
     fn await_exits(&mut self) -> Result<(), FleetError> {
         let deadline = clock::monotonic() + EXIT_PATIENCE;
-        while self.cells.iter().any(|cell| !cell.exited) {
+        while !self.cells.have_all_exited() {
             let left = deadline - clock::monotonic();
             if left.is_zero() {
                 // The keeper kills what is left when this process ends.
                 return Ok(());
             }
-            let limit = Timespec::try_from(left).ok();
-            let mut fds = [PollFd::from_borrowed_fd(self.keeper.link.as_fd(), PollFlags::IN)];
-            retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for cells"))?;
-            self.hear_keeper()?;
+            self.keeper.await_message(Some(left))?;
+            self.receive_from_keeper()?;
         }
         Ok(())
     }

@@ -29,12 +29,10 @@ mod status;
 mod supervisor;
 
 pub use admission::{ADMISSIONS_MAX, ClientState};
-pub use alarm::{ALARM_WINDOW, ALARMS_MAX};
+pub use alarm::ALARMS_MAX;
 pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId, Verdict};
 pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};
-pub use loss::{SERVES_MIN, SUCCESSORS_MAX, pause_before};
+pub use loss::{SUCCESSORS_MAX, pause_before};
 pub use status::{CellStatus, ClientStatus, Status};
-pub use supervisor::{
-    CHECKPOINT_INTERVAL, Config, Estate, SAVE_WAIT, STOP_MAX, STOP_WAIT, Stage, Supervisor,
-};
+pub use supervisor::{Config, Estate, STOP_MAX, STOP_WAIT, Stage, Supervisor};

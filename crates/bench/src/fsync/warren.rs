@@ -54,9 +54,9 @@ impl Contender for WarrenWriters {
     fn counts(&self) -> Result<Counts, BenchError> {
         let mut counts = Counts::default();
         for cell in warren_runtime::status(&self.pool)?.cells {
-            counts.writes += cell.writes;
-            counts.blocks += cell.blocks_written;
-            counts.flushes += cell.flushes;
+            counts.writes += cell.device.writes;
+            counts.blocks += cell.device.blocks_written;
+            counts.flushes += cell.device.flushes;
         }
         Ok(counts)
     }

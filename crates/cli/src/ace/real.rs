@@ -88,7 +88,7 @@ impl Serving {
 
     /// Ends in order.
     fn stop(mut self) -> Result<(), Failure> {
-        warren_runtime::door::stop(&self.pool, StopOptions::default())?;
+        warren_runtime::control::stop(&self.pool, StopOptions::default())?;
         self.keeper.wait().map_err(|error| Failure::io(&self.pool, "end its fleet", &error))?;
         Ok(())
     }

@@ -14,6 +14,7 @@ use warren_fsck::{Finding, Options, Report, Severity};
 use warren_runtime::{OfflinePool, Purpose};
 
 use super::bar::Bar;
+use super::check::check_pool;
 use super::report::{Logs, Outcome};
 use crate::failure::{CODE_FSCK_OPERATIONAL, Failure};
 
@@ -30,7 +31,7 @@ pub fn check(path: &Path, contents: bool) -> Result<Outcome, Failure> {
         if tried > 0 {
             sleep(PAUSE);
         }
-        let mut report = super::check(path, &pool, options.clone(), &mut Bar::new())?;
+        let mut report = check_pool(path, &pool, options.clone(), &mut Bar::new())?;
         let still = generation(&report) == generation_now(&pool);
         if still || (report.is_sound() && !report.incomplete) {
             return Ok(Outcome::new(report, Logs::OfTheFleet));

@@ -3,7 +3,7 @@ use crate::mkfs::{Wish, make};
 use report::GivenUp;
 use std::path::PathBuf;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Lsn, ShardId};
+use warren_base::{BlockNo, Lsn, ShardId};
 use warren_device::PoolFile;
 use warren_disk::{Layout, LogTable, ROOT_SLOT_SIZE, Superblock};
 use warren_fsck::Finding;

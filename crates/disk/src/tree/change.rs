@@ -1,5 +1,6 @@
-//! Insert, remove, and the shape that follows: nodes that outgrow a block split, empty leaves vanish,
-//! small nodes join a neighbour if it is in memory. Nothing here needs a node beside the path.
+//! Insert, remove, and the shape that follows: nodes that outgrow a block split, empty leaves
+//! vanish, small nodes join a neighbour if it is in memory. Nothing here needs a node beside the
+//! path.
 
 use super::Tree;
 use super::slab::{Absent, Body, Child, Node, NodeId, Path, Spot};
@@ -14,8 +15,8 @@ const SMALL: usize = NODE_CAPACITY / 4;
 const JOINED_MAX: usize = NODE_CAPACITY * 3 / 4;
 
 impl Tree {
-    /// Gives `key` its value and returns the one it had. The value is at most [`VALUE_MAX`] bytes and
-    /// of the key's kind.
+    /// Gives `key` its value and returns the one it had. The value is at most [`VALUE_MAX`] bytes
+    /// and of the key's kind.
     pub fn insert(&mut self, key: Key, value: Value) -> Result<Option<Value>, Absent> {
         assert_eq!(key.kind, value.kind());
         assert!(key.is_legal() && value.encoded_len() <= VALUE_MAX);
@@ -59,9 +60,9 @@ impl Tree {
         Ok(Some(old))
     }
 
-    /// The value of `key`, to be changed in place; the way to it becomes dirty. Only for kinds whose
-    /// values have a fixed size (inodes, parts, chunks): others change through [`Tree::insert`], which
-    /// keeps count of bytes. The value must keep its variant.
+    /// The value of `key`, to be changed in place; the way to it becomes dirty. Only for kinds
+    /// whose values have a fixed size (inodes, parts, chunks): others change through
+    /// [`Tree::insert`], which keeps count of bytes. The value must keep its variant.
     pub fn get_mut(&mut self, key: &Key) -> Result<Option<&mut Value>, Absent> {
         assert!(key.kind.has_fixed_size());
         let Some(spot) = self.locate(key)?.filter(|spot| spot.is_found()) else {
@@ -74,8 +75,9 @@ impl Tree {
         Ok(Some(&mut self.nodes[spot.leaf()].values_mut()[spot.at()]))
     }
 
-    /// Makes the way to the leaf where `key` is or would be dirty, so that it stays in memory until it
-    /// is written: until then no call with this key says `Absent`, whatever else is inserted and removed.
+    /// Makes the way to the leaf where `key` is or would be dirty, so that it stays in memory until
+    /// it is written: until then no call with this key says `Absent`, whatever else is inserted and
+    /// removed.
     pub fn pin(&mut self, key: &Key) -> Result<(), Absent> {
         if self.root.is_some() {
             let path = self.path(key)?;
@@ -84,8 +86,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Where `key` is or would be, if that can be told without a search and the leaf is dirty, and so are
-    /// the nodes above it.
+    /// Where `key` is or would be, if that can be told without a search and the leaf is dirty, and
+    /// so are the nodes above it.
     fn locate_dirty(&self, key: &Key) -> Option<Spot> {
         let spot = self.memo.recall(key, &self.nodes)?;
         let leaf = &self.nodes[spot.leaf()];
@@ -128,7 +130,8 @@ impl Tree {
         }
     }
 
-    /// Splits the leaf and whatever outgrows its block above it. `appended`: the leaf grew at its end.
+    /// Splits the leaf and whatever outgrows its block above it. `appended`: the leaf grew at its
+    /// end.
     fn split_up(&mut self, path: &Path, mut appended: bool) {
         for depth in (0..path.len).rev() {
             let (id, _) = path.steps[depth];
@@ -169,7 +172,8 @@ impl Tree {
         root
     }
 
-    /// After a removal: an empty leaf vanishes, small nodes join a neighbour, a root with one child goes.
+    /// After a removal: an empty leaf vanishes, small nodes join a neighbour, a root with one child
+    /// goes.
     fn shrink_up(&mut self, path: &Path) {
         for depth in (1..path.len).rev() {
             let ((id, _), (parent, at)) = (path.steps[depth], path.steps[depth - 1]);
@@ -186,8 +190,8 @@ impl Tree {
     }
 
     /// Drops the empty leaf `at` of `parent` if the neighbour that inherits its keys is in memory.
-    /// Otherwise it stays until it is filled or the tree is written: without it a pinned key would lead
-    /// to an absent node.
+    /// Otherwise it stays until it is filled or the tree is written: without it a pinned key would
+    /// lead to an absent node.
     fn hand_over(&mut self, parent: NodeId, at: usize) -> bool {
         let children = self.nodes[parent].children();
         let heir = children.get(at.checked_sub(1).unwrap_or(1));
@@ -286,8 +290,8 @@ impl Node {
         }
     }
 
-    /// Keeps the front and returns the rest, in order: one piece, or two where a record of more than
-    /// half a block leaves no other way.
+    /// Keeps the front and returns the rest, in order: one piece, or two where a record of more
+    /// than half a block leaves no other way.
     fn split(&mut self, appended: bool) -> Vec<Node> {
         let at = self.split_point(appended);
         let mut right = self.split_off(at);
@@ -301,8 +305,8 @@ impl Node {
         pieces
     }
 
-    /// Where the two sides are most alike; or before the last record if that one was appended, so that
-    /// nodes filled in order (the inodes of a shard, the extents of a file) stay full.
+    /// Where the two sides are most alike; or before the last record if that one was appended, so
+    /// that nodes filled in order (the inodes of a shard, the extents of a file) stay full.
     fn split_point(&self, appended: bool) -> usize {
         let last = self.keys.len() - 1;
         if appended && self.size - self.record_len(last) <= NODE_CAPACITY {

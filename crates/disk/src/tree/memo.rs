@@ -1,9 +1,10 @@
-//! Where keys were found lately, so that an operation which asks for a key again (it looks, makes sure,
-//! then changes) need not search the tree again.
+//! Where keys were found lately, so that an operation which asks for a key again (it looks, makes
+//! sure, then changes) need not search the tree again.
 //!
-//! An entry is only a hint. Whoever follows one looks whether the node is a leaf whose keys reach from at
-//! or below the wanted key to at or above it: no other leaf can hold such a key. So nothing has to be kept
-//! right when nodes split, join, go or come, and a node's index that is used again does no harm.
+//! An entry is only a hint. Whoever follows one looks whether the node is a leaf whose keys reach
+//! from at or below the wanted key to at or above it: no other leaf can hold such a key. So nothing
+//! has to be kept right when nodes split, join, go or come, and a node's index that is used again
+//! does no harm.
 //!
 //! The entries are atomic for the same reason as a node's mark of use: readers may share a tree.
 
@@ -11,8 +12,8 @@ use super::slab::{Body, Node, NodeId, Slab, Spot};
 use crate::key::Key;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What one operation touches (two inodes, a directory's part, an entry, an extent, an orphan) finds a
-/// place each, mostly.
+/// What one operation touches (two inodes, a directory's part, an entry, an extent, an orphan)
+/// finds a place each, mostly.
 const ENTRIES: usize = 16;
 
 /// A [`Spot`] an entry.

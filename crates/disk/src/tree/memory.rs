@@ -6,8 +6,8 @@ use crate::key::Key;
 use crate::node::{BlockPtr, DecodedBody, DecodedNode, NodeError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How often eviction goes round: once to take away second chances, once to evict leaves, and then the
-/// levels above that lost their last resident child.
+/// How often eviction goes round: once to take away second chances, once to evict leaves, and then
+/// the levels above that lost their last resident child.
 const EVICTION_ROUNDS: usize = 4;
 
 /// Where a node that was read belongs.
@@ -19,8 +19,8 @@ enum Berth {
 }
 
 impl Tree {
-    /// Puts the node that lies at `ptr` into memory, from the bytes of its block. Does nothing if it is
-    /// there already or the tree no longer refers to it.
+    /// Puts the node that lies at `ptr` into memory, from the bytes of its block. Does nothing if
+    /// it is there already or the tree no longer refers to it.
     pub fn load(&mut self, ptr: BlockPtr, bytes: &[u8]) -> Result<(), NodeError> {
         let decoded = DecodedNode::decode(ptr, self.shard, bytes)?;
         match self.berth(ptr, &decoded)? {
@@ -73,9 +73,9 @@ impl Tree {
         }
     }
 
-    /// The node is in memory already, or its keys do not lead to it. Usually it was asked for twice, or is an
-    /// old one; but if an absent child bears its name, the image is damaged, and to say nothing would make the
-    /// caller load it for ever.
+    /// The node is in memory already, or its keys do not lead to it. Usually it was asked for
+    /// twice, or is an old one; but if an absent child bears its name, the image is damaged, and to
+    /// say nothing would make the caller load it for ever.
     fn unless_referenced(&self, ptr: BlockPtr) -> Result<Berth, NodeError> {
         let wanted = Child::absent(ptr);
         let referenced = self.root == Some(wanted)

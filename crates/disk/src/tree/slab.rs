@@ -18,8 +18,8 @@ pub struct Absent(pub BlockPtr);
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct NodeId(pub u32);
 
-/// A place in a leaf: that of a record, or where it would be. In one word, so that it is passed in a
-/// register and kept in an atomic.
+/// A place in a leaf: that of a record, or where it would be. In one word, so that it is passed in
+/// a register and kept in an atomic.
 ///
 /// ```text
 ///   63     32  31     30      0

@@ -1,4 +1,5 @@
-//! The tree against a `BTreeMap`, over a simulated device, with eviction and checkpoints in between.
+//! The tree against a `BTreeMap`, over a simulated device, with eviction and checkpoints in
+//! between.
 
 use super::Tree;
 use super::slab::{Absent, Body, Child, Node, NodeId};
@@ -478,7 +479,8 @@ fn a_node_is_two_cache_lines_and_a_half() {
     assert!(HEIGHT_MAX * size_of::<(NodeId, usize)>() <= 256);
 }
 
-/// Not a check but a measurement: `cargo test -p warren-disk --release -- --ignored --nocapture speed`.
+/// Not a check but a measurement: `cargo test -p warren-disk --release -- --ignored --nocapture
+/// speed`.
 #[test]
 #[ignore = "a measurement"]
 fn speed_of_get_and_insert() {

@@ -22,7 +22,8 @@ impl Tree {
         }
     }
 
-    /// Dirty nodes from `child` down that `prune` will leave; `None` if it will drop `child` itself.
+    /// Dirty nodes from `child` down that `prune` will leave; `None` if it will drop `child`
+    /// itself.
     fn surviving_below(&self, child: Child) -> Option<usize> {
         let Child::Resident(id) = child else {
             return Some(0);
@@ -73,8 +74,8 @@ impl Tree {
     }
 
     /// Encodes all dirty nodes, children before parents, into `places`, of which there are exactly
-    /// [`Tree::dirty_nodes`], and takes them for clean from now on. Returns the root, the height and
-    /// the blocks to write.
+    /// [`Tree::dirty_nodes`], and takes them for clean from now on. Returns the root, the height
+    /// and the blocks to write.
     pub fn write_out(
         &mut self,
         generation: u64,

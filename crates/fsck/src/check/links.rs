@@ -9,7 +9,8 @@ use warren_base::{FileKind, Ino};
 /// Links of a directory that are its own: its name and its `.`.
 const DIRECTORY_LINKS: u32 = 2;
 
-/// Bytes of a path that is worth telling, as Linux's `PATH_MAX`: nobody could use a longer one.
+/// Bytes of a path that is worth reporting, as Linux's `PATH_MAX`: no program could use a longer
+/// one.
 const PATH_MAX: usize = 4096;
 
 impl Checker<'_> {

@@ -78,7 +78,8 @@ impl Checker<'_> {
     }
 
     fn walk_node(&mut self, walk: &mut Walk, ptr: BlockPtr, bounds: Bounds) {
-        // A node met a second time is not entered, so a tangled image costs no more than a sound one.
+        // A node met a second time is not entered, so a tangled image costs no more than a sound
+        // one.
         if !self.refer(ptr.block, walk.shard, bounds.lower) {
             walk.leave_gap();
             return;

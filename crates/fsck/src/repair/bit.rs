@@ -3,9 +3,9 @@
 /// The polynomial of crc32c, its bits in the order of the checksum's.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// The bit that has to be flipped so that the bytes from `covered` on have this checksum. A checksum is linear: what
-/// one flipped bit changes in it depends on the bit's distance from the end alone. Within a block no two bits
-/// change the same, so there is one answer or none.
+/// The bit that has to be flipped so that the bytes from `covered` on have this checksum. A
+/// checksum is linear: what one flipped bit changes in it depends on the bit's distance from the
+/// end alone. Within a block no two bits change the same, so there is one answer or none.
 pub(super) fn flipped_bit(bytes: &[u8], covered: usize, checksum: u32) -> Option<usize> {
     let change = crc32c::crc32c(&bytes[covered..]) ^ checksum;
     let mut changes: [u32; 8] = std::array::from_fn(|bit| 1 << bit);

@@ -120,9 +120,9 @@ impl Repairer<'_> {
     }
 }
 
-/// The node with the one bit flipped back that makes it what its parent names, if there is one, and which bit it
-/// was: it may lie in what the checksum covers, or in the magic and the node's own copy of the checksum. The bytes are
-/// the node's then.
+/// The node with the one bit flipped back that makes it what its parent names, if there is one, and
+/// which bit it was: it may lie in what the checksum covers, or in the magic and the node's own
+/// copy of the checksum. The bytes are the node's then.
 fn corrected(
     ptr: BlockPtr,
     shard: ShardId,

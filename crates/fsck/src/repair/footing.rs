@@ -1,14 +1,16 @@
 //! What a replay of the logs can stand on, in a pool that cannot be opened as it is.
 //!
-//! The logs hold steps that follow on the last checkpoint. So what can be made as of that checkpoint is, in one more that
-//! changes no tree and keeps the logs; and of the trees it is told which are not: no step can be made on those. The steps
-//! of a shard change its tree alone, so what the others become is what they were when the logs ended.
+//! The logs hold steps that follow on the last checkpoint. So what can be made as of that
+//! checkpoint is, in one more that changes no tree and keeps the logs; and the result names the
+//! trees that cannot: no step can be made on those. The steps of a shard change its tree alone, so
+//! what the others become is what they were when the logs ended.
 //!
 //! Invariants:
 //! * No block is written that a log may name: slots, map, table and superblocks only.
-//! * A page of the map is made of what all trees record. If one of them is lost nobody knows which chunks it has, and the
-//!   logs stand on nothing.
-//! * The slots of a shard that is lost or in doubt stay so: the pool is opened by whoever leaves that shard out.
+//! * A page of the map is made of what all trees record. If one of them is lost, it is unknown
+//!   which chunks it has, and the logs stand on nothing.
+//! * The slots of a shard that is lost or in doubt stay so: the pool can only be opened
+//!   without that shard.
 
 use super::collect::in_doubt;
 use super::mend::Mend;
@@ -26,7 +28,8 @@ use warren_disk::{
 /// What the logs of a pool can be replayed on.
 #[derive(Clone, Debug)]
 pub struct Footing {
-    /// Shards whose trees are not as of the last checkpoint, all of them: no step of a log is made on these.
+    /// Shards whose trees are not as of the last checkpoint, all of them: no step of a log is made
+    /// on these.
     pub lost: BTreeSet<ShardId>,
     /// Nodes one bit of which had flipped, as they have to be read.
     pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
@@ -60,16 +63,16 @@ struct Trees {
     chunks: BTreeMap<u64, ShardId>,
 }
 
-/// Works out what the logs of the pool on a device of `device_blocks` blocks, which `read` reads, can be replayed on; and
-/// the checkpoint, with logs, that has to be written before.
+/// Works out what the logs of the pool on a device of `device_blocks` blocks, which `read` reads,
+/// can be replayed on; and the checkpoint, with logs, that has to be written before.
 pub fn footing(
     device_blocks: u64,
     read: Read<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Footing, Repair), NoFooting> {
     let mut repairer = Repairer::begin(device_blocks, read)?;
-    // What is wrong with trees is told when it is repaired.
-    repairer.mends.told = true;
+    // What is wrong with trees is reported when it is repaired.
+    repairer.mends.reported = true;
     let (table, place) = repairer.log_table()?;
     if table.starts.is_empty() {
         return Err(LogTableError::Nonsense.into());
@@ -151,7 +154,7 @@ impl Repairer<'_> {
                 self.region.claim(chunk, *shard);
             }
         }
-        // The others were told of when the map was read.
+        // The others were reported when the map was read.
         for page in pages {
             if !self.lost_pages.contains(&page) {
                 self.tell(Mend::RegionPage(page));

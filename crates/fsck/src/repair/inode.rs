@@ -1,7 +1,7 @@
 //! What can be put right by looking at one inode's records alone.
 //!
-//! All of this gives the same result whenever the same shard is read again: the survey looks at what comes out,
-//! and the writing makes it anew.
+//! All of this gives the same result whenever the same shard is read again: the survey looks at
+//! what comes out, and the writing makes it anew.
 
 use super::mend::Mend;
 use super::records::{
@@ -187,7 +187,8 @@ impl Repairer<'_> {
         }
     }
 
-    /// Blocks outside of the device, behind the largest file, or for a place that another extent fills.
+    /// Blocks outside of the device, behind the largest file, or for a place that another extent
+    /// fills.
     fn drop_impossible_blocks(&mut self, ino: Ino, group: &mut Records) {
         let layout = self.superblock.layout;
         let size_max = warren_base::limits::FILE_SIZE_MAX / BLOCK_SIZE as u64;

@@ -1,5 +1,6 @@
-//! Names against inodes, over all shards: every inode gets as many links as names lead to it; one that none leads to
-//! gets one in `/lost+found`, or comes to its end if it had no link; directories become a tree.
+//! Names against inodes, over all shards: every inode gets as many links as names lead to it; one
+//! that none leads to gets one in `/lost+found`, or comes to its end if it had no link; directories
+//! become a tree.
 
 use super::mend::Mend;
 use super::names::{Census, Edit, Entry, Fact, LOST_FOUND, raise};
@@ -54,7 +55,8 @@ impl Repairer<'_> {
         entries
     }
 
-    /// Removes entries that lead nowhere, and all but one of a directory's; corrects the kind that the others say.
+    /// Removes entries that lead nowhere, and all but one of a directory's; corrects the kind that
+    /// the others say.
     fn judge(&mut self, census: &mut Census, ino: Ino, entries: &[Entry]) {
         let Some(fact) = census.inodes.get(&ino).copied() else {
             let why = "what it led to is lost";

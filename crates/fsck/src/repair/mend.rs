@@ -5,7 +5,7 @@ use warren_base::{BlockNo, FileKind, Ino, ShardId};
 use warren_disk::NodeError;
 
 /// Mends that are kept by name; the others are counted.
-pub const MENDS_MAX: usize = 10_000;
+pub(super) const MENDS_MAX: usize = 10_000;
 
 /// What a repair did, one line each, naming the place.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -94,17 +94,17 @@ impl Mend {
 pub(super) struct Mends {
     pub list: Vec<Mend>,
     pub count: u64,
-    /// A shard is being read once more: what is wrong with it was told.
-    pub told: bool,
+    /// A shard is being read once more: what is wrong with it was reported.
+    pub reported: bool,
     pub further: u64,
 }
 
 impl Mends {
     pub fn add(&mut self, mend: Mend) {
         self.count += 1;
-        if !self.told && self.list.len() < MENDS_MAX {
+        if !self.reported && self.list.len() < MENDS_MAX {
             self.list.push(mend);
-        } else if !self.told {
+        } else if !self.reported {
             self.further += 1;
         }
     }

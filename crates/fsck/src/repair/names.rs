@@ -81,7 +81,8 @@ pub(super) struct Census {
     pub inodes: BTreeMap<Ino, Fact>,
     pub links: BTreeMap<Ino, Links>,
     pub orphans: BTreeSet<Ino>,
-    /// For each shard the highest sequence of an inode that there is, and of one that a name says there is.
+    /// For each shard the highest sequence of an inode that there is, and of one that a name says
+    /// there is.
     pub present: BTreeMap<ShardId, u64>,
     pub named: BTreeMap<ShardId, u64>,
     /// What the root calls `lost+found`.
@@ -124,8 +125,9 @@ impl Census {
         links.odd |= links.kind != kind;
     }
 
-    /// The least that the next sequence of a shard can be whose root slot says `known`. What names say of inodes
-    /// that are gone counts only if nothing else tells: a forged one could use all numbers up.
+    /// The least that the next sequence of a shard can be whose root slot says `known`. What names
+    /// say of inodes that are gone counts only if nothing else tells: a forged one could use all
+    /// numbers up.
     pub fn next_sequence(&self, shard: ShardId, known: Option<u64>) -> u64 {
         let present = self.present.get(&shard).copied().unwrap_or(0);
         let named = self.named.get(&shard).copied().unwrap_or(0);
@@ -147,7 +149,8 @@ impl Census {
         self.links.iter().filter(is_questionable).map(|(ino, _)| *ino).collect()
     }
 
-    /// For each circle of directories one of them. `holders`: the directory that a directory's name is in.
+    /// For each circle of directories one of them. `holders`: the directory that a directory's name
+    /// is in.
     pub fn circles(&self, holders: &BTreeMap<Ino, Ino>) -> BTreeSet<Ino> {
         let mut settled = BTreeSet::from([Ino::ROOT]);
         let mut cut = BTreeSet::new();

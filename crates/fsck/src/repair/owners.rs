@@ -1,8 +1,9 @@
-//! Who refers to which block, and who shall: each chunk has one owner, each block one user.
+//! Which shard refers to which block, and which shall: each chunk has one owner, each block one
+//! user.
 //!
-//! A block that is an intact tree node is one; no file data lies there. Of several extents that claim a block the first
-//! of the chunk's owner keeps it, in the order of shards and keys, and the others get copies. Whether what they copy
-//! is theirs their checksums tell whoever reads it.
+//! A block that is an intact tree node is one; no file data lies there. Of several extents that
+//! claim a block the first of the chunk's owner keeps it, in the order of shards and keys, and the
+//! others get copies. The reader verifies each copied block by its checksum.
 
 use super::mend::Mend;
 use super::repairer::Repairer;
@@ -13,8 +14,8 @@ use warren_base::{BlockNo, ShardId};
 use warren_disk::Owner;
 
 impl Repairer<'_> {
-    /// Gives every chunk its owner and every contested block its keeper, and marks the shards that must be
-    /// written anew because of it.
+    /// Gives every chunk its owner and every contested block its keeper, and marks the shards that
+    /// must be written anew because of it.
     pub(super) fn decide_space(&mut self) {
         for chunk in self.space.chunks() {
             self.decide_owner(chunk);

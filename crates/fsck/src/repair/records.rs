@@ -30,7 +30,8 @@ pub(super) struct Shard {
     pub incomplete: bool,
 }
 
-/// An inode of root's that nobody else may use. Which directory holds it, if it is one, is found by its name.
+/// An inode of root's that no other user may use. Which directory holds it, if it is one, is found
+/// by its name.
 pub(super) fn blank(kind: FileKind) -> Inode {
     let directory = kind == FileKind::Directory;
     let time = Timestamp(0);

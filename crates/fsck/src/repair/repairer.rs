@@ -55,9 +55,9 @@ impl<'a> Repairer<'a> {
 
     /// Tells the mend whatever is being read again.
     pub fn tell(&mut self, mend: Mend) {
-        let told = std::mem::take(&mut self.mends.told);
+        let reported = std::mem::take(&mut self.mends.reported);
         self.mends.add(mend);
-        self.mends.told = told;
+        self.mends.reported = reported;
     }
 
     pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {

@@ -59,7 +59,7 @@ impl Space {
         self.uses.range(all).map(|((_, shard), uses)| (*shard, *uses))
     }
 
-    /// Blocks of a chunk that somebody refers to, and those that are recorded as used.
+    /// Blocks of a chunk that some shard refers to, and those that are recorded as used.
     pub fn taken(&self, chunk: u64) -> (u64, u64) {
         self.of_chunk(chunk).fold((0, 0), |(referred, recorded), (_, uses)| {
             (referred | uses.referred(), recorded | uses.recorded)
@@ -71,7 +71,8 @@ impl Space {
         self.of_chunk(chunk).any(|(_, uses)| uses.nodes & bit(block) != 0)
     }
 
-    /// Whether the shard's extent may stay where it is. Whoever keeps a contested block takes it by asking.
+    /// Whether the shard's extent may stay where it is. A shard that keeps a contested block takes
+    /// it by asking.
     pub fn keep(&mut self, shard: ShardId, owned: bool, block: BlockNo) -> bool {
         if !owned {
             return false;

@@ -1,7 +1,9 @@
-//! The new checkpoint: trees of the shards about which something was wrong, and everything above all trees.
+//! The new checkpoint: trees of the shards about which something was wrong, and everything above
+//! all trees.
 //!
-//! New nodes and copies lie where nobody refers to anything and nothing is recorded as used, in the shard's own
-//! chunks and then in free ones; only if there are none, where something is recorded but nothing refers to it.
+//! New nodes and copies lie where nothing refers to anything and nothing is recorded as used, in
+//! the shard's own chunks and then in free ones; only if there are none, where something is
+//! recorded but nothing refers to it.
 
 use super::collect::in_doubt;
 use super::mend::Mend;
@@ -236,7 +238,8 @@ impl Repairer<'_> {
         while places.len() < tree.dirty_nodes() {
             let place = self.take_block(draft)?;
             places.push(place);
-            // The chunk may have been claimed for this place. Its record never makes the tree smaller.
+            // The chunk may have been claimed for this place. Its record never makes the tree
+            // smaller.
             let chunk = place.0 / CHUNK_BLOCKS;
             tree.insert(Key::chunk(chunk), Value::Chunk(0)).expect("as above");
         }
@@ -261,7 +264,7 @@ impl Repairer<'_> {
         self.own_free_block(draft, chunk.is_none()).ok_or(RepairError::NoSpace)
     }
 
-    /// A chunk that nobody has and nobody speaks of. None before the last one is found again.
+    /// A chunk that no shard has or refers to. None before the last one is found again.
     fn unused_chunk(&mut self) -> Option<u64> {
         let is_unused = |chunk: &u64| {
             self.region.owner(*chunk) == Some(Owner::Free) && self.space.taken(*chunk) == (0, 0)
@@ -286,8 +289,8 @@ impl Repairer<'_> {
         None
     }
 
-    /// Every page of the map, in the copy that does not count. Last come the copies that are in doubt, and of lost pages the
-    /// other one.
+    /// Every page of the map, in the copy that does not count. Last come the copies that are in
+    /// doubt, and of lost pages the other one.
     pub(super) fn region_pages(&mut self, generation: u64) -> (Vec<BlockWrite>, Vec<BlockWrite>) {
         let layout = self.superblock.layout;
         let in_doubt = self.region.bad_pages().iter().filter(|page| page.in_doubt);
@@ -309,8 +312,8 @@ impl Repairer<'_> {
         (heads, tails)
     }
 
-    /// Every shard's slot, in the place that does not count, so that none is left in which something lies in wait. A bad
-    /// slot of a shard that is in doubt or lost is written last.
+    /// Every shard's slot, in the place that does not count, so that none is left in which
+    /// something lies in wait. A bad slot of a shard that is in doubt or lost is written last.
     pub(super) fn new_slots(
         &mut self,
         slots: &BTreeMap<ShardId, Option<RootSlot>>,
@@ -335,8 +338,8 @@ impl Repairer<'_> {
         (first, last)
     }
 
-    /// Of a shard that is lost the slot that keeps it so: a bad one if there is one. Of two of one generation the first
-    /// counts, so else it is the second.
+    /// Of a shard that is lost the slot that keeps it so: a bad one if there is one. Of two of one
+    /// generation the first counts, so else it is the second.
     fn last_bad_slot(&mut self, shard: ShardId) -> usize {
         let slots = self.slots(shard);
         let is_bad = |slot: &Vec<u8>| {
@@ -345,7 +348,8 @@ impl Repairer<'_> {
         usize::from(!is_bad(&slots[0]) || is_bad(&slots[1]))
     }
 
-    /// Puts slots into their blocks, as these are or in `blocks` are to be, and returns which blocks these are.
+    /// Puts slots into their blocks, as these are or in `blocks` are to be, and returns which
+    /// blocks these are.
     pub(super) fn put_slots(
         &mut self,
         slots: Vec<NewSlot>,
@@ -362,7 +366,8 @@ impl Repairer<'_> {
         put
     }
 
-    /// A table without logs, over the one that does not count; or over both, if logs count or neither table does.
+    /// A table without logs, over the one that does not count; or over both, if logs count or
+    /// neither table does.
     fn log_tables(&mut self, generation: u64) -> Vec<BlockWrite> {
         let table = LogTable { generation, incarnation: generation, starts: Vec::new() }.encode();
         match self.log_table() {

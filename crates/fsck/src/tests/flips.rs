@@ -1,5 +1,6 @@
-//! A hundred random flipped bits in each kind of structure: each that matters is found, none makes a check or a repair
-//! panic, and after the repair the pool is sound and everybody's names are there.
+//! A hundred random flipped bits in each kind of structure: each that matters is found, none makes
+//! a check or a repair panic, and after the repair the pool is sound and the names of all files are
+//! there.
 
 use super::repair::is_damage;
 use super::*;
@@ -68,7 +69,8 @@ fn of_superblocks_root_slots_and_region_map() {
     flipped(&sound, &[layout.root_slot(ShardId(0), 1).block], 0..2 * 512);
 }
 
-/// A slot without a second copy that counts is its shard's end; what is lost is named, and the rest stays.
+/// A slot without a second copy that counts is its shard's end; what is lost is named, and the rest
+/// stays.
 #[test]
 fn of_the_only_root_slot_of_a_shard() {
     let sound = pool();

@@ -1,5 +1,5 @@
-//! The power is cut at any write of a repair: what is left is the old pool, which still has to be repaired, or the new
-//! one; never one that opens with something of the past.
+//! The power is cut at any write of a repair: what is left is the old pool, which still has to be
+//! repaired, or the new one; never one that opens with something of the past.
 
 use super::repair::is_damage;
 use super::*;
@@ -186,7 +186,7 @@ fn no_log_table_of_the_past_counts() {
     interrupted("both copies", |draft| (0..2).for_each(|copy| rotten_table(draft, copy)));
 }
 
-/// A repair takes blocks that nobody refers to, and logs that are given up may name them.
+/// A repair takes blocks that nothing refers to, and logs that are given up may name them.
 #[test]
 fn logs_that_are_given_up_stay_so() {
     let mut draft = Draft::new();

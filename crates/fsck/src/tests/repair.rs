@@ -307,7 +307,8 @@ fn space_adds_up_again() {
     });
 }
 
-/// A block is handed out twice, to data and to the tree's node: the node is intact, so the data is gone.
+/// A block is handed out twice, to data and to the tree's node: the node is intact, so the data is
+/// gone.
 #[test]
 fn data_that_a_node_was_written_over_is_an_error() {
     let mut draft = Draft::new();
@@ -374,7 +375,8 @@ fn one_flipped_bit_of_a_node_costs_nothing() {
     }
 }
 
-/// A node with a right checksum that is another shard's, and one whose flipped bit comes on top of that.
+/// A node with a right checksum that is another shard's, and one whose flipped bit comes on top of
+/// that.
 #[test]
 fn nothing_is_said_to_be_corrected_that_is_lost() {
     for flipped in [false, true] {
@@ -450,7 +452,7 @@ fn a_bad_superblock_is_written_anew_and_none_is_the_end() {
     assert_eq!(draft.work_out_repair().unwrap_err(), RepairError::NoSuperblock);
 }
 
-/// Rotten data has no second copy: it stays, and whoever reads it is told.
+/// Rotten data has no second copy: it stays, and its reader gets EIO.
 #[test]
 fn rotten_data_stays_an_error() {
     let mut draft = Draft::new();

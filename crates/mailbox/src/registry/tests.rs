@@ -54,9 +54,7 @@ fn a_dead_process_disappears_from_every_name() {
         registry.register(&name(text), CellId(1), &[key]).unwrap();
     }
     let other = registry.register(&name("/fleet/inbox"), CellId(2), &[key]).unwrap();
-    let before = registry.version();
     assert_eq!(registry.deregister_address(&CellId(1)), 2);
-    assert!(registry.version() > before);
     assert_eq!(registry.names().count(), 1);
     assert_eq!(registry.resolve(&name("/fleet/inbox"), key, None).unwrap().registration, other);
     assert!(registry.deregister(other));

@@ -32,6 +32,8 @@ pub struct Disk {
     host_is_full: bool,
     done: Vec<Done>,
     finished: VecDeque<Finished>,
+    /// With it the fleet's lock on the pool, for as long as this process may write to it.
+    _pool: OwnedFd,
 }
 
 /// An I/O that is done.
@@ -64,7 +66,7 @@ enum Direction {
 impl Disk {
     /// `device` is an open file of this process's own. The reading end of the cell's bell ends
     /// [`Self::sleep`].
-    pub fn open(device: PoolFile, bell: OwnedFd) -> Result<Self, FleetError> {
+    pub fn open(device: PoolFile, bell: OwnedFd, pool: OwnedFd) -> Result<Self, FleetError> {
         let file = device.try_clone()?;
         let (mut device, without_ring) = open_queue(device)?;
         if let Some(why) = without_ring {
@@ -81,6 +83,7 @@ impl Disk {
             host_is_full: false,
             done: Vec::new(),
             finished: VecDeque::new(),
+            _pool: pool,
         })
     }
 

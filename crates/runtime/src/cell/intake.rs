@@ -6,20 +6,21 @@
 //! then    requests of clients: users in turn, the clients of each in turn
 //! ```
 //!
-//! Of [`TASKS_MAX`] live tasks a user has a share (`base::budget`), through however many clients; beyond it its
-//! requests stay in their slots. Two kinds must not wait even then, or a few could stop a cell for good: requests that
-//! end tasks (they give a lock back, cancel, acknowledge a recall), and those of a user that has almost nothing in
-//! work. So a user is held up by others only beyond its share, and root never. No request that a peer or a client
-//! has sent is ever dropped here.
+//! Of [`TASKS_MAX`] live tasks a user has a share (`base::budget`), through however many clients;
+//! beyond it its requests stay in their slots. Two kinds must not wait even then, or a few could
+//! stop a cell for good: requests that end tasks (they give a lock back, cancel, acknowledge a
+//! recall), and those of a user that has almost nothing in work. So a user is held up by others
+//! only beyond its share, and root never. No request that a peer or a client has sent is ever
+//! dropped here.
 //!
-//! A request that waits for a file lock is no live task: it ends when others go on, who must find room.
+//! A request that waits for a file lock is no live task: it ends when others go on, who must find
+//! room.
 //!
 //! A request is looked at where its client can still change it. So one that was let through by what
 //! it looked like is judged again when it has been taken, by its one copy.
 //!
-//! Invariant: a slot is in the queue at most once (its memory sees to that), so all slots of all clients bound it.
-
-use std::convert::Infallible;
+//! Invariant: a slot is in the queue at most once (its memory sees to that), so all slots of all
+//! clients bound it.
 
 use warren_base::CellId;
 use warren_base::budget::{ROOT, may_take, reserve_of};
@@ -32,8 +33,8 @@ use warren_supervisor::ADMISSIONS_MAX;
 use super::disk::Finished;
 use super::memory::SharedMemory;
 
-/// Requests that a user may have in work however many tasks are live, and so many are live at a cell before anybody is
-/// asked how many it has.
+/// Requests that a user may have in work however many tasks are live, and so many are live at a
+/// cell before anybody is asked how many it has.
 const SHARE_MIN: usize = 2;
 const NOBODY_ASKS: usize = TASKS_MAX / 4;
 
@@ -66,13 +67,13 @@ pub struct ClientWork {
 }
 
 /// There is no idle work yet.
-pub type Work = Next<Completion, (CellId, PeerMessage), ClientWork, Infallible>;
+pub type Work = Next<Completion, (CellId, PeerMessage), ClientWork>;
 
 /// Everything that has come and waits to be done.
 pub struct Intake {
-    dispatch: Dispatch<Completion, (CellId, PeerMessage), SlotRef, Infallible>,
-    /// [`SharedMemory::eased`] and the live tasks when nobody that has requests might go on; until the one grows, the
-    /// other falls or another request comes, nobody may.
+    dispatch: Dispatch<Completion, (CellId, PeerMessage), SlotRef>,
+    /// [`SharedMemory::eased`] and the live tasks when nobody that has requests might go on; until
+    /// the one grows, the other falls or another request comes, nobody may.
     stuck_since: Option<(u64, usize)>,
     /// Where requests are looked at.
     body: Vec<u8>,
@@ -114,15 +115,14 @@ impl Intake {
         self.dispatch.clients_queued()
     }
 
-    /// The next that finishes work, or of a peer. Peers' requests are bounded where they come from, by their own cells'
-    /// tasks.
+    /// The next that finishes work, or of a peer. Peers' requests are bounded where they come from,
+    /// by their own cells' tasks.
     #[inline]
     pub fn next_urgent(&mut self) -> Option<Work> {
         self.dispatch.set_live(Origin::Peer, 0);
         Some(match self.dispatch.take_urgent()? {
             Next::Reply(completion) => Next::Reply(completion),
             Next::Peer(request) => Next::Peer(request),
-            Next::Idle(never) => match never {},
             Next::Client(_) => unreachable!("clients' requests are taken by user"),
         })
     }

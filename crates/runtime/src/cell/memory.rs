@@ -10,9 +10,9 @@
 //! A slot has at most one request queued or in work, whatever its client writes meanwhile, so a
 //! client's slots bound what it can ask for at once. A slot that rings early waits for its turn.
 //!
-//! A request that is still in work when its turn is over counts for its user until it is answered: the client's, or
-//! of a front's request the one whom it names. One that waits for a file lock does not: it may wait for as long as
-//! others please.
+//! A request that is still in work when its turn is over counts for its user until it is answered:
+//! the client's, or of a front's request the one whom it names. One that waits for a file lock does
+//! not: it may wait for as long as others please.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -82,8 +82,9 @@ impl ClientMemory {
         Ok(memory)
     }
 
-    /// What a predecessor left: its grants are void, who has its answer and sleeps is woken, and what it
-    /// had not answered rings. A request that is posted later changes the bell after this look at it.
+    /// What a predecessor left: its grants are void, who has its answer and sleeps is woken, and
+    /// what it had not answered rings. A request that is posted later changes the bell after this
+    /// look at it.
     fn take_over(&mut self, cell: CellId) {
         self.replies.clear_words();
         self.requests.rung(cell, &mut self.bells_seen);
@@ -122,8 +123,8 @@ impl SharedMemory {
         &self.frames
     }
 
-    /// Maps the segments of a new client: its own, and the cell's for it. It has so many slots, and acts for this
-    /// user, or for whom its requests name.
+    /// Maps the segments of a new client: its own, and the cell's for it. It has so many slots, and
+    /// acts for this user, or for whom its requests name.
     pub fn admit(
         &mut self,
         client: ClientId,
@@ -196,7 +197,8 @@ impl SharedMemory {
         self.in_work.get(&uid).copied().unwrap_or(0)
     }
 
-    /// The request's turn is over. If it was not answered it counts for its user from now on, for whom `header` says.
+    /// The request's turn is over. If it was not answered it counts for its user from now on, for
+    /// whom `header` says.
     #[inline]
     pub fn end_turn(&mut self, from: SlotRef, header: &RequestHeader) {
         let Some(memory) = self.clients.get_mut(&from.client) else { return };
@@ -430,8 +432,8 @@ mod tests {
         assert_eq!(answer.errno, Some(Errno::EPROTO));
     }
 
-    /// Cell 2 dies with one request answered, one taken, one posted and not rung; the slot of another
-    /// is on its way to a living cell.
+    /// Cell 2 dies with one request answered, one taken, one posted and not rung; the slot of
+    /// another is on its way to a living cell.
     #[test]
     fn a_successor_finds_what_waits_for_it_and_nothing_else() {
         let slots = 4;

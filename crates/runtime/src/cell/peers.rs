@@ -1,13 +1,14 @@
-//! The cell's inbox and its ways to the others'. What finds a peer's inbox full waits here, in order.
+//! The cell's inbox and its ways to the others'. What finds a peer's inbox full waits here, in
+//! order.
 //!
 //! A message is taken if its capability is on the inbox's list and it is of no earlier epoch than
 //! its peer's; else it is counted and dropped, and the first of each kind is told on the standard
 //! error output. Only the supervisor raises a peer's epoch, so that a faulty peer cannot lock its
 //! successor out.
 //!
-//! A peer that has written what cannot be (a record, a cursor, its vitals) is *suspect*: what lies behind that is
-//! void, nothing more is sent to it, and the supervisor is told, which ends one of the two. Then the link is made
-//! anew. All else goes on meanwhile.
+//! A peer that has written what cannot be (a record, a cursor, its vitals) is *suspect*: what lies
+//! behind that is void, nothing more is sent to it, and the supervisor is told, which ends one of
+//! the two. Then the link is made anew. All else goes on meanwhile.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +24,7 @@ use warren_shm::{
 };
 
 use crate::error::FleetError;
-use crate::message::{PEER_DESCRIPTORS, PeerDoor};
+use crate::message::{PEER_DESCRIPTORS, PeerRoute};
 
 /// Messages that wait for one peer before it is suspect: more than all tasks send.
 const WAITING_MAX: usize = 1 << 20;
@@ -68,7 +69,8 @@ pub struct Peers {
     /// Who may send to this cell.
     inbox: CapabilityList,
     dropped: Dropped,
-    /// Flushes of each that are known to have failed, also while it has no link, and whether there are new ones.
+    /// Flushes of each that are known to have failed, also while it has no link, and whether there
+    /// are new ones.
     lost_flushes: Vec<Option<u64>>,
     new_lost_flush: bool,
     /// Suspicions that were not reported yet.
@@ -125,10 +127,10 @@ impl Peers {
 
     pub fn open(
         &mut self,
-        door: PeerDoor,
+        route: PeerRoute,
         [bell, vitals, own, theirs]: [OwnedFd; PEER_DESCRIPTORS],
     ) -> Result<(), FleetError> {
-        let PeerDoor { peer, epoch, capability, admits } = door;
+        let PeerRoute { peer, epoch, capability, admits } = route;
         let own = map_writable(own.as_fd())?;
         let theirs = map_read_only(theirs.as_fd())?;
         let link = PeerLink::new(own, theirs, self.cell, peer, self.epoch)?;
@@ -184,8 +186,8 @@ impl Peers {
         self.absent.remove(&peer);
     }
 
-    /// The order that names a successor of a peer is here. Without a link to it: it is gone already, and
-    /// what is sent to it before the order that says so is lost.
+    /// The order that names a successor of a peer is here. Without a link to it: it is gone
+    /// already, and what is sent to it before the order that says so is lost.
     pub fn joined(&mut self, peer: CellId) {
         match self.peers.get_mut(usize::from(peer.0)) {
             Some(Some(peer)) => peer.heard = true,
@@ -296,8 +298,8 @@ impl Peers {
         self.peers.iter().flatten().any(|peer| peer.unrung)
     }
 
-    /// The next message in a lane of a peer, if it may be taken. There is none of one that is lost, that has
-    /// not joined yet, or that is suspect.
+    /// The next message in a lane of a peer, if it may be taken. There is none of one that is lost,
+    /// that has not joined yet, or that is suspect.
     pub fn receive(&mut self, from: CellId, lane: Lane) -> Received {
         let place = self.peers.get_mut(usize::from(from.0)).and_then(Option::as_mut);
         let Some(peer) = place.filter(|peer| peer.heard && !peer.is_suspect) else {

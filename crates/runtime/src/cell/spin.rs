@@ -3,8 +3,9 @@
 //! Longer spins halved the throughput of a busy machine (measured), because they took cores from
 //! who had work. So a spin is [`SHORT`] unless there is a core for everybody who may be spinning:
 //! the cells that are awake, as their vitals say, and one thread of each client. And it is longer
-//! only where that is worth it: after a sleep so short that a long spin would have seen its end; each
-//! sleep that was longer halves it (Karlin et al., SODA'90: spin about as long as a sleep costs).
+//! only where that is worth it: after a sleep so short that a long spin would have seen its end;
+//! each sleep that was longer halves it (Karlin et al., SODA'90: spin about as long as a sleep
+//! costs).
 
 use std::time::Duration;
 

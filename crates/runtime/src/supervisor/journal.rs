@@ -1,11 +1,13 @@
 //! What a supervisor writes down for the next one, in a memfd that the keeper holds.
 //!
 //! ```text
-//! two places, 4 GiB apart (sparse), written in turn:   u64 sequence | u64 length | u32 checksum | notes
+//! two places, 4 GiB apart (sparse), written in turn:
+//!     u64 sequence | u64 length | u32 checksum | notes
 //! ```
 //!
-//! Notes are written before any effect of theirs, and without them when they are carried out. A supervisor that is killed while it writes leaves the
-//! notes before, whole, in the other place; whatever it was about to do then, it has not begun.
+//! Notes are written before any effect of theirs, and without them when they are carried out. A
+//! supervisor that is killed while it writes leaves the notes before, whole, in the other place;
+//! whatever it was about to do then, it has not begun.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -31,7 +33,7 @@ const HEADER: usize = 8 + 8 + 4;
 
 /// Of a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct PostNotes {
+pub struct CellNotes {
     pub epoch: Epoch,
     pub token: u32,
     pub alive: bool,
@@ -60,12 +62,12 @@ pub struct Notes {
     /// What the event led to, but for I/O, unless it is carried out.
     pub effects: Vec<Effect>,
     pub next_token: u32,
-    pub posts: Vec<PostNotes>,
+    pub cells: Vec<CellNotes>,
     pub given: Vec<Given>,
     pub capabilities: CapabilityKey,
     pub reports_refused: u64,
     pub clients: Vec<ClientNotes>,
-    pub door: OsBytes,
+    pub socket: OsBytes,
     pub next_connection: u64,
 }
 
@@ -157,12 +159,12 @@ mod tests {
             core: vec![7; len].into(),
             effects: vec![Effect::FleetReady],
             next_token: 3,
-            posts: Vec::new(),
+            cells: Vec::new(),
             given: Vec::new(),
             capabilities: CapabilityKey([4, 5]),
             reports_refused: 0,
             clients: vec![ClientNotes { client: ClientId(1), connection: 2 }],
-            door: (*b"/run/door").into(),
+            socket: (*b"/run/socket").into(),
             next_connection: 9,
         }
     }

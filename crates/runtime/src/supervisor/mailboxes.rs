@@ -160,8 +160,9 @@ impl Mailboxes {
         admitted
     }
 
-    /// A cell is gone: nobody finds its mailbox any more, and what it was given, or others for it, is
-    /// taken away. Its peers take it off their own lists when they have handled what it had sent.
+    /// A cell is gone: nobody finds its mailbox any more, and what it was given, or others for it,
+    /// is taken away. Its peers take it off their own lists when they have handled what it had
+    /// sent.
     pub fn leave(&mut self, cell: CellId) {
         let inbox = inbox_name(cell);
         self.registry.deregister_address(&Address::Cell(cell));

@@ -1,6 +1,6 @@
-//! The fleet's shared memory: the supervisor makes every segment and gives each process the rights it
-//! needs, the writer's descriptor to one and read-only ones to the others. The keeper gets them all, for the
-//! next supervisor.
+//! The fleet's shared memory: the supervisor makes every segment and gives each process the rights
+//! it needs, the writer's descriptor to one and read-only ones to the others. The keeper gets them
+//! all, for the next supervisor.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -104,8 +104,8 @@ impl FleetMemory {
         Ok(Self { map_segment, published, map, cells })
     }
 
-    /// What an earlier supervisor had made: the shard map, published anew because it may have died while it
-    /// wrote it, and each cell's memory.
+    /// What an earlier supervisor had made: the shard map, published anew because it may have died
+    /// while it wrote it, and each cell's memory.
     pub fn adopt(
         map_segment: OwnedFd,
         map: ShardMap,
@@ -164,11 +164,11 @@ impl FleetMemory {
         ])
     }
 
-    /// Beside a `PeerDoor`: the link of two cells, as each of them gets it.
+    /// Beside a `PeerRoute`: the link of two cells, as each of them gets it.
     pub fn link(&self, a: CellId, b: CellId) -> Result<[Vec<OwnedFd>; 2], FleetError> {
         let a_to_b = Segment::create("warren-peer", PEER_SEGMENT_LEN)?;
         let b_to_a = Segment::create("warren-peer", PEER_SEGMENT_LEN)?;
-        let door = |peer: CellId, own: &Segment, theirs: &Segment| {
+        let end = |peer: CellId, own: &Segment, theirs: &Segment| {
             let peer = self.cell(peer);
             Ok::<_, FleetError>(vec![
                 peer.bell.rope()?,
@@ -177,11 +177,12 @@ impl FleetMemory {
                 theirs.read_only_fd()?,
             ])
         };
-        Ok([door(b, &a_to_b, &b_to_a)?, door(a, &b_to_a, &a_to_b)?])
+        Ok([end(b, &a_to_b, &b_to_a)?, end(a, &b_to_a, &a_to_b)?])
     }
 
-    /// How a flush of this process went, which cells see at once. EIO too if one of a cell, or of an earlier
-    /// supervisor, has failed: what the device has lost with it may be of a checkpoint, and only who asked was told.
+    /// How a flush of this process went, which cells see at once. EIO too if one of a cell, or of
+    /// an earlier supervisor, has failed: what the device has lost with it may be of a checkpoint,
+    /// and only the process that flushed knows.
     pub fn judge_flush(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         if result.is_err() {
             self.published.lose_flush();
@@ -195,7 +196,7 @@ impl FleetMemory {
         self.published.lost_flushes() > 0 || of_cells.max() > Some(0)
     }
 
-    /// Cells whose vitals cannot be: they say nothing of flushes.
+    /// Cells whose vitals are damaged: they do not count flushes.
     pub fn have_bad_vitals(&self) -> impl Iterator<Item = CellId> {
         let cells = (0..).map(CellId).zip(&self.cells);
         cells.filter(|(_, memory)| memory.vitals.lost_flushes().is_none()).map(|(cell, _)| cell)
@@ -206,7 +207,7 @@ impl FleetMemory {
     }
 
     /// Makes the memory of a new client, known by its connection, and all descriptors of it: what
-    /// cannot be had is refused before anybody hears of the client.
+    /// cannot be had is refused before the core and the cells know of the client.
     pub fn outfit(&self, connection: ConnectionNo, slots: u16) -> Result<Outfit, FleetError> {
         let len = usize::from(slots);
         let name = format!("warren-client-{}", connection.0);

@@ -14,7 +14,7 @@ use warren_supervisor::Ledger;
 use super::memory::incomplete;
 use crate::error::{FleetError, system};
 use crate::message::Runs;
-use crate::pool_blocks::{self, Blocks, errno_of_device};
+use crate::pool::blocks::{self, Blocks, errno_of_device};
 
 /// A pool that this fleet has locked.
 pub struct OpenPool {
@@ -29,12 +29,12 @@ impl OpenPool {
     pub fn open(path: &Path) -> Result<(Self, Ledger, CopiesState), FleetError> {
         let file = PoolFile::open_exclusive(path)?;
         let pool = Self { file: file.try_clone()?, lock: file };
-        let (ledger, copies) = pool_blocks::load(&pool, path)?;
+        let (ledger, copies) = blocks::load(&pool, path)?;
         Ok((pool, ledger, copies))
     }
 
-    /// One that an earlier supervisor had opened: its lock, and an open file that was made before it wrote
-    /// anything, so that errors of what it wrote are still to be seen there.
+    /// One that an earlier supervisor had opened: its lock, and an open file that was made before
+    /// it wrote anything, so that errors of what it wrote are still to be seen there.
     pub fn adopt(kept: Vec<OwnedFd>, path: &Path) -> Result<Self, FleetError> {
         let [lock, file]: [OwnedFd; 2] = kept.try_into().map_err(|_| incomplete())?;
         let [lock, file] = [PoolFile::from_fd(lock, path)?, PoolFile::from_fd(file, path)?];
@@ -64,8 +64,8 @@ impl OpenPool {
         }
     }
 
-    /// Has the host allocate what the pool has in use, or all of it. It is so already, unless the file was copied as a
-    /// sparse one, or made sparse.
+    /// Has the host allocate what the pool has in use, or all of it. It is so already, unless the
+    /// file was copied as a sparse one, or made sparse.
     pub fn reserve_used(&self, ledger: &Ledger) -> Result<(), FleetError> {
         let is_used = |owner| owner != Owner::Free || ledger.superblock().reserved;
         for (block, count) in runs(ledger, is_used) {
@@ -127,30 +127,6 @@ fn runs(ledger: &Ledger, wanted: impl Fn(Owner) -> bool) -> Vec<(BlockNo, u64)> 
     runs.map(|run| (BlockNo(blocks(run[0])), blocks(run.len() as u64))).collect()
 }
 
-/// Owner of every shard: round-robin, so that neighbours (and the siblings that a directory's
-/// children are hashed to) spread over all cells.
-pub fn owners(shards: u16, cells: u16) -> Vec<CellId> {
-    (0..shards).map(|shard| CellId(shard % cells)).collect()
-}
-
-/// The free chunks as each cell gets them to begin with: contiguous pieces of about equal size, so
-/// that what a cell writes lies together.
-pub fn shares_of_free(ledger: &Ledger, cells: u16) -> Vec<Vec<u64>> {
-    let regions = ledger.regions();
-    let free: Vec<u64> =
-        regions.iter().filter(|&(_, owner)| owner == Owner::Free).map(|(chunk, _)| chunk).collect();
-    let cells = usize::from(cells);
-    let (share, extra) = (free.len() / cells, free.len() % cells);
-    let mut rest = free.as_slice();
-    (0..cells)
-        .map(|cell| {
-            let (mine, others) = rest.split_at(share + usize::from(cell < extra));
-            rest = others;
-            mine.to_vec()
-        })
-        .collect()
-}
-
 /// The shards of a cell with their root slots, as a `CellStart` carries them.
 pub fn roots_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, Box<[u8]>)> {
     let shards = (0..owners.len() as u16).filter(|&shard| owners[usize::from(shard)] == cell);
@@ -167,18 +143,4 @@ pub fn chunks_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, 
     let chunks = ledger.chunks_of_shards().into_iter();
     let own = chunks.filter(|(shard, _)| owners[usize::from(shard.0)] == cell);
     own.map(|(shard, chunks)| (shard.0, Runs::of(&chunks))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neighbouring_shards_lie_on_different_cells() {
-        for cells in 2..=64 {
-            let owners = owners(256, cells);
-            assert!(owners.windows(2).all(|pair| pair[0] != pair[1]));
-            assert_eq!(owners.iter().max(), Some(&CellId(cells - 1)));
-        }
-    }
 }

@@ -1,17 +1,20 @@
-//! The end of a fleet without a checkpoint: what its cells have logged goes to the device, for the next start to replay.
+//! The end of a fleet without a checkpoint: what its cells have logged goes to the device, for the
+//! next start to replay.
 //!
-//! Cells that live write it themselves (`Order::Save`), with the data of their files. A cell that has no successor cannot;
-//! but the image of its log is in its frames, and a block of the image is a block of the log. So its records are written from
-//! there, and what other logs rest on is not cut off. The data of its files that no record names is lost, as after a power
-//! failure.
+//! Cells that live write it themselves (`Order::Save`), with the data of their files. A cell that
+//! has no successor cannot; but the image of its log is in its frames, and a block of the image is
+//! a block of the log. So its records are written from there, and what other logs rest on is not
+//! cut off. The data of its files that no record names is lost, as after a power failure.
 //!
 //! Invariants:
-//! * Nothing is written before every process of that cell is gone, and all that it had given the kernel (its lock as a writer).
-//! * A record is written only if the data that it names is on the device: the log ends before the first of which it is not.
-//! * No log becomes shorter than it is on the device, where all of it may be promised: neither because data that a record
-//!   names cannot be read, nor because the log itself cannot.
-//! * Where successors ended by themselves, what they took over may have ended them, and would end the next start's replay as
-//!   well. It stays off the device.
+//! * Nothing is written before every process of that cell is gone, and all that it had given the
+//!   kernel (its lock as a writer).
+//! * A record is written only if the data that it names is on the device: the log ends before the
+//!   first of which it is not.
+//! * No log becomes shorter than it is on the device, where all of it may be promised: neither
+//!   because data that a record names cannot be read, nor because the log itself cannot.
+//! * Where successors ended by themselves, what they took over may have ended them, and would end
+//!   the next start's replay as well. It stays off the device.
 
 use std::time::Duration;
 
@@ -23,16 +26,17 @@ use warren_disk::{LogArea, RawRecord, read_record};
 use warren_proto::{Reader, Run, Step, Wire};
 use warren_supervisor::{CellState, Failure};
 
-use super::Shell;
-use super::post::Ended;
+use super::cell_process::Ended;
 use super::start::{frames_of_a_cell, log_area};
+use super::state::SupervisorLoop;
 use crate::clock;
 use crate::error::FleetError;
-use crate::launch::path_of;
-use crate::pool_blocks::Blocks;
+use crate::message::path_of;
+use crate::pool::blocks::Blocks;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// How long what dead cells have given the kernel may take to land, longer than was ever seen; and between two looks.
+/// How long what dead cells have given the kernel may take to land, longer than was ever seen; and
+/// between two looks.
 const LANDING_WAIT: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -68,8 +72,9 @@ impl Image {
     }
 }
 
-impl Shell<'_> {
-    /// Writes out the logs of all cells, as far as they are not on the device. What fails is said, and lost.
+impl SupervisorLoop<'_> {
+    /// Writes out the logs of all cells, as far as they are not on the device. What fails is
+    /// logged, and lost.
     pub(super) fn save_logs(&mut self) {
         // After a flush that has failed nothing on the device can be relied on.
         if self.memory.judge_flush(self.pool.flush()).is_err() {
@@ -93,9 +98,9 @@ impl Shell<'_> {
 
     /// Returns how many blocks were written.
     fn save_log(&self, cell: CellId, deadline: Instant) -> Result<u64, FleetError> {
-        let post = &self.cells[usize::from(cell.0)];
+        let process = &self.cells[cell];
         let has_stopped = self.core.status().cells[usize::from(cell.0)].state == CellState::Stopped;
-        if !post.exited || !(has_stopped || post.ended == Ended::FromOutside) {
+        if !process.exited || !(has_stopped || process.ended == Ended::FromOutside) {
             return Ok(0);
         }
         let own = PoolFile::from_fd(self.pool.reopen()?, &path_of(&self.plan.pool))?;
@@ -175,7 +180,8 @@ impl SavedLog<'_> {
         is_read && pages.into_iter().all(|(page, sum)| crc32c::crc32c(page) == *sum)
     }
 
-    /// Writes the blocks that the device does not hold. The last is padded, as that of every commit.
+    /// Writes the blocks that the device does not hold. The last is padded, as that of every
+    /// commit.
     fn write(&self, image: &mut Image, there: &Image, end: Lsn) -> Result<u64, Errno> {
         let mut written = 0;
         for number in self.start.0 / BLOCK..end.0.div_ceil(BLOCK) {

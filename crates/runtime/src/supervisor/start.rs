@@ -1,6 +1,6 @@
-//! Starting a fleet: pool, memory, door, cells.
+//! Starting a fleet: pool, memory, control socket, cells.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use warren_base::{CellId, Epoch, Lsn, MapVersion};
@@ -10,24 +10,27 @@ use warren_proto::{CapabilityKey, Wire};
 use warren_shm::ShardMap;
 use warren_supervisor::{Config, Ledger, Supervisor};
 
-use super::descriptors::Reserve;
+use super::cell_process::{CellProcess, LinkEnd};
+use super::cells::Cells;
+use super::connections::Connections;
 use super::journal::Journal;
+use super::keeper_link::KeeperLink;
 use super::mailboxes::{Address, Mailboxes, entropy, inbox_name, supervisor_name};
 use super::memory::FleetMemory;
 use super::pool::{self, OpenPool};
-use super::post::{CellPost, Door};
-use super::record::Recorded;
-use super::visitors::Visitors;
-use super::{FIRST_EPOCH, Shell, keeper_died};
+use super::state::{Parts, SupervisorLoop};
 use crate::error::{FleetError, system};
-use crate::keeper::pool_name;
-use crate::launch::path_of;
 use crate::link::{Link, Outbox};
-use crate::message::{CellStart, FleetPlan, Kept, PeerDoor, Runs, ToKeeper};
-use crate::place::PoolId;
-use crate::pool_blocks;
-use crate::process::{ROLE_CELL, role_args};
-use crate::recovery;
+use crate::message::{CellStart, FleetPlan, Kept, LogStart, PeerRoute, Runs, path_of};
+use crate::pool::blocks;
+use crate::pool::recovery;
+use crate::pool::shares;
+use crate::process::{ROLE_CELL, pool_name, role_args};
+use crate::reserve::Reserve;
+use crate::socket_path::PoolId;
+
+/// Every cell's first start.
+pub(super) const FIRST_EPOCH: Epoch = Epoch(1);
 
 /// The first version of the shard map.
 pub(super) const FIRST_MAP: MapVersion = MapVersion(1);
@@ -38,13 +41,14 @@ const FRAMES_MIN: u64 = 1024;
 /// Frames of a cell at most: what a cell numbers with room to spare (a terabyte).
 const FRAMES_MAX: u64 = 1 << 28;
 
-pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, FleetError> {
+pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<SupervisorLoop<'_>, FleetError> {
+    let mut keeper = KeeperLink::new(keeper, 0);
     let path = path_of(&plan.pool);
     let (pool, mut ledger, mut copies) = OpenPool::open(&path)?;
     pool.reserve_used(&ledger)?;
     if recovery::is_needed(&ledger) {
         recovery::recover(&pool, ledger, copies)?;
-        (ledger, copies) = pool_blocks::load(&pool, &path)?;
+        (ledger, copies) = blocks::load(&pool, &path)?;
     }
     pool.discard_free(&ledger)?;
     let layout = ledger.superblock().layout;
@@ -53,60 +57,43 @@ pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<Shell<'_>, Fl
         return Err(FleetError::TooManyCells { pool, cells: plan.cells, most });
     }
     let epochs = vec![FIRST_EPOCH; usize::from(plan.cells)];
-    let owners = pool::owners(layout.shards(), plan.cells);
+    let owners = shares::owners(layout.shards(), plan.cells);
     let map = ShardMap { version: FIRST_MAP, owners: owners.clone(), epochs: epochs.clone() };
     let frames =
         |cell| CellConfig::frames_total(frames_of_a_cell(&plan), log_area(&ledger, cell, &plan));
     let memory = FleetMemory::create(map, frames)?;
     let reserve = Reserve::of(usize::from(plan.cells));
-    let visitors = Visitors::open(PoolId::of(&path)?, plan.clients, reserve)?;
+    let connections = Connections::open(PoolId::of(&path)?, plan.clients, reserve)?;
     let mut mailboxes = Mailboxes::open(plan.cells)?;
     let (journal, capabilities) = (Journal::create()?, CapabilityKey([entropy()?, entropy()?]));
-    let (mut cells, mut next_token) = (Vec::new(), 0);
+    let mut cells = Vec::new();
     let mut starter = Starter {
-        keeper,
+        keeper: &mut keeper,
         plan: &plan,
         pool: &pool,
         memory: &memory,
         mailboxes: &mut mailboxes,
         capabilities: &capabilities,
-        next_token: &mut next_token,
     };
     starter.start_cells(&ledger, &mut cells)?;
-    starter.keep(Kept::Pool, pool.kept()?)?;
-    starter.keep(Kept::Map, vec![memory.kept_map()?])?;
-    starter.keep(Kept::Door, vec![visitors.kept()?])?;
-    starter.keep(Kept::Record, vec![journal.kept()?])?;
+    keeper.keep(Kept::Pool, pool.kept()?)?;
+    keeper.keep(Kept::Map, vec![memory.kept_map()?])?;
+    keeper.keep(Kept::Listener, vec![connections.kept()?])?;
+    keeper.keep(Kept::Record, vec![journal.kept()?])?;
     let config = Config { epochs, map_version: FIRST_MAP, owners, ledger, recover: false, copies };
-    Ok(Shell {
+    Ok(SupervisorLoop::new(Parts {
         plan,
+        capabilities,
+        predecessors: 0,
         keeper,
         pool,
         memory,
         mailboxes,
-        capabilities,
         core: Supervisor::new(config),
-        shards: layout.shards(),
-        total_blocks: layout.total_blocks(),
-        cells,
-        next_token,
-        orphans: BTreeSet::new(),
-        beginning: Vec::new(),
-        visitors,
-        applying: BTreeMap::new(),
-        arrivals: BTreeMap::new(),
-        clients: BTreeMap::new(),
-        effects: Vec::new(),
-        pending: VecDeque::new(),
-        wake: None,
-        ended: None,
+        cells: Cells::new(cells, BTreeSet::new()),
+        connections,
         journal,
-        departure: None,
-        departures: 0,
-        is_released: false,
-        predecessors: 0,
-        recorded: Recorded::default(),
-    })
+    }))
 }
 
 pub(super) fn frames_of_a_cell(plan: &FleetPlan) -> u32 {
@@ -128,44 +115,44 @@ pub(super) enum Beginning {
 }
 
 /// What is at hand while cells are started.
-pub(super) struct Starter<'a> {
-    pub keeper: &'a mut Outbox,
+pub(super) struct Starter<'a, 'k> {
+    pub keeper: &'a mut KeeperLink<'k>,
     pub plan: &'a FleetPlan,
     pub pool: &'a OpenPool,
     pub memory: &'a FleetMemory,
     pub mailboxes: &'a mut Mailboxes,
     pub capabilities: &'a CapabilityKey,
-    pub next_token: &'a mut u32,
 }
 
-impl Starter<'_> {
-    /// Has the processes started, each with all that only it needs, then gives every two their link.
+impl Starter<'_, '_> {
+    /// Has the processes started, each with all that only it needs, then gives every two their
+    /// link.
     fn start_cells(
         &mut self,
         ledger: &Ledger,
-        posts: &mut Vec<CellPost>,
+        processes: &mut Vec<CellProcess>,
     ) -> Result<(), FleetError> {
-        let shares = pool::shares_of_free(ledger, self.plan.cells);
+        let shares = shares::shares_of_free(ledger, self.plan.cells);
         for (cell, free_chunks) in (0..).map(CellId).zip(shares) {
-            self.keep(Kept::Cell(cell), self.memory.kept_cell(cell)?)?;
+            self.keeper.keep(Kept::Cell(cell), self.memory.kept_cell(cell)?)?;
             let devices = [self.pool.reopen()?, self.pool.reopen()?];
             let beginning = Beginning::Fresh(free_chunks);
-            posts.push(self.start(cell, FIRST_EPOCH, beginning, devices, ledger)?);
+            processes.push(self.start(cell, FIRST_EPOCH, beginning, devices, ledger)?);
         }
-        for a in 0..posts.len() {
-            for b in a + 1..posts.len() {
-                let [for_a, for_b] = self.link(CellId(a as u16), CellId(b as u16), posts)?;
-                posts[a].open_door(for_a);
-                posts[b].open_door(for_b);
+        for a in 0..processes.len() {
+            for b in a + 1..processes.len() {
+                let [for_a, for_b] = self.link(CellId(a as u16), CellId(b as u16), processes)?;
+                processes[a].send_link(for_a);
+                processes[b].send_link(for_b);
             }
         }
-        posts.iter_mut().for_each(CellPost::begin);
+        processes.iter_mut().for_each(CellProcess::send_begin);
         Ok(())
     }
 
-    /// Has a cell's process started and tells it what only it needs. Its links come next. Of the devices
-    /// one is for it, and one, opened before it can have written, for its successor: that will see every
-    /// error that this one causes. After an error no process was asked for.
+    /// Has a cell's process started and sends it what only it needs. Its links come next. Of the
+    /// devices one is for it, and one, opened before it can have written, for its successor: that
+    /// will see every error that this one causes. After an error no process was asked for.
     pub(super) fn start(
         &mut self,
         cell: CellId,
@@ -173,22 +160,18 @@ impl Starter<'_> {
         beginning: Beginning,
         [own_device, next_device]: [OwnedFd; 2],
         ledger: &Ledger,
-    ) -> Result<CellPost, FleetError> {
+    ) -> Result<CellProcess, FleetError> {
         let start = self.cell_start(cell, epoch, beginning, ledger)?;
         let mut fds = vec![self.pool.share()?, own_device];
         fds.extend(self.memory.for_start(cell)?);
         let (link, theirs) = Link::pair().map_err(system("make a cell's link"))?;
-        let mut post = CellPost::new(epoch, *self.next_token, link, next_device);
-        let kept = post.kept()?;
+        let mut process = CellProcess::new(epoch, self.keeper.next_token(), link, next_device);
+        let kept = process.kept()?;
         self.spawn(cell, epoch, theirs)?;
-        self.keep(Kept::Post(cell), kept)?;
+        self.keeper.keep(Kept::Process(cell), kept)?;
         // A cell that is gone shows by its exit.
-        let _ = post.link.send(start.to_bytes(), fds);
-        Ok(post)
-    }
-
-    fn keep(&mut self, name: Kept, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
-        self.tell_keeper(&ToKeeper::Keep { name }, fds)
+        let _ = process.link.send(start.to_bytes(), fds);
+        Ok(process)
     }
 
     fn cell_start(
@@ -206,7 +189,7 @@ impl Starter<'_> {
             Beginning::Successor => (Vec::new(), true),
         };
         // The opening of the pool, which comes next, makes all logs anew.
-        let (incarnation, log_from) = match successor {
+        let (incarnation, from) = match successor {
             false => (superblock.generation + 1, Lsn(0)),
             true => (logs.incarnation, logs.starts[usize::from(cell.0)]),
         };
@@ -226,11 +209,8 @@ impl Starter<'_> {
             total_blocks: superblock.layout.total_blocks(),
             backing: self.pool.backing(ledger),
             frames: frames_of_a_cell(self.plan),
-            log_start: area.start,
-            log_blocks: area.blocks,
-            log_from,
+            log: LogStart { start: area.start, blocks: area.blocks, from, incarnation },
             successor,
-            incarnation,
             generation: superblock.generation,
             supervisor: self.mailboxes.give(cell, &supervisor_name())?.capability,
         })
@@ -241,34 +221,27 @@ impl Starter<'_> {
         let number = cell.to_string();
         let pool = pool_name(&self.plan.pool);
         let args = role_args([ROLE_CELL.as_bytes(), number.as_bytes(), pool]);
-        let name = format!("cell {cell} (epoch {epoch})").into_bytes().into();
-        let token = *self.next_token;
-        *self.next_token += 1;
-        self.tell_keeper(&ToKeeper::Spawn { token, name, args }, vec![link.into_fd()])
+        self.keeper.spawn(format!("cell {cell} (epoch {epoch})"), args, link)
     }
 
-    fn tell_keeper(&mut self, message: &ToKeeper, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
-        self.keeper.send(message.to_bytes(), fds).map_err(|_| keeper_died())
-    }
-
-    /// A link for two cells, as each of them gets it: each is found by the name of its inbox, and sends
-    /// under a capability of its own.
+    /// A link for two cells, as each of them gets it: each is found by the name of its inbox, and
+    /// sends under a capability of its own.
     pub(super) fn link(
         &mut self,
         a: CellId,
         b: CellId,
-        posts: &[CellPost],
-    ) -> Result<[Door; 2], FleetError> {
+        processes: &[CellProcess],
+    ) -> Result<[LinkEnd; 2], FleetError> {
         let a_to_b = self.mailboxes.give(a, &inbox_name(b))?;
         let b_to_a = self.mailboxes.give(b, &inbox_name(a))?;
         let (a_at, b_at) = (cell_at(b_to_a.address)?, cell_at(a_to_b.address)?);
         let [for_a, for_b] = self.memory.link(a_at, b_at)?;
         let (to, from) = (a_to_b.capability, b_to_a.capability);
-        let door = |peer: CellId, capability, admits, fds| {
-            let epoch = posts[usize::from(peer.0)].epoch;
-            Door { door: PeerDoor { peer, epoch, capability, admits }, fds }
+        let end = |peer: CellId, capability, admits, fds| {
+            let epoch = processes[usize::from(peer.0)].epoch;
+            LinkEnd { link: PeerRoute { peer, epoch, capability, admits }, fds }
         };
-        Ok([door(b_at, to, from, for_a), door(a_at, from, to, for_b)])
+        Ok([end(b_at, to, from, for_a), end(a_at, from, to, for_b)])
     }
 }
 

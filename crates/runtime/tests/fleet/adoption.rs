@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use warren_base::{CellId, Epoch, Errno, Ino, Rng};
-use warren_runtime::{FleetStatus, Lifetime, StopOptions, door, start_fleet};
+use warren_runtime::{FleetStatus, Lifetime, StopOptions, control, start_fleet};
 use warren_shm::{VitalsWriter, map_writable};
 
 use super::SERVER;
@@ -39,7 +39,7 @@ pub fn kill_supervisor(keeper: u32) -> bool {
 fn await_another(pool: &Path, restarts: u32) -> FleetStatus {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let status = door::status(pool).expect("status");
+        let status = control::status(pool).expect("status");
         if status.supervisor_restarts >= restarts {
             return status;
         }
@@ -52,7 +52,7 @@ fn await_another(pool: &Path, restarts: u32) -> FleetStatus {
 fn await_clients(pool: &Path, clients: usize) -> FleetStatus {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let status = door::status(pool).expect("status");
+        let status = control::status(pool).expect("status");
         if status.clients.len() == clients {
             return status;
         }
@@ -106,7 +106,7 @@ fn keep_killing(pool: &Path, keeper: u32, seed: u64, over: &AtomicBool) -> u32 {
         killed += u32::from(kill_supervisor(keeper));
         // Some die while they take over, but however slow the machine not five in a row.
         if rng.chance(1, 2) || killed % 3 == 0 {
-            let _ = door::status(pool);
+            let _ = control::status(pool);
         }
     }
     killed
@@ -218,8 +218,8 @@ pub fn a_fleet_that_nobody_hears_goes_on() {
         let restarts = kill_cell(&scratch.pool, cell);
         await_successor(&scratch.pool, cell, restarts);
     }
-    assert_eq!(door::status(&scratch.pool).expect("status").supervisor_restarts, 0);
-    door::stop(&scratch.pool, StopOptions::default()).expect("stop");
+    assert_eq!(control::status(&scratch.pool).expect("status").supervisor_restarts, 0);
+    control::stop(&scratch.pool, StopOptions::default()).expect("stop");
     assert!(server.wait().expect("wait").success());
 }
 
@@ -227,17 +227,18 @@ pub fn a_fleet_that_nobody_hears_goes_on() {
 pub fn a_failed_flush_is_known_to_the_next_supervisor() {
     let scratch = Scratch::formatted("unflushed");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
-    let before = door::status(&scratch.pool).expect("status");
-    assert_eq!(before.broken, None);
+    let before = control::status(&scratch.pool).expect("status");
+    assert_eq!(before.checkpoint.broken, None);
     let vitals = memfd_of(before.supervisor_pid, "warren-vitals-0");
     let vitals = map_writable(vitals.as_fd()).expect("map");
     VitalsWriter::new(vitals, CellId(0), Epoch(1)).expect("vitals").lose_flush();
     assert!(kill_supervisor(fleet.keeper_pid()));
-    assert_eq!(await_another(&scratch.pool, 1).broken, Some(Errno::EIO.to_string()));
+    assert_eq!(await_another(&scratch.pool, 1).checkpoint.broken, Some(Errno::EIO.to_string()));
     drop(fleet);
 }
 
-/// It runs into an error of its own (it can have no more descriptors than it has), as it would into a panic.
+/// It runs into an error of its own (it can have no more descriptors than it has), as it would into
+/// a panic.
 pub fn a_supervisor_that_fails_has_a_successor() {
     let scratch = Scratch::formatted("fails");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");

@@ -9,16 +9,16 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use warren_base::{CellId, Errno, Ino};
 use warren_device::PoolFile;
 use warren_proto::{LockType, NewInode, Reply, Request};
-use warren_runtime::{CellStatus, Lifetime, door, start_fleet};
+use warren_runtime::{CellStatus, Lifetime, control, start_fleet};
 
 use super::ground::{Files, ROOT, Scratch, connect, flock, open_root};
 
-/// Kills a cell's process; gives how often the cell was restarted before. The one that status names may
-/// be gone already, or not be known yet.
+/// Kills a cell's process; gives how often the cell was restarted before. The one that status names
+/// may be gone already, or not be known yet.
 pub fn kill_cell(pool: &Path, cell: u16) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let victim = door::status(pool).expect("status").cells.swap_remove(usize::from(cell));
+        let victim = control::status(pool).expect("status").cells.swap_remove(usize::from(cell));
         if let Some(pid) = rustix::process::Pid::from_raw(victim.pid as i32)
             && rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok()
         {
@@ -33,7 +33,7 @@ pub fn kill_cell(pool: &Path, cell: u16) -> u64 {
 pub fn await_successor(pool: &Path, cell: u16, restarts: u64) -> CellStatus {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let status = door::status(pool).expect("status").cells.swap_remove(usize::from(cell));
+        let status = control::status(pool).expect("status").cells.swap_remove(usize::from(cell));
         if status.restarts > restarts && status.state == "ready" && status.last_pause_ms.is_some() {
             return status;
         }
@@ -115,7 +115,7 @@ pub fn a_cell_that_cannot_be_spoken_with_is_replaced() {
     files.make("before");
     for (restarts, cell) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let link =
-            link_of(door::status(&scratch.pool).expect("status").cells[usize::from(cell)].pid);
+            link_of(control::status(&scratch.pool).expect("status").cells[usize::from(cell)].pid);
         if restarts == 0 {
             let nonsense = [0, 0xff, 0xff];
             let sent = rustix::net::send(&link, &nonsense, SendFlags::NOSIGNAL);
@@ -143,7 +143,8 @@ pub fn link_of(pid: u32) -> std::os::fd::OwnedFd {
     rustix::process::pidfd_getfd(&cell, number, PidfdGetfdFlags::empty()).expect("its link")
 }
 
-/// Calls that wait at a cell when it dies (a lock, and a thousand short ones) are answered by its successor.
+/// Calls that wait at a cell when it dies (a lock, and a thousand short ones) are answered by its
+/// successor.
 pub fn calls_outlive_the_cell_that_they_wait_for() {
     let scratch = Scratch::formatted("waiting");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -178,8 +179,8 @@ pub fn calls_outlive_the_cell_that_they_wait_for() {
     fleet.stop().expect("stop");
 }
 
-/// A file is written while its cell dies again and again, before, in and after checkpoints; every byte that
-/// was answered is there each time.
+/// A file is written while its cell dies again and again, before, in and after checkpoints; every
+/// byte that was answered is there each time.
 pub fn what_was_written_outlives_its_cell() {
     const PAGE: usize = 4096;
     let scratch = Scratch::formatted("written");
@@ -218,8 +219,8 @@ pub fn what_was_written_outlives_its_cell() {
     fleet.stop().expect("stop");
 }
 
-/// Takes a cell's lock on the pool as soon as it is to be had, and with it the cell's place: its successors
-/// wait, as for a write that has not landed.
+/// Takes a cell's lock on the pool as soon as it is to be had, and with it the cell's place: its
+/// successors wait, as for a write that has not landed.
 pub fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
     let file = fs::File::options().read(true).write(true).open(pool).expect("open");
     let held = PoolFile::from_fd(file.into(), pool).expect("pool");
@@ -239,7 +240,7 @@ pub fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
 pub fn await_start(pool: &Path, cell: u16, restarts: u64) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let status = door::status(pool).expect("status").cells.swap_remove(usize::from(cell));
+        let status = control::status(pool).expect("status").cells.swap_remove(usize::from(cell));
         if status.restarts > restarts && status.pid != 0 {
             return;
         }
@@ -262,7 +263,7 @@ pub fn a_successor_waits_for_its_predecessors_writes() {
         assert_eq!(beside.call_cell(CellId(0), ROOT, &Request::Null, 0), Ok(Reply::Done));
         std::thread::sleep(Duration::from_millis(300));
         assert!(!waits.is_finished());
-        assert_eq!(door::status(&scratch.pool).expect("status").cells[1].state, "starting");
+        assert_eq!(control::status(&scratch.pool).expect("status").cells[1].state, "starting");
         drop(lock);
         assert_eq!(waits.join().expect("a thread"), Ok(Reply::Done));
     });
@@ -275,7 +276,7 @@ pub fn a_cell_that_always_dies_ends_the_fleet() {
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
     let lock = hold_writers_lock(&scratch.pool, 1);
-    while let Ok(status) = door::status(&scratch.pool) {
+    while let Ok(status) = control::status(&scratch.pool) {
         let cell = &status.cells[1];
         assert!(cell.restarts < 30, "{cell:?}");
         let Some(pid) = rustix::process::Pid::from_raw(cell.pid as i32) else { continue };

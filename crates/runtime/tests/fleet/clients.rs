@@ -16,7 +16,9 @@ use warren_proto::{
     AccessMode, CreateFlags, Handle, LockType, NewInode, RenameFlags, Reply, Request, XattrMode,
     XattrName,
 };
-use warren_runtime::{ConnectOptions, Connection, FleetError, Lifetime, Slot, door, start_fleet};
+use warren_runtime::{
+    ConnectOptions, Connection, FleetError, Lifetime, Slot, control, start_fleet,
+};
 
 use super::MAKER;
 use super::cells::kill_cell;
@@ -77,14 +79,15 @@ pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
     assert_eq!(waits.join().expect("join"), Err(Errno::EINTR));
 }
 
-/// A supervisor that loses its core, or its life, while it writes the shard map is no error of who asks then.
+/// A supervisor that loses its core, or its life, while it writes the shard map is no error of who
+/// asks then.
 pub fn a_first_call_waits_for_a_map_that_is_being_written() {
     /// Of the map's sequence number in its segment: odd while the map is being written.
     const SEQUENCE: u64 = 4096;
     let scratch = Scratch::formatted("map");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
-    let status = door::status(&scratch.pool).expect("status");
+    let status = control::status(&scratch.pool).expect("status");
     let map = memfd_of(status.supervisor_pid, "warren-map");
     let mut sequence = [0; 4];
     map.read_exact_at(&mut sequence, SEQUENCE).expect("read");
@@ -123,9 +126,9 @@ pub fn any_number_of_cells_serves_a_pool() {
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
-/// Requests that no library of ours makes, each to every cell: inodes that are nowhere, a request for
-/// another cell's shard, another file's handle, an open of what cannot be opened. All are refused, and
-/// the cells go on.
+/// Requests that no library of ours makes, each to every cell: inodes that are nowhere, a request
+/// for another cell's shard, another file's handle, an open of what cannot be opened. All are
+/// refused, and the cells go on.
 pub fn forged_requests_are_refused() {
     let scratch = Scratch::formatted("forged");
     let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
@@ -284,8 +287,8 @@ pub fn make_for_ever(pool: &Path) -> ! {
     unreachable!("it is killed");
 }
 
-/// More requests wait for a lock than a cell has live tasks. They take none: others are served, and so is the unlock.
-/// The cell's successor finds them all.
+/// More requests wait for a lock than a cell has live tasks. They take none: others are served, and
+/// so is the unlock. The cell's successor finds them all.
 pub fn a_crowd_that_waits_holds_up_only_itself() {
     const CROWD: usize = TASKS_MAX + 64;
     const STACK: usize = 256 << 10;
@@ -317,7 +320,7 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
             // A request wakes the cell, which then shows its gauges.
             assert_eq!(holder.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
             assert_eq!(answered.load(Ordering::Relaxed), 0);
-            let cell = &door::status(&scratch.pool).expect("status").cells[0];
+            let cell = &control::status(&scratch.pool).expect("status").cells[0];
             if cell.lock_waiters == CROWD as u64 && cell.requests >= requests {
                 assert!(cell.tasks < 16, "{} tasks", cell.tasks);
                 return cell.requests;
@@ -351,8 +354,9 @@ fn connect_until_refused(pool: &Path) -> Vec<Connection> {
     }
 }
 
-/// Until it is read a welcome is on its way, and of what is on its way the kernel lets a user who is not root have
-/// no more than its process may have open. Beyond that it sends no descriptor to anybody, to cells and keeper neither.
+/// Until it is read a welcome is on its way, and of what is on its way the kernel lets a user who
+/// is not root have no more than its process may have open. Beyond that it sends no descriptor to
+/// anybody, to cells and keeper neither.
 pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
     const CELLS: u16 = 8;
     const LIMIT: u64 = 512;
@@ -360,7 +364,7 @@ pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
     const WELCOME: u64 = 2 + 3 * CELLS as u64;
     let scratch = Scratch::formatted("unread");
     let fleet = start_fleet(&scratch.options(CELLS), Lifetime::WithStarter).expect("start");
-    let supervisor = door::status(&scratch.pool).expect("status").supervisor_pid;
+    let supervisor = control::status(&scratch.pool).expect("status").supervisor_pid;
     let pid = rustix::process::Pid::from_raw(supervisor as i32);
     let all = rustix::process::getrlimit(Resource::Nofile);
     let limit = Rlimit { current: Some(LIMIT), ..all };
@@ -377,7 +381,7 @@ pub fn who_only_knocks_leaves_room_for_the_fleet() {
     let scratch = Scratch::formatted("knocks");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
-    let status = door::status(&scratch.pool).expect("status");
+    let status = control::status(&scratch.pool).expect("status");
     let pid = |pid: u32| rustix::process::Pid::from_raw(pid as i32);
     let all = rustix::process::getrlimit(Resource::Nofile);
     let limit = Rlimit { current: Some(256), ..all };
@@ -401,7 +405,7 @@ pub fn who_only_knocks_leaves_room_for_the_fleet() {
 pub fn a_want_of_descriptors_refuses_and_passes() {
     let scratch = Scratch::formatted("wants");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
-    let supervisor = door::status(&scratch.pool).expect("status").supervisor_pid;
+    let supervisor = control::status(&scratch.pool).expect("status").supervisor_pid;
     let pid = rustix::process::Pid::from_raw(supervisor as i32);
     let all = rustix::process::getrlimit(Resource::Nofile);
     let allow = |current| {
@@ -412,11 +416,12 @@ pub fn a_want_of_descriptors_refuses_and_passes() {
     let clients = connect_until_refused(&scratch.pool);
     assert!(clients.len() > 8, "{} clients", clients.len());
     // What is left is for who looks after the fleet, and for the cells.
-    let clients_seen = || door::status(&scratch.pool).expect("status").clients.len();
+    let clients_seen = || control::status(&scratch.pool).expect("status").clients.len();
     assert_eq!(clients_seen(), clients.len());
     Files::of(&clients[0]).make("among many");
     drop(clients);
-    // A poll of more descriptors than are allowed is refused, and only a test lowers what is allowed.
+    // A poll of more descriptors than are allowed is refused, and only a test lowers what is
+    // allowed.
     let deadline = Instant::now() + Duration::from_secs(10);
     while clients_seen() > 0 {
         assert!(Instant::now() < deadline, "{} clients left", clients_seen());
@@ -424,7 +429,7 @@ pub fn a_want_of_descriptors_refuses_and_passes() {
     }
     allow(Some(8));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| door::status(&scratch.pool));
+        let waiting = scope.spawn(|| control::status(&scratch.pool));
         let before = cpu_ticks(supervisor);
         std::thread::sleep(Duration::from_secs(1));
         let used = cpu_ticks(supervisor) - before;

@@ -1,20 +1,17 @@
 //! Damage that one cell does, or suffers, breaks nothing but that cell.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use warren_base::{CellId, Errno, Ino};
+use warren_base::{CellId, Ino};
 use warren_device::PoolFile;
-use warren_proto::{AccessMode, CreateFlags, NewInode, Request};
-use warren_runtime::{FleetStatus, Lifetime, door, start_fleet};
+use warren_proto::{NewInode, Request};
+use warren_runtime::{FleetStatus, Lifetime, control, start_fleet};
 
-use super::SERVER;
 use super::cells::{await_successor, hold_writers_lock};
-use super::ground::{Files, ROOT, Scratch, connect, memfd_of, name_of};
+use super::ground::{Files, Scratch, connect, memfd_of};
 
 /// Where the tail of requests is in a segment that a cell writes for a peer.
 const TAIL: u64 = 4096;
@@ -38,7 +35,7 @@ fn damage_tails(pid: u32) {
 }
 
 fn status(pool: &Path) -> FleetStatus {
-    door::status(pool).expect("status")
+    control::status(pool).expect("status")
 }
 
 fn look_up(files: &mut Files, name: &str, count: u32) {
@@ -78,7 +75,10 @@ pub fn damaged_vitals_break_nothing_else() {
     files.write(handle, 0, b"also");
     files.call(&Request::Fsync { ino, handle: Some(handle), data_only: false });
     let now = status(&scratch.pool);
-    assert_eq!((now.cells[0].restarts, now.checkpoints_failed, now.broken), (0, 0, None));
+    assert_eq!(
+        (now.cells[0].restarts, now.checkpoint.checkpoints_failed, now.checkpoint.broken),
+        (0, 0, None)
+    );
     fleet.stop().expect("stop");
 }
 
@@ -88,7 +88,7 @@ pub fn cells_that_damage_each_other_for_ever_end_the_fleet() {
     let mut files = Files::of(&connect(&scratch.pool));
     (0..50).for_each(|n| files.make(&format!("before {n}")));
     let deadline = Instant::now() + Duration::from_secs(50);
-    while let Ok(status) = door::status(&scratch.pool) {
+    while let Ok(status) = control::status(&scratch.pool) {
         assert!(Instant::now() < deadline, "{status:?}");
         if status.cells.iter().all(|cell| cell.state == "ready") {
             damage_tails(status.cells[1].pid);
@@ -100,41 +100,6 @@ pub fn cells_that_damage_each_other_for_ever_end_the_fleet() {
     let mut files = Files::of(&connect(&scratch.pool));
     look_up(&mut files, "before", 50);
     again.stop().expect("stop");
-}
-
-/// A fleet in a process of its own, whose cells end when they make a file of a certain name.
-#[cfg(feature = "plants")]
-fn poisoned(pool: &Path) -> Child {
-    let program = std::env::current_exe().expect("this program");
-    let mut server = Command::new(program);
-    server.arg(SERVER).arg(pool).env("WARREN_PLANT", "poison").stdout(Stdio::piped());
-    let mut child = server.spawn().expect("a fleet");
-    let mut line = String::new();
-    let stdout = child.stdout.as_mut().expect("piped");
-    BufReader::new(stdout).read_line(&mut line).expect("a word");
-    assert_eq!(line, "ready\n");
-    child
-}
-
-#[cfg(feature = "plants")]
-pub fn a_request_that_ends_every_cell_is_refused() {
-    let scratch = Scratch::formatted("poison");
-    let mut server = poisoned(&scratch.pool);
-    let mut files = Files::of(&connect(&scratch.pool));
-    files.make("before");
-    let root = connect(&scratch.pool);
-    let mut slot = root.slot().expect("slot");
-    let (new, flags) = (NewInode::regular(0o600), CreateFlags::EXCLUSIVE);
-    let access = AccessMode::READ;
-    let poison = Request::Create { dir: Ino::ROOT, name: name_of("poison"), new, flags, access };
-    assert_eq!(slot.call(ROOT, &poison, 0), Err(Errno::EIO));
-    let restarts: u64 = status(&scratch.pool).cells.iter().map(|cell| cell.restarts).sum();
-    assert_eq!(restarts, 3);
-    // All others go on.
-    files.lookup(Ino::ROOT, "before");
-    files.make("after");
-    door::stop(&scratch.pool, door::StopOptions::default()).expect("stop");
-    assert!(server.wait().expect("its end").success());
 }
 
 /// The processes of a fleet's cells, by their numbers.
@@ -150,7 +115,8 @@ fn cells_of(keeper: u32) -> Vec<(u16, i32)> {
     children.split_whitespace().filter_map(|pid| number(pid.parse().ok()?)).collect()
 }
 
-/// Kills every process of cell 1, which none can serve for the lock, until the fleet of two ends: then the other is gone.
+/// Kills every process of cell 1, which none can serve for the lock, until the fleet of two ends:
+/// then the other is gone.
 fn kill_successors(pool: &Path, lock: PoolFile) {
     let keeper = status(pool).keeper_pid;
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -168,7 +134,7 @@ fn kill_successors(pool: &Path, lock: PoolFile) {
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(lock);
-    while door::status(pool).is_ok() {
+    while control::status(pool).is_ok() {
         assert!(Instant::now() < deadline, "it goes on");
     }
 }
@@ -205,7 +171,8 @@ pub fn what_cells_had_answered_outlives_a_fleet_that_ends() {
     again.stop().expect("stop");
 }
 
-/// What the others have logged rests on the log of the cell that is gone: that is written out of its memory.
+/// What the others have logged rests on the log of the cell that is gone: that is written out of
+/// its memory.
 pub fn what_a_cell_had_logged_outlives_its_fleet() {
     let scratch = Scratch::formatted("logged");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");

@@ -12,7 +12,7 @@ use warren_base::CellId;
 use warren_base::limits::BLOCK_SIZE;
 use warren_proto::{Reply, Request};
 use warren_runtime::{
-    ConnectOptions, Connection, ErrorKind, FleetError, Lifetime, ServeOptions, door, start_fleet,
+    ConnectOptions, Connection, ErrorKind, FleetError, Lifetime, ServeOptions, control, start_fleet,
 };
 
 use super::STARTER;
@@ -71,7 +71,7 @@ pub fn status_shows_cells_and_clients() {
     for slot in &mut slots[..2] {
         assert_eq!(slot.call_cell(CellId(0), ROOT, &Request::Null, 0), Ok(Reply::Done));
     }
-    let status = door::status(&scratch.pool).expect("status");
+    let status = control::status(&scratch.pool).expect("status");
     assert_eq!((status.cells.len(), status.state.as_str()), (2, "serving"));
     assert_eq!(status.keeper_pid, fleet.keeper_pid());
     assert!(status.cells.iter().all(|cell| cell.shards == 8 && cell.pid > 1));
@@ -86,10 +86,10 @@ pub fn status_shows_cells_and_clients() {
     assert!(status.clients[0].front);
     assert_eq!(status.clients[0].pid, std::process::id());
     assert_eq!(scratch.processes().len(), 4, "{:?}", scratch.processes());
-    assert!(door::status_of_all().iter().any(|other| other.pool == status.pool));
+    assert!(control::status_of_all().iter().any(|other| other.pool == status.pool));
     drop((slots, connection));
     let deadline = Instant::now() + Duration::from_secs(5);
-    while !door::status(&scratch.pool).expect("status").clients.is_empty() {
+    while !control::status(&scratch.pool).expect("status").clients.is_empty() {
         assert!(Instant::now() < deadline, "a client that hung up is expelled");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -114,7 +114,7 @@ pub fn a_fleet_ends_with_its_starter() {
         assert!(Instant::now() < deadline, "{:?}", scratch.processes());
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(matches!(door::status(&scratch.pool), Err(FleetError::NoFleet(_))));
+    assert!(matches!(control::status(&scratch.pool), Err(FleetError::NoFleet(_))));
 }
 
 /// Else the next fleet's door, in the same place, could be taken for the last one's and removed.
@@ -163,7 +163,7 @@ pub fn an_idle_fleet_sleeps() {
     assert_eq!(slot.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
     // The keeper's word of who a cell's process is may come after the cell's own that it is ready.
     let pids = loop {
-        let status = door::status(&scratch.pool).expect("status");
+        let status = control::status(&scratch.pool).expect("status");
         let pids: Vec<u32> =
             status.cells.iter().map(|cell| cell.pid).chain([status.supervisor_pid]).collect();
         if !pids.contains(&0) {

@@ -17,6 +17,8 @@ mod faults;
 mod files;
 mod ground;
 mod lifecycle;
+#[cfg(feature = "plants")]
+mod plants;
 mod recovery;
 mod stops;
 
@@ -66,7 +68,7 @@ const TESTS: &[(&str, fn())] = named![
     faults::damaged_vitals_break_nothing_else,
     faults::cells_that_damage_each_other_for_ever_end_the_fleet,
     #[cfg(feature = "plants")]
-    faults::a_request_that_ends_every_cell_is_refused,
+    plants::a_request_that_ends_every_cell_is_refused,
     faults::what_cells_had_answered_outlives_a_fleet_that_ends,
     faults::what_a_cell_had_logged_outlives_its_fleet,
     recovery::many_cuts_are_recovered,

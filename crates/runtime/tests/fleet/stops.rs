@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use warren_base::{CellId, Epoch, Errno};
 use warren_runtime::{
-    Admission, ConnectOptions, FleetError, Leave, Lifetime, StopOptions, door, start_fleet,
+    Admission, ConnectOptions, FleetError, Leave, Lifetime, StopOptions, control, start_fleet,
 };
 use warren_shm::{VitalsWriter, map_writable};
 
@@ -24,8 +24,8 @@ struct Asked {
     checkpoints: u64,
 }
 
-/// Stands for the process that keeps a mount, which is used by this program if it names one. It leaves when it is
-/// to, or when the fleet is gone.
+/// Stands for the process that keeps a mount, which is used by this program if it names one. It
+/// leaves when it is to, or when the fleet is gone.
 fn custodian(pool: &Path, used_by: &'static str) -> JoinHandle<Asked> {
     let options = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &options).expect("an admission");
@@ -40,9 +40,9 @@ fn custodian(pool: &Path, used_by: &'static str) -> JoinHandle<Asked> {
             match admission.receive_leave() {
                 Some((number, Leave::Ask)) => {
                     // The supervisor that asks may be gone.
-                    let status = door::status(&pool).unwrap_or_default();
+                    let status = control::status(&pool).unwrap_or_default();
                     if asked.leaves.is_empty() {
-                        asked.checkpoints = status.checkpoints;
+                        asked.checkpoints = status.checkpoint.checkpoints;
                     }
                     asked.leaves.push(Leave::Ask);
                     admission.send_in_use(number, used_by);
@@ -59,7 +59,7 @@ fn custodian(pool: &Path, used_by: &'static str) -> JoinHandle<Asked> {
 }
 
 fn stop(pool: &Path, force: bool) -> Result<(), FleetError> {
-    door::stop(pool, StopOptions { force, discard: false })
+    control::stop(pool, StopOptions { force, discard: false })
 }
 
 /// Of the flush that was lost the supervisor hears with its next one: that of the trial.
@@ -69,13 +69,13 @@ pub fn a_stop_whose_trial_fails_leaves_the_mounts() {
         let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
         Files::of(&connect(&scratch.pool)).make("before");
         let mount = custodian(&scratch.pool, "");
-        let status = door::status(&scratch.pool).expect("status");
+        let status = control::status(&scratch.pool).expect("status");
         let vitals = memfd_of(status.supervisor_pid, "warren-vitals-0");
         let vitals = map_writable(vitals.as_fd()).expect("map");
         VitalsWriter::new(vitals, CellId(0), Epoch(1)).expect("vitals").lose_flush();
         let refused = stop(&scratch.pool, force).expect_err("its checkpoint fails");
         assert!(matches!(refused, FleetError::StopRefused(Errno::EIO)), "{refused}");
-        let status = door::status(&scratch.pool).expect("the fleet serves on");
+        let status = control::status(&scratch.pool).expect("the fleet serves on");
         assert!(status.clients.iter().any(|client| client.front), "{:?}", status.clients);
         // This is a signal to the keeper.
         drop(fleet);
@@ -89,7 +89,7 @@ pub fn a_stop_is_refused_while_a_mount_is_in_use() {
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let used = custodian(&scratch.pool, "python3 (4711)");
     let idle = custodian(&scratch.pool, "");
-    let before = door::status(&scratch.pool).expect("status").checkpoints;
+    let before = control::status(&scratch.pool).expect("status").checkpoint.checkpoints;
     Files::of(&connect(&scratch.pool)).make("before");
     for _ in 0..2 {
         let refused = stop(&scratch.pool, false).expect_err("it is in use");

@@ -94,7 +94,6 @@ fn what_finishes_work_comes_first_and_clients_last() {
             Next::Reply(_) => "completion",
             Next::Peer(_) => "peer",
             Next::Client(_) => "client",
-            Next::Idle(never) => match never {},
         });
     }
     assert_eq!(order, ["completion", "peer", "client"]);

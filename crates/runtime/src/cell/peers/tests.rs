@@ -25,7 +25,7 @@ struct Side<'a> {
     own: &'a Segment,
     theirs: &'a Segment,
     cell: CellId,
-    door: PeerDoor,
+    route: PeerRoute,
     epoch: Epoch,
 }
 
@@ -38,14 +38,14 @@ fn open(vitals: &Segment, side: Side<'_>) -> Peers {
         side.own.fd().try_clone_to_owned().expect("fd"),
         side.theirs.read_only_fd().expect("fd"),
     ];
-    peers.open(side.door, fds).expect("open");
+    peers.open(side.route, fds).expect("open");
     peers.begin();
     peers
 }
 
-fn door(peer: CellId, epoch: u32) -> PeerDoor {
+fn route(peer: CellId, epoch: u32) -> PeerRoute {
     let (capability, admits) = if peer == B { (OF_A, OF_B) } else { (OF_B, OF_A) };
-    PeerDoor { peer, epoch: Epoch(epoch), capability, admits }
+    PeerRoute { peer, epoch: Epoch(epoch), capability, admits }
 }
 
 /// Two cells and their link; `a` is in epoch `epoch_of_a`, and `b` knows of `least`.
@@ -56,8 +56,9 @@ fn pair(epoch_of_a: u32, least: u32) -> Pair {
     VitalsWriter::new(vitals.map().clone(), A, Epoch(1)).expect("vitals").set_spinners(3);
     let [a_to_b, b_to_a] = &segments;
     let of_a =
-        Side { own: a_to_b, theirs: b_to_a, cell: A, door: door(B, 1), epoch: Epoch(epoch_of_a) };
-    let of_b = Side { own: b_to_a, theirs: a_to_b, cell: B, door: door(A, least), epoch: Epoch(1) };
+        Side { own: a_to_b, theirs: b_to_a, cell: A, route: route(B, 1), epoch: Epoch(epoch_of_a) };
+    let of_b =
+        Side { own: b_to_a, theirs: a_to_b, cell: B, route: route(A, least), epoch: Epoch(1) };
     let (a, b) = (open(&vitals, of_a), open(&vitals, of_b));
     Pair { a, b, segments, vitals }
 }
@@ -121,7 +122,7 @@ fn a_flush_that_a_peer_has_lost_is_told_once() {
     assert!(b.have_lost_flush(), "before its death");
     a.close(B);
     let [own, theirs] = &segments;
-    let side = Side { own, theirs, cell: A, door: door(B, 1), epoch: Epoch(2) };
+    let side = Side { own, theirs, cell: A, route: route(B, 1), epoch: Epoch(2) };
     assert!(!open(&vitals, side).have_lost_flush(), "of before its time");
 }
 
@@ -143,10 +144,10 @@ fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
 
     let segment = || Segment::create("warren-test", PEER_SEGMENT_LEN).expect("segment");
     let [a_to_b, b_to_a] = [segment(), segment()];
-    let renewed = |peer, epoch| PeerDoor {
+    let renewed = |peer, epoch| PeerRoute {
         capability: Capability(OF_A.0 + u64::from(peer == A)),
         admits: Capability(OF_A.0 + u64::from(peer == B)),
-        ..door(peer, epoch)
+        ..route(peer, epoch)
     };
     let fds = [
         Bell::new().expect("bell").rope().expect("rope"),
@@ -156,7 +157,7 @@ fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
     ];
     b.open(renewed(A, 2), fds).expect("open");
     let side =
-        Side { own: &a_to_b, theirs: &b_to_a, cell: A, door: renewed(B, 1), epoch: Epoch(2) };
+        Side { own: &a_to_b, theirs: &b_to_a, cell: A, route: renewed(B, 1), epoch: Epoch(2) };
     let mut second = open(&vitals, side);
     second.send(B, &numbered(3)).expect("send");
     assert_eq!(number_at(&mut b), None, "it has not joined");
@@ -172,14 +173,14 @@ fn a_closed_peers_capability_is_refused() {
     let Pair { mut a, mut b, segments, vitals } = pair(1, 1);
     b.close(A);
     let [theirs, own] = &segments;
-    let door = PeerDoor { admits: Capability(0xc), ..door(A, 1) };
+    let route = PeerRoute { admits: Capability(0xc), ..route(A, 1) };
     let fds = [
         Bell::new().expect("bell").rope().expect("rope"),
         vitals.read_only_fd().expect("fd"),
         own.fd().try_clone_to_owned().expect("fd"),
         theirs.read_only_fd().expect("fd"),
     ];
-    b.open(door, fds).expect("open");
+    b.open(route, fds).expect("open");
     b.joined(A);
     a.send(B, &numbered(1)).expect("send");
     assert!(matches!(b.receive(A, Lane::Request), Received::Dropped));
@@ -190,8 +191,8 @@ fn a_closed_peers_capability_is_refused() {
 fn a_capability_that_was_never_given_is_refused() {
     let Pair { mut b, segments, vitals, .. } = pair(1, 1);
     let [own, theirs] = &segments;
-    let forged = PeerDoor { capability: Capability(0xbad), ..door(B, 1) };
-    let mut a = open(&vitals, Side { own, theirs, cell: A, door: forged, epoch: Epoch(1) });
+    let forged = PeerRoute { capability: Capability(0xbad), ..route(B, 1) };
+    let mut a = open(&vitals, Side { own, theirs, cell: A, route: forged, epoch: Epoch(1) });
     a.send(B, &numbered(1)).expect("send");
     assert!(matches!(b.receive(A, Lane::Request), Received::Dropped));
     assert_eq!(b.dropped(), Dropped { refused: 1, stale: 0 });
@@ -221,7 +222,8 @@ fn scribble(pair: &Pair, at: usize, word: u64) {
 
 #[test]
 fn what_lies_behind_damage_is_void_and_all_else_goes_on() {
-    // In the ring: a place, a length, a sender, a body; a tail. Each but the tail is of the second record.
+    // In the ring: a place, a length, a sender, a body; a tail. Each but the tail is of the second
+    // record.
     const RING: usize = 8192;
     const RECORD: usize = 32;
     let len = RECORD + numbered(0).to_bytes().len().next_multiple_of(8);

@@ -18,7 +18,8 @@ use crate::message::{CellStart, FleetPlan, FromCell};
 const CELL: CellId = CellId(0);
 const EPOCH: Epoch = Epoch(1);
 
-/// The other end of a supervisor's link, what was given to be kept, and the cells' ends of their links.
+/// The other end of a supervisor's link, what was given to be kept, and the cells' ends of their
+/// links.
 struct FakeKeeper {
     link: Link,
     kept: BTreeMap<Kept, Vec<OwnedFd>>,
@@ -58,8 +59,8 @@ impl FakeKeeper {
             link.send(&FromKeeper::Kept { name }.to_bytes(), &fds, Wait::No).expect("send");
         }
         let (kept, died) = (self.kept.len() as u32, Instant(0));
-        let (wards, stop, predecessors) = (Vec::new(), false, 1);
-        let handover = Handover { plan, wards, stop, predecessors, died, kept };
+        let (children, stop, predecessors) = (Vec::new(), false, 1);
+        let handover = Handover { plan, children, stop, predecessors, died, kept };
         (link, Outbox::new(theirs), handover)
     }
 }
@@ -97,15 +98,16 @@ fn plan(name: &str) -> (PathBuf, FleetPlan) {
     )
 }
 
-/// The cell hears how it shall start, and says that it serves. Its reports go under this capability.
-fn serve(shell: &mut Shell<'_>, keeper: &mut FakeKeeper) -> Capability {
+/// The cell hears how it shall start, and says that it serves. Its reports go under this
+/// capability.
+fn serve(supervisor: &mut SupervisorLoop<'_>, keeper: &mut FakeKeeper) -> Capability {
     keeper.obey();
     let cell = keeper.cells.last_mut().expect("a cell was asked for");
     let Ok(Received::Packet(start)) = cell.receive(Wait::No) else { panic!("no start") };
     let capability = CellStart::from_bytes(&start.bytes).expect("a start").supervisor;
     say(cell, capability, 0, Report::Ready { cell: CELL, epoch: EPOCH, map: MapVersion(1) });
-    shell.hear_cell(CELL.0).expect("a report");
-    assert_eq!(shell.core.stage(), Stage::Serving);
+    supervisor.receive_from_cell(CELL).expect("a report");
+    assert_eq!(supervisor.core.stage(), Stage::Serving);
     capability
 }
 
@@ -115,8 +117,8 @@ fn say(cell: &Link, capability: Capability, number: u64, report: Report) {
 }
 
 /// Nothing is left of the test but its result.
-fn clear_up(shell: &Shell<'_>, path: &Path) {
-    shell.visitors.remove_door();
+fn clear_up(supervisor: &SupervisorLoop<'_>, path: &Path) {
+    supervisor.connections.remove_socket();
     std::fs::remove_file(path).expect("cleanup");
 }
 
@@ -124,22 +126,22 @@ fn clear_up(shell: &Shell<'_>, path: &Path) {
 fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
     let (path, plan) = plan("failed-start");
     let (mut keeper, mut link) = FakeKeeper::new();
-    let mut shell = start::open(&mut link, plan.clone()).expect("a pool");
-    serve(&mut shell, &mut keeper);
-    (shell.cells[0].alive, shell.cells[0].exited) = (false, true);
+    let mut supervisor = start::open(&mut link, plan.clone()).expect("a pool");
+    serve(&mut supervisor, &mut keeper);
+    (supervisor.cells[CELL].alive, supervisor.cells[CELL].exited) = (false, true);
     let mut effects = Vec::new();
     let lost = Event::CellExited { cell: CELL, epoch: EPOCH, by_itself: false };
-    shell.core.apply(clock::monotonic(), clock::wall(), lost, &mut effects);
+    supervisor.core.apply(clock::monotonic(), clock::wall(), lost, &mut effects);
     assert!(effects.contains(&Effect::Restart { cell: CELL, epoch: Epoch(2) }));
-    shell.note(&effects).expect("a note");
+    supervisor.note(&effects).expect("a note");
     // It cannot enter, for the name of its mailbox is taken.
-    shell.follow(effects).expect("another note");
-    assert!(!shell.pending.is_empty(), "the core has not heard that it failed");
-    drop(shell);
+    supervisor.follow(effects).expect("another note");
+    assert!(!supervisor.pending.is_empty(), "the core has not heard that it failed");
+    drop(supervisor);
     keeper.obey();
     assert_eq!(keeper.cells.len(), 1);
     let (_link, mut link, handover) = keeper.hand_over(plan);
-    let next = take_over(&mut link, handover).expect("an estate");
+    let next = take_over(&mut link, handover).expect("all that was kept");
     assert_eq!(next.core.status().cells[0].state, CellState::Lost);
     clear_up(&next, &path);
 }
@@ -149,19 +151,19 @@ fn a_cell_whose_reports_have_a_gap_is_ended() {
     for gap in [3, u64::MAX] {
         let (path, plan) = plan(&format!("gap-{gap}"));
         let (mut keeper, mut link) = FakeKeeper::new();
-        let mut shell = start::open(&mut link, plan).expect("a pool");
-        let capability = serve(&mut shell, &mut keeper);
+        let mut supervisor = start::open(&mut link, plan).expect("a pool");
+        let capability = serve(&mut supervisor, &mut keeper);
         let report = Report::WantCheckpoint { cell: CELL };
         for number in [0, 1] {
             say(&keeper.cells[0], capability, number, report.clone());
-            shell.hear_cell(CELL.0).expect("a report");
+            supervisor.receive_from_cell(CELL).expect("a report");
             keeper.obey();
             assert!(keeper.killed.is_empty(), "{number}");
         }
         say(&keeper.cells[0], capability, gap, report.clone());
-        shell.hear_cell(CELL.0).expect("nothing of its own fails");
+        supervisor.receive_from_cell(CELL).expect("nothing of its own fails");
         keeper.obey();
-        assert_eq!(keeper.killed, [shell.cells[0].token]);
-        clear_up(&shell, &path);
+        assert_eq!(keeper.killed, [supervisor.cells[CELL].token]);
+        clear_up(&supervisor, &path);
     }
 }

@@ -3,7 +3,8 @@
 use warren_proto::control::Suspicion;
 
 use super::*;
-use crate::{ALARM_WINDOW, ALARMS_MAX, Verdict};
+use crate::alarm::ALARM_WINDOW;
+use crate::{ALARMS_MAX, Verdict};
 
 const A: CellId = CellId(0);
 const B: CellId = CellId(1);

@@ -200,7 +200,7 @@ fn a_cell_that_crashes_soon_after_it_is_ready_ends_the_fleet() {
     let mut world = World::serving(2, 1);
     (0..3 * tries).for_each(|_| crash(&mut world, false));
     for _ in 0..3 * tries {
-        world.now = world.now + crate::SERVES_MIN;
+        world.now = world.now + crate::loss::SERVES_MIN;
         crash(&mut world, true);
     }
     for _ in 1..tries {
@@ -240,8 +240,8 @@ fn cells_save_what_they_have_before_a_fleet_ends() {
     while let Some(said) = world.said_by([2, 2]) {
         world.apply(said);
     }
-    let end = world.now + crate::SAVE_WAIT;
-    world.now = world.now + crate::SAVE_WAIT / 2;
+    let end = world.now + crate::supervisor::SAVE_WAIT;
+    world.now = world.now + crate::supervisor::SAVE_WAIT / 2;
     world.apply(Event::Tick);
     assert_eq!(world.exit(), None);
     world.now = end;

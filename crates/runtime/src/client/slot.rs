@@ -1,8 +1,8 @@
 //! A slot: one request of a client on its way, there and back.
 //!
-//! Order of a call: the request goes to the owner of its shard by the newest shard map; `Moved` means
-//! that nothing was executed, so it goes again when the map has changed. Waiting is a short spin,
-//! then sleep; the sleep looks now and then whether the fleet is still there.
+//! Order of a call: the request goes to the owner of its shard by the newest shard map; `Moved`
+//! means that nothing was executed, so it goes again when the map has changed. Waiting is a short
+//! spin, then sleep; the sleep looks now and then whether the fleet is still there.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use warren_base::{CellId, Errno, MapVersion, SlotNo};
 use warren_proto::{Answer, Capabilities, Capability, Reply, Request, RequestHeader};
 use warren_shm::{ShardMap, WaitOutcome};
 
-use crate::connection::{InFlight, Shared};
+use super::segments::{InFlight, Segments};
 
 /// The longest spin: what a loaded cell takes for a few requests. Longer costs others their core.
 const SPIN_MAX: Duration = Duration::from_micros(20);
@@ -32,8 +32,8 @@ const LOOK_AT_FLEET: Duration = Duration::from_millis(100);
 /// The longest that a sleeping call does not notice that the fleet is gone.
 const LOOK_AT_FLEET_MAX: Duration = Duration::from_millis(1600);
 
-/// When an inherited slot's bell is rung again if there is no answer: see [`Slot::inherited`]. It waits
-/// twice as long each time, beyond the second in which a cell looks in any case.
+/// When an inherited slot's bell is rung again if there is no answer: see [`Slot::inherited`]. It
+/// waits twice as long each time, beyond the second in which a cell looks in any case.
 const RING_AGAIN: Duration = Duration::from_millis(2);
 
 /// How often a call follows a shard that moves before the map or the cells must be wrong.
@@ -68,12 +68,13 @@ impl From<Capabilities> for Authority {
 
 /// One request in flight. A slot is used by one thread at a time and may be sent to another.
 pub struct Slot {
-    shared: Arc<Shared>,
+    shared: Arc<Segments>,
     number: SlotNo,
     seq: u32,
-    /// Others have used the slot, perhaps a process that was killed before or after it rang the bell. A
-    /// bell rings by changing: if there was a change that the cell has not looked at yet, ours undoes it. So
-    /// it is rung until the cell must have seen a change; one too many does no harm but to the next.
+    /// Others have used the slot, perhaps a process that was killed before or after it rang the
+    /// bell. A bell rings by changing: if there was a change that the cell has not looked at yet,
+    /// ours undoes it. So it is rung until the cell must have seen a change; one too many does no
+    /// harm but to the next.
     inherited: bool,
     map: ShardMap,
     last_cell: Option<CellId>,
@@ -91,7 +92,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(shared: Arc<Shared>, number: SlotNo) -> Self {
+    pub(super) fn new(shared: Arc<Segments>, number: SlotNo) -> Self {
         let seq = shared.requests.last_seq(number);
         let one_core = is_single_core();
         Self {
@@ -114,11 +115,6 @@ impl Slot {
         self.number
     }
 
-    /// The number that the next request will have.
-    pub fn next_seq(&self) -> u32 {
-        self.seq.wrapping_add(1)
-    }
-
     /// The cell that gave the last answer.
     pub fn last_cell(&self) -> Option<CellId> {
         self.last_cell
@@ -132,17 +128,18 @@ impl Slot {
     /// The lease word of a cell as it stands now.
     pub fn load_word(&self, cell: CellId, word: u32) -> u64 {
         match self.shared.cells.get(usize::from(cell.0)) {
-            Some(door) if (word as usize) < warren_base::limits::LEASE_WORDS => {
-                door.replies.load_word(word)
+            Some(of_cell) if (word as usize) < warren_base::limits::LEASE_WORDS => {
+                of_cell.replies.load_word(word)
             }
             _ => 0,
         }
     }
 
-    /// Sends the request to the cell that can execute it, and waits for the answer. The first `payload_len` bytes of
-    /// [`Slot::payload_out`] go with it. EIO if the fleet is gone.
+    /// Sends the request to the cell that can execute it, and waits for the answer. The first
+    /// `payload_len` bytes of [`Slot::payload_out`] go with it. EIO if the fleet is gone.
     ///
-    /// A `Cancel` goes where the slot's request waits; its `seq` 0 stands for whatever waits there now.
+    /// A `Cancel` goes where the slot's request waits; its `seq` 0 stands for whatever waits there
+    /// now.
     pub fn call(
         &mut self,
         authority: impl Into<Authority>,
@@ -213,9 +210,10 @@ impl Slot {
         self.seq
     }
 
-    /// Waits for the answer to the last request that this slot sent, be it a dead predecessor's, and
-    /// returns it (again). `None` if there was no request, or it never got out. A slot that always
-    /// asks one cell names it: then it has an answer also if a later request did not get out.
+    /// Waits for the answer to the last request that this slot sent, be it a dead predecessor's,
+    /// and returns it (again). `None` if there was no request, or it never got out. A slot that
+    /// always asks one cell names it: then it has an answer also if a later request did not get
+    /// out.
     pub fn last_answer(&mut self, cell: Option<CellId>) -> Option<Answer> {
         let last = self.shared.last_call(self.number)?;
         let posted = InFlight { cell: cell.unwrap_or(last.cell), seq: self.seq };
@@ -225,10 +223,10 @@ impl Slot {
         if usize::from(posted.cell.0) >= self.shared.cells.len() {
             return None;
         }
-        let door = &self.shared.cells[usize::from(posted.cell.0)];
+        let of_cell = &self.shared.cells[usize::from(posted.cell.0)];
         // Perhaps it was killed before it could.
         self.shared.requests.ring(posted.cell, self.number);
-        let slept = door.bell.wake_if_parked(&door.vitals);
+        let slept = of_cell.bell.wake_if_parked(&of_cell.vitals);
         let waited = self.wait(posted.cell, posted.seq, slept);
         let answer = waited.and_then(|_| self.take(posted));
         self.shared.set_flight(self.number, posted, false);
@@ -237,10 +235,10 @@ impl Slot {
 
     fn exchange(&mut self, cell: CellId, header: &RequestHeader) -> Answer {
         let shared = &*self.shared;
-        let door = &shared.cells[usize::from(cell.0)];
+        let of_cell = &shared.cells[usize::from(cell.0)];
         shared.requests.post(cell, self.number, header, &self.body);
         shared.requests.ring(cell, self.number);
-        let slept = door.bell.wake_if_parked(&door.vitals);
+        let slept = of_cell.bell.wake_if_parked(&of_cell.vitals);
         let answered_in_spin = self.wait(cell, header.seq, slept)?;
         if !slept {
             self.adapt(answered_in_spin);
@@ -250,8 +248,8 @@ impl Slot {
 
     /// The answer to a call, which is there.
     fn take(&mut self, call: InFlight) -> Answer {
-        let door = &self.shared.cells[usize::from(call.cell.0)];
-        let header = door.replies.take(self.number, call.seq, &mut self.body);
+        let of_cell = &self.shared.cells[usize::from(call.cell.0)];
+        let header = of_cell.replies.take(self.number, call.seq, &mut self.body);
         let header = header.map_err(|_| Errno::EPROTO)?.ok_or(Errno::EIO)?;
         self.last_cell = Some(call.cell);
         self.payload_len = header.payload_len as usize;
@@ -262,8 +260,8 @@ impl Slot {
         Reply::from_body(&self.body, &mut self.granted).map_err(|_| Errno::EPROTO)
     }
 
-    /// Waits for the answer; says whether the spin saw it. A cell that slept takes longer than any
-    /// spin that is worth it.
+    /// Waits for the answer; returns whether the spin saw it. A cell that slept takes longer than
+    /// any spin that is worth it.
     fn wait(&self, cell: CellId, seq: u32, cell_slept: bool) -> Result<bool, Errno> {
         let shared = &*self.shared;
         let replies = &shared.cells[usize::from(cell.0)].replies;
@@ -278,14 +276,14 @@ impl Slot {
             if outcome == WaitOutcome::Answered {
                 return Ok(false);
             }
-            // A fleet may have answered just before it hung up.
+            // A cell may have answered just before the fleet ended.
             if !shared.is_alive() && !replies.answered(self.number, seq) {
                 return Err(Errno::EIO);
             }
             if self.inherited && pause < LOOK_AT_FLEET_MAX {
                 shared.requests.ring(cell, self.number);
-                let door = &shared.cells[usize::from(cell.0)];
-                door.bell.wake_if_parked(&door.vitals);
+                let of_cell = &shared.cells[usize::from(cell.0)];
+                of_cell.bell.wake_if_parked(&of_cell.vitals);
             }
             pause = (2 * pause).min(LOOK_AT_FLEET_MAX);
         }
@@ -353,7 +351,8 @@ impl Slot {
     }
 }
 
-/// Whether the machine has a single core. Not how many this thread may use: its cell may run on another.
+/// Whether the machine has a single core. Not how many this thread may use: its cell may run on
+/// another.
 fn is_single_core() -> bool {
     // SAFETY: it only asks for a number.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) == 1 }

@@ -2,7 +2,8 @@
 //!
 //! It lasts as long as one copy of its socket is open, whichever process has it. So a process that
 //! serves nothing can hold the admission of one that may die, and the next one goes on with it:
-//! [`Connection`] and [`crate::Slot`] keep nothing that is not in the memory behind these descriptors.
+//! [`super::Connection`] and [`super::Slot`] keep nothing that is not in the memory behind these
+//! descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,24 +13,38 @@ use warren_base::{ClientId, Errno};
 use warren_proto::Wire;
 use warren_shm::Segment;
 
-use crate::connection::{ConnectOptions, Connection};
-use crate::door;
+use super::control;
 use crate::error::{FleetError, system};
 use crate::identity;
-use crate::launch::path_of;
 use crate::limit;
 use crate::link::{Link, Received, Trust, Wait};
 use crate::message::{
-    DOOR_VERSION, DoorReply, DoorRequest, FLIGHTS_LEN, IN_USE_MAX, Leave, OsBytes,
-    welcome_descriptors,
+    CONTROL_VERSION, ControlReply, ControlRequest, FLIGHTS_LEN, IN_USE_MAX, Leave, OsBytes,
+    path_of, welcome_descriptors,
 };
 
 /// Descriptors of an admission beside those of a `Welcome`: socket and flights.
 const OWN_DESCRIPTORS: usize = 2;
 
+/// How a client wants to be admitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectOptions {
+    /// Name uid and gid with every request, access having been checked. Only root and the fleet's
+    /// own user may.
+    pub front: bool,
+    /// Requests in flight at a time, `1..=SLOTS_MAX`.
+    pub slots: u16,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self { front: false, slots: SLOTS_MAX as u16 }
+    }
+}
+
 /// What was granted, and to whom.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub(crate) struct Terms {
+pub(super) struct Terms {
     pub pool: OsBytes,
     pub client: ClientId,
     pub slots: u16,
@@ -40,13 +55,13 @@ pub(crate) struct Terms {
 /// A place in a fleet, whether or not anybody makes use of it now.
 #[derive(Debug)]
 pub struct Admission {
-    pub(crate) terms: Terms,
+    pub(super) terms: Terms,
     /// The fleet expels the client when the last copy of this is closed.
-    pub(crate) socket: OwnedFd,
+    pub(super) socket: OwnedFd,
     /// Where the slots' last calls went: see [`crate::InFlight`].
-    pub(crate) flights: OwnedFd,
+    pub(super) flights: OwnedFd,
     /// As they came beside the `Welcome`.
-    pub(crate) segments: Vec<OwnedFd>,
+    pub(super) segments: Vec<OwnedFd>,
     is_roots: bool,
 }
 
@@ -56,7 +71,7 @@ impl Admission {
         Self::ask_mounted(pool, options, Path::new(""))
     }
 
-    /// The same for a front, which says where it is mounted.
+    /// The same for a front, with the path of its mount.
     pub fn ask_mounted(
         pool: &Path,
         options: &ConnectOptions,
@@ -66,19 +81,20 @@ impl Admission {
         if options.front {
             limit::require(|| format!("{}: a mount", pool.display()), limit::of_front())?;
         }
-        let request = DoorRequest::Enter {
-            version: DOOR_VERSION,
+        let request = ControlRequest::Enter {
+            version: CONTROL_VERSION,
             front: options.front,
             slots: options.slots,
             mounted: mounted.as_os_str().as_bytes().into(),
         };
-        let (socket, is_roots, reply, segments) = door::converse(pool, door::patience(), |call| {
-            let (reply, segments) = door::ask(&mut call.link, &request, call.until)?;
-            let socket = call.link.share().map_err(system("keep an admission"))?.into_fd();
-            let host = identity::of_peer(&socket).map_err(system("identify the fleet"))?;
-            Ok((socket, host.uid == 0 && call.pool.is_roots(), reply, segments))
-        })?;
-        let DoorReply::Welcome { client, slots, cells, shards } = reply else {
+        let (socket, is_roots, reply, segments) =
+            control::exchange(pool, control::patience(), |call| {
+                let (reply, segments) = control::ask(&mut call.link, &request, call.until)?;
+                let socket = call.link.share().map_err(system("keep an admission"))?.into_fd();
+                let host = identity::of_peer(&socket).map_err(system("identify the fleet"))?;
+                Ok((socket, host.uid == 0 && call.pool.is_roots(), reply, segments))
+            })?;
+        let ControlReply::Welcome { client, slots, cells, shards } = reply else {
             return Err(nonsense());
         };
         let (flights, _) = Segment::create("warren-flights", FLIGHTS_LEN)?.into_parts();
@@ -87,37 +103,32 @@ impl Admission {
         Self { terms, socket, flights, segments, is_roots }.checked()
     }
 
-    /// Makes use of it. Only one process at a time may.
-    pub fn open(self) -> Result<Connection, FleetError> {
-        Connection::open(self)
-    }
-
     pub fn pool(&self) -> PathBuf {
         path_of(&self.terms.pool)
     }
 
-    /// What the fleet asks the process that holds a front's admission; `None` if it is nothing that concerns it,
-    /// as when a supervisor that takes over says welcome once more.
+    /// What the fleet asks the process that holds a front's admission; `None` if it is nothing that
+    /// concerns it, as when a supervisor that takes over sends another `Welcome`.
     pub fn receive_leave(&self) -> Option<(u32, Leave)> {
         let mut link = Link::new(self.socket.try_clone().ok()?, Trust::Host);
         let Ok(Received::Packet(packet)) = link.receive(Wait::No) else { return None };
-        match DoorReply::from_bytes(&packet.bytes) {
-            Ok(DoorReply::Leave { number, how }) => Some((number, how)),
+        match ControlReply::from_bytes(&packet.bytes) {
+            Ok(ControlReply::Leave { number, how }) => Some((number, how)),
             _ => None,
         }
     }
 
-    /// The answer to it, unless that is to hang up.
+    /// The answer to it, unless that is to close the connection.
     pub fn send_in_use(&self, number: u32, by: &str) {
         let by = by.as_bytes()[..by.len().min(IN_USE_MAX)].into();
-        let answer = DoorRequest::InUse { version: DOOR_VERSION, number, by };
+        let answer = ControlRequest::InUse { version: CONTROL_VERSION, number, by };
         let Ok(socket) = self.socket.try_clone() else { return };
         // A fleet that does not take it in time takes the mount for one that does not answer.
         let _ = Link::new(socket, Trust::Host).send(&answer.to_bytes(), &[], Wait::No);
     }
 
-    /// Whether root alone decides what is in the pool: root runs the fleet, and no other user may write to the
-    /// pool beside it. Known to the process that was admitted.
+    /// Whether root alone decides what is in the pool: root runs the fleet, and no other user may
+    /// write to the pool beside it. Known to the process that was admitted.
     pub fn is_roots(&self) -> bool {
         self.is_roots
     }

@@ -1,4 +1,5 @@
-//! Asking at a fleet's door: find the socket, make sure who answers, exchange one request.
+//! The fleet's control socket, as a client sees it: find it, make sure who listens, send one
+//! request.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -11,31 +12,25 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warren_base::Errno;
 use warren_proto::Wire;
-use warren_supervisor::{STOP_MAX, STOP_WAIT};
 
 use crate::error::{FleetError, system};
 use crate::identity;
 use crate::link::{Link, Packet, Received, Trust, Wait, retry};
-use crate::message::{DOOR_VERSION, DoorReply, DoorRequest};
-use crate::offline::{OfflinePool, Purpose};
-use crate::place::{self, Door, PoolId};
+use crate::message::{CONTROL_VERSION, ControlReply, ControlRequest, STOP_TIMEOUT};
+use crate::pool::offline::{OfflinePool, Purpose};
 use crate::silence::Silence;
+use crate::socket_path::{self, PoolId, SocketPath};
 use crate::status::{FleetStatus, SILENT};
 
-/// How long a fleet may take to answer at its door.
+/// How long a fleet may take to reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long fleets may take to say how they are, all together.
+/// How long fleets may take to send their status, all together.
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a fleet may take for its last checkpoint: longer than it gives its cells.
-pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(120);
-
-const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());
-
-/// How often somebody who is hung up on begins anew. After `SUCCESSORS_MAX` supervisors that came to nothing in a
-/// row there is none.
-const CONVERSATIONS_MAX: usize = 100;
+/// How often a request is sent anew because the connection was closed. After `SUCCESSORS_MAX`
+/// supervisors in a row that failed there is none.
+const EXCHANGES_MAX: usize = 100;
 
 /// Bytes of stack of a thread that asks one fleet: a packet, and JSON that nests a few levels.
 const ASKING_STACK: usize = 256 << 10;
@@ -43,10 +38,10 @@ const ASKING_STACK: usize = 256 << 10;
 /// Bytes of a status at most: more than a fleet with all cells and clients it can have.
 const STATUS_MAX: usize = 1 << 20;
 
-/// What a connection to one door came to.
-enum Knocked {
+/// What a connection to one socket came to.
+enum Attempt {
     Connected(Link),
-    /// Nobody listens there, or somebody whose door it cannot be.
+    /// No process listens there, or one whose socket it cannot be.
     NoFleet,
     /// This process may not connect.
     Denied,
@@ -55,20 +50,20 @@ enum Knocked {
 /// A connection to the fleet that serves a pool.
 pub(crate) struct Call {
     pub link: Link,
-    /// The pool as it was when its door was looked for.
+    /// The pool as it was when its socket was looked for.
     pub pool: PoolId,
     /// When the fleet must have answered.
     pub until: Instant,
 }
 
-pub(crate) fn knock(pool: &Path, until: Instant) -> Result<Call, FleetError> {
+pub(crate) fn connect_to(pool: &Path, until: Instant) -> Result<Call, FleetError> {
     let mut is_denied = false;
     let id = PoolId::of(pool)?;
-    for door in id.doors() {
-        match open(&door, until)? {
-            Knocked::Connected(link) => return Ok(Call { link, pool: id, until }),
-            Knocked::NoFleet => {}
-            Knocked::Denied => is_denied = true,
+    for socket in id.sockets() {
+        match open(&socket, until)? {
+            Attempt::Connected(link) => return Ok(Call { link, pool: id, until }),
+            Attempt::NoFleet => {}
+            Attempt::Denied => is_denied = true,
         }
     }
     Err(match is_denied {
@@ -77,20 +72,20 @@ pub(crate) fn knock(pool: &Path, until: Instant) -> Result<Call, FleetError> {
     })
 }
 
-/// Talks to the fleet that serves the pool; again if it hangs up: who had heard may have died, and the next
-/// supervisor knows nothing of whom it had not answered.
-pub(crate) fn converse<T>(
+/// Exchanges messages with the fleet that serves the pool; again if it closes the connection: the
+/// supervisor may have died, and the next one does not know the requests that it had not answered.
+pub(crate) fn exchange<T>(
     pool: &Path,
     until: Instant,
     mut talk: impl FnMut(&mut Call) -> Result<T, FleetError>,
 ) -> Result<T, FleetError> {
-    let mut outcome = talk(&mut knock(pool, until)?);
-    for _ in 1..CONVERSATIONS_MAX {
-        if !outcome.as_ref().is_err_and(is_hangup) {
+    let mut outcome = talk(&mut connect_to(pool, until)?);
+    for _ in 1..EXCHANGES_MAX {
+        if !outcome.as_ref().is_err_and(is_closed) {
             break;
         }
-        // If nobody listens any more the fleet has died, and not only its supervisor.
-        let Ok(mut call) = knock(pool, until) else { break };
+        // If no process listens any more the fleet has died, and not only its supervisor.
+        let Ok(mut call) = connect_to(pool, until) else { break };
         outcome = talk(&mut call);
     }
     match outcome {
@@ -104,7 +99,7 @@ pub(crate) fn patience() -> Instant {
     Instant::now() + ANSWER_TIMEOUT
 }
 
-fn is_hangup(error: &FleetError) -> bool {
+fn is_closed(error: &FleetError) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     match error {
         FleetError::Died(_) => true,
@@ -115,46 +110,47 @@ fn is_hangup(error: &FleetError) -> bool {
     }
 }
 
-/// Connects to a door. Whoever listens at another user's is not spoken to.
-fn open(door: &Door, until: Instant) -> Result<Knocked, FleetError> {
+/// Connects to a socket. A listener of another user gets no request.
+fn open(place: &SocketPath, until: Instant) -> Result<Attempt, FleetError> {
     let doing = "connect to the fleet";
-    let address = SocketAddrUnix::new(&door.path).map_err(system(doing))?;
+    let address = SocketAddrUnix::new(&place.path).map_err(system(doing))?;
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system(doing))?;
-    // Whoever listens may not accept, and who accepted may not read.
+    // The listener may not accept, and after that may not read.
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     set_socket_timeout(&socket, Timeout::Send, Some(left)).map_err(system(doing))?;
     match retry(|| connect(&socket, &address)) {
         Ok(()) => {}
         Err(OsError::AGAIN) => return Err(FleetError::NotReady(left.as_secs())),
-        Err(OsError::ACCESS | OsError::PERM) => return Ok(Knocked::Denied),
-        Err(_) => return Ok(Knocked::NoFleet),
+        Err(OsError::ACCESS | OsError::PERM) => return Ok(Attempt::Denied),
+        Err(_) => return Ok(Attempt::NoFleet),
     }
     let listener = identity::of_peer(&socket).map_err(system(doing))?.uid;
-    if listener != door.uid {
-        return Ok(Knocked::NoFleet);
+    if listener != place.uid {
+        return Ok(Attempt::NoFleet);
     }
-    let trust = if listener == 0 || listener == place::uid() { Trust::Fleet } else { Trust::Host };
-    Ok(Knocked::Connected(Link::new(socket, trust)))
+    let trust =
+        if listener == 0 || listener == socket_path::uid() { Trust::Fleet } else { Trust::Host };
+    Ok(Attempt::Connected(Link::new(socket, trust)))
 }
 
 /// One request, one reply.
 pub(crate) fn ask(
     link: &mut Link,
-    request: &DoorRequest,
+    request: &ControlRequest,
     until: Instant,
-) -> Result<(DoorReply, Vec<OwnedFd>), FleetError> {
+) -> Result<(ControlReply, Vec<OwnedFd>), FleetError> {
     let doing = "talk to the fleet";
     link.send(&request.to_bytes(), &[], Wait::Yes).map_err(system(doing))?;
     let packet = await_packet(link, until)?;
     let reply =
-        DoorReply::from_bytes(&packet.bytes).map_err(|_| FleetError::Refused(Errno::EPROTO))?;
+        ControlReply::from_bytes(&packet.bytes).map_err(|_| FleetError::Refused(Errno::EPROTO))?;
     match reply {
-        DoorReply::Refused { version, .. } if version != DOOR_VERSION => {
-            Err(FleetError::Version { ours: DOOR_VERSION, theirs: version })
+        ControlReply::Refused { version, .. } if version != CONTROL_VERSION => {
+            Err(FleetError::Version { ours: CONTROL_VERSION, theirs: version })
         }
-        DoorReply::Refused { errno, .. } => {
+        ControlReply::Refused { errno, .. } => {
             Err(FleetError::Refused(Errno::from_raw(errno).unwrap_or(Errno::EIO)))
         }
         reply => Ok((reply, packet.fds)),
@@ -173,7 +169,7 @@ pub(crate) fn await_packet(link: &mut Link, until: Instant) -> Result<Packet, Fl
     }
 }
 
-/// Waits until the descriptor is readable or hung up; false if it took too long.
+/// Waits until the descriptor is readable or closed by its peer; false if it took too long.
 pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, FleetError> {
     let timeout = timeout.try_into().map_err(|_| FleetError::NotReady(timeout.as_secs()))?;
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
@@ -181,15 +177,15 @@ pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Fle
     Ok(ready > 0)
 }
 
-/// What the fleet of this pool says about itself.
+/// The status of the fleet of this pool.
 pub fn status(pool: &Path) -> Result<FleetStatus, FleetError> {
-    converse(pool, patience(), |call| ask_status(&mut call.link, call.until))
+    exchange(pool, patience(), |call| ask_status(&mut call.link, call.until))
 }
 
-/// The same within [`STATUS_TIMEOUT`], or an error that says which process does not answer.
+/// The same within [`STATUS_TIMEOUT`], or an error that names the process that does not answer.
 pub fn status_soon(pool: &Path) -> Result<FleetStatus, FleetError> {
     let mut silence = None;
-    let told = converse(pool, Instant::now() + STATUS_TIMEOUT, |call| {
+    let told = exchange(pool, Instant::now() + STATUS_TIMEOUT, |call| {
         let told = ask_status(&mut call.link, call.until);
         if matches!(told, Err(FleetError::NotReady(_))) {
             silence = Some(Silence::of(&call.link));
@@ -208,13 +204,13 @@ pub fn status_soon(pool: &Path) -> Result<FleetStatus, FleetError> {
 
 fn ask_status(link: &mut Link, until: Instant) -> Result<FleetStatus, FleetError> {
     let nonsense = || FleetError::Refused(Errno::EPROTO);
-    let mut reply = ask(link, &DoorRequest::Status { version: DOOR_VERSION }, until)?.0;
+    let mut reply = ask(link, &ControlRequest::Status { version: CONTROL_VERSION }, until)?.0;
     let mut whole = Vec::new();
-    while let DoorReply::Status { json, more } = reply {
+    while let ControlReply::Status { json, more } = reply {
         whole.extend_from_slice(&json);
         if !more {
             let told: FleetStatus = serde_json::from_slice(&whole).map_err(|_| nonsense())?;
-            // Not by what it says itself.
+            // The kernel's word, not the fleet's.
             let uid = identity::of_peer(&link).map_err(system("talk to the fleet"))?.uid;
             return Ok(FleetStatus { uid, ..told });
         }
@@ -222,22 +218,22 @@ fn ask_status(link: &mut Link, until: Instant) -> Result<FleetStatus, FleetError
             break;
         }
         let packet = await_packet(link, until)?;
-        reply = DoorReply::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
+        reply = ControlReply::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
     }
     Err(nonsense())
 }
 
-/// What the fleets of this user say about themselves; for root, those of everyone. They are asked at the same time
+/// The status of the fleets of this user; for root, of all users. They are asked at the same time
 /// and answer within [`STATUS_TIMEOUT`], or are shown as [`SILENT`].
 pub fn status_of_all() -> Vec<FleetStatus> {
     let until = Instant::now() + STATUS_TIMEOUT;
-    let doors = place::all_doors();
+    let sockets = socket_path::all_sockets();
     std::thread::scope(|scope| {
-        let asking: Vec<_> = doors
+        let asking: Vec<_> = sockets
             .iter()
-            .map(|door| {
+            .map(|socket| {
                 let asking = std::thread::Builder::new().stack_size(ASKING_STACK);
-                asking.spawn_scoped(scope, || status_at(door, until))
+                asking.spawn_scoped(scope, || status_at(socket, until))
             })
             .collect();
         // A thread that could not be started is a fleet that is not asked.
@@ -246,27 +242,27 @@ pub fn status_of_all() -> Vec<FleetStatus> {
     })
 }
 
-fn status_at(door: &Door, until: Instant) -> Option<FleetStatus> {
-    let mut link = match open(door, until) {
-        Ok(Knocked::Connected(link)) => link,
-        Ok(Knocked::NoFleet | Knocked::Denied) => return None,
-        Err(_) => return Some(FleetStatus { uid: door.uid, ..silent(door) }),
+fn status_at(socket: &SocketPath, until: Instant) -> Option<FleetStatus> {
+    let mut link = match open(socket, until) {
+        Ok(Attempt::Connected(link)) => link,
+        Ok(Attempt::NoFleet | Attempt::Denied) => return None,
+        Err(_) => return Some(FleetStatus { uid: socket.uid, ..silent(socket) }),
     };
     match ask_status(&mut link, until) {
         Ok(status) => Some(status),
-        Err(FleetError::NotReady(_)) => Some(Silence::of(&link).status(silent(door))),
+        Err(FleetError::NotReady(_)) => Some(Silence::of(&link).status(silent(socket))),
         Err(_) => None,
     }
 }
 
-fn silent(door: &Door) -> FleetStatus {
-    let pool = format!("(unknown, at {})", door.path.display());
-    FleetStatus { pool, state: SILENT.into(), uid: door.uid, ..FleetStatus::default() }
+fn silent(socket: &SocketPath) -> FleetStatus {
+    let pool = format!("(unknown, at {})", socket.path.display());
+    FleetStatus { pool, state: SILENT.into(), uid: socket.uid, ..FleetStatus::default() }
 }
 
 /// Whether a fleet serves the pool. An error if one may, which does not admit this process.
 pub fn is_served(pool: &Path) -> Result<bool, FleetError> {
-    match knock(pool, patience()) {
+    match connect_to(pool, patience()) {
         Ok(_) => Ok(true),
         Err(FleetError::NoFleet(_)) => Ok(false),
         Err(error) => Err(error),
@@ -282,19 +278,20 @@ pub struct StopOptions {
     pub discard: bool,
 }
 
-/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. Its mounts are unmounted first, after
-/// another checkpoint has shown that nothing would be lost; while one is in use that is refused, and all stay as they
-/// are. If a checkpoint fails the fleet serves on ([`FleetError::StopRefused`]), unless what it lacks is to be discarded.
+/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. Its mounts are
+/// unmounted first, after another checkpoint has shown that nothing would be lost; while one is in
+/// use that is refused, and all stay as they are. If a checkpoint fails the fleet serves on
+/// ([`FleetError::StopRefused`]), unless what it lacks is to be discarded.
 pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
     let StopOptions { force, discard } = options;
-    let request = DoorRequest::Stop { version: DOOR_VERSION, force, discard };
+    let request = ControlRequest::Stop { version: CONTROL_VERSION, force, discard };
     let (mut link, keeper) =
-        converse(pool, patience(), |call| match begin_stop(call, &request)? {
-            DoorReply::Stopping { keeper } => {
+        exchange(pool, patience(), |call| match begin_stop(call, &request)? {
+            ControlReply::Stopping { keeper } => {
                 Ok((call.link.share().map_err(system("talk to the fleet"))?, keeper))
             }
-            DoorReply::StopRefused { errno } => Err(stop_refused(errno)),
-            DoorReply::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
+            ControlReply::StopRefused { errno } => Err(stop_refused(errno)),
+            ControlReply::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
         })?;
     // The keeper is still there: its supervisor has just answered. It may be invisible from another
@@ -316,12 +313,12 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
 }
 
 /// The answer of a fleet that is to stop, after its trial if it makes one.
-fn begin_stop(call: &mut Call, request: &DoorRequest) -> Result<DoorReply, FleetError> {
+fn begin_stop(call: &mut Call, request: &ControlRequest) -> Result<ControlReply, FleetError> {
     let mut answer = ask(&mut call.link, request, call.until)?.0;
-    while answer == DoorReply::Trying {
+    while answer == ControlReply::Trying {
         let packet = await_packet(&mut call.link, Instant::now() + STOP_TIMEOUT)?;
-        answer =
-            DoorReply::from_bytes(&packet.bytes).map_err(|_| FleetError::Refused(Errno::EPROTO))?;
+        answer = ControlReply::from_bytes(&packet.bytes)
+            .map_err(|_| FleetError::Refused(Errno::EPROTO))?;
     }
     Ok(answer)
 }
@@ -330,13 +327,13 @@ fn stop_refused(errno: i32) -> FleetError {
     FleetError::StopRefused(Errno::from_raw(errno).unwrap_or(Errno::EIO))
 }
 
-/// Whether the pool says that a last checkpoint was made, and nothing since.
+/// Whether the superblock has the clean mark: a last checkpoint was made, and nothing since.
 fn is_in_order(pool: &Path) -> bool {
     let superblock = OfflinePool::open(pool, Purpose::Beside).and_then(|pool| pool.superblock());
     superblock.is_ok_and(|superblock| superblock.clean)
 }
 
-/// What the fleet says of its end. One that hangs up without a word did not get there.
+/// The fleet's last message. One that closes the connection without it has not ended in order.
 fn last_word(link: &mut Link) -> Result<(), FleetError> {
     loop {
         if !is_readable(link, STOP_TIMEOUT)? {
@@ -346,16 +343,16 @@ fn last_word(link: &mut Link) -> Result<(), FleetError> {
         let Received::Packet(packet) = received else {
             return Err(FleetError::Died("the fleet".into()));
         };
-        return match DoorReply::from_bytes(&packet.bytes) {
+        return match ControlReply::from_bytes(&packet.bytes) {
             // Another supervisor goes on with it.
-            Ok(DoorReply::Stopping { .. }) => continue,
-            Ok(DoorReply::CutOff { line }) => {
+            Ok(ControlReply::Stopping { .. }) => continue,
+            Ok(ControlReply::CutOff { line }) => {
                 warren_log::say(&String::from_utf8_lossy(&line));
                 continue;
             }
-            Ok(DoorReply::Stopped) => Ok(()),
-            Ok(DoorReply::StopRefused { errno }) => Err(stop_refused(errno)),
-            Ok(DoorReply::Failed { kind, line }) => Err(FleetError::reported(kind, &line)),
+            Ok(ControlReply::Stopped) => Ok(()),
+            Ok(ControlReply::StopRefused { errno }) => Err(stop_refused(errno)),
+            Ok(ControlReply::Failed { kind, line }) => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
         };
     }
@@ -367,8 +364,8 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::message::STATUS_PART_MAX;
 
-    /// What a command hears of a fleet that says this and hangs up.
-    fn heard(said: Option<DoorReply>) -> Result<(), FleetError> {
+    /// The outcome of a command whose fleet sends this and closes the connection.
+    fn heard(said: Option<ControlReply>) -> Result<(), FleetError> {
         let (mut ours, theirs) = Link::pair().expect("pair");
         if let Some(said) = said {
             theirs.send(&said.to_bytes(), &[], Wait::Yes).expect("send");
@@ -379,8 +376,8 @@ mod tests {
 
     #[test]
     fn a_fleet_that_ends_without_a_word_has_not_stopped() {
-        assert!(heard(Some(DoorReply::Stopped)).is_ok());
-        let failed = DoorReply::Failed { kind: ErrorKind::Other, line: (*b"no space").into() };
+        assert!(heard(Some(ControlReply::Stopped)).is_ok());
+        let failed = ControlReply::Failed { kind: ErrorKind::Other, line: (*b"no space").into() };
         let failed = heard(Some(failed));
         assert!(matches!(failed, Err(FleetError::Reported { line, .. }) if line == "no space"));
         assert!(matches!(heard(None), Err(FleetError::Died(_))));
@@ -395,11 +392,11 @@ mod tests {
         let mut ours = Link::new(ours.into_fd(), Trust::Host);
         let parts: Vec<&[u8]> = json.chunks(STATUS_PART_MAX).collect();
         for (n, part) in parts.iter().enumerate() {
-            let reply = DoorReply::Status { json: (*part).into(), more: n + 1 < parts.len() };
+            let reply = ControlReply::Status { json: (*part).into(), more: n + 1 < parts.len() };
             theirs.send(&reply.to_bytes(), &[], Wait::Yes).expect("send");
         }
         assert!(parts.len() > 2);
-        let uid = place::uid();
+        let uid = socket_path::uid();
         assert_eq!(ask_status(&mut ours, patience()).ok(), Some(FleetStatus { uid, ..status }));
     }
 }

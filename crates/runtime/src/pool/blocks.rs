@@ -1,4 +1,5 @@
-//! The blocks of a pool, whoever holds it, and what a supervisor must know of them before anything else.
+//! The blocks of a pool that a fleet or a command holds, and what a supervisor must know of them
+//! before anything else.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +12,8 @@ use warren_supervisor::Ledger;
 
 use crate::error::FleetError;
 
-/// What stands for a block that cannot be read: no magic, and not the zeros of a block never written.
+/// What stands for a block that cannot be read: no magic, and not the zeros of a block never
+/// written.
 const UNREADABLE: u8 = 0xEE;
 
 /// Reads, writes and flushes that are waited for.

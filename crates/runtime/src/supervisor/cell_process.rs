@@ -1,5 +1,5 @@
-//! A cell as the supervisor's process sees it: the process that there is now, and what is kept for the
-//! next one.
+//! A cell as the supervisor's process sees it: the process that there is now, and what is kept for
+//! the next one.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,17 +13,17 @@ use warren_proto::Wire;
 
 use crate::error::{FleetError, system};
 use crate::link::{Link, Outbox};
-use crate::message::{PeerDoor, ToCell};
+use crate::message::{PeerRoute, ToCell};
 
 /// One side of a link of two cells, on its way.
-pub struct Door {
-    pub door: PeerDoor,
+pub(super) struct LinkEnd {
+    pub link: PeerRoute,
     pub fds: Vec<OwnedFd>,
 }
 
 /// How a cell's process came to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub(super) enum Ended {
     /// It has not, or no supervisor was there to see it.
     Unknown,
     /// It was killed, or could not be started: nothing is known against what it had.
@@ -39,7 +39,7 @@ impl Ended {
     }
 }
 
-pub struct CellPost {
+pub(super) struct CellProcess {
     pub epoch: Epoch,
     /// The keeper's name for the process.
     pub token: u32,
@@ -52,19 +52,19 @@ pub struct CellPost {
     pub ended: Ended,
     /// The pool for the successor alone.
     pub next_device: OwnedFd,
-    /// Links to peers that return, for when it is told so.
-    pub doors: BTreeMap<CellId, Door>,
-    /// What it said before it ended.
-    pub last_words: Option<FleetError>,
+    /// Links to peers that return, to be sent right before `Joined`.
+    pub links: BTreeMap<CellId, LinkEnd>,
+    /// Why it ended, as it reported it.
+    pub last_error: Option<FleetError>,
     pub pauses: Pauses,
-    /// Orders sent to this process, and reports heard of it.
+    /// Orders sent to this process, and reports received from it.
     pub orders: u64,
     pub reports: u64,
 }
 
 /// The times in which a cell did not serve.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Pauses {
+pub(super) struct Pauses {
     /// Successors that were started.
     pub restarts: u64,
     /// When the cell was lost, while it is.
@@ -86,7 +86,7 @@ impl Pauses {
     }
 }
 
-impl CellPost {
+impl CellProcess {
     pub fn new(epoch: Epoch, token: u32, link: Link, next_device: OwnedFd) -> Self {
         Self {
             epoch,
@@ -97,16 +97,16 @@ impl CellPost {
             exited: false,
             ended: Ended::Unknown,
             next_device,
-            doors: BTreeMap::new(),
-            last_words: None,
+            links: BTreeMap::new(),
+            last_error: None,
             pauses: Pauses::default(),
             orders: 0,
             reports: 0,
         }
     }
 
-    /// For the next supervisor. With this end of the link open in the keeper the cell does not see this one
-    /// die.
+    /// For the next supervisor. With this end of the link open in the keeper the cell does not see
+    /// this one die.
     pub fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
         let fds = [self.link.link.as_fd(), self.next_device.as_fd()];
         let copies = fds.into_iter().map(|fd| fd.try_clone_to_owned());
@@ -114,12 +114,12 @@ impl CellPost {
     }
 
     /// Gives the cell a link. A cell that is gone shows by its exit.
-    pub fn open_door(&mut self, door: Door) {
-        let _ = self.link.send(ToCell::Door(door.door).to_bytes(), door.fds);
+    pub fn send_link(&mut self, end: LinkEnd) {
+        let _ = self.link.send(ToCell::Link(end.link).to_bytes(), end.fds);
     }
 
-    /// All that the cell must know first is said.
-    pub fn begin(&mut self) {
+    /// All that the cell must know first has been sent.
+    pub fn send_begin(&mut self) {
         let _ = self.link.send(ToCell::Begin.to_bytes(), Vec::new());
     }
 }

@@ -1,9 +1,11 @@
-//! How many connections are accepted, so that a flood of them takes a bounded part of a core from everything else.
+//! How many connections are accepted, so that a flood of them takes a bounded part of a core from
+//! everything else.
 //!
-//! A connection takes a token, of which there are up to [`BURST`]; [`A_TICK`] new ones come every [`TICK`], on a larger
-//! machine more. Connections for which there is no token wait in the listener's queue, in their order, and when that is
-//! full, clients wait in `connect`. The supervisor refuses none: under a flood a client waits for those before it, some
-//! tenths of a second at most.
+//! A connection takes a token, of which there are up to [`BURST`]; [`A_TICK`] new ones come every
+//! [`TICK`], on a larger machine more. Connections for which there is no token wait in the
+//! listener's queue, in their order, and when that is full, clients wait in `connect`. The
+//! supervisor refuses none: under a flood a client waits for those before it, some tenths of a
+//! second at most.
 
 use std::time::Duration;
 
@@ -12,9 +14,10 @@ use warren_base::Instant;
 /// Programs that start at once and connect together wait for nothing.
 pub const BURST: u64 = 256;
 
-/// To accept a connection, hear and answer it, and close it takes some 30 us, and a look at all connections as
-/// much: of two thousand a second, taken sixteen at a time, a flood has less than a tenth of a core. So many are taken
-/// for each [`CORES`] of the machine, where as many more programs may start.
+/// To accept a connection, hear and answer it, and close it takes some 30 us, and a look at all
+/// connections as much: of two thousand a second, taken sixteen at a time, a flood has less than a
+/// tenth of a core. So many are taken for each [`CORES`] of the machine, where as many more
+/// programs may start.
 pub const A_TICK: u64 = 16;
 pub const CORES: usize = 2;
 pub const TICK: Duration = Duration::from_millis(8);

@@ -1,12 +1,12 @@
 //! Recovery of a pool that was not left in order, before a fleet is started on it.
 //!
-//! The cells that wrote the logs, and their supervisor, are run here once more: all in this process, one
-//! after the other, each I/O waited for. They replay the logs, write one checkpoint and mark the pool
-//! clean; what is started then may have any number of cells.
+//! The cells that wrote the logs, and their supervisor, are run here once more: all in this
+//! process, one after the other, each I/O waited for. They replay the logs, write one checkpoint
+//! and mark the pool clean; what is started then may have any number of cells.
 //!
-//! This is a small driver beside the simulator's, not a use of it: its device answers at once and with real
-//! errors, it has no clients, and nothing in it may die. So it ends when its
-//! checkpoint fails: a fleet would serve on, and be stopped again later.
+//! This is a small driver beside the simulator's, not a use of it: its device answers at once and
+//! with real errors, it has no clients, and nothing in it may die. So it ends when its checkpoint
+//! fails: a fleet would serve on, and be stopped again later.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -21,16 +21,17 @@ use warren_proto::CapabilityKey;
 use warren_proto::control::Report;
 use warren_supervisor::{Config, Effect as Said, Event as Heard, Ledger, Supervisor};
 
+use super::blocks::Blocks;
+use super::shares::{owners, shares_of_free};
 use crate::clock;
 use crate::error::FleetError;
-use crate::pool_blocks::Blocks;
-use crate::supervisor::{owners, shares_of_free};
 
-/// Frames of each cell's buffer cache beside one for every page that its log can leave dirty: for tree nodes
-/// on their way, and for what the cell keeps free.
+/// Frames of each cell's buffer cache beside one for every page that its log can leave dirty: for
+/// tree nodes on their way, and for what the cell keeps free.
 const FRAMES: u32 = 4096;
-/// Bytes of a log for each page that it leaves dirty, at least: a truncation in the middle of one, in a record
-/// of its own. Nothing is written before all is replayed, so each of them stays in its frame until then.
+/// Bytes of a log for each page that it leaves dirty, at least: a truncation in the middle of one,
+/// in a record of its own. Nothing is written before all is replayed, so each of them stays in its
+/// frame until then.
 const LOG_PER_PAGE: u64 = 64;
 /// What stands for a block of a log that cannot be read: no record's header consists of it.
 const NO_RECORD: u8 = 0xEE;
@@ -49,8 +50,8 @@ struct Member {
     log: LogArea,
 }
 
-/// Frames that nobody shares, each made when it is first written to: of the many that a log could need few
-/// are.
+/// Frames that nobody shares, each made when it is first written to: of the many that a log could
+/// need few are.
 struct Frames(Vec<Option<Box<[u8; BLOCK_SIZE]>>>);
 
 impl Memory for Frames {
@@ -82,8 +83,9 @@ pub fn recover(pool: &dyn Blocks, ledger: Ledger, copies: CopiesState) -> Result
     LoneFleet::new(pool, ledger, copies, &BTreeSet::new()).recover()
 }
 
-/// Replays what can be replayed: no step of the shards `lost`, which `ledger` was loaded without, and of a log no more
-/// than there is before a block that cannot be read. Returns the cells whose logs were cut there.
+/// Replays what can be replayed: no step of the shards `lost`, which `ledger` was loaded without,
+/// and of a log no more than there is before a block that cannot be read. Returns the cells whose
+/// logs were cut there.
 pub fn recover_without(
     lost: &BTreeSet<ShardId>,
     pool: &dyn Blocks,
@@ -196,7 +198,8 @@ impl<'a> LoneFleet<'a> {
                     self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
                     continue;
                 }
-                // Nobody is here to be ended: a recovery that needs what was refused comes to nothing.
+                // Nobody is here to be ended: a recovery that needs what was refused comes to
+                // nothing.
                 Effect::Reply { .. } | Effect::AwaitsLock { .. } | Effect::Suspect { .. } => {
                     continue;
                 }
@@ -235,16 +238,16 @@ impl<'a> LoneFleet<'a> {
         Ok(())
     }
 
-    /// Has the host allocate chunks that logs have claimed. It had, but a power failure may have undone that for those that
-    /// nothing durable names. If there is no room a write will show it.
+    /// Has the host allocate chunks that logs have claimed. It had, but a power failure may have
+    /// undone that for those that nothing durable names. If there is no room a write will show it.
     fn reserve(&self, chunks: &[u64]) {
         for chunk in chunks {
             let _ = self.pool.reserve(BlockNo(chunk * CHUNK_BLOCKS), CHUNK_BLOCKS);
         }
     }
 
-    /// Whether the cell's log may be taken to end before this block, which cannot be read. A cell that cannot read several asks
-    /// for each by itself, as far as it needs them.
+    /// Whether the cell's log may be taken to end before this block, which cannot be read. A cell
+    /// that cannot read several asks for each by itself, as far as it needs them.
     fn ends_log(&mut self, id: CellId, block: BlockNo, blocks: usize) -> bool {
         let log = self.members[usize::from(id.0)].log;
         let is_needed = blocks == 1 && (log.start..log.start.offset(log.blocks)).contains(&block);

@@ -1,18 +1,20 @@
-//! Where the door of a pool's fleet is: a Unix socket whose name comes from the pool itself.
+//! Where the control socket of a pool's fleet is: its name comes from the pool itself.
 //!
 //! ```text
 //! root                 /run/warren/DEV-INO.sock
-//! else                 $XDG_RUNTIME_DIR/warren/DEV-INO.sock (of another user: /run/user/UID/warren)
+//! else                 $XDG_RUNTIME_DIR/warren/DEV-INO.sock (of others: /run/user/UID/warren)
 //! else                 /tmp/warren-UID/DEV-INO.sock
 //! ```
 //!
 //! DEV-INO are the device and inode number of the pool file, or the number of the block device, so
-//! that every path to a pool leads to the same door. A directory is 0700; a fleet with clients of other users
-//! makes it searchable, and uses no directory under `$XDG_RUNTIME_DIR`, which others cannot reach.
+//! that every path to a pool leads to the same socket. A directory is 0700; a fleet with clients of
+//! other users makes it searchable, and uses no directory under `$XDG_RUNTIME_DIR`, which others
+//! cannot reach.
 //!
-//! Invariant: what lies in a directory is believed as much as the directory's owner and no more. A directory
-//! that belongs to another user than its place is for is not looked into, and a door leads to a fleet only if
-//! that same user listens there. Names and links in it come from that user and mean nothing.
+//! Invariant: what lies in a directory is believed as much as the directory's owner and no more. A
+//! directory that belongs to another user than its place is for is not looked into, and a socket
+//! leads to a fleet only if that same user listens there. Names and links in it come from that user
+//! and mean nothing.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,16 +24,17 @@ use std::path::{Path, PathBuf};
 use crate::clients::Clients;
 use crate::error::{FleetError, system};
 
-/// Doors that [`all_doors`] names at most, and those of one user: who makes thousands hides no one else's.
-const DOORS_MAX: usize = 256;
-const DOORS_OF_ONE_MAX: usize = 32;
+/// Sockets that [`all_sockets`] names at most, and those of one user: who makes thousands hides no
+/// one else's.
+const SOCKETS_MAX: usize = 256;
+const SOCKETS_OF_ONE_MAX: usize = 32;
 
 /// Entries of a directory that are looked at to find them.
 const ENTRIES_MAX: usize = 4096;
 
 /// Where a fleet may be found, and whose it can only be.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Door {
+pub struct SocketPath {
     pub path: PathBuf,
     /// Who must be listening there.
     pub uid: u32,
@@ -73,25 +76,25 @@ impl PoolId {
         format!("{:x}-{:x}.sock", self.device, self.inode)
     }
 
-    /// Every place where a fleet of this pool may have its door, likeliest first. A fleet of a user who is
-    /// neither root nor the pool's owner is found by that user alone.
-    pub fn doors(self) -> Vec<Door> {
-        let mut doors: Vec<Door> = Vec::new();
+    /// Every place where a fleet of this pool may have its socket, likeliest first. A fleet of a
+    /// user who is neither root nor the pool's owner is found by that user alone.
+    pub fn sockets(self) -> Vec<SocketPath> {
+        let mut sockets: Vec<SocketPath> = Vec::new();
         for uid in [uid(), self.owner, 0] {
             for directory in
                 directories(uid).into_iter().filter(|it| is_owned(it, uid) != Some(false))
             {
-                let door = Door { path: directory.join(self.file_name()), uid };
-                if !doors.contains(&door) {
-                    doors.push(door);
+                let socket = SocketPath { path: directory.join(self.file_name()), uid };
+                if !sockets.contains(&socket) {
+                    sockets.push(socket);
                 }
             }
         }
-        doors
+        sockets
     }
 
-    /// Where this process, as the fleet's, makes the door: the first directory that it can have.
-    pub fn make_place(self, clients: Clients) -> Result<PathBuf, FleetError> {
+    /// Where this process, as the fleet's, makes the socket: the first directory that it can have.
+    pub fn make_socket_path(self, clients: Clients) -> Result<PathBuf, FleetError> {
         let mut candidates = directories(uid());
         if clients.are_others() && uid() != 0 {
             // The last one alone is not in a directory that is closed to others.
@@ -108,25 +111,26 @@ impl PoolId {
     }
 }
 
-/// The doors of all fleets that are this user's own; for root, those of everyone. Who makes too many is seen
-/// in part.
-pub fn all_doors() -> Vec<Door> {
+/// The sockets of all fleets that are this user's own; for root, those of everyone. Who makes too
+/// many is seen in part.
+pub fn all_sockets() -> Vec<SocketPath> {
     let mut places: Vec<(u32, PathBuf)> =
         directories(uid()).into_iter().map(|directory| (uid(), directory)).collect();
     if uid() == 0 {
         places.extend(others_directories());
     }
-    let mut doors = Vec::new();
+    let mut sockets = Vec::new();
     for (uid, directory) in places {
         if is_owned(&directory, uid) == Some(true) {
-            doors.extend(doors_in(&directory).into_iter().map(|path| Door { path, uid }));
+            sockets.extend(sockets_in(&directory).into_iter().map(|path| SocketPath { path, uid }));
         }
     }
-    doors.truncate(DOORS_MAX);
-    doors
+    sockets.truncate(SOCKETS_MAX);
+    sockets
 }
 
-/// Where other users' fleets may have their doors: users of low numbers first, as people and services are.
+/// Where other users' fleets may have their sockets: users of low numbers first, as people and
+/// services are.
 fn others_directories() -> Vec<(u32, PathBuf)> {
     let named = |parent: &str, prefix: &str, rest: &str| {
         let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -143,18 +147,18 @@ fn others_directories() -> Vec<(u32, PathBuf)> {
     places
 }
 
-/// The sockets in a directory that have a door's name.
-fn doors_in(directory: &Path) -> Vec<PathBuf> {
+/// The sockets in a directory that have a socket's name.
+fn sockets_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let is_door = |entry: &fs::DirEntry| {
+    let is_socket = |entry: &fs::DirEntry| {
         let named = entry.file_name().to_str().is_some_and(is_door_name);
         // Not what a link leads to.
         named && entry.file_type().is_ok_and(|kind| kind.is_socket())
     };
-    let doors = entries.take(ENTRIES_MAX).filter(is_door).take(DOORS_OF_ONE_MAX);
-    let mut doors: Vec<PathBuf> = doors.map(|entry| entry.path()).collect();
-    doors.sort();
-    doors
+    let sockets = entries.take(ENTRIES_MAX).filter(is_socket).take(SOCKETS_OF_ONE_MAX);
+    let mut sockets: Vec<PathBuf> = sockets.map(|entry| entry.path()).collect();
+    sockets.sort();
+    sockets
 }
 
 /// Whether it is as [`PoolId::file_name`] makes it.
@@ -196,8 +200,9 @@ fn is_absolute(path: &OsString) -> bool {
     Path::new(path).is_absolute()
 }
 
-/// Makes the directory, or accepts one that nobody else could have put there or write to. `is_open`: others
-/// must be able to reach what is in it. It is not closed again: another fleet may need it open.
+/// Makes the directory, or accepts one that nobody else could have put there or write to.
+/// `is_open`: others must be able to reach what is in it. It is not closed again: another fleet may
+/// need it open.
 fn make_directory(path: &Path, is_open: bool) -> Result<(), FleetError> {
     let doing = "make a directory for the fleet's socket";
     match fs::DirBuilder::new().mode(0o700).create(path) {
@@ -269,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_with_a_doors_name_are_doors() {
+    fn only_sockets_with_the_name_of_a_pool_are_a_fleets() {
         for name in ["1f-20.sock", "0-0.sock"] {
             assert!(is_door_name(name), "{name}");
         }
@@ -278,7 +283,7 @@ mod tests {
         }
         let directory = std::env::temp_dir().join(format!("warren-names-{}", std::process::id()));
         fs::create_dir(&directory).expect("directory");
-        let _sockets: Vec<_> = (0..DOORS_OF_ONE_MAX + 8)
+        let _sockets: Vec<_> = (0..SOCKETS_OF_ONE_MAX + 8)
             .map(|n| {
                 let path = directory.join(format!("1-{n:x}.sock"));
                 std::os::unix::net::UnixListener::bind(path).expect("a socket")
@@ -287,10 +292,10 @@ mod tests {
         fs::write(directory.join("2-1.sock"), b"").expect("a file");
         let link = directory.join("3-1.sock");
         std::os::unix::fs::symlink(directory.join("1-0.sock"), link).expect("a link");
-        let doors = doors_in(&directory);
+        let sockets = sockets_in(&directory);
         fs::remove_dir_all(&directory).expect("cleanup");
-        assert_eq!(doors.len(), DOORS_OF_ONE_MAX);
-        let names = doors.iter().filter_map(|door| door.file_name()?.to_str());
+        assert_eq!(sockets.len(), SOCKETS_OF_ONE_MAX);
+        let names = sockets.iter().filter_map(|socket| socket.file_name()?.to_str());
         assert!(names.into_iter().all(|name| name.starts_with("1-")));
     }
 }

@@ -1,78 +1,49 @@
-//! A client's admission to a fleet: its segments, the shard map, the cells' bells.
-//!
-//! The admission lasts as long as its socket: the fleet expels a client that hangs up, and a client
-//! whose fleet hangs up gets EIO from every call. Threads share a connection; each takes
-//! [`Slot`]s of its own.
+//! What all threads of a client share: the memory behind its admission, mapped, and which of its
+//! slots are taken.
 
-use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use warren_base::limits::SLOTS_MAX;
 use warren_base::{CellId, ClientId, Errno, SlotNo};
 use warren_shm::{
     ClientWriter, Load, ReplyReader, ShardMap, ShardMapError, ShardMapReader, Store, VitalsReader,
     WakeFd, WriteMap, map_read_only, map_writable,
 };
 
-use crate::admission::Admission;
+use super::admission::Admission;
 use crate::error::FleetError;
 use crate::message::FLIGHTS_LEN;
-use crate::slot::Slot;
-
-/// How a client wants to be admitted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ConnectOptions {
-    /// Name uid and gid with every request, access having been checked. Only root and the fleet's
-    /// own user may.
-    pub front: bool,
-    /// Requests in flight at a time, `1..=SLOTS_MAX`.
-    pub slots: u16,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        Self { front: false, slots: SLOTS_MAX as u16 }
-    }
-}
 
 /// What a client holds of one cell.
-pub(crate) struct CellDoor {
+pub(super) struct CellSegments {
     pub replies: ReplyReader,
     pub vitals: VitalsReader,
     pub bell: WakeFd,
 }
 
 /// What all threads of a client share.
-pub(crate) struct Shared {
+pub(super) struct Segments {
     pub client: ClientId,
     pub shards: u16,
     pub requests: ClientWriter,
-    pub cells: Vec<CellDoor>,
+    pub cells: Vec<CellSegments>,
     map: ShardMapReader,
-    /// The last call of every slot, an [`InFlight`] each. A successor of this process finds it here.
+    /// The last call of every slot, an [`InFlight`] each. A successor of this process finds it
+    /// here.
     flights: WriteMap,
-    /// Slots that nobody has taken, as bits.
+    /// Free slots, as bits.
     free: Mutex<u64>,
     socket: OwnedFd,
     dead: AtomicBool,
 }
 
-/// An admission to a fleet. Clones are the same admission.
-#[derive(Clone)]
-pub struct Connection {
-    shared: Arc<Shared>,
-    pool: PathBuf,
-}
-
-/// A call of a slot, packed into a word: sequence number, cell, whether there is one, and whether it
-/// is waited for.
+/// A call of a slot, packed into a word: sequence number, cell, whether there is one, and whether
+/// it is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InFlight {
     pub cell: CellId,
@@ -94,82 +65,17 @@ impl InFlight {
     }
 }
 
-impl Connection {
-    /// Asks the fleet that serves the pool for admission.
-    pub fn connect(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
-        Admission::ask(pool, options)?.open()
-    }
-
-    pub(crate) fn open(admission: Admission) -> Result<Self, FleetError> {
-        let pool = admission.pool();
-        Ok(Self { shared: Arc::new(Shared::open(admission)?), pool })
-    }
-
-    /// This slot, if nobody has taken it.
-    pub fn slot_at(&self, number: SlotNo) -> Option<Slot> {
-        self.shared.take_slot(Some(number))?;
-        Some(Slot::new(Arc::clone(&self.shared), number))
-    }
-
-    /// A slot that nobody uses; `None` if all are taken. Dropping it gives it back.
-    pub fn slot(&self) -> Option<Slot> {
-        let number = self.shared.take_slot(None)?;
-        Some(Slot::new(Arc::clone(&self.shared), number))
-    }
-
-    /// The request that waits in a slot now: what a `Cancel` names.
-    pub fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
-        self.shared.in_flight(slot)
-    }
-
-    pub fn client(&self) -> ClientId {
-        self.shared.client
-    }
-
-    pub fn pool(&self) -> &Path {
-        &self.pool
-    }
-
-    pub fn cells(&self) -> u16 {
-        self.shared.cells.len() as u16
-    }
-
-    pub fn shards(&self) -> u16 {
-        self.shared.shards
-    }
-
-    pub fn slots(&self) -> u16 {
-        self.shared.requests.slots() as u16
-    }
-
-    /// Whether the fleet is there. Also `false` after it hung up.
-    pub fn is_alive(&self) -> bool {
-        self.shared.is_alive()
-    }
-
-    /// Waits until the fleet hangs up; `false` if it is still there after `timeout`.
-    pub fn wait_for_hangup(&self, timeout: Duration) -> bool {
-        self.shared.wait_for_hangup(timeout)
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connection({:?} of {})", self.shared.client, self.pool.display())
-    }
-}
-
-impl Shared {
-    fn open(admission: Admission) -> Result<Self, FleetError> {
+impl Segments {
+    pub fn open(admission: Admission) -> Result<Self, FleetError> {
         let Admission { terms, socket, flights, segments, .. } = admission;
         let (slots, cells) = (usize::from(terms.slots), usize::from(terms.cells));
         let mut fds = segments.into_iter();
         let mut next = || fds.next().ok_or(FleetError::Refused(Errno::EPROTO));
         let requests = ClientWriter::new(map_writable(next()?.as_fd())?, slots)?;
         let map = ShardMapReader::new(map_read_only(next()?.as_fd())?)?;
-        let mut doors = Vec::with_capacity(cells);
+        let mut of_cells = Vec::with_capacity(cells);
         for _ in 0..cells {
-            doors.push(CellDoor {
+            of_cells.push(CellSegments {
                 replies: ReplyReader::new(map_read_only(next()?.as_fd())?, slots)?,
                 vitals: VitalsReader::new(map_read_only(next()?.as_fd())?)?,
                 bell: WakeFd::from_fd(next()?),
@@ -183,7 +89,7 @@ impl Shared {
             client: terms.client,
             shards: terms.shards,
             requests,
-            cells: doors,
+            cells: of_cells,
             map,
             flights,
             free: Mutex::new(u64::MAX >> (u64::BITS as usize - slots)),
@@ -193,7 +99,7 @@ impl Shared {
     }
 
     /// The wanted slot, or the lowest, if it is free.
-    fn take_slot(&self, wanted: Option<SlotNo>) -> Option<SlotNo> {
+    pub fn take_slot(&self, wanted: Option<SlotNo>) -> Option<SlotNo> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let number = wanted.map_or(free.trailing_zeros(), |slot| u32::from(slot.0));
         let bit = 1_u64.checked_shl(number).filter(|bit| *free & bit != 0)?;
@@ -215,8 +121,9 @@ impl Shared {
         InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire)).map(|(call, _)| call)
     }
 
-    /// The slot makes this call, or has made it. No other thread of the client must see that at once: a cell sees the
-    /// request only after it, and a thread that wants to cancel the call and does not find it tries again.
+    /// The slot makes this call, or has made it. No other thread of the client must see that at
+    /// once: a cell sees the request only after it, and a thread that wants to cancel the call and
+    /// does not find it tries again.
     pub fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
         let at = self.flight(slot).expect("a slot of ours");
         self.flights.store64(at, call.pack(waits), Release);
@@ -227,8 +134,9 @@ impl Shared {
         (slot < self.requests.slots()).then_some(slot * size_of::<u64>())
     }
 
-    /// The shard map if it is another than `than` and can be read now. One that is being written for
-    /// long leaves the old one in force: who goes by that is told `Moved`. EIO if it makes no sense.
+    /// The shard map if it is another than `than` and can be read now. One that is being written
+    /// for long leaves the old one in force: a request by that is answered with `Moved`. EIO if it
+    /// is damaged.
     pub fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
         if self.map.version() == than.version {
             return Ok(None);
@@ -244,11 +152,11 @@ impl Shared {
         !self.wait_for_hangup(Duration::ZERO)
     }
 
-    fn wait_for_hangup(&self, timeout: Duration) -> bool {
+    pub fn wait_for_hangup(&self, timeout: Duration) -> bool {
         if self.dead.load(Relaxed) {
             return true;
         }
-        // Not what there is to read: a supervisor that takes over may have said welcome once more.
+        // Not what there is to read: a supervisor that takes over may have sent another `Welcome`.
         let timeout = Timespec::try_from(timeout).ok();
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let hung_up = matches!(poll(&mut fds, timeout.as_ref()), Ok(ready) if ready > 0);

@@ -1,7 +1,7 @@
 //! A pool that this process has for itself, to be checked, looked at or repaired.
 //!
-//! Who only looks never writes to the device: what a replay of the logs writes lies *over* it, in memory, and is
-//! read instead of what is below. It is a few times the size of the logs at most.
+//! Who only looks never writes to the device: what a replay of the logs writes lies *over* it, in
+//! memory, and is read instead of what is below. It is a few times the size of the logs at most.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,14 +13,14 @@ use warren_device::PoolFile;
 use warren_disk::Superblock;
 use warren_fsck::Footing;
 
+use super::blocks::{self, Blocks, errno_of_device};
+use super::recovery;
 use crate::error::FleetError;
-use crate::pool_blocks::{self, Blocks, errno_of_device};
-use crate::recovery;
 
 /// What a pool is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// To look at, while nobody else has it.
+    /// To look at, while no other process has it.
     Check,
     /// To be written to.
     Repair,
@@ -49,18 +49,18 @@ impl OfflinePool {
 
     /// The superblock that counts now.
     pub fn superblock(&self) -> Result<Superblock, FleetError> {
-        Ok(pool_blocks::superblock(self, &self.path)?.0)
+        Ok(blocks::superblock(self, &self.path)?.0)
     }
 
     /// Whether the pool was not left in order, so that its logs count.
     pub fn has_logs(&self) -> Result<bool, FleetError> {
-        let (ledger, _) = pool_blocks::load(self, &self.path)?;
+        let (ledger, _) = blocks::load(self, &self.path)?;
         Ok(recovery::is_needed(&ledger))
     }
 
     /// Replays the logs, as the next start would. If that fails the pool is as it was.
     pub fn replay(&self) -> Result<(), FleetError> {
-        let (ledger, copies) = pool_blocks::load(self, &self.path)?;
+        let (ledger, copies) = blocks::load(self, &self.path)?;
         let replayed = recovery::recover(self, ledger, copies);
         if let (Err(_), Some(over)) = (&replayed, &self.over) {
             over.borrow_mut().clear();
@@ -68,8 +68,8 @@ impl OfflinePool {
         replayed
     }
 
-    /// Replays what of the logs can be replayed on `footing`, whose checkpoint is written. Returns the cells whose logs
-    /// end at a block that cannot be read. If it fails the pool is as it was.
+    /// Replays what of the logs can be replayed on `footing`, whose checkpoint is written. Returns
+    /// the cells whose logs end at a block that cannot be read. If it fails the pool is as it was.
     pub fn replay_on(&self, footing: &Footing) -> Result<BTreeSet<CellId>, FleetError> {
         replay_on(footing, self, &self.path)
     }
@@ -81,7 +81,7 @@ fn replay_on(
     path: &Path,
 ) -> Result<BTreeSet<CellId>, FleetError> {
     let pool = Corrected { pool, nodes: &footing.corrected };
-    let (ledger, copies) = pool_blocks::load_without(&footing.lost, &pool, path)?;
+    let (ledger, copies) = blocks::load_without(&footing.lost, &pool, path)?;
     recovery::recover_without(&footing.lost, &pool, ledger, copies)
 }
 
@@ -111,7 +111,8 @@ impl Blocks for Corrected<'_> {
     }
 }
 
-/// Puts the blocks of `over` where they belong in what was read from `block` on; returns how many they are.
+/// Puts the blocks of `over` where they belong in what was read from `block` on; returns how many
+/// they are.
 fn lay_over(over: &BTreeMap<BlockNo, Box<[u8]>>, block: BlockNo, into: &mut [u8]) -> usize {
     let end = block.offset((into.len() / BLOCK_SIZE) as u64);
     let mut covered = 0;

@@ -1,39 +1,43 @@
-//! What the supervisor records of what the core decided.
+//! The log of what the core decided.
 //!
-//! An order to all cells is one decision and so one event. What comes of it (a cell's end, a client's refusal) is
-//! recorded where it is done.
+//! An order to all cells is one decision and so one event. What comes of it (a cell's end, a
+//! client's refusal) is logged where it is done.
 
 use tracing::{error, info, warn};
 use warren_base::ClientId;
 use warren_proto::control::Order;
-use warren_supervisor::Effect;
+use warren_supervisor::{Effect, Ledger, Supervisor};
 
-use super::Shell;
-
-/// What was recorded, so that it is once. The next supervisor begins anew.
+/// What was logged, so that it is once. The next supervisor begins anew.
 #[derive(Default)]
-pub(super) struct Recorded {
-    /// Why nothing can be recorded; empty if it can.
-    pub trouble: String,
+pub(super) struct Logged {
+    /// Why nothing can be logged; empty if it can.
+    trouble: String,
     /// The last checkpoint that failed.
     failed_checkpoint: u64,
     /// The pool is full.
     is_full: bool,
 }
 
-impl Shell<'_> {
+impl Logged {
+    pub fn set_trouble(&mut self, trouble: String) {
+        self.trouble = trouble;
+    }
+
+    pub fn trouble(&self) -> Option<String> {
+        Some(self.trouble.clone()).filter(|trouble| !trouble.is_empty())
+    }
+
     /// To be called when the core has decided, before anything is done.
-    pub(super) fn record(&mut self, effects: &[Effect]) {
+    pub fn effects(&mut self, effects: &[Effect], ledger: &Ledger) {
         let mut read_only = None;
         let mut saves = false;
         let mut switched = false;
         for effect in effects {
             let Effect::Send { order, .. } = effect else { continue };
             match *order {
-                Order::Failed { number, errno, broken }
-                    if number > self.recorded.failed_checkpoint =>
-                {
-                    self.recorded.failed_checkpoint = number;
+                Order::Failed { number, errno, broken } if number > self.failed_checkpoint => {
+                    self.failed_checkpoint = number;
                     error!(number, %errno, broken, "a checkpoint failed");
                 }
                 Order::ReadOnly { errno } => read_only = Some(errno),
@@ -49,27 +53,27 @@ impl Shell<'_> {
             warn!("the fleet cannot go on: its cells write what they have answered, and end");
         }
         if switched {
-            self.record_room();
+            self.room(ledger);
         }
     }
 
     /// Once when no chunk is free, and once when one is again.
-    fn record_room(&mut self) {
-        let is_full = self.core.ledger().regions().free_chunks() == 0;
-        match (std::mem::replace(&mut self.recorded.is_full, is_full), is_full) {
+    fn room(&mut self, ledger: &Ledger) {
+        let is_full = ledger.regions().free_chunks() == 0;
+        match (std::mem::replace(&mut self.is_full, is_full), is_full) {
             (false, true) => warn!("the pool is full: every chunk belongs to a shard"),
             (true, false) => warn!("the pool has free chunks again"),
             _ => {}
         }
     }
+}
 
-    /// A client serves a mount from now on, or does so no more.
-    pub(super) fn record_front(&self, client: ClientId, what: &str) {
-        if let Some(front) = self.core.applicant(client).filter(|it| it.front) {
-            let (pid, uid) = (front.pid, front.credentials.uid);
-            let on = String::from_utf8_lossy(&front.mounted);
-            info!(%client, pid, uid, %on, "a mount {what}");
-        }
+/// A client serves a mount from now on, or does so no more.
+pub(super) fn front(core: &Supervisor, client: ClientId, what: &str) {
+    if let Some(front) = core.applicant(client).filter(|it| it.front) {
+        let (pid, uid) = (front.pid, front.credentials.uid);
+        let on = String::from_utf8_lossy(&front.mounted);
+        info!(%client, pid, uid, %on, "a mount {what}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! Pools whose logs count and whose structure is damaged: what can be replayed is, and what is given up is named.
+//! Pools whose logs count and whose structure is damaged: what can be replayed is, and what is
+//! given up is named.
 
 use std::ops::Range;
 
@@ -73,7 +74,8 @@ impl Blocks for Device {
 /// What a repair of a pool with logs came to.
 #[derive(Debug)]
 struct Repaired {
-    /// Why no log was replayed, or without which shards and up to the unreadable blocks of which cells.
+    /// Why no log was replayed, or without which shards and up to the unreadable blocks of which
+    /// cells.
     logs: Result<(BTreeSet<ShardId>, BTreeSet<CellId>), String>,
     report: Report,
 }
@@ -145,7 +147,8 @@ impl Device {
         self.superblock().layout.reserved_chunks() + 10 + n
     }
 
-    /// The power fails while a fleet is at work whose cells have logged this since the last checkpoint.
+    /// The power fails while a fleet is at work whose cells have logged this since the last
+    /// checkpoint.
     fn leave_logs(&self, logs: [&[&[Step]]; CELLS]) {
         let records = logs.map(|log| log.iter().map(|steps| (*steps, Cause::Cell)).collect());
         self.leave_records(records);
@@ -180,8 +183,9 @@ impl Device {
         self.put_all(superblock.commit().into());
     }
 
-    /// A pool as of a checkpoint with `/dir` (of shard 2) and `/one` (of shard 1), whose logs then have a file in each
-    /// shard more: `/zero` with a page in the log, `/dir/two` with one in its place, `/more` and `/three`.
+    /// A pool as of a checkpoint with `/dir` (of shard 2) and `/one` (of shard 1), whose logs then
+    /// have a file in each shard more: `/zero` with a page in the log, `/dir/two` with one in its
+    /// place, `/more` and `/three`.
     fn with_logs() -> Self {
         let device = Self::new();
         let [a, b, c, d] = [0, 1, 2, 3].map(|n| device.free_chunk(n));
@@ -192,7 +196,7 @@ impl Device {
             ],
             &[&[Step::Claimed { shard: ShardId(1), chunk: b }, made(ONE)]],
         ]);
-        let (ledger, copies) = pool_blocks::load(&device, Path::new("pool")).expect("a pool");
+        let (ledger, copies) = blocks::load(&device, Path::new("pool")).expect("a pool");
         recovery::recover(&device, ledger, copies).expect("a recovery");
         let bytes = vec![2; BLOCK_SIZE];
         let checksums = vec![block_checksum(&bytes)];
@@ -235,7 +239,7 @@ impl Device {
     /// As `fsck -y` does it.
     fn repair(&self) -> Repaired {
         let path = Path::new("pool");
-        let loaded = pool_blocks::load(self, path);
+        let loaded = blocks::load(self, path);
         let has_logs = !self.superblock().clean;
         let replayed = loaded.and_then(|(ledger, copies)| match recovery::is_needed(&ledger) {
             true => recovery::recover(self, ledger, copies),
@@ -249,7 +253,7 @@ impl Device {
         self.write_stages(repair.expect("a repair"));
         let report = self.check();
         assert!(report.is_sound() && !report.incomplete, "{:#?}", report.findings);
-        let (ledger, _) = pool_blocks::load(self, path).expect("a pool that opens");
+        let (ledger, _) = blocks::load(self, path).expect("a pool that opens");
         assert!(!recovery::is_needed(&ledger));
         Repaired { logs, report }
     }
@@ -320,7 +324,7 @@ fn logs_outlive_the_map() {
     let device = Device::with_logs();
     let newer = device.page();
     rotten(&device, newer);
-    assert!(pool_blocks::load(&device, Path::new("pool")).is_err());
+    assert!(blocks::load(&device, Path::new("pool")).is_err());
     device.repair().is_without(&[], ALL);
     let device = Device::with_logs();
     let layout = device.superblock().layout;
@@ -345,8 +349,8 @@ fn logs_outlive_a_flipped_bit() {
     }
 }
 
-/// Nothing can be made of what the logs hold of a shard without its tree. Names of others that led to what it held
-/// are gone, as if it had been lost later.
+/// Nothing can be made of what the logs hold of a shard without its tree. Names of others that led
+/// to what it held are gone, as if it had been lost later.
 #[test]
 fn of_a_shard_that_is_lost_the_log_is_given_up_and_of_no_other() {
     let device = Device::with_logs();
@@ -359,8 +363,8 @@ fn of_a_shard_that_is_lost_the_log_is_given_up_and_of_no_other() {
     device.repair().is_without(&[2], &["/more", "/one", "/three", "/zero"]);
 }
 
-/// A transaction that cell 0 has decided and cell 1 has not made any more: its part in a shard that is lost is given up with
-/// it, and the others' parts are made.
+/// A transaction that cell 0 has decided and cell 1 has not made any more: its part in a shard that
+/// is lost is given up with it, and the others' parts are made.
 #[test]
 fn of_a_decided_transaction_all_is_made_but_in_a_lost_shard() {
     let device = Device::with_logs();
@@ -458,7 +462,7 @@ type Spoil = (fn(&Device), &'static [&'static str]);
 /// It ends, and does no harm.
 #[test]
 fn a_recovery_on_a_device_that_refuses_writes_fails() {
-    let load = |device: &Device| pool_blocks::load(device, Path::new("pool")).expect("a pool");
+    let load = |device: &Device| blocks::load(device, Path::new("pool")).expect("a pool");
     let mut failed = 0;
     for failing in [(u32::MAX, 1), (1, 1), (4, 1), (9, 3), (20, 1), (20, 5), (u32::MAX, 7)] {
         let device = Device::with_logs();

@@ -1,0 +1,35 @@
+//! One check of a pool, with its progress.
+
+use std::path::Path;
+
+use warren_base::BlockNo;
+use warren_fsck::{Options, ReadError, Report};
+use warren_runtime::{Blocks, OfflinePool};
+
+use super::bar::Bar;
+use crate::failure::{CODE_FSCK_OPERATIONAL, Failure};
+
+pub fn check_pool(
+    path: &Path,
+    pool: &OfflinePool,
+    options: Options,
+    bar: &mut Bar,
+) -> Result<Report, Failure> {
+    bar.begin("checking");
+    let mut read = reader(pool);
+    let mut progress = |progress| bar.show(progress);
+    let report = warren_fsck::check(options, pool.len_blocks(), &mut read, &mut progress);
+    bar.clear();
+    if report.superblock.is_none() {
+        let why = report.findings.first().map_or_else(String::new, |found| format!(" ({found})"));
+        let path = path.display();
+        let line =
+            format!("{path}: not a pool that can be read{why}; name one made by `warren mkfs`");
+        return Err(Failure::new(CODE_FSCK_OPERATIONAL, line));
+    }
+    Ok(report)
+}
+
+pub fn reader(pool: &OfflinePool) -> impl FnMut(BlockNo, &mut [u8]) -> Result<(), ReadError> + '_ {
+    |block, bytes| pool.read(block, bytes).map_err(ReadError)
+}

@@ -1,0 +1,88 @@
+//! What a cell's process starts with: the supervisor's first packet, the frames beside it, and the
+//! configuration of the cell's core.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+use warren_base::ShardId;
+use warren_cell::{CellConfig, LogConfig, Planted, Recovery};
+use warren_disk::{LogArea, RootSlot};
+use warren_proto::Wire;
+use warren_shm::Frames;
+
+use super::supervisor_link::{next_packet, nonsense};
+use crate::error::FleetError;
+use crate::link::Link;
+use crate::message::{CellStart, START_DESCRIPTORS};
+
+pub(super) fn receive_start(
+    link: &mut Link,
+) -> Result<(CellStart, [OwnedFd; START_DESCRIPTORS]), FleetError> {
+    let packet = next_packet(link)?;
+    let start = CellStart::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
+    let fds = packet.fds.try_into().map_err(|_| nonsense())?;
+    Ok((start, fds))
+}
+
+/// The frames that the supervisor made for this cell.
+#[allow(unsafe_code)]
+pub(super) fn adopt_frames(fd: OwnedFd, count: u32) -> Result<Frames, FleetError> {
+    // SAFETY: the supervisor has unmapped the segment before it sent the descriptor; the keeper
+    // only holds one; each cell has its own.
+    let frames = unsafe { Frames::adopt(fd) }?;
+    if frames.count() < count {
+        return Err(nonsense());
+    }
+    Ok(frames)
+}
+
+pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
+    let mut roots = Vec::with_capacity(start.roots.len());
+    for (shard, bytes) in &start.roots {
+        let root = match bytes.len() {
+            0 => None,
+            _ => Some(RootSlot::decode(bytes).map_err(|_| nonsense())?),
+        };
+        roots.push((ShardId(*shard), root));
+    }
+    Ok(CellConfig {
+        id: start.id,
+        epoch: start.epoch,
+        cells: start.cells,
+        map: start.map,
+        map_version: start.map_version,
+        secret: start.secret,
+        capabilities: start.capabilities,
+        roots,
+        lost: BTreeSet::new(),
+        owned_chunks: (start.owned_chunks.iter())
+            .map(|(shard, runs)| (ShardId(*shard), runs.chunks().collect()))
+            .collect(),
+        free_chunks: start.free_chunks.chunks().collect(),
+        reserved_chunks: start.reserved_chunks,
+        total_blocks: start.total_blocks,
+        backing: start.backing,
+        frames: start.frames,
+        nodes_max: CellConfig::nodes_for(start.frames),
+        log: LogConfig {
+            area: LogArea { start: start.log.start, blocks: start.log.blocks },
+            incarnation: start.log.incarnation,
+            start: start.log.from,
+            recovery: if start.successor { Recovery::Process } else { Recovery::None },
+        },
+        generation: start.generation,
+        plant: planted(),
+    })
+}
+
+/// The fault that the environment names, for tests of whole fleets.
+#[cfg(feature = "plants")]
+fn planted() -> Planted {
+    let is_wanted = std::env::var_os("WARREN_PLANT").is_some_and(|plant| plant == "poison");
+    Planted::of(is_wanted.then_some(warren_cell::Plant::Poison))
+}
+
+#[cfg(not(feature = "plants"))]
+const fn planted() -> Planted {
+    Planted::NONE
+}

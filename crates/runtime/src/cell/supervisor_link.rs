@@ -1,0 +1,98 @@
+//! A cell's link to the supervisor: orders come in, each once and in order, and reports go out.
+
+use std::cmp::Ordering;
+use std::os::fd::OwnedFd;
+
+use warren_base::Epoch;
+use warren_mailbox::Capability;
+use warren_proto::Wire;
+use warren_proto::control::{Order, Report};
+
+use crate::error::{FleetError, system};
+use crate::link::{Link, Outbox, Packet, Received, Wait};
+use crate::message::{FromCell, PeerRoute, ToCell};
+
+pub(super) struct SupervisorLink {
+    outbox: Outbox,
+    /// Reports are sent in this epoch, under this capability.
+    epoch: Epoch,
+    capability: Capability,
+    /// Reports sent, and orders received.
+    reports: u64,
+    orders: u64,
+}
+
+/// What the supervisor has sent.
+pub(super) enum Message {
+    Order(Order, Vec<OwnedFd>),
+    Link(PeerRoute, Vec<OwnedFd>),
+    /// The cell has been sent all that it must know before its first turn.
+    Begin,
+    /// An order that an earlier supervisor had sent already: it is dropped.
+    Repeated,
+}
+
+pub(super) fn next_packet(link: &mut Link) -> Result<Packet, FleetError> {
+    match link.receive(Wait::Yes).map_err(system("hear from the supervisor"))? {
+        Received::Packet(packet) => Ok(packet),
+        _ => Err(FleetError::Died("the supervisor".into())),
+    }
+}
+
+pub(super) fn nonsense() -> FleetError {
+    FleetError::Died("a supervisor that spoke nonsense".into())
+}
+
+impl SupervisorLink {
+    pub fn new(link: Link, epoch: Epoch, capability: Capability) -> Self {
+        Self { outbox: Outbox::new(link), epoch, capability, reports: 0, orders: 0 }
+    }
+
+    /// Waits for the next message.
+    pub fn await_message(&mut self) -> Result<Message, FleetError> {
+        let packet = next_packet(&mut self.outbox.link)?;
+        self.message(packet)
+    }
+
+    /// The next message, if there is one.
+    pub fn receive(&mut self) -> Result<Option<Message>, FleetError> {
+        let received = self.outbox.link.receive(Wait::No);
+        match received.map_err(system("hear from the supervisor"))? {
+            Received::Packet(packet) => self.message(packet).map(Some),
+            Received::Nothing => Ok(None),
+            Received::Closed => Err(FleetError::Died("the supervisor".into())),
+        }
+    }
+
+    fn message(&mut self, packet: Packet) -> Result<Message, FleetError> {
+        match ToCell::from_bytes(&packet.bytes).map_err(|_| nonsense())? {
+            ToCell::Order { number, order } => match number.cmp(&self.orders) {
+                Ordering::Less => Ok(Message::Repeated),
+                Ordering::Equal => {
+                    self.orders += 1;
+                    Ok(Message::Order(order, packet.fds))
+                }
+                Ordering::Greater => Err(nonsense()),
+            },
+            ToCell::Link(route) => Ok(Message::Link(route, packet.fds)),
+            ToCell::Begin => Ok(Message::Begin),
+        }
+    }
+
+    pub fn report(&mut self, report: Report) -> Result<(), FleetError> {
+        let (capability, epoch) = (self.capability, self.epoch);
+        let message = FromCell::Report { capability, epoch, number: self.reports, report };
+        self.reports += 1;
+        let sent = self.outbox.send(message.to_bytes(), Vec::new());
+        sent.map_err(system("report to the supervisor"))
+    }
+
+    /// Sends reports that wait until the supervisor takes them.
+    pub fn flush(&mut self) -> Result<(), FleetError> {
+        self.outbox.flush().map_err(system("report to the supervisor"))
+    }
+
+    pub fn is_backed_up(&self) -> bool {
+        self.outbox.is_backed_up()
+    }
+}

@@ -1,0 +1,92 @@
+//! A client's admission to a fleet: its segments, the shard map, the cells' bells.
+//!
+//! The admission lasts as long as its socket: the fleet expels a client that closes it, and a
+//! client whose fleet closes it gets EIO from every call. Threads share a connection; each takes
+//! [`Slot`]s of its own.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use warren_base::{ClientId, SlotNo};
+
+use super::admission::{Admission, ConnectOptions};
+use super::segments::{InFlight, Segments};
+use super::slot::Slot;
+use crate::error::FleetError;
+
+/// An admission to a fleet. Clones are the same admission.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<Segments>,
+    pool: PathBuf,
+}
+
+impl Connection {
+    /// Asks the fleet that serves the pool for admission.
+    pub fn connect(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
+        Admission::ask(pool, options)?.open()
+    }
+
+    /// This slot, if it is free.
+    pub fn slot_at(&self, number: SlotNo) -> Option<Slot> {
+        self.shared.take_slot(Some(number))?;
+        Some(Slot::new(Arc::clone(&self.shared), number))
+    }
+
+    /// A free slot; `None` if all are taken. Dropping it gives it back.
+    pub fn slot(&self) -> Option<Slot> {
+        let number = self.shared.take_slot(None)?;
+        Some(Slot::new(Arc::clone(&self.shared), number))
+    }
+
+    /// The request that waits in a slot now: what a `Cancel` names.
+    pub fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
+        self.shared.in_flight(slot)
+    }
+
+    pub fn client(&self) -> ClientId {
+        self.shared.client
+    }
+
+    pub fn pool(&self) -> &Path {
+        &self.pool
+    }
+
+    pub fn cells(&self) -> u16 {
+        self.shared.cells.len() as u16
+    }
+
+    pub fn shards(&self) -> u16 {
+        self.shared.shards
+    }
+
+    pub fn slots(&self) -> u16 {
+        self.shared.requests.slots() as u16
+    }
+
+    /// Whether the fleet is there. `false` once it has closed the socket.
+    pub fn is_alive(&self) -> bool {
+        self.shared.is_alive()
+    }
+
+    /// Waits until the fleet closes the socket; `false` if it is still there after `timeout`.
+    pub fn wait_for_hangup(&self, timeout: Duration) -> bool {
+        self.shared.wait_for_hangup(timeout)
+    }
+}
+
+impl Admission {
+    /// Makes use of it. Only one process at a time may.
+    pub fn open(self) -> Result<Connection, FleetError> {
+        let pool = self.pool();
+        Ok(Connection { shared: Arc::new(Segments::open(self)?), pool })
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Connection({:?} of {})", self.shared.client, self.pool.display())
+    }
+}

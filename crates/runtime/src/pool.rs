@@ -1,0 +1,7 @@
+//! A pool without a fleet: its blocks and metadata, replay of its logs, check and repair, and how
+//! its shards and free chunks are shared out to the cells of a fleet.
+
+pub(crate) mod blocks;
+pub(crate) mod offline;
+pub(crate) mod recovery;
+pub(crate) mod shares;

@@ -1,0 +1,43 @@
+//! Which cell begins with what of a pool: its shards, and its share of the free chunks.
+
+use warren_base::CellId;
+use warren_disk::Owner;
+use warren_supervisor::Ledger;
+
+/// Owner of every shard: round-robin, so that neighbours (and the siblings that a directory's
+/// children are hashed to) spread over all cells.
+pub fn owners(shards: u16, cells: u16) -> Vec<CellId> {
+    (0..shards).map(|shard| CellId(shard % cells)).collect()
+}
+
+/// The free chunks as each cell gets them to begin with: contiguous pieces of about equal size, so
+/// that what a cell writes lies together.
+pub fn shares_of_free(ledger: &Ledger, cells: u16) -> Vec<Vec<u64>> {
+    let regions = ledger.regions();
+    let free: Vec<u64> =
+        regions.iter().filter(|&(_, owner)| owner == Owner::Free).map(|(chunk, _)| chunk).collect();
+    let cells = usize::from(cells);
+    let (share, extra) = (free.len() / cells, free.len() % cells);
+    let mut rest = free.as_slice();
+    (0..cells)
+        .map(|cell| {
+            let (mine, others) = rest.split_at(share + usize::from(cell < extra));
+            rest = others;
+            mine.to_vec()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_shards_lie_on_different_cells() {
+        for cells in 2..=64 {
+            let owners = owners(256, cells);
+            assert!(owners.windows(2).all(|pair| pair[0] != pair[1]));
+            assert_eq!(owners.iter().max(), Some(&CellId(cells - 1)));
+        }
+    }
+}

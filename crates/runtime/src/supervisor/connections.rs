@@ -1,0 +1,425 @@
+//! Connections to the fleet's control socket, from their first request to their end.
+//!
+//! Any process may connect. It gets one reply to one request, so what waits for it is bounded. If
+//! it asked to be admitted, its connection stays open for as long as it is a client. A connection
+//! that sends more is closed. Connections are accepted at a [`pace`].
+
+mod pace;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno as OsError;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use tracing::{info, warn};
+use warren_base::Instant;
+use warren_base::limits::SLOTS_MAX;
+use warren_base::{ClientId, Errno};
+use warren_proto::{Credentials, Wire};
+use warren_supervisor::{Applicant, ConnectionNo};
+
+use super::logged::program;
+use crate::clients::Clients;
+use crate::error::{FleetError, system};
+use crate::identity::{self, Identity};
+use crate::link::{Link, Outbox, Received, Trust, Wait};
+use crate::message::{CONTROL_VERSION, ControlReply, ControlRequest, MOUNTED_MAX, OsBytes};
+use crate::reserve::Reserve;
+use crate::socket_path::{self, PoolId};
+use pace::Pace;
+
+/// Connections at a time, clients included. Connections over the limit are closed.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// Of these, what only root and we may take: an administrator must be able to query and to stop the
+/// fleet.
+const CONNECTIONS_OF_PRIVILEGED: usize = 64;
+
+/// Connections at a time of one user who is neither root nor ours, so that no user shuts another
+/// out.
+const CONNECTIONS_OF_ONE_MAX: usize = 512;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Connections accepted in one go, so that a flood does not hold up the fleet.
+const ACCEPTS_A_TURN: usize = 16;
+
+/// One connection.
+struct Accepted {
+    link: Outbox,
+    identity: Identity,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Has sent no request yet.
+    New,
+    /// Has its reply, or as much of it as it has taken; the peer is to close it now.
+    Answered,
+    /// Asked to enter and waits.
+    Applying,
+    Client(ClientId),
+    /// Waits for the end of the fleet.
+    Stopping,
+}
+
+/// What a connection asks for that the supervisor must do.
+pub(super) enum ConnectionEvent {
+    Enter(Applicant),
+    Status,
+    Stop {
+        force: bool,
+        discard: bool,
+    },
+    /// A client's word of what uses its mount.
+    InUse {
+        client: ClientId,
+        number: u32,
+        by: Box<[u8]>,
+    },
+    /// The client's connection is closed.
+    Hangup(ClientId),
+}
+
+pub(super) struct Connections {
+    listener: OwnedFd,
+    path: PathBuf,
+    /// Who may ask for anything, beside root and us.
+    clients: Clients,
+    next: u64,
+    accepted: BTreeMap<ConnectionNo, Accepted>,
+    /// Clients whose connections are closed and that some cell still knows, with their users, for
+    /// whom they still count.
+    leaving: BTreeMap<ClientId, u32>,
+    reserve: Reserve,
+    /// The last connection could not be accepted for want of descriptors or memory.
+    is_short: bool,
+    pace: Pace,
+}
+
+impl Connections {
+    /// Makes the socket. The pool is locked, so a socket that is there is a dead fleet's.
+    pub fn open(pool: PoolId, clients: Clients, reserve: Reserve) -> Result<Self, FleetError> {
+        let doing = "open the fleet's socket";
+        let path = pool.make_socket_path(clients)?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(system(doing)(error));
+            }
+            _ => {}
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(system(doing))?;
+        let address = SocketAddrUnix::new(&path).map_err(system(doing))?;
+        bind(&listener, &address).map_err(system(doing))?;
+        // Descriptors in packets that were not received are closed by us, and closing one may
+        // block. A kernel that is too old closes them all the same, but does not flush them.
+        let _ = identity::refuse_descriptors(&listener);
+        clients.guard(&path).map_err(system(doing))?;
+        Ok(Self::adopt(listener, path, clients, 0, reserve))
+    }
+
+    /// The socket that an earlier supervisor had made. Connections that the keeper did not hold are
+    /// closed.
+    pub fn adopt(
+        listener: OwnedFd,
+        path: PathBuf,
+        clients: Clients,
+        next: u64,
+        reserve: Reserve,
+    ) -> Self {
+        let (accepted, leaving) = (BTreeMap::new(), BTreeMap::new());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (is_short, pace) = (false, Pace::new(cores));
+        Self { listener, path, clients, next, accepted, leaving, reserve, is_short, pace }
+    }
+
+    /// For the next supervisor.
+    pub fn kept(&self) -> Result<OwnedFd, FleetError> {
+        self.listener.try_clone().map_err(system("share the fleet's socket"))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// A connection for the keeper.
+    pub fn socket(&self, number: ConnectionNo) -> Option<OwnedFd> {
+        self.accepted.get(&number)?.link.link.as_fd().try_clone_to_owned().ok()
+    }
+
+    /// A connection to an earlier supervisor that applies, is a client or waits for the end. The
+    /// kernel still knows its peer.
+    pub fn adopt_connection(
+        &mut self,
+        number: ConnectionNo,
+        socket: OwnedFd,
+        client: Option<ClientId>,
+    ) -> bool {
+        let Ok(identity) = identity::of_peer(&socket) else { return false };
+        let state = client.map_or(State::Stopping, State::Client);
+        let link = Outbox::new(Link::new(socket, Trust::Stranger));
+        self.accepted.insert(number, Accepted { link, identity, state });
+        self.next = self.next.max(number.0 + 1);
+        true
+    }
+
+    /// Connections that wait for the end of the fleet.
+    pub fn stopping(&self) -> impl Iterator<Item = ConnectionNo> {
+        let stopping =
+            |(_, connection): &(&ConnectionNo, &Accepted)| connection.state == State::Stopping;
+        self.accepted.iter().filter(stopping).map(|(&number, _)| number)
+    }
+
+    /// From now on processes can connect. The kernel names this process to them.
+    pub fn listen(&self) -> Result<(), FleetError> {
+        listen(&self.listener, BACKLOG).map_err(system("listen at the fleet's socket"))
+    }
+
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Every connection.
+    pub fn connections(&self) -> impl Iterator<Item = (ConnectionNo, &Outbox)> {
+        self.accepted.iter().map(|(&number, connection)| (number, &connection.link))
+    }
+
+    /// Whether a poll of the listener is of no use: [`Self::accept`] is tried now and then instead.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// How long no connection is accepted because too many were.
+    pub fn pause(&self, now: Instant) -> Option<Duration> {
+        self.pace.wait(now)
+    }
+
+    /// Accepts connections that wait.
+    pub fn accept(&mut self, now: Instant) {
+        for _ in 0..ACCEPTS_A_TURN {
+            if !self.pace.permits(now) {
+                return;
+            }
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = accept_with(&self.listener, flags);
+            let failed = socket.as_ref().err().filter(|&&error| error != OsError::AGAIN);
+            // Before it listens the socket is invalid.
+            let is_news = |error: &&OsError| !self.is_short && **error != OsError::INVAL;
+            if let Some(error) = failed.filter(is_news) {
+                warn!("no client can be let in: {error}");
+            }
+            self.is_short = failed.is_some();
+            let Ok(socket) = socket else { return };
+            self.pace.count();
+            // A connection that cannot be identified, or is over the limit, is closed.
+            let Ok(identity) = identity::of_peer(&socket) else { continue };
+            let is_scarce = match is_privileged(identity.uid) {
+                true => self.reserve.needs(&socket),
+                false => self.reserve.has(&socket),
+            };
+            if is_scarce || !self.has_room_for(identity.uid) {
+                let why =
+                    if is_scarce { "few descriptors are left" } else { "too many connections" };
+                let Identity { uid, pid, .. } = identity;
+                warn!(uid, pid, why, "a connection was closed at once");
+                continue;
+            }
+            if self.reserve.has(&socket) {
+                warn!(uid = identity.uid, "few descriptors are left: the reserve is used");
+            }
+            let link = Outbox::new(Link::new(socket, Trust::Stranger));
+            let connection = Accepted { link, identity, state: State::New };
+            self.accepted.insert(ConnectionNo(self.next), connection);
+            self.next += 1;
+        }
+    }
+
+    fn has_room_for(&self, uid: u32) -> bool {
+        if is_privileged(uid) {
+            return self.accepted.len() < CONNECTIONS_MAX;
+        }
+        let connected = self.accepted.values().map(|connection| connection.identity.uid);
+        let of_same = connected.chain(self.leaving.values().copied()).filter(|of| *of == uid);
+        self.accepted.len() < CONNECTIONS_MAX - CONNECTIONS_OF_PRIVILEGED
+            && of_same.count() < CONNECTIONS_OF_ONE_MAX
+    }
+
+    /// Receives from one connection; returns what the supervisor must do.
+    pub fn receive(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
+        let connection = self.accepted.get_mut(&number)?;
+        let flushed = connection.link.flush();
+        let received = connection.link.link.receive(Wait::No);
+        let request = match (flushed, received) {
+            (Ok(()), Ok(Received::Nothing)) => return None,
+            (Ok(()), Ok(Received::Packet(packet))) => {
+                let request = ControlRequest::from_bytes(&packet.bytes).ok();
+                let is_new = connection.state == State::New;
+                if request.is_none() {
+                    let Identity { uid, pid, .. } = connection.identity;
+                    warn!(uid, pid, "a client's message makes no sense, or is of another version");
+                }
+                if request.is_none() && is_new && is_of_another_version(&packet.bytes) {
+                    return self.refuse(number, Errno::EPROTO);
+                }
+                request
+            }
+            _ => None,
+        };
+        match (request, connection.state) {
+            (Some(ControlRequest::InUse { number, by, .. }), State::Client(client)) => {
+                Some(ConnectionEvent::InUse { client, number, by })
+            }
+            (Some(request), State::New) => self.answer(number, request),
+            // Closed, or a request out of turn.
+            (_, State::Client(_)) => self.close(number),
+            // The supervisor answers later; the answer goes nowhere.
+            _ => {
+                self.accepted.remove(&number);
+                None
+            }
+        }
+    }
+
+    /// Ends a client's connection.
+    pub fn close(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
+        let connection = self.accepted.get(&number)?;
+        let State::Client(client) = connection.state else { return None };
+        self.leaving.insert(client, connection.identity.uid);
+        self.accepted.remove(&number);
+        Some(ConnectionEvent::Hangup(client))
+    }
+
+    fn answer(&mut self, number: ConnectionNo, request: ControlRequest) -> Option<ConnectionEvent> {
+        let connection = self.accepted.get_mut(&number)?;
+        let privileged = is_privileged(connection.identity.uid);
+        let (ControlRequest::Enter { version, .. }
+        | ControlRequest::Status { version }
+        | ControlRequest::InUse { version, .. }
+        | ControlRequest::Stop { version, .. }) = request;
+        if version != CONTROL_VERSION {
+            return self.refuse(number, Errno::EPROTO);
+        }
+        if !privileged && !self.clients.admits(&connection.identity) {
+            return self.refuse(number, Errno::EACCES);
+        }
+        match request {
+            ControlRequest::Status { .. } => {
+                connection.state = State::Answered;
+                Some(ConnectionEvent::Status)
+            }
+            ControlRequest::Stop { force, discard, .. } if privileged => {
+                connection.state = State::Stopping;
+                let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
+                let by = program(pid);
+                info!(uid, pid, by, force, discard, "the fleet shall stop");
+                Some(ConnectionEvent::Stop { force, discard })
+            }
+            ControlRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
+                let is_legal = (1..=SLOTS_MAX).contains(&usize::from(slots))
+                    && mounted.len() <= if front { MOUNTED_MAX } else { 0 };
+                if !is_legal {
+                    return self.refuse(number, Errno::EINVAL);
+                }
+                connection.state = State::Applying;
+                Some(ConnectionEvent::Enter(applicant(&connection.identity, front, slots, mounted)))
+            }
+            _ => self.refuse(number, Errno::EPERM),
+        }
+    }
+
+    pub fn refuse(&mut self, number: ConnectionNo, errno: Errno) -> Option<ConnectionEvent> {
+        self.send(
+            number,
+            &ControlReply::Refused { version: CONTROL_VERSION, errno: errno.raw() },
+            Vec::new(),
+        );
+        if let Some(connection) = self.accepted.get_mut(&number) {
+            connection.state = State::Answered;
+            let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
+            let by = program(pid);
+            warn!(uid, pid, by, %errno, "a client was refused");
+        }
+        None
+    }
+
+    /// The last reply to a connection that waits for the end of a fleet that goes on.
+    pub fn send_last(&mut self, number: ConnectionNo, reply: &ControlReply) {
+        self.send(number, reply, Vec::new());
+        if let Some(connection) = self.accepted.get_mut(&number) {
+            connection.state = State::Answered;
+        }
+    }
+
+    /// Sends a reply; a connection that does not take it is closed by the next poll.
+    pub fn send(&mut self, number: ConnectionNo, reply: &ControlReply, fds: Vec<OwnedFd>) {
+        if let Some(connection) = self.accepted.get_mut(&number) {
+            // A broken connection is readable, and `receive` removes it.
+            let _ = connection.link.send(reply.to_bytes(), fds);
+        }
+    }
+
+    /// The applicant is a client from now on: when its connection closes, it is expelled. False if
+    /// it is closed already.
+    pub fn enter(&mut self, number: ConnectionNo, client: ClientId) -> bool {
+        let Some(connection) = self.accepted.get_mut(&number) else { return false };
+        connection.state = State::Client(client);
+        true
+    }
+
+    /// No cell knows the client any more.
+    pub fn forget(&mut self, client: ClientId) {
+        self.leaving.remove(&client);
+        self.accepted.retain(|_, connection| connection.state != State::Client(client));
+    }
+
+    /// From now on no client finds the fleet. To be called while the pool is locked: what lies
+    /// there afterwards is another fleet's.
+    pub fn remove_socket(&self) {
+        // Behind one that cannot be removed no process listens.
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Replies to every connection that asked for the end how it went.
+    pub fn close_all(mut self, outcome: &ControlReply) {
+        let stopping: Vec<ConnectionNo> = self.stopping().collect();
+        stopping.into_iter().for_each(|number| self.send(number, outcome, Vec::new()));
+    }
+}
+
+/// Requests of all versions begin with a tag and the version, whatever follows.
+fn is_of_another_version(bytes: &[u8]) -> bool {
+    let version = bytes.get(1..5).and_then(|version| version.try_into().ok());
+    version.is_some_and(|version| u32::from_le_bytes(version) != CONTROL_VERSION)
+}
+
+/// Root and the fleet's own user may stop it and put up a front.
+fn is_privileged(uid: u32) -> bool {
+    uid == 0 || uid == socket_path::uid()
+}
+
+fn applicant(identity: &Identity, front: bool, slots: u16, mounted: OsBytes) -> Applicant {
+    let credentials = Credentials {
+        uid: identity.uid,
+        gid: identity.gid,
+        groups: identity.groups.clone(),
+        checked_by_kernel: front,
+    };
+    let (pid, privileged) = (identity.pid.unsigned_abs(), is_privileged(identity.uid));
+    Applicant { credentials, pid, front, privileged, slots, mounted }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! The state of a supervisor's process. What it does with it stands in the files beside this one.
+
+use std::collections::VecDeque;
+
+use warren_base::Instant;
+use warren_proto::CapabilityKey;
+use warren_supervisor::{Effect, Event, Failure, Supervisor};
+
+use super::cells::Cells;
+use super::clients::Clients;
+use super::connections::Connections;
+use super::journal::Journal;
+use super::keeper_link::KeeperLink;
+use super::logged::Logged;
+use super::mailboxes::Mailboxes;
+use super::memory::FleetMemory;
+use super::pool::OpenPool;
+use super::stop_attempt::StopAttempts;
+use crate::message::FleetPlan;
+
+pub(super) struct SupervisorLoop<'a> {
+    pub plan: FleetPlan,
+    /// Of this fleet, from its start to its end.
+    pub capabilities: CapabilityKey,
+    /// Supervisors of this fleet before this one.
+    pub predecessors: u32,
+    pub keeper: KeeperLink<'a>,
+    pub pool: OpenPool,
+    pub memory: FleetMemory,
+    pub mailboxes: Mailboxes,
+    pub core: Supervisor,
+    pub cells: Cells,
+    pub connections: Connections,
+    pub clients: Clients,
+    pub journal: Journal,
+    pub stop: StopAttempts,
+    pub logged: Logged,
+    /// Kept for the next event.
+    pub effects: Vec<Effect>,
+    /// Events that effects gave rise to.
+    pub pending: VecDeque<Event>,
+    /// When the core wants to be called again.
+    pub wake: Option<Instant>,
+    pub ended: Option<Result<(), Failure>>,
+}
+
+/// What a supervisor begins with, as it made it or as an earlier one left it.
+pub(super) struct Parts<'a> {
+    pub plan: FleetPlan,
+    pub capabilities: CapabilityKey,
+    pub predecessors: u32,
+    pub keeper: KeeperLink<'a>,
+    pub pool: OpenPool,
+    pub memory: FleetMemory,
+    pub mailboxes: Mailboxes,
+    pub core: Supervisor,
+    pub cells: Cells,
+    pub connections: Connections,
+    pub journal: Journal,
+}
+
+impl<'a> SupervisorLoop<'a> {
+    pub fn new(parts: Parts<'a>) -> Self {
+        let Parts { plan, capabilities, predecessors, keeper, pool, memory, .. } = parts;
+        let Parts { mailboxes, core, cells, connections, journal, .. } = parts;
+        Self {
+            plan,
+            capabilities,
+            predecessors,
+            keeper,
+            pool,
+            memory,
+            mailboxes,
+            core,
+            cells,
+            connections,
+            clients: Clients::default(),
+            journal,
+            stop: StopAttempts::default(),
+            logged: Logged::default(),
+            effects: Vec::new(),
+            pending: VecDeque::new(),
+            wake: None,
+            ended: None,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The fleet's status, from the core, the vitals and the plan.
+
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_shm::Counter;
+use warren_supervisor::{CellState, Stage};
+
+use super::state::SupervisorLoop;
+use crate::silence;
+use crate::status::{CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus};
+
+impl SupervisorLoop<'_> {
+    /// JSON of the fleet as it is now.
+    pub(super) fn status_json(&self) -> Box<[u8]> {
+        // Numbers and strings of our own always have a JSON form.
+        serde_json::to_vec(&fleet_status(self)).unwrap_or_default().into()
+    }
+}
+
+fn fleet_status(it: &SupervisorLoop<'_>) -> FleetStatus {
+    let core = it.core.status();
+    let cells = core.cells.iter().map(|cell| cell_status(it, cell)).collect();
+    let clients = core.clients.iter().map(client_status).collect();
+    let keeper = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
+    let fronts = core.clients.iter().filter(|client| client.front).map(|client| client.pid);
+    let pids = [keeper].into_iter().chain(it.cells.iter().map(|(_, cell)| cell.pid));
+    let layout = it.core.ledger().superblock().layout;
+    FleetStatus {
+        log: String::from_utf8_lossy(&it.plan.log).into_owned(),
+        log_trouble: it.logged.trouble(),
+        pool: String::from_utf8_lossy(&it.plan.pool).into_owned(),
+        pool_harm: it.pool.harm(layout.total_blocks()).map(str::to_owned),
+        keeper_pid: keeper,
+        supervisor_pid: std::process::id(),
+        supervisor_restarts: it.predecessors,
+        // Who asks knows better.
+        uid: 0,
+        state: stage_name(core.stage).into(),
+        stopped_pids: silence::stopped(pids, fronts),
+        checkpoint: CheckpointStatus {
+            generation: core.generation,
+            checkpoints: core.checkpoints,
+            checkpoints_failed: core.checkpoints_failed,
+            broken: core.broken.map(|errno| errno.to_string()),
+            read_only_since: core.broken_since.map(|since| since.0 / 1_000_000_000),
+        },
+        block_size: BLOCK_SIZE as u32,
+        total_blocks: layout.total_blocks(),
+        free_blocks: (core.chunks_free * CHUNK_BLOCKS).min(it.pool.host_room()),
+        shards: layout.shards(),
+        mailboxes: it.mailboxes.names(),
+        reports_refused: it.mailboxes.refused,
+        cells,
+        clients,
+    }
+}
+
+fn cell_status(it: &SupervisorLoop<'_>, cell: &warren_supervisor::CellStatus) -> CellStatus {
+    let at = usize::from(cell.cell.0);
+    let memory = &it.memory.cells[at];
+    let process = &it.cells[cell.cell];
+    CellStatus {
+        cell: cell.cell.0,
+        pid: process.pid,
+        epoch: cell.epoch.0,
+        state: state_name(cell.state).into(),
+        shards: cell.shards as u16,
+        restarts: process.pauses.restarts,
+        last_pause_ms: process.pauses.last.map(|pause| pause.as_millis() as u64),
+        heartbeat: memory.vitals.heartbeat(),
+        parked: memory.vitals.must_wake(),
+        spinners: memory.vitals.spinners(),
+        requests: memory.counter(Counter::Requests),
+        peer_messages: memory.counter(Counter::PeerMessages),
+        refused: memory.counter(Counter::Refused),
+        stale: memory.counter(Counter::Stale),
+        busy_ns: memory.counter(Counter::BusyNs),
+        parked_ns: memory.counter(Counter::ParkedNs),
+        tasks: memory.counter(Counter::Tasks),
+        lock_waiters: memory.counter(Counter::LockWaiters),
+        queued: memory.counter(Counter::Queued),
+        device: DeviceCounters {
+            ios: memory.counter(Counter::Ios),
+            blocks_read: memory.counter(Counter::BlocksRead),
+            blocks_written: memory.counter(Counter::BlocksWritten),
+            writes: memory.counter(Counter::Writes),
+            flushes: memory.counter(Counter::Flushes),
+        },
+    }
+}
+
+fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {
+    let mounted = (!client.mounted.is_empty()).then_some(&client.mounted);
+    ClientStatus {
+        client: client.client.0,
+        pid: client.pid,
+        uid: client.uid,
+        front: client.front,
+        mounted: mounted.map(|path| String::from_utf8_lossy(path).into_owned()),
+    }
+}
+
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Starting | Stage::Opening => "starting",
+        Stage::Serving => "serving",
+        Stage::Expelling | Stage::LastCheckpoint { .. } | Stage::Closing { .. } => "stopping",
+        Stage::Ended => "ended",
+    }
+}
+
+fn state_name(state: CellState) -> &'static str {
+    match state {
+        CellState::Starting => "starting",
+        CellState::Ready => "ready",
+        CellState::Lost => "lost",
+        CellState::Stopped => "stopped",
+        CellState::Exited => "exited",
+    }
+}

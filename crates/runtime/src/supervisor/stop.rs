@@ -1,0 +1,238 @@
+//! Before a fleet stops its mounts are given up, each by the process that keeps it (the custodian).
+//!
+//! ```text
+//! stop          trial ──▶ all: Ask ──▶ all idle ──▶ all: IfIdle ──▶ all gone ──▶ the core stops
+//!                 │           └─ one is in use, or silent ──┴──▶ refused, the fleet goes on
+//!                 └─ its checkpoint fails ──▶ refused, the fleet goes on
+//! stop --force  trial ──▶ all fronts: Force ──▶ all gone, or the time is over ──▶ the core stops
+//! ```
+//!
+//! The trial is a checkpoint while all goes on. It comes first because mounts that have left do not
+//! come back when the last checkpoint turns out to fail. A fleet without mounts, one that is to
+//! lose what was not synced (`--discard`), and one that ends by a signal make none here.
+//!
+//! Asking first leaves every mount in its place when one of them is in use: under a directory that
+//! is unmounted programs would write to another file system. A signal to the keeper is a forced
+//! stop, because a service must end; a second one does not wait any longer.
+//!
+//! Nothing of it is written down. A supervisor that dies meanwhile closes the connection of the
+//! client, which asks the next supervisor again; the keeper passes its signal on to that one.
+
+use std::collections::BTreeSet;
+
+use tracing::warn;
+use warren_base::{ClientId, Errno};
+use warren_supervisor::{ClientState, ClientStatus, ConnectionNo, Event, Stage};
+
+use super::logged::front;
+use super::state::SupervisorLoop;
+use super::stop_attempt::{StopAttempt, StopRequest, TRIAL_SECONDS_MAX, Trial};
+use crate::clock;
+use crate::error::{ErrorKind, FleetError};
+use crate::message::{ControlReply, IN_USE_MAX, Kept, Leave, path_of};
+
+impl SupervisorLoop<'_> {
+    /// The fleet shall stop.
+    pub(super) fn begin_stop(&mut self, request: StopRequest) -> Result<(), FleetError> {
+        let status = self.core.status();
+        // A stop that is going to be refused leaves the mounts.
+        let is_in_vain = status.broken.is_some() && !request.discard && !request.by_keeper;
+        if status.stage != Stage::Serving || is_in_vain {
+            let event = stop_event(request.by_keeper, request.discard);
+            return self.stop_core(&request.connections, event);
+        }
+        let Some((request, is_tried)) = self.stop.join(request, clock::monotonic()) else {
+            return Ok(());
+        };
+        let StopRequest { connections, by_keeper, force, discard } = request;
+        let how = if force || by_keeper { Leave::Force } else { Leave::Ask };
+        if is_tried || by_keeper || discard || self.fronts().is_empty() {
+            self.ask_fronts(how, connections, (by_keeper, discard));
+            return Ok(());
+        }
+        self.begin_trial(how, connections)
+    }
+
+    /// Sees first whether the stop would be refused. A trial that is under way for an earlier
+    /// caller does for this one.
+    fn begin_trial(
+        &mut self,
+        how: Leave,
+        connections: Vec<ConnectionNo>,
+    ) -> Result<(), FleetError> {
+        let trying = ControlReply::Trying;
+        connections.iter().for_each(|&it| self.connections.send(it, &trying, Vec::new()));
+        self.stop.begin_trial(how, connections, clock::monotonic());
+        self.apply(Event::TryCheckpoint)
+    }
+
+    fn ask_fronts(&mut self, how: Leave, connections: Vec<ConnectionNo>, by: (bool, bool)) {
+        let leave = ControlReply::Leave { number: self.stop.next_number(), how };
+        let mut waiting = BTreeSet::new();
+        for front in self.fronts() {
+            if let Some(memory) = self.clients.memory(front.client) {
+                self.connections.send(memory.connection, &leave, Vec::new());
+                waiting.insert(front.client);
+            }
+        }
+        self.stop.asked(how, connections, by, waiting, clock::monotonic());
+    }
+
+    fn fronts(&self) -> Vec<ClientStatus> {
+        let mut clients = self.core.status().clients;
+        // A client whose connection is closed may still be known to cells; one that cells do not
+        // know yet is not mounted.
+        clients.retain(|client| client.front && client.state == ClientState::Admitted);
+        clients
+    }
+
+    /// Takes what a custodian answered; false if it was not asked.
+    pub(super) fn in_use(&mut self, client: ClientId, number: u32, by: &[u8]) -> bool {
+        let Some(front) = self.fronts().into_iter().find(|front| front.client == client) else {
+            return false;
+        };
+        let in_use = (!by.is_empty()).then(|| {
+            let by = String::from_utf8_lossy(&by[..by.len().min(IN_USE_MAX)]);
+            format!("{} by {by}", mount_of(&front))
+        });
+        self.stop.answered(client, number, in_use)
+    }
+
+    pub(super) fn client_hung_up(&mut self, client: ClientId) -> Result<(), FleetError> {
+        front(&self.core, client, "has left");
+        self.stop.hung_up(client);
+        self.apply(Event::Hangup { client })
+    }
+
+    /// Goes on with the attempt to stop when all fronts have answered, or the time is over.
+    pub(super) fn advance_stop(&mut self) -> Result<(), FleetError> {
+        while let Some(mut attempt) = self.stop.take_over(clock::monotonic()) {
+            let silent = self.fronts().into_iter();
+            let silent = silent.filter(|front| attempt.waiting.contains(&front.client));
+            attempt.in_use.extend(silent.map(|front| {
+                format!("{}, whose process {} does not answer", mount_of(&front), front.pid)
+            }));
+            self.end_attempt(attempt)?;
+        }
+        Ok(())
+    }
+
+    fn end_attempt(&mut self, attempt: StopAttempt) -> Result<(), FleetError> {
+        let (by_keeper, discard) = (attempt.by_keeper, attempt.discard);
+        match attempt.trial {
+            None => {}
+            Some(Trial::UnderWay) => {
+                self.refuse_late_trial(&attempt);
+                return Ok(());
+            }
+            // Another stop went on without the mounts that have come meanwhile.
+            Some(Trial::Succeeded) if self.core.status().stage != Stage::Serving => {
+                return self.stop_core(&attempt.connections, stop_event(by_keeper, discard));
+            }
+            Some(Trial::Succeeded) => {
+                self.ask_fronts(attempt.how, attempt.connections, (by_keeper, discard));
+                return Ok(());
+            }
+        }
+        match attempt.how {
+            Leave::Force => {
+                let cut_off: Vec<ControlReply> = attempt.in_use.iter().map(cut_off).collect();
+                self.stop_core(&attempt.connections, stop_event(by_keeper, discard))?;
+                for &connection in &attempt.connections {
+                    cut_off.iter().for_each(|it| self.connections.send(connection, it, Vec::new()));
+                }
+            }
+            _ if !attempt.in_use.is_empty() => self.refuse_in_use(&attempt),
+            Leave::Ask => self.ask_fronts(Leave::IfIdle, attempt.connections, (false, discard)),
+            // A mount has come meanwhile.
+            Leave::IfIdle if !self.fronts().is_empty() => {
+                self.ask_fronts(Leave::Ask, attempt.connections, (false, discard));
+            }
+            Leave::IfIdle => self.stop_core(&attempt.connections, stop_event(false, discard))?,
+        }
+        Ok(())
+    }
+
+    fn refuse_late_trial(&mut self, attempt: &StopAttempt) {
+        let line = format!(
+            "{}: a checkpoint takes longer than {} s: the fleet serves on",
+            path_of(&self.plan.pool).display(),
+            TRIAL_SECONDS_MAX
+        );
+        warn!("the stop is refused, because its checkpoint takes too long");
+        self.refuse(attempt, ErrorKind::StopRefused, line);
+    }
+
+    fn refuse(&mut self, attempt: &StopAttempt, kind: ErrorKind, line: String) {
+        let refused = ControlReply::Failed { kind, line: line.into_bytes().into() };
+        for &connection in &attempt.connections {
+            self.connections.send_last(connection, &refused);
+        }
+    }
+
+    fn refuse_in_use(&mut self, attempt: &StopAttempt) {
+        let pool = path_of(&self.plan.pool);
+        let line = format!(
+            "{}: in use: {}; end these, or stop with --force, which writes back and cuts them off",
+            pool.display(),
+            attempt.in_use.join("; ")
+        );
+        warn!("the stop is refused, because a mount is in use: {}", attempt.in_use.join("; "));
+        self.refuse(attempt, ErrorKind::PoolInUse, line);
+    }
+
+    /// No mount stands in the way any more.
+    fn stop_core(&mut self, connections: &[ConnectionNo], event: Event) -> Result<(), FleetError> {
+        for &connection in connections {
+            let socket = self.connections.socket(connection).into_iter().collect();
+            self.keeper.keep(Kept::Stopping(connection.0), socket)?;
+        }
+        // The next supervisor, if this one dies, stops the fleet, too.
+        self.keeper.settle()?;
+        connections.iter().for_each(|&connection| self.send_stopping(connection));
+        self.apply(event)
+    }
+
+    pub(super) fn send_stopping(&mut self, connection: ConnectionNo) {
+        let keeper = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid());
+        let stopping = ControlReply::Stopping { keeper: keeper.unsigned_abs() };
+        self.connections.send(connection, &stopping, Vec::new());
+    }
+
+    /// Every client that asked for the stop is answered that it does not come, and why.
+    pub(super) fn refuse_stop(&mut self, errno: Errno) -> Result<(), FleetError> {
+        warn!(%errno, "the stop is refused, because its checkpoint failed: the fleet serves on");
+        self.stop.trial_failed();
+        let connections: Vec<ConnectionNo> = self.connections.stopping().collect();
+        for connection in connections {
+            self.keeper.forget(Kept::Stopping(connection.0))?;
+            let refused = ControlReply::StopRefused { errno: errno.raw() };
+            self.connections.send_last(connection, &refused);
+        }
+        Ok(())
+    }
+}
+
+/// A signal's stop ends the fleet, whatever is lost; a client's only if it loses nothing, or that
+/// is given up.
+const fn stop_event(by_keeper: bool, discard: bool) -> Event {
+    match (by_keeper, discard) {
+        (_, true) => Event::GiveUp,
+        (true, false) => Event::Stop,
+        (false, false) => Event::TryStop,
+    }
+}
+
+fn mount_of(front: &ClientStatus) -> String {
+    match &*front.mounted {
+        [] => format!("a mount (client {})", front.client.0),
+        path => String::from_utf8_lossy(path).into_owned(),
+    }
+}
+
+/// Logged as well, because a stop by a signal has no connection to reply to.
+fn cut_off(line: &String) -> ControlReply {
+    warn!("a mount was cut off while in use: {line}");
+    let line = format!("a mount was cut off while in use: {line}");
+    ControlReply::CutOff { line: line.into_bytes().into() }
+}

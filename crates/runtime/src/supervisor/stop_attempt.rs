@@ -1,0 +1,202 @@
+//! An attempt to stop the fleet: which mounts have still to answer, what uses them, and until when
+//! it may take.
+//!
+//! ```text
+//!          ┌─ trial under way ──▶ trial succeeded ─┐
+//! join ────┤                                       ├──▶ mounts are asked ──▶ over
+//!          └───────────────────────────────────────┘
+//! ```
+//!
+//! It is over when all mounts have answered, or when it is too late. There is one attempt at a
+//! time. What is done when it is over is decided in `stop.rs`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use warren_base::{ClientId, Instant};
+use warren_supervisor::ConnectionNo;
+
+use crate::message::{Leave, STOP_TIMEOUT};
+
+/// How long the custodians may take to look who uses their mounts, and then to unmount.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long they may take to write back what was stored through mappings, and to cut their users
+/// off. A client waits longer than that for its answer.
+const FORCE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a trial may take.
+const TRIAL_PATIENCE: Duration = Duration::from_secs(90);
+
+// A client that waits for the stop does not give up before the fronts had their time, too.
+const _: () = assert!(TRIAL_PATIENCE.as_secs() + FORCE_PATIENCE.as_secs() < STOP_TIMEOUT.as_secs());
+
+/// The checkpoint that comes first, while no front is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trial {
+    UnderWay,
+    Succeeded,
+}
+
+/// Who wants the fleet to stop, and how.
+pub(super) struct StopRequest {
+    /// Connections that asked for it; more than one if requests were joined.
+    pub connections: Vec<ConnectionNo>,
+    /// The keeper did, because of a signal.
+    pub by_keeper: bool,
+    /// Programs that use the mounts are cut off.
+    pub force: bool,
+    /// What the last checkpoint lacks, if it fails, is given up.
+    pub discard: bool,
+}
+
+impl StopRequest {
+    /// A signal's.
+    pub const fn of_keeper() -> Self {
+        Self { connections: Vec::new(), by_keeper: true, force: true, discard: false }
+    }
+}
+
+pub(super) struct StopAttempt {
+    number: u32,
+    pub trial: Option<Trial>,
+    pub how: Leave,
+    /// Connections that asked for the stop, and whether the keeper did.
+    pub connections: Vec<ConnectionNo>,
+    pub by_keeper: bool,
+    /// What the last checkpoint lacks, if it fails, is given up.
+    pub discard: bool,
+    /// Fronts that have neither answered nor closed their connections.
+    pub waiting: BTreeSet<ClientId>,
+    /// Lines about mounts that are in use, or were.
+    pub in_use: Vec<String>,
+    until: Instant,
+}
+
+impl StopAttempt {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until <= now || (!self.is_on_trial() && self.waiting.is_empty())
+    }
+
+    /// No front was asked yet.
+    fn is_on_trial(&self) -> bool {
+        self.trial == Some(Trial::UnderWay)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct StopAttempts {
+    current: Option<StopAttempt>,
+    /// How often mounts were asked.
+    count: u32,
+}
+
+impl StopAttempts {
+    /// When the current attempt is over at the latest.
+    pub fn until(&self) -> Option<Instant> {
+        self.current.as_ref().map(|attempt| attempt.until)
+    }
+
+    /// Joins the request with those of the attempt that is under way. Returns what is to be begun
+    /// anew, and whether a trial has been made for it; nothing if that attempt goes on.
+    pub fn join(&mut self, mut request: StopRequest, now: Instant) -> Option<(StopRequest, bool)> {
+        let Some(mut earlier) = self.current.take() else { return Some((request, false)) };
+        request.connections.append(&mut earlier.connections);
+        request.discard |= earlier.discard;
+        if earlier.is_on_trial() {
+            request.force |= earlier.how == Leave::Force;
+            return Some((request, false));
+        } else if earlier.how != Leave::Force {
+            return Some((request, true));
+        }
+        if request.by_keeper && earlier.by_keeper {
+            earlier.until = now;
+        }
+        let StopRequest { connections, by_keeper, discard, .. } = request;
+        let by_keeper = by_keeper | earlier.by_keeper;
+        self.current = Some(StopAttempt { connections, by_keeper, discard, ..earlier });
+        None
+    }
+
+    pub fn begin_trial(&mut self, how: Leave, connections: Vec<ConnectionNo>, now: Instant) {
+        self.current = Some(StopAttempt {
+            number: self.count,
+            trial: Some(Trial::UnderWay),
+            how,
+            connections,
+            by_keeper: false,
+            discard: false,
+            waiting: BTreeSet::new(),
+            in_use: Vec::new(),
+            until: now + TRIAL_PATIENCE,
+        });
+    }
+
+    /// The mounts are asked as soon as everything that has come is taken in.
+    pub fn trial_succeeded(&mut self) {
+        if let Some(attempt) = self.current.as_mut().filter(|it| it.is_on_trial()) {
+            attempt.trial = Some(Trial::Succeeded);
+        }
+    }
+
+    pub fn trial_failed(&mut self) {
+        self.current.take_if(|attempt| attempt.is_on_trial());
+    }
+
+    /// The number under which mounts are asked next.
+    pub fn next_number(&self) -> u32 {
+        self.count + 1
+    }
+
+    /// These fronts have been asked, under [`Self::next_number`].
+    pub fn asked(
+        &mut self,
+        how: Leave,
+        connections: Vec<ConnectionNo>,
+        (by_keeper, discard): (bool, bool),
+        waiting: BTreeSet<ClientId>,
+        now: Instant,
+    ) {
+        self.count += 1;
+        let patience = if how == Leave::Force { FORCE_PATIENCE } else { ANSWER_PATIENCE };
+        self.current = Some(StopAttempt {
+            number: self.count,
+            trial: None,
+            how,
+            connections,
+            by_keeper,
+            discard,
+            waiting,
+            in_use: Vec::new(),
+            until: now + patience,
+        });
+    }
+
+    /// A front has answered what uses its mount, if anything does; false if it was not asked.
+    pub fn answered(&mut self, client: ClientId, number: u32, in_use: Option<String>) -> bool {
+        let Some(attempt) = &mut self.current else {
+            // An answer to an attempt that was given up.
+            return number <= self.count;
+        };
+        if number == attempt.number {
+            if attempt.how != Leave::Force {
+                attempt.waiting.remove(&client);
+            }
+            attempt.in_use.extend(in_use);
+        }
+        number <= attempt.number
+    }
+
+    pub fn hung_up(&mut self, client: ClientId) {
+        if let Some(attempt) = &mut self.current {
+            attempt.waiting.remove(&client);
+        }
+    }
+
+    /// The attempt, once all have answered or the time is over.
+    pub fn take_over(&mut self, now: Instant) -> Option<StopAttempt> {
+        self.current.take_if(|attempt| attempt.is_over(now))
+    }
+}
+
+pub(super) const TRIAL_SECONDS_MAX: u64 = TRIAL_PATIENCE.as_secs();
