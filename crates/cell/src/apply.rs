@@ -1,14 +1,15 @@
-//! Making the steps of records: once when they happen, and again when a log is replayed.
+//! The interpreter of steps: makes a step as it happens, and makes it again when a log is replayed.
 //!
 //! A step changes trees, space and session the same way each time; so the state of a cell is a function
 //! of its last checkpoint and its log. What differs is what becomes of file data:
 //!
-//! | step | as it happens | process died: frames are there | power was cut: frames are gone |
+//! | step | live | process died: frames are there | power was cut: frames are gone |
 //! | --- | --- | --- | --- |
 //! | `Wrote` | size, times | the same | the file is *behind* until its next cover |
-//! | `Truncate` | extents, pages | extents, blocks | the same as it happens; waits if the file is behind |
-//! | `Placed` | extents | extents | extents; brings the file up to its cover |
-//! | `Inline` | nothing | nothing | pages; brings the file up to its cover |
+//! | `Truncate` | extents, pages | extents, blocks | as live; waits if the file is behind |
+//! | `Placed` | extents | blocks, extents | blocks, extents; brings the file up to its cover |
+//! | `Inline` | pages are covered | the file is covered | pages; brings the file up to its cover |
+//! | `Change` | records | and an orphan's record | and an orphan's record |
 
 use std::collections::BTreeSet;
 
@@ -24,54 +25,88 @@ use crate::frames::pages::{cut_page, forget_pages, put_page, truncate_with_pages
 use crate::run::wait::Stop;
 use crate::shard;
 use crate::shard::Shard;
+use crate::shard::open::OpenFile;
 use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
 /// Pages of the longest file.
 const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
 
-/// What the frames hold while a log is replayed.
+/// Why a step is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Replaying {
-    /// Everything as it was when the process died.
+pub(crate) enum Mode {
+    /// It happens. What it changes was read in the same go.
+    Live,
+    /// A log is replayed, and the frames hold everything as it was when the process died.
     Frames,
-    /// Nothing.
-    Nothing,
+    /// A log is replayed, and the frames hold nothing.
+    Power,
 }
 
-/// Notes a step of the running task and makes it.
-pub(crate) fn step<M: Memory>(shard: &mut Shard, step: Step, turn: &mut Turn<'_, M>) {
+/// Makes a step of the running task, and notes it.
+pub(crate) fn step<M: Memory>(shard: &mut Shard, mut step: Step, turn: &mut Turn<'_, M>) {
+    apply(shard, &mut step, Mode::Live, turn).expect("a live step waits for nothing");
     turn.note(&step);
-    make_step(shard, step, turn);
 }
 
-fn make_step<M: Memory>(shard: &mut Shard, step: Step, turn: &mut Turn<'_, M>) {
+/// Makes a step. It is fetched, and checked if it is replayed. A live truncation is told how many blocks it leaves;
+/// a replayed step may have to wait for a page that it cuts.
+pub(crate) fn apply<M: Memory>(
+    shard: &mut Shard,
+    step: &mut Step,
+    mode: Mode,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
     match step {
-        Step::SetAttr { ino, attributes } => make_set_attr(shard, ino, attributes),
-        Step::Accessed { ino, atime } => shard.inode_mut(ino).atime = atime,
+        Step::Change(change) => {
+            make_one(shard, change, turn);
+            if let Change::RemoveLink { ino, .. } = change
+                && mode != Mode::Live
+                && shard.inode_mut(*ino).nlink == 0
+            {
+                // What is open is not known yet. The inode's end is a step of its own.
+                shard.put(Key::orphan(*ino), Value::Orphan);
+            }
+        }
+        Step::SetAttr { ino, attributes } => make_set_attr(shard, *ino, *attributes),
+        Step::Accessed { ino, atime } => shard.inode_mut(*ino).atime = *atime,
         Step::SetXattr { ino, name, value, now } => {
-            make_set_xattr(shard, ino, &name, value, now, turn);
+            make_set_xattr(shard, *ino, name, value.as_deref(), *now, turn);
         }
-        Step::Wrote { ino, size, blocks, mode, now } => {
-            make_wrote(shard, ino, size, blocks, mode, now);
-            shard.behind.insert(ino);
+        Step::Reaped { ino } => make_reaped(shard, *ino, turn),
+        Step::Claimed { chunk, .. } => drop(shard.space.claim(*chunk)),
+        Step::Truncate { ino, size, blocks, now } => {
+            make_truncated(shard, *ino, (*size, blocks, *now), mode, turn)?;
         }
-        Step::Reaped { ino } => make_reaped(shard, ino, turn),
-        // Made by whoever notes them.
-        Step::Truncate { .. }
-        | Step::Placed { .. }
-        | Step::Inline { .. }
-        | Step::Claimed { .. }
-        | Step::Change(_)
-        | Step::Depends { .. }
+        Step::Wrote { ino, size, blocks, mode: bits, now } => {
+            if mode != Mode::Power {
+                make_wrote(shard, *ino, *size, *blocks, *bits, *now);
+            }
+            shard.behind.insert(*ino);
+        }
+        Step::Placed { ino, runs, cover } => make_placed(shard, *ino, runs, cover, mode, turn)?,
+        Step::Inline { ino, pages, cover } => {
+            make_inline(shard, *ino, pages, cover, mode, turn)?;
+        }
+        Step::Opened { handle, client, access, offset, uid } => {
+            let (client, uid, access, offset) = (*client, *uid, *access, *offset);
+            let file = OpenFile { client, uid, access, offset, read_end: 0 };
+            shard.opens.restore(*handle, file, turn.opens);
+        }
+        Step::Closed { handle } => shard.opens.forget(*handle, turn.opens),
+        Step::Moved { handle, offset } => {
+            if let Some(file) = shard.opens.get_mut(*handle) {
+                file.offset = *offset;
+            }
+        }
+        // The cell's, or over all shards.
+        Step::Depends { .. }
         | Step::Finished { .. }
-        | Step::Opened { .. }
-        | Step::Closed { .. }
-        | Step::Moved { .. }
         | Step::Locked { .. }
         | Step::Expelled { .. }
         | Step::Unanswered { .. } => {}
     }
+    Ok(())
 }
 
 /// Brings the nodes that a logged step touches.
@@ -80,7 +115,6 @@ pub(crate) fn fetch_step<M: Memory>(
     step: &Step,
     turn: &mut Turn<'_, M>,
 ) -> Result<(), Stop> {
-    let Some(_id) = step.shard() else { return Ok(()) };
     match step {
         Step::Change(change) => fetch_change(shard, change, turn),
         Step::SetAttr { ino, .. } => {
@@ -152,98 +186,23 @@ pub(crate) fn check_step<M: Memory>(
     if can_be { Ok(()) } else { Err(Errno::EIO.into()) }
 }
 
-/// Whether the runs lie within a file, each block of theirs free and named once.
+/// Whether the runs are of consecutive pages of a file, each block of theirs free and named once.
 fn may_be_placed(shard: &Shard, _ino: Ino, runs: &[Run]) -> bool {
     let space = &shard.space;
     let mut blocks = BTreeSet::new();
-    runs.iter().all(|run| {
-        let count = run.checksums.len() as u64;
-        let within = run.page.checked_add(count).is_some_and(|end| end <= PAGES_MAX);
-        let mut of_run = (0..count).map_while(|at| run.block.0.checked_add(at).map(BlockNo));
-        count > 0
-            && within
-            && run.block.0.checked_add(count).is_some()
-            && of_run.all(|block| space.is_free(block) && blocks.insert(block))
-    })
-}
-
-/// Makes a step of a log whose frames are as the dead process left them. It is fetched.
-pub(crate) fn remake_step<M: Memory>(
-    shard: &mut Shard,
-    step: &Step,
-    replaying: Replaying,
-    turn: &mut Turn<'_, M>,
-) -> Result<(), Stop> {
-    let powerless = replaying == Replaying::Nothing;
-    match step {
-        Step::Change(change) => {
-            make_one(shard, change, turn);
-            if let Change::RemoveLink { ino, .. } = change
-                && shard.inode_mut(*ino).nlink == 0
-            {
-                // What is open is not known yet. The inode's end is a step of its own.
-                shard.put(Key::orphan(*ino), Value::Orphan);
-            }
-        }
-        Step::SetAttr { ino, attributes } => make_set_attr(shard, *ino, *attributes),
-        Step::Accessed { ino, atime } => shard.inode_mut(*ino).atime = *atime,
-        Step::SetXattr { ino, name, value, now } => {
-            make_set_xattr(shard, *ino, name, value.clone(), *now, turn);
-        }
-        Step::Reaped { ino } => make_reaped(shard, *ino, turn),
-        Step::Claimed { chunk, .. } => {
-            shard.space.claim(*chunk);
-        }
-        Step::Truncate { ino, size, now, .. } if powerless => {
-            if !shard.behind.cut(*ino, *size) {
-                cut_page(shard, *ino, *size, turn)?;
-                truncate_with_pages(shard, *ino, *size, *now, turn);
-            }
-        }
-        Step::Truncate { ino, size, blocks, now } => {
-            shard.truncate_extents(*ino, *size, *now);
-            shard.inode_mut(*ino).blocks = *blocks;
-            // It may have changed a page.
-            shard.behind.insert(*ino);
-        }
-        Step::Wrote { ino, .. } if powerless => shard.behind.insert(*ino),
-        Step::Wrote { ino, size, blocks, mode, now } => {
-            make_wrote(shard, *ino, *size, *blocks, *mode, *now);
-            shard.behind.insert(*ino);
-        }
-        Step::Placed { ino, runs, cover } => {
-            if powerless {
-                catch_up(shard, *ino, turn)?;
-            }
-            remake_placed(shard, *ino, runs, powerless, turn);
-            if powerless {
-                let last = runs.last().map(|run| run.page + run.checksums.len() as u64);
-                catch_up_to(shard, *ino, cover, last);
-            } else if cover.complete {
-                shard.behind.remove(*ino);
-            }
-        }
-        Step::Inline { ino, pages, cover } if powerless => {
-            catch_up(shard, *ino, turn)?;
-            remake_inline(shard, *ino, pages, turn)?;
-            catch_up_to(shard, *ino, cover, pages.last().map(|page| page.page + 1));
-        }
-        Step::Inline { ino, cover, .. } => {
-            if cover.complete {
-                shard.behind.remove(*ino);
-            }
-        }
-        // The session's, or the cell's: no shard has a part in it.
-        Step::Depends { .. }
-        | Step::Finished { .. }
-        | Step::Opened { .. }
-        | Step::Closed { .. }
-        | Step::Moved { .. }
-        | Step::Locked { .. }
-        | Step::Expelled { .. }
-        | Step::Unanswered { .. } => {}
-    }
-    Ok(())
+    let is_next = |pair: &[Run]| {
+        pair[0].page.checked_add(pair[0].checksums.len() as u64) == Some(pair[1].page)
+    };
+    runs.windows(2).all(is_next)
+        && runs.iter().all(|run| {
+            let count = run.checksums.len() as u64;
+            let within = run.page.checked_add(count).is_some_and(|end| end <= PAGES_MAX);
+            let mut of_run = (0..count).map_while(|at| run.block.0.checked_add(at).map(BlockNo));
+            count > 0
+                && within
+                && run.block.0.checked_add(count).is_some()
+                && of_run.all(|block| space.is_free(block) && blocks.insert(block))
+        })
 }
 
 fn make_set_attr(shard: &mut Shard, ino: Ino, new: Attributes) {
@@ -265,7 +224,7 @@ fn make_set_xattr<M: Memory>(
     shard: &mut Shard,
     ino: Ino,
     name: &XattrName,
-    value: Option<Box<[u8]>>,
+    value: Option<&[u8]>,
     now: Timestamp,
     turn: &mut Turn<'_, M>,
 ) {
@@ -273,7 +232,7 @@ fn make_set_xattr<M: Memory>(
     let Ok((key, mut bucket)) = found else { panic!("the bucket was read in the same go") };
     bucket.retain(|xattr| *xattr.name != *name.as_bytes());
     if let Some(value) = value {
-        bucket.push(Xattr { name: name.as_bytes().into(), value });
+        bucket.push(Xattr { name: name.as_bytes().into(), value: value.into() });
     }
     shard.inode_mut(ino).ctime = now;
     if bucket.is_empty() {
@@ -327,41 +286,97 @@ fn make_reaped<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
     turn.leases.forget_inode(ino);
 }
 
-fn remake_placed<M: Memory>(
+/// Cuts a file, or makes it longer by a hole.
+fn make_truncated<M: Memory>(
     shard: &mut Shard,
     ino: Ino,
-    runs: &[Run],
-    powerless: bool,
-    turn: &mut Turn<'_, M>,
-) {
-    for run in runs {
-        let (first, count) = (run.page, run.checksums.len() as u64);
-        let pages = first..=first + count - 1;
-        let dropped = if powerless { forget_pages(shard, ino, pages, turn) } else { 0 };
-        (0..count).for_each(|at| shard.space.take(run.block.offset(at)));
-        let new = [(first, run.block, run.checksums.clone())];
-        let freed = shard.replace_extents(ino, first, first + count - 1, &new);
-        if powerless {
-            let inode = shard.inode_mut(ino);
-            inode.blocks = (inode.blocks + count).saturating_sub(freed + dropped);
-        }
-    }
-}
-
-fn remake_inline<M: Memory>(
-    shard: &mut Shard,
-    ino: Ino,
-    pages: &[InlinePage],
+    (size, blocks, now): (u64, &mut u64, Timestamp),
+    mode: Mode,
     turn: &mut Turn<'_, M>,
 ) -> Result<(), Stop> {
-    for page in pages {
-        let placed = shard.placed(ino, page.page)?.is_some();
-        let new = put_page(shard, (ino, page.page), &page.bytes, turn)?;
-        if new && !placed {
-            shard.inode_mut(ino).blocks += 1;
+    match mode {
+        Mode::Live => {
+            truncate_with_pages(shard, ino, size, now, turn);
+            *blocks = shard.inode_mut(ino).blocks;
+        }
+        Mode::Frames => {
+            shard.truncate_extents(ino, size, now);
+            shard.inode_mut(ino).blocks = *blocks;
+            // It may have changed a page.
+            shard.behind.insert(ino);
+        }
+        Mode::Power if shard.behind.cut(ino, size) => {}
+        Mode::Power => {
+            cut_page(shard, ino, size, turn)?;
+            truncate_with_pages(shard, ino, size, now, turn);
         }
     }
     Ok(())
+}
+
+/// Pages of a file have places: consecutive pages, in `runs` of consecutive blocks.
+fn make_placed<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    runs: &[Run],
+    cover: &Cover,
+    mode: Mode,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    if mode == Mode::Power {
+        catch_up(shard, ino, turn)?;
+    }
+    let end = runs.last().map(|run| run.page + run.checksums.len() as u64);
+    if let (Some(first), Some(end)) = (runs.first().map(|run| run.page), end) {
+        if mode != Mode::Live {
+            runs.iter().for_each(|run| shard.space.take_run(run.block, run.checksums.len()));
+        }
+        let dropped = match mode {
+            Mode::Power => forget_pages(shard, ino, first..=end - 1, turn),
+            Mode::Live | Mode::Frames => 0,
+        };
+        let freed = shard.replace_extents(ino, first, end - 1, runs);
+        if mode == Mode::Power {
+            let inode = shard.inode_mut(ino);
+            inode.blocks = (inode.blocks + end - first).saturating_sub(freed + dropped);
+        }
+    }
+    covered(shard, ino, cover, end, mode);
+    Ok(())
+}
+
+/// The record holds pages of a file.
+fn make_inline<M: Memory>(
+    shard: &mut Shard,
+    ino: Ino,
+    pages: &[InlinePage],
+    cover: &Cover,
+    mode: Mode,
+    turn: &mut Turn<'_, M>,
+) -> Result<(), Stop> {
+    match mode {
+        Mode::Live => pages.iter().for_each(|page| turn.cache.cover((ino, page.page))),
+        Mode::Frames => {}
+        Mode::Power => {
+            catch_up(shard, ino, turn)?;
+            for page in pages {
+                let placed = shard.placed(ino, page.page)?.is_some();
+                let is_new = put_page(shard, (ino, page.page), &page.bytes, turn)?;
+                shard.inode_mut(ino).blocks += u64::from(is_new && !placed);
+            }
+        }
+    }
+    covered(shard, ino, cover, pages.last().map(|page| page.page + 1), mode);
+    Ok(())
+}
+
+/// The log says what the file is, as far as pages before `end` make it.
+fn covered(shard: &mut Shard, ino: Ino, cover: &Cover, end: Option<u64>, mode: Mode) {
+    if mode == Mode::Power {
+        catch_up_to(shard, ino, cover, end);
+    } else if cover.complete {
+        shard.behind.remove(ino);
+    }
 }
 
 /// What was cut off a file while it was behind is cut off before it catches up.
@@ -500,16 +515,6 @@ fn stamp(part: &mut Part, now: Timestamp) {
     if now >= part.ctime {
         (part.mtime, part.ctime) = (now, now);
     }
-}
-
-/// Runs of pages in consecutive blocks.
-pub(crate) fn runs_of(new: &[(u64, BlockNo, Vec<u32>)]) -> Vec<Run> {
-    let run = |(page, block, checksums): &(u64, BlockNo, Vec<u32>)| Run {
-        page: *page,
-        block: *block,
-        checksums: checksums.clone(),
-    };
-    new.iter().map(run).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use warren_base::ClientId;
 use warren_proto::{Change, LeaseKey, Step};
 
-use crate::apply::{fetch_change, make_one};
+use crate::apply::{fetch_change, step};
 use crate::chunks::claim::ensure_room;
 use crate::event::Memory;
 use crate::plant::Plant;
@@ -85,8 +85,7 @@ pub(crate) fn make<M: Memory>(
         revoke_all(changes, client, turn);
     }
     for change in changes {
-        turn.note(&Step::Change(change.clone()));
-        make_one(shards.own(change.shard()), change, turn);
+        step(shards.own(change.shard()), Step::Change(change.clone()), turn);
     }
     for change in changes {
         if let Change::RemoveLink { ino, .. } = change {

@@ -12,12 +12,12 @@ pub(crate) mod space;
 use std::ops::ControlFlow;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Errno, Ino, ShardId, Timestamp};
+use warren_base::{Errno, Ino, ShardId, Timestamp};
 use warren_disk::{
     Absent, Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Kind, Part, RootSlot, Tree, VALUE_MAX,
     Value, name_hash,
 };
-use warren_proto::{Attr, FileKind, FileName, InodeValue, LockKey, LockMode};
+use warren_proto::{Attr, FileKind, FileName, InodeValue, LockKey, LockMode, Run};
 
 use crate::frames::Placed;
 use crate::run::wait::{Stop, TaskId, Wait};
@@ -279,18 +279,12 @@ impl Shard {
     /// Makes pages `first..=last` a hole but for `new` (runs of pages, each with its place and
     /// checksums), and frees the blocks where they lay. Returns how many those were. The extents were
     /// read in the same go.
-    pub(crate) fn replace_extents(
-        &mut self,
-        ino: Ino,
-        first: u64,
-        last: u64,
-        new: &[(u64, BlockNo, Vec<u32>)],
-    ) -> u64 {
+    pub(crate) fn replace_extents(&mut self, ino: Ino, first: u64, last: u64, new: &[Run]) -> u64 {
         let mut old: Vec<(u64, Extent)> = Vec::new();
         let seen = self.extents(ino, first, last, |at, extent| old.push((at, extent.clone())));
         seen.expect(RESIDENT);
         let mut records: Vec<(u64, Extent)> = Vec::new();
-        for (page, start, checksums) in new {
+        for Run { page, block: start, checksums } in new {
             for (index, run) in checksums.chunks(EXTENT_BLOCKS_MAX).enumerate() {
                 let skip = (index * EXTENT_BLOCKS_MAX) as u64;
                 records.push((

@@ -4,6 +4,7 @@ use warren_base::{Errno, ShardId};
 use warren_pool::Get;
 use warren_proto::Step;
 
+use crate::apply::step;
 use crate::event::Memory;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
@@ -66,11 +67,11 @@ pub(crate) fn claim_spare<M: Memory>(shard: &mut Shard, turn: &mut Turn<'_, M>) 
 
 /// Whether the chunk was new to the shard.
 pub(crate) fn claim<M: Memory>(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_, M>) -> bool {
-    let claimed = shard.space.claim(chunk);
-    if claimed {
-        turn.note(&Step::Claimed { shard: shard.id, chunk });
+    let is_new = !shard.space.has(chunk);
+    if is_new {
+        step(shard, Step::Claimed { shard: shard.id, chunk }, turn);
     }
-    claimed
+    is_new
 }
 
 /// There is none now for tasks that wait for one.

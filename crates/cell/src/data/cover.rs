@@ -61,8 +61,6 @@ pub(crate) fn cover_file<M: Memory>(
         InlinePage { page: *page, bytes }
     };
     let inlined = pages.iter().map(inline).collect();
-    pages.iter().for_each(|(page, _)| turn.cache.cover((ino, *page)));
-    shard.behind.remove(ino);
     let cover = cover_of(shard, ino, true);
     step(shard, Step::Inline { ino, pages: inlined, cover }, turn);
     Ok(())

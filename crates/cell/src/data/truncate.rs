@@ -4,8 +4,9 @@ use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use warren_base::{Errno, Ino};
 use warren_proto::{LeaseKey, Step};
 
+use crate::apply::step;
 use crate::event::Memory;
-use crate::frames::pages::{bring_cut_page, truncate_with_pages};
+use crate::frames::pages::bring_cut_page;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
 use crate::run::state::TaskState;
@@ -50,18 +51,5 @@ pub(crate) fn truncate_now<M: Memory>(
     turn: &mut Turn<'_, M>,
 ) {
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
-    step_truncate(shard, ino, size, turn);
-}
-
-/// Cuts a file, or makes it longer by a hole, and notes it.
-pub(crate) fn step_truncate<M: Memory>(
-    shard: &mut Shard,
-    ino: Ino,
-    size: u64,
-    turn: &mut Turn<'_, M>,
-) {
-    let now = turn.now.wall;
-    truncate_with_pages(shard, ino, size, now, turn);
-    let blocks = shard.inode_mut(ino).blocks;
-    turn.note(&Step::Truncate { ino, size, blocks, now });
+    step(shard, Step::Truncate { ino, size, blocks: 0, now: turn.now.wall }, turn);
 }

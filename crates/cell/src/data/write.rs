@@ -99,8 +99,7 @@ pub(crate) fn move_to<M: Memory>(
     offset: u64,
     turn: &mut Turn<'_, M>,
 ) {
-    turn.note(&Step::Moved { handle, offset });
-    shard.opens.get_mut(handle).expect("the caller has looked").offset = offset;
+    step(shard, Step::Moved { handle, offset }, turn);
 }
 
 /// Brings what a write needs: old pages that it covers in part, frames, blocks.

@@ -1,9 +1,9 @@
 //! Write-back: dirty pages get places in their file, and are written there.
 
 use warren_base::{BlockNo, Errno, Ino};
-use warren_proto::Step;
+use warren_proto::{Run, Step};
 
-use crate::apply::{cover_of, runs_of, step};
+use crate::apply::{cover_of, step};
 use crate::chunks::claim::claim_spare;
 use crate::event::{FrameNo, Memory};
 use crate::frames::PageNo;
@@ -110,25 +110,20 @@ fn record_places<M: Memory>(
 ) {
     let adjacent =
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
-    let mut new: Vec<(u64, BlockNo, Vec<u32>)> = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
     for run in placed.chunk_by(adjacent) {
         let checksums =
             run.iter().map(|(_, frame, _)| crc32c::crc32c(turn.memory.frame(*frame))).collect();
-        new.push((run[0].0.1, run[0].2, checksums));
+        runs.push(Run { page: run[0].0.1, block: run[0].2, checksums });
     }
-    let ((ino, first), (_, last)) = (placed[0].0, placed[placed.len() - 1].0);
-    let plant = turn.plants(Plant::DoubleAllocate);
-    shard.replace_extents(ino, first, last, &new);
-    if plant {
-        shard.space.lose(placed[0].2);
-    }
+    let (ino, _) = placed[0].0;
     // The record that says where they are is the next.
     let lsn = turn.log.image.end();
     write_pages(placed, lsn, turn);
     let complete = turn.cache.uncovered_pages(ino).is_empty();
-    if complete {
-        shard.behind.remove(ino);
-    }
-    let (runs, cover) = (runs_of(&new), cover_of(shard, ino, complete));
+    let cover = cover_of(shard, ino, complete);
     step(shard, Step::Placed { ino, runs, cover }, turn);
+    if turn.plants(Plant::DoubleAllocate) {
+        shard.space.lose(placed[0].2);
+    }
 }

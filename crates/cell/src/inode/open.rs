@@ -91,8 +91,8 @@ pub(crate) fn open_now<M: Memory>(
         && !turn.plants(Plant::CacheTwoWriters)
         && turn.clients.fronts() > 1;
     let uid = who.uid;
-    let handle = shard.opens.open(ino, (client, uid), access, turn.opens);
-    turn.note(&Step::Opened { handle, client, access, offset: 0, uid });
+    let handle = turn.opens.new_handle(ino);
+    step(shard, Step::Opened { handle, client, access, offset: 0, uid }, turn);
     let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
     let keep_pages = !direct
         && turn.clients.acknowledges(client)
@@ -110,9 +110,8 @@ pub(crate) fn close<M: Memory>(
     shard.opens.get(handle, client)?;
     let inode = shard.inode(ino)?;
     let nameless = inode.is_none_or(|inode| inode.nlink == 0);
-    let last = shard.opens.close(handle, client, turn.opens)?;
-    turn.note(&Step::Closed { handle });
-    if last {
+    step(shard, Step::Closed { handle }, turn);
+    if !shard.opens.is_open(ino) {
         // Without a name it is gone with its last open, however long its blocks take to be freed.
         if nameless {
             turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);

@@ -31,7 +31,7 @@ use warren_disk::{RawRecord, read_record};
 use warren_proto::control::Report;
 use warren_proto::{Cause, Change, PeerRequest, Step};
 
-use crate::apply::{Replaying, check_step, fetch_step, remake_step};
+use crate::apply::{Mode, apply, check_step, fetch_step};
 use crate::config::Recovery;
 use crate::event::{Effect, Memory, SlotRef};
 use crate::recovery::early::Early;
@@ -39,7 +39,6 @@ use crate::recovery::frames::InheritedFrames;
 use crate::recovery::scan::{Scan, parse};
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;
-use crate::shard::open::OpenFile;
 use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
@@ -119,8 +118,8 @@ impl Replay {
         self.kind == Recovery::Process
     }
 
-    fn frames_hold(&self) -> Replaying {
-        if self.is_of_process() { Replaying::Frames } else { Replaying::Nothing }
+    fn mode(&self) -> Mode {
+        if self.is_of_process() { Mode::Frames } else { Mode::Power }
     }
 }
 
@@ -228,8 +227,8 @@ impl Replay {
         participants: &mut Participants,
         turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
-        let (record, steps, cause) = self.record.take().expect("the caller has put it there");
-        let outcome = self.replay_steps(shards, &steps, turn);
+        let (record, mut steps, cause) = self.record.take().expect("the caller has put it there");
+        let outcome = self.replay_steps(shards, &mut steps, turn);
         if outcome.is_err() {
             self.record = Some((record, steps, cause));
             return outcome;
@@ -264,11 +263,11 @@ impl Replay {
     fn replay_steps<M: Memory>(
         &mut self,
         shards: &mut Shards,
-        steps: &[Step],
+        steps: &mut [Step],
         turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
-        let replaying = self.frames_hold();
-        for step in &steps[self.made..] {
+        let mode = self.mode();
+        for step in &mut steps[self.made..] {
             match step.shard() {
                 Some(id) if self.lost_shards.contains(&id) => {}
                 Some(id) => {
@@ -280,11 +279,11 @@ impl Replay {
                     let shard = shards.get_mut(&id).ok_or(Errno::EIO)?;
                     fetch_step(shard, step, turn)?;
                     check_step(shard, step, turn)?;
-                    let made = remake_step(shard, step, replaying, turn);
+                    let made = apply(shard, step, mode, turn);
                     turn.settle();
                     made?;
                 }
-                None if replaying == Replaying::Frames => self.remake_session(shards, step, turn),
+                None if mode == Mode::Frames => self.remake_session(shards, step, turn)?,
                 None => {}
             }
             self.made += 1;
@@ -324,31 +323,13 @@ impl Replay {
     pub(crate) fn remake_session<M: Memory>(
         &mut self,
         shards: &mut Shards,
-        step: &Step,
+        step: &mut Step,
         turn: &mut Turn<'_, M>,
-    ) {
+    ) -> Result<(), Stop> {
         match step {
-            Step::Opened { handle, client, access, offset, uid } => {
-                let file = OpenFile {
-                    client: *client,
-                    uid: *uid,
-                    access: *access,
-                    offset: *offset,
-                    read_end: 0,
-                };
+            Step::Opened { handle, .. } | Step::Closed { handle } | Step::Moved { handle, .. } => {
                 if let Some(shard) = shards.get_mut(&handle.ino.shard()) {
-                    shard.opens.restore(*handle, file, turn.opens);
-                }
-            }
-            Step::Closed { handle } => {
-                if let Some(shard) = shards.get_mut(&handle.ino.shard()) {
-                    shard.opens.forget(*handle, turn.opens);
-                }
-            }
-            Step::Moved { handle, offset } => {
-                let shard = shards.get_mut(&handle.ino.shard());
-                if let Some(file) = shard.and_then(|shard| shard.opens.get_mut(*handle)) {
-                    file.offset = *offset;
+                    apply(shard, step, Mode::Frames, turn)?;
                 }
             }
             Step::Locked { ino, client, spec, uid } => {
@@ -366,6 +347,7 @@ impl Replay {
             Step::Unanswered { request } => drop(turn.answers.insert(request.clone(), self.at)),
             _ => {}
         }
+        Ok(())
     }
 }
 

@@ -54,6 +54,13 @@ impl OpenCounts {
         Self { all: 0, by_client, by_user, next: (u64::from(epoch.0) << 40) + 1 }
     }
 
+    /// A handle that no open file had before.
+    pub(crate) const fn new_handle(&mut self, ino: Ino) -> Handle {
+        let handle = Handle { ino, open: self.next };
+        self.next += 1;
+        handle
+    }
+
     pub(crate) const fn all(&self) -> usize {
         self.all
     }
@@ -82,19 +89,6 @@ impl OpenCounts {
 }
 
 impl Opens {
-    pub(crate) fn open(
-        &mut self,
-        ino: Ino,
-        (client, uid): (ClientId, u32),
-        access: AccessMode,
-        counts: &mut OpenCounts,
-    ) -> Handle {
-        let handle = Handle { ino, open: counts.next };
-        counts.next += 1;
-        self.restore(handle, OpenFile { client, uid, access, offset: 0, read_end: 0 }, counts);
-        handle
-    }
-
     /// The object behind a client's handle; EBADF for one that is forged, closed, or another client's.
     pub(crate) fn get(&self, handle: Handle, client: ClientId) -> Result<OpenFile, Errno> {
         let file = self.files.get(&handle).filter(|file| file.client == client);

@@ -135,6 +135,11 @@ impl Space {
         self.stale.insert(number);
     }
 
+    /// The same of consecutive blocks.
+    pub(crate) fn take_run(&mut self, first: BlockNo, count: usize) {
+        (0..count as u64).for_each(|at| self.take(first.offset(at)));
+    }
+
     /// A block that is not the shard's, or not used, stays what it is: only a damaged image names one, and
     /// `fsck` says where.
     pub(crate) fn free(&mut self, block: BlockNo) {
