@@ -4,38 +4,20 @@
 //! at once; then every task that something woke is run, until none is left. A task that has to wait
 //! is parked with what it waits for and has changed nothing.
 
-use std::collections::BTreeSet;
-
 use warren_affinity::Counters;
-use warren_base::CellId;
-use warren_base::limits::CHUNK_BLOCKS;
 use warren_proto::Answer;
 
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::phase::Checkpoints;
-use crate::chunks::free::Chunks;
-use crate::config::{CellConfig, LogConfig, Recovery};
+use crate::config::{CellConfig, LogConfig};
 use crate::core::Core;
 use crate::count::Counting;
-use crate::event::{Clock, Effect, Event, FrameNo, Memory, SlotRef};
-use crate::filelock::FileLocks;
-use crate::frames::cache::Cache;
-use crate::frames::io::Io;
-use crate::frames::table::FrameTable;
-use crate::lease::Leases;
-use crate::log::OpLog;
-use crate::peers::Peers;
+use crate::event::{Clock, Effect, Event, Memory, SlotRef};
 use crate::plant::Plant;
 use crate::recovery::replay::Replay;
-use crate::run::wait::Waits;
-use crate::session::answers::Answers;
-use crate::session::capabilities::Capabilities;
-use crate::session::clients::Clients;
 use crate::shard::Shard;
-use crate::shard::open::OpenCounts;
 use crate::shards::Shards;
 use crate::task::Tasks;
-use crate::turn::{Readiness, Shared, Volume};
+use crate::turn::Shared;
 use crate::txn::coordinator::Coordinator;
 use crate::txn::participant::Participants;
 
@@ -49,51 +31,14 @@ pub struct Cell {
 impl Cell {
     /// A cell that starts to open its shards; it reports [`Report::Ready`] when all are.
     pub fn new(config: CellConfig, now: Clock, effects: &mut Vec<Effect>) -> Self {
-        let first = config.map.iter().copied().min().unwrap_or(config.id);
-        let chunks = config.reserved_chunks..config.total_blocks / CHUNK_BLOCKS;
+        let shared = Shared::new(&config);
         let mut owned = config.owned_chunks;
         let open = config.roots.iter().map(|(id, root)| {
             Shard::open(*id, root.as_ref(), owned.remove(id).unwrap_or_default())
         });
         let shards = Shards::new(config.map.len(), open);
-        let others: BTreeSet<CellId> =
-            (0..config.cells).map(CellId).filter(|cell| *cell != config.id).collect();
-        let LogConfig { area, incarnation, start, recovery } = config.log;
-        let image = FrameNo(config.frames);
-        let backing = config.backing.as_planted(config.plant);
-        let table = FrameNo(config.frames + area.blocks as u32);
-        let shared = Shared {
-            volume: Volume {
-                id: config.id,
-                map: config.map,
-                secret: config.secret,
-                total_blocks: config.total_blocks,
-                plant: config.plant,
-                epoch: config.epoch,
-                map_version: config.map_version,
-            },
-            log: OpLog::new(area, image, (incarnation, start), recovery == Recovery::None),
-            cache: Cache::new(config.frames),
-            table: FrameTable::new(table, config.frames),
-            io: Io::default(),
-            chunks: Chunks::new(
-                config.id,
-                (first, config.cells),
-                chunks,
-                config.free_chunks,
-                (recovery, backing),
-            ),
-            leases: Leases::new(config.epoch, config.secret, config.plant),
-            clients: Clients::default(),
-            capabilities: Capabilities::new(config.capabilities),
-            waits: Waits::default(),
-            opens: OpenCounts::new(config.epoch),
-            file_locks: FileLocks::new(),
-            checkpoints: Checkpoints::new(config.generation),
-            peers: Peers::new(others.clone()),
-            answers: Answers::default(),
-            readiness: Readiness::new(shards.ids().len(), recovery == Recovery::None),
-        };
+        let LogConfig { start, recovery, .. } = config.log;
+        let others = shared.peers.all().into_iter().collect();
         let core = Core {
             tasks: Tasks::default(),
             coordinator: Coordinator::new(config.epoch),

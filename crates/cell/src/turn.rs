@@ -6,13 +6,15 @@
 
 use std::fmt;
 
+use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, Epoch, Errno, MapVersion, ShardId, TxnId};
 use warren_proto::control::Report;
 use warren_proto::{Cause, Step};
 
 use crate::checkpoint::phase::Checkpoints;
 use crate::chunks::free::Chunks;
-use crate::event::{Clock, Effect, Memory};
+use crate::config::{CellConfig, LogConfig, Recovery};
+use crate::event::{Clock, Effect, FrameNo, Memory};
 use crate::filelock::FileLocks;
 use crate::frames::cache::Cache;
 use crate::frames::io::Io;
@@ -146,6 +148,47 @@ impl<M> fmt::Debug for Turn<'_, M> {
 }
 
 impl Shared {
+    pub(crate) fn new(config: &CellConfig) -> Self {
+        let LogConfig { area, incarnation, start, recovery } = config.log;
+        let is_recovered = recovery == Recovery::None;
+        let image = FrameNo(config.frames);
+        let table = FrameNo(config.frames + area.blocks as u32);
+        let first = config.map.iter().copied().min().unwrap_or(config.id);
+        let others = (0..config.cells).map(CellId).filter(|cell| *cell != config.id);
+        Self {
+            volume: Volume {
+                id: config.id,
+                map: config.map.clone(),
+                secret: config.secret,
+                total_blocks: config.total_blocks,
+                epoch: config.epoch,
+                map_version: config.map_version,
+                plant: config.plant,
+            },
+            log: OpLog::new(area, image, (incarnation, start), is_recovered),
+            cache: Cache::new(config.frames),
+            table: FrameTable::new(table, config.frames),
+            io: Io::default(),
+            chunks: Chunks::new(
+                config.id,
+                (first, config.cells),
+                config.reserved_chunks..config.total_blocks / CHUNK_BLOCKS,
+                config.free_chunks.clone(),
+                (recovery, config.backing.as_planted(config.plant)),
+            ),
+            leases: Leases::new(config.epoch, config.secret, config.plant),
+            clients: Clients::default(),
+            capabilities: Capabilities::new(config.capabilities.clone()),
+            waits: Waits::default(),
+            opens: OpenCounts::new(config.epoch),
+            file_locks: FileLocks::new(),
+            checkpoints: Checkpoints::new(config.generation),
+            peers: Peers::new(others.collect()),
+            answers: Answers::default(),
+            readiness: Readiness::new(config.roots.len(), is_recovered),
+        }
+    }
+
     pub(crate) fn turn<'a, M: Memory>(
         &'a mut self,
         now: Clock,
