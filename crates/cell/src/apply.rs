@@ -1,7 +1,7 @@
 //! The interpreter of steps: makes a step as it happens, and makes it again when a log is replayed.
 //!
-//! A step changes trees, space and session the same way each time; so the state of a cell is a function
-//! of its last checkpoint and its log. What differs is what becomes of file data:
+//! A step changes trees, space and session the same way each time; so the state of a cell is a
+//! function of its last checkpoint and its log. What differs is what becomes of file data:
 //!
 //! | step | live | process died: frames are there | power was cut: frames are gone |
 //! | --- | --- | --- | --- |
@@ -49,8 +49,8 @@ pub(crate) fn step<M: Memory>(shard: &mut Shard, mut step: Step, turn: &mut Turn
     turn.note(&step);
 }
 
-/// Makes a step. It is fetched, and checked if it is replayed. A live truncation is told how many blocks it leaves;
-/// a replayed step may have to wait for a page that it cuts.
+/// Makes a step. It is fetched, and checked if it is replayed. A live truncation is told how many
+/// blocks it leaves; a replayed step may have to wait for a page that it cuts.
 pub(crate) fn apply<M: Memory>(
     shard: &mut Shard,
     step: &mut Step,
@@ -150,8 +150,8 @@ pub(crate) fn fetch_step<M: Memory>(
     }
 }
 
-/// Whether a step can be made that is fetched. All that were logged can; but who can write to the device can
-/// make a record with a right checksum say anything.
+/// Whether a step can be made that is fetched. All that were logged can; but who can write to the
+/// device can make a record with a right checksum say anything.
 pub(crate) fn check_step<M: Memory>(
     shard: &Shard,
     step: &Step,
@@ -417,8 +417,8 @@ pub(crate) fn cover_of(shard: &Shard, ino: Ino, complete: bool) -> Cover {
     Cover { size, mode, mtime: inode.mtime, ctime: inode.ctime, complete }
 }
 
-/// Reads the nodes that the change will touch, and sees that the records are there which it changes: a
-/// damaged image may lack some, or a peer's change be nonsense.
+/// Reads the nodes that the change will touch, and sees that the records are there which it
+/// changes: a damaged image may lack some, or a peer's change be nonsense.
 pub(crate) fn fetch_change<M: Memory>(
     shard: &Shard,
     change: &Change,
@@ -509,8 +509,8 @@ pub(crate) fn make_one<M: Memory>(shard: &mut Shard, change: &Change, turn: &mut
     }
 }
 
-/// The directory changed at `now`. A transaction's change may be made here after one that was decided
-/// later; then the times are that one's already.
+/// The directory changed at `now`. A transaction's change may be made here after one that was
+/// decided later; then the times are that one's already.
 fn stamp(part: &mut Part, now: Timestamp) {
     if now >= part.ctime {
         (part.mtime, part.ctime) = (now, now);

@@ -1,11 +1,12 @@
 //! The way from a directory up to the root, one parent after the other.
 //!
-//! The disk and peers say what the parent of a directory is. So the way may be a circle, which Brent's method finds
-//! (the place reached at a power of two is kept and compared), or longer than a limit: both are errors of the
-//! call that asked.
+//! The disk and peers say what the parent of a directory is. So the way may be a circle, which
+//! Brent's method finds (the place reached at a power of two is kept and compared), or longer than
+//! a limit: both are errors of the call that asked.
 //!
-//! A step is taken once. A transaction that holds the shape of the tree keeps how far it came, as nothing that it
-//! has seen can change; an operation that holds nothing takes few steps, or becomes such a transaction.
+//! A step is taken once. A transaction that holds the shape of the tree keeps how far it came, as
+//! nothing that it has seen can change; an operation that holds nothing takes few steps, or becomes
+//! such a transaction.
 
 use warren_base::limits::DEPTH_MAX;
 use warren_base::{Errno, Ino};

@@ -9,8 +9,8 @@ use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::{permission, shard};
 
-/// Whether the client has a capability for every inode that the request names. For a front its kernel has
-/// walked. The answer to all others is the same whether or not there is such an inode.
+/// Whether the client has a capability for every inode that the request names. For a front its
+/// kernel has walked. The answer to all others is the same whether or not there is such an inode.
 #[inline]
 pub(crate) fn may_name<M: Memory>(
     client: ClientId,
@@ -30,8 +30,8 @@ pub(crate) fn may_name<M: Memory>(
     admits(inode, presented.inode) && admits(other, presented.other)
 }
 
-/// What lets the client name the inode that a permitted walk has reached with this answer: where a name
-/// leads, and where `..` leads if the client may search the directory. A front needs nothing.
+/// What lets the client name the inode that a permitted walk has reached with this answer: where a
+/// name leads, and where `..` leads if the client may search the directory. A front needs nothing.
 #[inline]
 pub(crate) fn granted<M: Memory>(
     shards: &mut Shards,

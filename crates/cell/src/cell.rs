@@ -1,8 +1,8 @@
 //! The cell: what it owns, and how an event becomes effects.
 //!
-//! Order within one [`Cell::apply`]: the event is taken in; a request that needs nothing is executed
-//! at once; then every task that something woke is run, until none is left. A task that has to wait
-//! is parked with what it waits for and has changed nothing.
+//! Order within one [`Cell::apply`]: the event is taken in; a request that needs nothing is
+//! executed at once; then every task that something woke is run, until none is left. A task that
+//! has to wait is parked with what it waits for and has changed nothing.
 
 use warren_affinity::Counters;
 use warren_proto::Answer;
@@ -87,14 +87,14 @@ impl Cell {
         self.core.coordinator.steps_up
     }
 
-    /// Requests and messages that wait for something, but for file locks: who gives a lock back must not find the
-    /// tasks taken by those who wait for it.
+    /// Requests and messages that wait for something, but for file locks: who gives a lock back
+    /// must not find the tasks taken by those who wait for it.
     pub fn live_tasks(&self) -> usize {
         self.core.tasks.live()
     }
 
-    /// Requests that wait for file locks. Each occupies a slot of its client, and counts for its user with the locks
-    /// that are held.
+    /// Requests that wait for file locks. Each occupies a slot of its client, and counts for its
+    /// user with the locks that are held.
     pub const fn lock_waiters(&self) -> usize {
         self.core.tasks.lock_waiters()
     }
@@ -104,8 +104,8 @@ impl Cell {
         self.core.coordinator.unanswered().filter_map(|id| self.core.tasks.decided(id))
     }
 
-    /// Answers of a predecessor that were not asked for again, in the order in which they were logged: their clients
-    /// have them, or are gone.
+    /// Answers of a predecessor that were not asked for again, in the order in which they were
+    /// logged: their clients have them, or are gone.
     pub fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
         self.shared.answers.all()
     }

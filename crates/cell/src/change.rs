@@ -1,7 +1,7 @@
 //! Making changes: first everything they need is brought (*ready*), then they are made in one go.
 //!
-//! Order: nodes in memory, blocks for the nodes that will become dirty, acknowledged leases recalled;
-//! then word leases revoked, then the trees changed. Nothing waits in the second part.
+//! Order: nodes in memory, blocks for the nodes that will become dirty, acknowledged leases
+//! recalled; then word leases revoked, then the trees changed. Nothing waits in the second part.
 
 use warren_base::ClientId;
 use warren_proto::{Change, LeaseKey, Step};
@@ -71,8 +71,8 @@ pub(crate) fn ready<M: Memory>(
     Ok(())
 }
 
-/// Makes the changes, which are [`Self::ready`]. Counts stay within their range even where a damaged
-/// image or a peer had them wrong.
+/// Makes the changes, which are [`Self::ready`]. Counts stay within their range even where a
+/// damaged image or a peer had them wrong.
 pub(crate) fn make<M: Memory>(
     shards: &mut Shards,
     changes: &[Change],

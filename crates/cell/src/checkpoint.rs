@@ -3,13 +3,13 @@
 //! Order of a fleet-wide checkpoint, as this cell sees it:
 //!
 //! 1. `Drain`: no transaction starts any more; `Drained` is reported when none is left.
-//! 2. `Write`: every dirty page gets a place, then every dirty node, in one go: that is the state which
-//!    the checkpoint holds. The writes are issued; requests go on, transactions do not yet (another
-//!    cell may not have come to this point).
+//! 2. `Write`: every dirty page gets a place, then every dirty node, in one go: that is the state
+//!    which the checkpoint holds. The writes are issued; requests go on, transactions do not yet
+//!    (another cell may not have come to this point).
 //! 3. All writes done: `Written` is reported with the new roots.
-//! 4. `Switched`: blocks freed before step 2 may be used again. `Failed`: they stay held, everything is
-//!    dirty enough to be written again by the next checkpoint, and what the trees were given for this one may be
-//!    used again, unless it is not known which superblock counts.
+//! 4. `Switched`: blocks freed before step 2 may be used again. `Failed`: they stay held,
+//!    everything is dirty enough to be written again by the next checkpoint, and what the trees
+//!    were given for this one may be used again, unless it is not known which superblock counts.
 
 pub(crate) mod phase;
 pub(crate) mod writeback;
@@ -318,8 +318,9 @@ impl Checkpoint {
         }
     }
 
-    /// One such failure may pass. After the next the fleet gives up changes, so that reads go on: they open files, and
-    /// what is open is in the log. (A full host is waited for: it has room for checkpoints, decision 18.)
+    /// One such failure may pass. After the next the fleet gives up changes, so that reads go on:
+    /// they open files, and what is open is in the log. (A full host is waited for: it has room for
+    /// checkpoints, decision 18.)
     fn count_refusal<M: Memory>(&mut self, errno: Errno, turn: &mut Turn<'_, M>) {
         let is_refused = errno != Errno::ENOSPC && !turn.log_has_room();
         self.refused = if is_refused { self.refused + 1 } else { 0 };
@@ -343,7 +344,8 @@ impl Checkpoint {
         }
     }
 
-    /// Its superblock may be on the device, and come to count when the fleet is gone, if `may_count`.
+    /// Its superblock may be on the device, and come to count when the fleet is gone, if
+    /// `may_count`.
     fn undo<M: Memory>(
         &mut self,
         shards: &mut Shards,
@@ -401,8 +403,8 @@ fn snapshot_session<M: Memory>(shards: &Shards, turn: &mut Turn<'_, M>) -> Lsn {
     start
 }
 
-/// Blocks of checkpoints that failed may be used again once no node is being written: a late write would
-/// overtake a new one.
+/// Blocks of checkpoints that failed may be used again once no node is being written: a late write
+/// would overtake a new one.
 pub(crate) fn reclaim_retracted<M: Memory>(shards: &mut Shards, turn: &Turn<'_, M>) {
     if !turn.io.writes_nodes() {
         shards.values_mut().for_each(|shard| shard.space.reclaim());

@@ -26,10 +26,11 @@ pub struct CellConfig {
     pub capabilities: CapabilityKey,
     /// Root slots of the shards this cell owns, as the device holds them (`None`: never written).
     pub roots: Vec<(ShardId, Option<RootSlot>)>,
-    /// Of these the shards whose trees are not as of the last checkpoint: a replay passes their steps over. They are given
-    /// neither a root nor chunks, and stay empty.
+    /// Of these the shards whose trees are not as of the last checkpoint: a replay passes their
+    /// steps over. They are given neither a root nor chunks, and stay empty.
     pub lost: BTreeSet<ShardId>,
-    /// The chunks that the region map gives to this cell's shards (and others', which are not looked at).
+    /// The chunks that the region map gives to this cell's shards (and others', which are not
+    /// looked at).
     pub owned_chunks: BTreeMap<ShardId, Vec<u64>>,
     /// Free chunks that are this cell's to give to its shards.
     pub free_chunks: Vec<u64>,
@@ -38,8 +39,8 @@ pub struct CellConfig {
     /// Blocks of the whole pool device.
     pub total_blocks: u64,
     pub backing: Backing,
-    /// Frames of the buffer cache: its byte limit over 4096. At least [`CellConfig::FRAMES_MIN`], or
-    /// requests that are larger than a fourth of them get ENOMEM. The driver provides
+    /// Frames of the buffer cache: its byte limit over 4096. At least [`CellConfig::FRAMES_MIN`],
+    /// or requests that are larger than a fourth of them get ENOMEM. The driver provides
     /// [`CellConfig::frames_total`].
     pub frames: u32,
     /// Tree nodes that it keeps in memory at most, as far as they are not dirty.
@@ -62,10 +63,11 @@ pub struct LogConfig {
 }
 
 impl CellConfig {
-    /// Bytes of memory of a resident tree node: about 4 KiB on disk, decoded, with one allocation or two for each
-    /// record. Measured with 300,000 files of one page.
+    /// Bytes of memory of a resident tree node: about 4 KiB on disk, decoded, with one allocation
+    /// or two for each record. Measured with 300,000 files of one page.
     const NODE_BYTES: u64 = 10 << 10;
-    /// Frames for each resident node. File data is most of what a cache is for, and a node leads to some 20 files.
+    /// Frames for each resident node. File data is most of what a cache is for, and a node leads to
+    /// some 20 files.
     const FRAMES_PER_NODE: u32 = 4;
     /// Enough for all ways from the roots that the requests of a small cell need at once.
     pub const NODES_MIN: usize = 1024;
@@ -81,13 +83,14 @@ impl CellConfig {
         cache_bytes / (BLOCK_SIZE as u64 + Self::NODE_BYTES / Self::FRAMES_PER_NODE as u64)
     }
 
-    /// Frames of a cell with so many for its buffer cache: with the op log's image and the cache's table.
+    /// Frames of a cell with so many for its buffer cache: with the op log's image and the cache's
+    /// table.
     pub const fn frames_total(frames: u32, log: LogArea) -> u32 {
         frames + log.blocks as u32 + FrameTable::frames_for(frames)
     }
 
-    /// Enough that the largest request can be served whatever else goes on: a half of the frames may
-    /// be pinned, and another fourth must stay free of dirty pages.
+    /// Enough that the largest request can be served whatever else goes on: a half of the frames
+    /// may be pinned, and another fourth must stay free of dirty pages.
     pub const FRAMES_MIN: u32 = (4 * PAYLOAD_MAX / BLOCK_SIZE) as u32;
 }
 

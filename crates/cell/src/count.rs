@@ -1,5 +1,5 @@
-//! How full the volume is: every cell counts its own, whoever is asked adds up (a broadcast, as Hare's
-//! for directories).
+//! How full the volume is: every cell counts its own, whoever is asked adds up (a broadcast, as
+//! Hare's for directories).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +58,8 @@ pub(crate) fn count<M: Memory>(shards: &Shards, turn: &Turn<'_, M>) -> Count {
 }
 
 impl Counting {
-    /// Adds up what all cells say. The first call asks them, and the task runs again when they have.
+    /// Adds up what all cells say. The first call asks them, and the task runs again when they
+    /// have.
     pub(crate) fn stat_fs<M: Memory>(
         &mut self,
         shards: &Shards,

@@ -17,8 +17,8 @@ pub struct SlotRef {
     pub slot: SlotNo,
 }
 
-/// A 4 KiB frame of the cell's memory, which outlives its process: the buffer cache's, then those of the
-/// op log's image, then those of the cache's table ([`crate::CellConfig::frames_total`]).
+/// A 4 KiB frame of the cell's memory, which outlives its process: the buffer cache's, then those
+/// of the op log's image, then those of the cache's table ([`crate::CellConfig::frames_total`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FrameNo(pub u32);
 
@@ -45,15 +45,15 @@ pub enum PeerBody {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A client's slot rang. The driver has copied the line and body once and decoded them; bytes
-    /// that are no request never get here (the driver answers EPROTO). Requests of clients that were
-    /// not admitted never get here either.
+    /// that are no request never get here (the driver answers EPROTO). Requests of clients that
+    /// were not admitted never get here either.
     Request {
         from: SlotRef,
         header: RequestHeader,
         request: Request,
     },
-    /// The same, of a request that has ended process after process of this cell: it is answered EIO, unless one of them has
-    /// executed it.
+    /// The same, of a request that has ended process after process of this cell: it is answered
+    /// EIO, unless one of them has executed it.
     Refuse {
         from: SlotRef,
         header: RequestHeader,
@@ -79,8 +79,8 @@ pub enum Event {
 /// What a cell wants done.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Answer request `seq` of the slot. The first `payload_len` bytes of its payload lane have been
-    /// written through [`Memory`].
+    /// Answer request `seq` of the slot. The first `payload_len` bytes of its payload lane have
+    /// been written through [`Memory`].
     Reply {
         to: SlotRef,
         seq: u32,
@@ -89,8 +89,8 @@ pub enum Effect {
         /// For the inode that the answer leads to.
         granted: Capability,
     },
-    /// The slot's request waits for a file lock, for as long as others please. Until it is answered it is no live task, and
-    /// counts for no user's share of them.
+    /// The slot's request waits for a file lock, for as long as others please. Until it is answered
+    /// it is no live task, and counts for no user's share of them.
     AwaitsLock {
         from: SlotRef,
     },
@@ -100,8 +100,8 @@ pub enum Effect {
         message: PeerMessage,
     },
     Report(Report),
-    /// The peer has sent what no honest one does, which changed nothing here. Take in no more of it, send it nothing
-    /// more, and report it with the epoch of its link ([`Report::Suspect`]).
+    /// The peer has sent what no honest one does, which changed nothing here. Take in no more of
+    /// it, send it nothing more, and report it with the epoch of its link ([`Report::Suspect`]).
     Suspect {
         cell: CellId,
         why: Suspicion,
@@ -118,8 +118,9 @@ pub enum Effect {
         block: BlockNo,
         frames: Vec<FrameNo>,
     },
-    /// Write the frames to blocks `block..` so that they are durable when it is done. Nothing is said of what was
-    /// written before; after an error that may be lost too, as after a failed flush.
+    /// Write the frames to blocks `block..` so that they are durable when it is done. Nothing is
+    /// said of what was written before; after an error that may be lost too, as after a failed
+    /// flush.
     WriteThrough {
         io: IoId,
         block: BlockNo,
@@ -129,8 +130,8 @@ pub enum Effect {
     Flush {
         io: IoId,
     },
-    /// Have the host allocate blocks `block..`, so that no write to them fails for lack of space: ENOSPC if there
-    /// is no room. They are of free chunks, and what they hold may be lost.
+    /// Have the host allocate blocks `block..`, so that no write to them fails for lack of space:
+    /// ENOSPC if there is no room. They are of free chunks, and what they hold may be lost.
     Reserve {
         io: IoId,
         block: BlockNo,
@@ -186,7 +187,8 @@ pub trait Memory {
     /// Zeroes `len` bytes at `offset` of the reply's payload lane.
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize);
 
-    /// From now on this request is executed, or none: with what a process died its successor reads there.
+    /// From now on this request is executed, or none: with what a process died its successor reads
+    /// there.
     fn executes(&mut self, _request: Option<(SlotRef, u32)>) {}
 
     /// Stores into lease word `word` of the client, with release order.

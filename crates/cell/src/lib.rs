@@ -1,8 +1,8 @@
 //! The server: a deterministic state machine, event in, effect out.
 //!
-//! No thread, no clock, no I/O here. `docs/architecture.md` says how the parts fit; start reading at
-//! [`Cell`], then `task` (how requests wait), `view` and `op` (what operations on names do), `txn`
-//! (operations over several cells), `file` (data), `checkpoint` (what reaches the device).
+//! No thread, no clock, no I/O here. `docs/architecture.md` says how the parts fit; start reading
+//! at [`Cell`], then `task` (how requests wait), `view` and `op` (what operations on names do),
+//! `txn` (operations over several cells), `file` (data), `checkpoint` (what reaches the device).
 
 #![forbid(unsafe_code)]
 

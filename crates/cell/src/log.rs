@@ -1,9 +1,10 @@
-//! The op log: what this cell did, in order (design 9). Its image lies in frames that outlive the process;
-//! the device receives it when a client or a cell asks for durability.
+//! The op log: what this cell did, in order (design 9). Its image lies in frames that outlive the
+//! process; the device receives it when a client or a cell asks for durability.
 //!
-//! Order of events for a task: its steps are made and noted; when it stops running they are appended as
-//! one record with what caused them; then what may only happen behind the record (a frame released, a
-//! tail zeroed); then the effects of the same event, replies and messages among them.
+//! Order of events for a task: its steps are made and noted; when it stops running they are
+//! appended as one record with what caused them; then what may only happen behind the record (a
+//! frame released, a tail zeroed); then the effects of the same event, replies and messages among
+//! them.
 //!
 //! | part | owns |
 //! | --- | --- |
@@ -37,8 +38,8 @@ use crate::log::record::Record;
 const RESERVE: u64 = 4 * RECORD_MAX as u64;
 /// Bytes that a dirty page will want when it is placed: at worst a record of its own.
 const PER_DIRTY_PAGE: u64 = 104;
-/// Bytes that a transaction under way may still want: what it decides or makes here, with names, the target of
-/// a symlink and an answer, and that it is over.
+/// Bytes that a transaction under way may still want: what it decides or makes here, with names,
+/// the target of a symlink and an answer, and that it is over.
 const PER_TXN: u64 = BODY_MAX as u64;
 /// Bytes of the longest step of a session's snapshot, with its share of a record's header.
 const SESSION_STEP: u64 = 64;
@@ -97,7 +98,8 @@ impl OpLog {
         self.commits.resume();
     }
 
-    /// Bytes that may still be logged, with room for what `dirty` pages and the transactions under way will want.
+    /// Bytes that may still be logged, with room for what `dirty` pages and the transactions under
+    /// way will want.
     pub(crate) fn room(&self, dirty: usize) -> u64 {
         let session = self.session_bytes() + self.unanswered_bytes();
         // A few are in the reserve.
@@ -106,22 +108,23 @@ impl OpLog {
         self.image.area().bytes().saturating_sub(self.image.used() + promised)
     }
 
-    /// Whether a checkpoint can still log what it has to: so many open files and held locks, and a record
-    /// before these. Checkpoints that fail have taken what was kept for it.
+    /// Whether a checkpoint can still log what it has to: so many open files and held locks, and a
+    /// record before these. Checkpoints that fail have taken what was kept for it.
     pub(crate) fn may_checkpoint(&self, session: usize) -> bool {
         let snapshot = SESSION_STEP * session as u64 + self.unanswered_bytes();
         let needed = (RECORD_MAX + BLOCK_SIZE) as u64 + snapshot;
         self.image.used() + needed <= self.image.area().bytes()
     }
 
-    /// Bytes that are kept free for a snapshot of the session. The last one is in the log as well until the next is
-    /// durable, so twice this and twice [`Self::unanswered_bytes`] leave some of what is not in the reserve.
+    /// Bytes that are kept free for a snapshot of the session. The last one is in the log as well
+    /// until the next is durable, so twice this and twice [`Self::unanswered_bytes`] leave some of
+    /// what is not in the reserve.
     const fn session_bytes(&self) -> u64 {
         (self.image.area().bytes() - RESERVE) / 4
     }
 
-    /// Bytes that are kept free for answers that a predecessor may not have given: those of the requests that
-    /// were under way when it died.
+    /// Bytes that are kept free for answers that a predecessor may not have given: those of the
+    /// requests that were under way when it died.
     pub(crate) const fn unanswered_bytes(&self) -> u64 {
         (self.image.area().bytes() - RESERVE) / 16
     }
@@ -131,14 +134,15 @@ impl OpLog {
         (self.session_bytes() / SESSION_STEP) as usize
     }
 
-    /// Whether a checkpoint is to be asked for that frees some of the log: once, when it is half full.
+    /// Whether a checkpoint is to be asked for that frees some of the log: once, when it is half
+    /// full.
     fn needs_checkpoint(&mut self) -> bool {
         let is_half_full = 2 * self.image.used() > self.image.area().bytes();
         is_half_full && !std::mem::replace(&mut self.is_checkpoint_asked, true)
     }
 
-    /// An empty record. `omits_session`: what is open and locked need not be in it, because no successor takes over
-    /// from this cell.
+    /// An empty record. `omits_session`: what is open and locked need not be in it, because no
+    /// successor takes over from this cell.
     pub(crate) fn open_record(&mut self, omits_session: bool) -> Record {
         Record::in_buffer(std::mem::take(&mut self.buffer), omits_session)
     }

@@ -103,7 +103,8 @@ fn plan<M: Memory>(
     }
 }
 
-/// Logs what files of this cell hold that take the names of others. Out of line: most operations replace nothing.
+/// Logs what files of this cell hold that take the names of others. Out of line: most operations
+/// replace nothing.
 #[cold]
 fn cover_replacements<M: Memory>(
     shards: &mut Shards,

@@ -1,8 +1,10 @@
-//! Faults planted on purpose, to show that the simulator's checkers find them (design 16: controls).
+//! Faults planted on purpose, to show that the simulator's checkers find them (design 16:
+//! controls).
 //!
-//! They exist only with the feature `plants`, which the simulator and tests of whole fleets turn on. Without
-//! it [`Planted`] has no bytes and no value but [`Planted::NONE`], so that every comparison with a fault is
-//! false when it is compiled, and nothing of the faults is in the program.
+//! They exist only with the feature `plants`, which the simulator and tests of whole fleets turn
+//! on. Without it [`Planted`] has no bytes and no value but [`Planted::NONE`], so that every
+//! comparison with a fault is false when it is compiled, and nothing of the faults is in the
+//! program.
 
 /// A rule that the cell breaks when it is told to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +25,8 @@ pub enum Plant {
     SkipRecall,
     /// What is being recalled from somebody is granted again meanwhile.
     GrantDuringRecall,
-    /// A front's write-back or truncation waits for others' pages although a task waits for its own.
+    /// A front's write-back or truncation waits for others' pages although a task waits for its
+    /// own.
     WaitForOwnRecall,
     /// Fronts write through their kernels' caches, however many there are.
     CacheTwoWriters,
@@ -31,7 +34,8 @@ pub enum Plant {
     TruncateUnrecalled,
     /// Whoever gets a lock may have pages still that are being recalled.
     LockBeforeRecall,
-    /// A front's successor acknowledges what its predecessor was told to drop and had not dropped (its driver does).
+    /// A front's successor acknowledges what its predecessor was told to drop and had not dropped
+    /// (its driver does).
     ForgetRecalls,
     /// An expelled client's locks stay.
     KeepLocks,
@@ -61,7 +65,8 @@ pub enum Plant {
     NumbersAreAuthority,
     /// Of a failed flush hears only who asked for it (drivers see to that).
     HideLostFlush,
-    /// What lies behind a damaged message is read, and the supervisor is not told of it (drivers tell it).
+    /// What lies behind a damaged message is read, and the supervisor is not told of it (drivers
+    /// tell it).
     ReadOn,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,

@@ -17,8 +17,8 @@ use crate::turn::Turn;
 /// Records of an inode that are freed in one go.
 const REAP_BATCH: usize = 128;
 
-/// An inode lost a link. Without any it goes at once if that is little work, else (it is open, large,
-/// or some of it is not in memory) its orphan record says that it has to.
+/// An inode lost a link. Without any it goes at once if that is little work, else (it is open,
+/// large, or some of it is not in memory) its orphan record says that it has to.
 pub(crate) fn unlinked<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
     let dirty = turn.cache.dirty_pages_of(shard.id);
     let is_open = shard.opens.is_open(ino);
@@ -41,9 +41,9 @@ pub(crate) fn unlinked<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'
     }
 }
 
-/// Frees what an inode without links and opens holds, some of it in each go. Only the last of these is a step of
-/// the log: who replays it finds the orphan as the last checkpoint has it, and begins anew. The blocks are held
-/// until a checkpoint counts that lacks them.
+/// Frees what an inode without links and opens holds, some of it in each go. Only the last of these
+/// is a step of the log: who replays it finds the orphan as the last checkpoint has it, and begins
+/// anew. The blocks are held until a checkpoint counts that lacks them.
 pub(crate) fn reap<M: Memory>(
     shard: &mut Shard,
     ino: Ino,

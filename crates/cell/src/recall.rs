@@ -22,7 +22,8 @@ pub(crate) fn recall<M: Memory>(
     free
 }
 
-/// Recalls the pages that a predecessor may have granted to the fronts that `from` names. Waits until they are gone.
+/// Recalls the pages that a predecessor may have granted to the fronts that `from` names. Waits
+/// until they are gone.
 pub(crate) fn recall_inherited_pages<M: Memory>(
     ino: Ino,
     from: impl Fn(ClientId) -> bool,
@@ -38,8 +39,9 @@ pub(crate) fn recall_inherited_pages<M: Memory>(
     Err(Stop::Wait(Wait::Recall))
 }
 
-/// Waits until nobody but `except`, which changes the file, has pages of it. `may_overtake`: its kernel may be
-/// unable to drop its own before this is done, and so it waits only while nobody waits for that.
+/// Waits until nobody but `except`, which changes the file, has pages of it. `may_overtake`: its
+/// kernel may be unable to drop its own before this is done, and so it waits only while nobody
+/// waits for that.
 pub(crate) fn recall_pages<M: Memory>(
     ino: Ino,
     except: Option<ClientId>,
@@ -61,8 +63,8 @@ pub(crate) fn recall_pages<M: Memory>(
     Err(Stop::Wait(Wait::Recall))
 }
 
-/// Whoever gets a lock reads what was written under it before: pages that its front has to drop are gone
-/// by then.
+/// Whoever gets a lock reads what was written under it before: pages that its front has to drop are
+/// gone by then.
 pub(crate) fn drop_old_pages<M: Memory>(
     ino: Ino,
     state: &TaskState,

@@ -1,12 +1,14 @@
-//! The end of a fleet without a checkpoint: what a cell does so that the next start finds what it has answered.
+//! The end of a fleet without a checkpoint: what a cell does so that the next start finds what it
+//! has answered.
 //!
 //! ```text
 //! Save -> every file is covered (its dirty pages placed, or in the log) -> the log is committed to its end -> Stopped
 //! ```
 //!
-//! The other cells do the same, so none is asked to make durable what this log rests on; where one could not, the recovery
-//! cuts the logs to what is consistent (decision 8). Whatever keeps the cell from it (a device that fails, a log that is held
-//! for a checkpoint or is full) costs what was not synced, and never the end.
+//! The other cells do the same, so none is asked to make durable what this log rests on; where one
+//! could not, the recovery cuts the logs to what is consistent (decision 8). Whatever keeps the
+//! cell from it (a device that fails, a log that is held for a checkpoint or is full) costs what
+//! was not synced, and never the end.
 
 use warren_base::Ino;
 

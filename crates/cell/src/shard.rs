@@ -106,8 +106,8 @@ impl Shard {
         visited.map_err(|absent| self.absent(absent))
     }
 
-    /// Reads the chunk records into `space`. Called until it no longer waits. EIO if there is one of a
-    /// chunk that the region map does not give to this shard: nothing may be written then.
+    /// Reads the chunk records into `space`. Called until it no longer waits. EIO if there is one
+    /// of a chunk that the region map does not give to this shard: nothing may be written then.
     pub(crate) fn open_space(&mut self) -> Result<(), Stop> {
         let mut chunks = Vec::new();
         let visit = |key: &Key, value: &Value| {
@@ -127,7 +127,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Inodes without a name that were open when the pool was last in use. EIO if one is another shard's.
+    /// Inodes without a name that were open when the pool was last in use. EIO if one is another
+    /// shard's.
     pub(crate) fn orphans(&self) -> Result<Vec<Ino>, Stop> {
         let mut orphans = Vec::new();
         let visit = |key: &Key, _: &Value| {
@@ -194,8 +195,9 @@ impl Shard {
         Ok(found.map(|dentry| (dentry.ino, dentry.kind)))
     }
 
-    /// Whether the entry of this name can be made, or changed if there is one. ENOSPC if its bucket, of names
-    /// with one hash, has no room; EIO if the directory's records contradict each other.
+    /// Whether the entry of this name can be made, or changed if there is one. ENOSPC if its
+    /// bucket, of names with one hash, has no room; EIO if the directory's records contradict each
+    /// other.
     pub(crate) fn check_entry(&self, secret: u64, dir: Ino, name: &FileName) -> Result<(), Stop> {
         let part = self.part(dir)?.ok_or(Errno::EIO)?;
         let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
@@ -253,8 +255,9 @@ impl Shard {
         Ok(placed)
     }
 
-    /// Shows the extents that hold any of the pages `first..=last`. The leaf that page `last + 1` belongs to is
-    /// then at hand too: what is left of an extent behind `last` becomes a record there.
+    /// Shows the extents that hold any of the pages `first..=last`. The leaf that page `last + 1`
+    /// belongs to is then at hand too: what is left of an extent behind `last` becomes a record
+    /// there.
     pub(crate) fn extents<'a>(
         &'a self,
         ino: Ino,
@@ -277,8 +280,8 @@ impl Shard {
     }
 
     /// Makes pages `first..=last` a hole but for `new` (runs of pages, each with its place and
-    /// checksums), and frees the blocks where they lay. Returns how many those were. The extents were
-    /// read in the same go.
+    /// checksums), and frees the blocks where they lay. Returns how many those were. The extents
+    /// were read in the same go.
     pub(crate) fn replace_extents(&mut self, ino: Ino, first: u64, last: u64, new: &[Run]) -> u64 {
         let mut old: Vec<(u64, Extent)> = Vec::new();
         let seen = self.extents(ino, first, last, |at, extent| old.push((at, extent.clone())));
@@ -302,8 +305,8 @@ impl Shard {
             freed += after - before;
             (before..after).for_each(|index| self.space.free(extent.start.offset(index)));
         }
-        // Insert before removing: a leaf that lost its last record could take with it the place where
-        // a new one belongs.
+        // Insert before removing: a leaf that lost its last record could take with it the place
+        // where a new one belongs.
         old.retain(|(at, _)| records.iter().all(|(new, _)| new != at));
         for (at, extent) in records {
             self.put(Key::extent(ino, at), Value::Extent(Box::new(extent)));
@@ -379,7 +382,8 @@ impl Shard {
         if self.locks.blocks(&key, mode) { Err(Stop::Wait(Wait::Key(key))) } else { Ok(()) }
     }
 
-    /// The next inode number, ENOSPC if all are used up. This one is only by [`Self::use_sequence`].
+    /// The next inode number, ENOSPC if all are used up. This one is only by
+    /// [`Self::use_sequence`].
     pub(crate) fn next_ino(&self) -> Result<Ino, Errno> {
         let left = self.next_sequence <= Ino::SEQUENCE_MAX;
         left.then(|| Ino::new(self.id, self.next_sequence)).ok_or(Errno::ENOSPC)
@@ -390,9 +394,9 @@ impl Shard {
         self.changed = true;
     }
 
-    /// Blocks that nothing is promised yet: every dirty page will want one, and one for the leaf that
-    /// names it, which may be clean until then; the way there some; every dirty node one; the records
-    /// of chunks theirs.
+    /// Blocks that nothing is promised yet: every dirty page will want one, and one for the leaf
+    /// that names it, which may be clean until then; the way there some; every dirty node one; the
+    /// records of chunks theirs.
     pub(crate) fn room(&self, dirty_pages: u64) -> u64 {
         let way = if dirty_pages > 0 { NODES_PER_WAY } else { 0 };
         let wanted = PER_PAGE * dirty_pages

@@ -2,11 +2,11 @@
 //!
 //! Between tasks the cell is in `Serial` and everything rests. A task runs in the affinity that its
 //! work asks for: in `Names(shard)` it is handed that shard, by value, and can reach no other; in
-//! `Volume` or `Serial` it reaches all. One that finds it needs more has changed nothing yet and runs
-//! again in the coarser affinity (the paper's slow path).
+//! `Volume` or `Serial` it reaches all. One that finds it needs more has changed nothing yet and
+//! runs again in the coarser affinity (the paper's slow path).
 //!
-//! One thread runs a cell's tasks for now, so the scheduler never finds its way barred; what it hands
-//! out and counts is what several threads will ask it for.
+//! One thread runs a cell's tasks for now, so the scheduler never finds its way barred; what it
+//! hands out and counts is what several threads will ask it for.
 
 use std::fmt;
 use std::ops::Index;

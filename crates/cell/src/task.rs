@@ -43,8 +43,8 @@ impl Task {
         Self { work, txn: None, state, decided: None }
     }
 
-    /// Whether it is a transaction that may try again after a checkpoint has freed space, or found what was
-    /// lost.
+    /// Whether it is a transaction that may try again after a checkpoint has freed space, or found
+    /// what was lost.
     pub(crate) fn may_retry(&self, are_chunks_certain: bool) -> bool {
         self.txn.is_some() && !(self.state.checkpointed && are_chunks_certain)
     }
@@ -66,7 +66,8 @@ impl Task {
             || self.txn.as_ref().is_some_and(|txn| txn.holds_any())
     }
 
-    /// The one shard that its work needs, as far as can be told before it runs. `None` if it needs all.
+    /// The one shard that its work needs, as far as can be told before it runs. `None` if it needs
+    /// all.
     pub(crate) fn shard(&self) -> Option<ShardId> {
         match &self.work {
             Work::Request { request, .. } if self.txn.is_none() => request.shard(),

@@ -1,8 +1,8 @@
 //! One turn of the cell: an event is taken in, and what it led to is sent.
 //!
-//! [`Shared`] is what the shards of a cell share; a [`Turn`] lends it, piece by piece, to the code that runs in
-//! the turn, with the memory and the list of effects of the driver. Whatever belongs to one shard
-//! is not here: a task is handed its shard beside the turn.
+//! [`Shared`] is what the shards of a cell share; a [`Turn`] lends it, piece by piece, to the code
+//! that runs in the turn, with the memory and the list of effects of the driver. Whatever belongs
+//! to one shard is not here: a task is handed its shard beside the turn.
 
 use std::fmt;
 
@@ -47,8 +47,8 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// The owner of the shard; `None` if the volume has no such shard. Numbers of inodes, and so of shards,
-    /// come from clients, peers and disks.
+    /// The owner of the shard; `None` if the volume has no such shard. Numbers of inodes, and so of
+    /// shards, come from clients, peers and disks.
     pub(crate) fn owner(&self, shard: ShardId) -> Option<CellId> {
         self.map.get(usize::from(shard.0)).copied()
     }
@@ -347,7 +347,8 @@ impl<M: Memory> Turn<'_, M> {
         self.settle();
     }
 
-    /// Does what waits for the record of the steps made so far. Of a replayed step it is in the log already.
+    /// Does what waits for the record of the steps made so far. Of a replayed step it is in the log
+    /// already.
     pub(crate) fn settle(&mut self) {
         for after in self.record.take_after() {
             match after {

@@ -3,16 +3,17 @@
 //! The cell that executes a request coordinates. Order of events:
 //!
 //! 1. The operation, run on this cell's state alone, meets a key of another cell.
-//! 2. Every key that it touched is locked, in the order of [`LockKey`]; those of other cells by `Prepare`,
-//!    whose answer says what they are worth. If a key turns out to be missing that comes before one
-//!    that is held, everything is released and taken again in order.
+//! 2. Every key that it touched is locked, in the order of [`LockKey`]; those of other cells by
+//!    `Prepare`, whose answer says what they are worth. If a key turns out to be missing that comes
+//!    before one that is held, everything is released and taken again in order.
 //! 3. The operation runs again; if it touched only what is held, its outcome stands. This cell's
-//!    changes are made, and the others receive theirs with `Commit`. What others were locked for stays
-//!    locked until their changes are made, so no client sees half of it.
-//! 4. The client is answered, and this cell's keys are released, when no *entry* of another cell waits
-//!    for its change any more. A change of an entry does not lock the rest of its directory. So a
-//!    later operation on the same directory could come before it in that cell's log, and alone survive
-//!    a power failure. An inode that is changed is locked whole: nothing can come before that.
+//!    changes are made, and the others receive theirs with `Commit`. What others were locked for
+//!    stays locked until their changes are made, so no client sees half of it.
+//! 4. The client is answered, and this cell's keys are released, when no *entry* of another cell
+//!    waits for its change any more. A change of an entry does not lock the rest of its directory.
+//!    So a later operation on the same directory could come before it in that cell's log, and alone
+//!    survive a power failure. An inode that is changed is locked whole: nothing can come before
+//!    that.
 //!
 //! Revocation: a cell that locks a key for writing revokes its leases then, and grants none before
 //! the lock is released.
@@ -46,7 +47,8 @@ pub(crate) struct Txn {
     pub(crate) values: BTreeMap<LockKey, KeyValue>,
     /// What the last peek has shown of an inode of another cell, without a lock.
     pub(crate) peeked: Option<(Ino, Option<InodeValue>)>,
-    /// From each directory how far up it was looked for another one, while the shape of the tree is held.
+    /// From each directory how far up it was looked for another one, while the shape of the tree is
+    /// held.
     pub(crate) ascents: BTreeMap<(Ino, Ino), Ascent>,
     /// Cells that hold something for it.
     participants: BTreeSet<CellId>,

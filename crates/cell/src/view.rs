@@ -1,10 +1,10 @@
 //! What an operation on names sees while it decides: inodes and names of this cell, and what a
 //! transaction has fetched from others.
 //!
-//! An operation runs first as if everything lay on this cell (*local*): it holds nothing, and the view
-//! only makes sure that no transaction is in its way. If it meets a key of another cell it becomes a
-//! transaction: from then on the view notes every key that is touched, and the outcome counts only if
-//! all of them were held.
+//! An operation runs first as if everything lay on this cell (*local*): it holds nothing, and the
+//! view only makes sure that no transaction is in its way. If it meets a key of another cell it
+//! becomes a transaction: from then on the view notes every key that is touched, and the outcome
+//! counts only if all of them were held.
 
 use std::collections::BTreeMap;
 
@@ -145,8 +145,8 @@ impl<'a> View<'a> {
         Ok(value)
     }
 
-    /// Whether `who` may give `dir` another name. ENOENT in a directory that was removed while it is
-    /// open.
+    /// Whether `who` may give `dir` another name. ENOENT in a directory that was removed while it
+    /// is open.
     pub(crate) fn may_add(&self, dir: &InodeValue) -> Result<(), Errno> {
         if dir.attr.nlink == 0 {
             return Err(Errno::ENOENT);
@@ -203,8 +203,8 @@ impl<'a> View<'a> {
         self.touch(|| LockKey::Tree, LockKey::Tree.shard(), LockMode::Write)
     }
 
-    /// Whether `ancestor` is `dir` or above it, looked at under the right to change the shape of the tree. Above a
-    /// directory that was removed while it is open there may be nothing any more.
+    /// Whether `ancestor` is `dir` or above it, looked at under the right to change the shape of
+    /// the tree. Above a directory that was removed while it is open there may be nothing any more.
     pub(crate) fn is_above(&mut self, ancestor: Ino, dir: Ino) -> Result<bool, Stop> {
         let (way, steps_max) = ((ancestor, dir), STEPS_A_RUN);
         let (known, steps_max, at_the_most) = match &self.mode {

@@ -107,7 +107,8 @@ impl Room {
         records
     }
 
-    /// The state but for the orphan's record: a live inode without links is reaped by a step of its own.
+    /// The state but for the orphan's record: a live inode without links is reaped by a step of its
+    /// own.
     fn state(&self) -> (BTreeMap<Key, Value>, u64, u64, u64, bool) {
         let mut records = self.records();
         records.retain(|key, _| key.kind != Kind::Orphan);

@@ -30,7 +30,8 @@ pub(crate) struct Checkpoints {
     number: u64,
     /// One was asked for that has not begun.
     is_asked: bool,
-    /// This cell's transactions that have taken locks and are not finished: none begins before they are.
+    /// This cell's transactions that have taken locks and are not finished: none begins before they
+    /// are.
     live: BTreeSet<TxnId>,
 }
 

@@ -1,4 +1,5 @@
-//! Blocks for a change, promised before it is made: from the shard's chunks, else from the pool of free chunks.
+//! Blocks for a change, promised before it is made: from the shard's chunks, else from the pool of
+//! free chunks.
 
 use warren_base::{Errno, ShardId};
 use warren_pool::Get;
@@ -12,8 +13,8 @@ use crate::shard::Shard;
 use crate::shard::room::Growth;
 use crate::turn::Turn;
 
-/// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If not, a chunk is fetched; if there is
-/// none, a checkpoint may free some; only then it is ENOSPC.
+/// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If
+/// not, a chunk is fetched; if there is none, a checkpoint may free some; only then it is ENOSPC.
 pub(crate) fn ensure_room<M: Memory>(
     shard: &mut Shard,
     need: u64,

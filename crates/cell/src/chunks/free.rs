@@ -1,11 +1,11 @@
 //! Where a shard's blocks come from: chunks out of the distributed pool that the cells share.
 //!
 //! **Lost chunks.** Free chunks that lay at a cell are lost with it. Until a checkpoint has counted what the
-//! others have, and what nobody has was handed out again (`warren-supervisor`'s `count.rs`), nobody can
-//! say that there is no chunk left: who finds none waits for another checkpoint.
+//! others have, and what nobody has was handed out again (`warren-supervisor`'s `count.rs`), nobody
+//! can say that there is no chunk left: who finds none waits for another checkpoint.
 //!
-//! What a peer says of chunks is checked before the pool hears it: no chunk comes from it that no shard may
-//! own, or that one of this cell's has, and no cell is heard of that does not exist.
+//! What a peer says of chunks is checked before the pool hears it: no chunk comes from it that no
+//! shard may own, or that one of this cell's has, and no cell is heard of that does not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -49,8 +49,8 @@ enum Certainty {
 const RUNS_MAX: usize = 1000;
 
 impl Chunks {
-    /// Of the `cells`, `first` creates the pool and the others join it there. `free` is what this cell
-    /// brings.
+    /// Of the `cells`, `first` creates the pool and the others join it there. `free` is what this
+    /// cell brings.
     pub(crate) fn new(
         id: CellId,
         (first, cells): (CellId, u16),
@@ -119,8 +119,8 @@ impl Chunks {
         self.add_early();
     }
 
-    /// A cell that was lost is back. What had been sent to it is its own if its log says so; else it is
-    /// found with what was lost.
+    /// A cell that was lost is back. What had been sent to it is its own if its log says so; else
+    /// it is found with what was lost.
     pub(crate) fn peer_joined(&mut self, cell: CellId) {
         self.pool.peer_replaced(cell);
         self.exchanged.remove(&cell);

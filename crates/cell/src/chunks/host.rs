@@ -1,8 +1,8 @@
 //! The host's space behind the pool's blocks (decision 18).
 //!
-//! A pool in a sparse file has more blocks than its host may have room for. So a chunk goes to a shard only when the host
-//! has allocated all of its blocks: what a shard promises, it can write. Free chunks are given back to the host, but for
-//! some that are kept for the next files.
+//! A pool in a sparse file has more blocks than its host may have room for. So a chunk goes to a
+//! shard only when the host has allocated all of its blocks: what a shard promises, it can write.
+//! Free chunks are given back to the host, but for some that are kept for the next files.
 //!
 //! ```text
 //! free, not allocated -> reserving -> free, allocated -> a shard's
@@ -11,13 +11,15 @@
 //!
 //! Invariants:
 //! * Each chunk of a shard is allocated, and so are the blocks before the first chunk (`mkfs`).
-//! * `allocated` names only chunks that lie in this cell's part of the pool. What comes from another cell counts as not
-//!   allocated: to allocate it again costs little.
-//! * A chunk that is being reserved or discarded lies in no pool: no shard gets it before that is over. If the
-//!   process ends meanwhile it is found with the lost ones, after its predecessor's I/O (decision 9).
+//! * `allocated` names only chunks that lie in this cell's part of the pool. What comes from
+//!   another cell counts as not allocated: to allocate it again costs little.
+//! * A chunk that is being reserved or discarded lies in no pool: no shard gets it before that is
+//!   over. If the process ends meanwhile it is found with the lost ones, after its predecessor's
+//!   I/O (decision 9).
 //!
-//! Chunks are reserved in batches, ahead of need. Where a batch does not fit the host a single chunk is tried, and
-//! where that does not fit either, tasks go on as they do in a full pool: they wait for a checkpoint, then it is ENOSPC.
+//! Chunks are reserved in batches, ahead of need. Where a batch does not fit the host a single
+//! chunk is tried, and where that does not fit either, tasks go on as they do in a full pool: they
+//! wait for a checkpoint, then it is ENOSPC.
 
 mod batch;
 pub(crate) mod reserve;
@@ -34,7 +36,8 @@ use crate::event::IoId;
 const BATCH: u64 = 64;
 /// Allocated free chunks of a cell below which the next batch is begun: 4 MiB.
 const AHEAD_MIN: usize = 16;
-/// Allocated free chunks that a cell keeps: 32 MiB. Programs that write and delete again cost no more than that.
+/// Allocated free chunks that a cell keeps: 32 MiB. Programs that write and delete again cost no
+/// more than that.
 const KEEP: usize = 128;
 /// Blocks that the host has left below which a cell keeps none, for other cells: 64 MiB.
 const TIGHT: u64 = 1 << 14;

@@ -1,4 +1,5 @@
-//! Free chunks on their way: from and to other cells, from a checkpoint, to shards that wait for one.
+//! Free chunks on their way: from and to other cells, from a checkpoint, to shards that wait for
+//! one.
 
 use warren_base::{CellId, Errno};
 use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};

@@ -30,8 +30,8 @@ impl Core {
         Ok(())
     }
 
-    /// A client is gone. What it asked for is dropped, but transactions, which others take part in, are
-    /// finished. Nobody waits for its copies.
+    /// A client is gone. What it asked for is dropped, but transactions, which others take part in,
+    /// are finished. Nobody waits for its copies.
     pub(super) fn expel<M: Memory>(&mut self, client: ClientId, turn: &mut Turn<'_, M>) {
         if !turn.clients.expel(client) {
             return;
@@ -50,7 +50,8 @@ impl Core {
         self.let_go(client, turn);
     }
 
-    /// Releases everything of a client that was expelled, once no task can write to its memory any more.
+    /// Releases everything of a client that was expelled, once no task can write to its memory any
+    /// more.
     pub(super) fn let_go<M: Memory>(&mut self, client: ClientId, turn: &mut Turn<'_, M>) {
         if !turn.clients.is_leaving(client) || !self.tasks.of_client(client).is_empty() {
             return;

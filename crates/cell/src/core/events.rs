@@ -83,8 +83,9 @@ impl Core {
         }
     }
 
-    /// On whose behalf the request is to be executed, unless it is not to be. One that was executed by a predecessor is answered
-    /// from its log; what that answer leads to is granted only with the request at hand.
+    /// On whose behalf the request is to be executed, unless it is not to be. One that was executed
+    /// by a predecessor is answered from its log; what that answer leads to is granted only with
+    /// the request at hand.
     pub(super) fn asks<M: Memory>(
         &mut self,
         from: SlotRef,
@@ -107,7 +108,8 @@ impl Core {
             turn.answers.take(from, header.seq)
         };
         if let Some(answer) = answer {
-            // What was read lies in the reply's payload: it was put there before the record was made.
+            // What was read lies in the reply's payload: it was put there before the record was
+            // made.
             let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
             let granted = request.map_or(Capability::NONE, |request| {
                 granted(&mut self.shards, from.client, &who, request, &answer, turn)
@@ -140,7 +142,8 @@ impl Core {
     pub(super) fn order<M: Memory>(&mut self, order: Order, turn: &mut Turn<'_, M>) {
         match order {
             Order::Admit { client, credentials, acknowledged_leases, slots } => {
-                // It may have been the predecessor's; one that was not only hears of more than it must.
+                // It may have been the predecessor's; one that was not only hears of more than it
+                // must.
                 if acknowledged_leases && self.replay.is_of_process() {
                     turn.leases.inherit(client);
                 }

@@ -1,4 +1,5 @@
-//! Other cells: what they ask and answer, what they decided, and their ends and successors (design 12).
+//! Other cells: what they ask and answer, what they decided, and their ends and successors (design
+//! 12).
 //!
 //! Order of events at a cell that lives on:
 //!
@@ -10,8 +11,8 @@
 //! ```
 //!
 //! Invariants:
-//! * What the dead cell had locked here stays locked until its successor has sent what was decided: also
-//!   the shape of the tree, which is released only when every cell has made the changes.
+//! * What the dead cell had locked here stays locked until its successor has sent what was decided:
+//!   also the shape of the tree, which is released only when every cell has made the changes.
 //! * A cell that recovers serves no client before every other cell has sent what it decided.
 
 use warren_base::{CellId, Epoch, TxnId};
@@ -135,9 +136,9 @@ impl Core {
         turn.waits.wake_all(WaitKey::Joined(cell));
     }
 
-    /// A cell has named all transactions that it, or a predecessor, decided and that may not be made here.
-    /// A predecessor's others did not happen. A cell that lives sends this only to a cell that recovers,
-    /// which has none of its transactions.
+    /// A cell has named all transactions that it, or a predecessor, decided and that may not be
+    /// made here. A predecessor's others did not happen. A cell that lives sends this only to a
+    /// cell that recovers, which has none of its transactions.
     fn all_said<M: Memory>(&mut self, from: CellId, turn: &mut Turn<'_, M>) {
         for txn in self.participants.of_cell(from, false) {
             self.leave(txn, turn);
@@ -146,7 +147,8 @@ impl Core {
         self.end_recovery_if_heard(turn);
     }
 
-    /// The supervisor knows which free chunks the logs have claimed: those are not this cell's to give.
+    /// The supervisor knows which free chunks the logs have claimed: those are not this cell's to
+    /// give.
     pub(super) fn chunks_claimed<M: Memory>(&mut self, chunks: &[u64], turn: &mut Turn<'_, M>) {
         if self.replay.is_claiming() {
             turn.chunks.exclude(chunks);
@@ -171,8 +173,8 @@ impl Core {
         }
     }
 
-    /// Ends the recovery when every cell was heard, what they sent is made here, and they have made what was
-    /// sent to them.
+    /// Ends the recovery when every cell was heard, what they sent is made here, and they have made
+    /// what was sent to them.
     pub(super) fn end_recovery_if_heard<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         let is_made = self.participants.has_made_all_again() && !self.coordinator.has_recovered();
         if !self.replay.has_heard_all() || !is_made {

@@ -138,7 +138,8 @@ impl Core {
         }
     }
 
-    /// Answers the task, whose transaction is decided, unless another cell has to change an entry first.
+    /// Answers the task, whose transaction is decided, unless another cell has to change an entry
+    /// first.
     pub(super) fn answer_decided<M: Memory>(
         &mut self,
         (id, mut task): (TaskId, Task),
@@ -152,7 +153,8 @@ impl Core {
         self.finish(&task, decided.answer, turn);
     }
 
-    /// Runs the task in the affinity that it asks for, or in a coarser one if it turns out to need that.
+    /// Runs the task in the affinity that it asks for, or in a coarser one if it turns out to need
+    /// that.
     pub(super) fn work_in_affinity<M: Memory>(
         &mut self,
         id: TaskId,
@@ -254,8 +256,8 @@ impl Core {
         }
     }
 
-    /// The answer to a request that is not executed here, whatever it asks: its shard is not this cell's,
-    /// or it names an inode that can be nowhere. Inode numbers are the client's word alone.
+    /// The answer to a request that is not executed here, whatever it asks: its shard is not this
+    /// cell's, or it names an inode that can be nowhere. Inode numbers are the client's word alone.
     pub(super) fn misdirected<M: Memory>(
         &self,
         request: &Request,

@@ -13,14 +13,14 @@ use crate::shard::Shard;
 use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
-/// Pages that an `fsync` logs rather than writing them to their place: with more, two writes cost less than
-/// the log's space.
+/// Pages that an `fsync` logs rather than writing them to their place: with more, two writes cost
+/// less than the log's space.
 const INLINE_PAGES: usize = 8;
 /// Bytes of the log that these take, with what is said of each.
 const INLINE_MAX: u64 = INLINE_PAGES as u64 * (PAGE + 64);
 
-/// Logs whatever of a file no step covers yet that takes the name of something else. What is told by a later record,
-/// or by another log that rests on it, is not there without that.
+/// Logs whatever of a file no step covers yet that takes the name of something else. What is told
+/// by a later record, or by another log that rests on it, is not there without that.
 pub(crate) fn cover_replacement<M: Memory>(
     shard: &mut Shard,
     ino: Ino,
@@ -29,8 +29,8 @@ pub(crate) fn cover_replacement<M: Memory>(
     if turn.plants(Plant::RenameBeforeData) {
         return Ok(());
     }
-    // Places take what is kept for every dirty page; pages in line take more. A participant that waited for locks may find less
-    // in the log than there was when it came.
+    // Places take what is kept for every dirty page; pages in line take more. A participant that
+    // waited for locks may find less in the log than there was when it came.
     let has_room = turn.log_room(turn.cache.dirty_pages()) > INLINE_MAX;
     if !has_room && !turn.cache.uncovered_pages(ino).is_empty() {
         while place_pages_of(shard, ino, turn)? {}

@@ -17,7 +17,8 @@ use crate::turn::Turn;
 const PAGE: u64 = BLOCK_SIZE as u64;
 
 /// Brings what truncation needs: the page that the new end cuts, and a frame if it is being
-/// written. `may_overtake`: as a kernel does it, which writes no mapped page back until it is answered.
+/// written. `may_overtake`: as a kernel does it, which writes no mapped page back until it is
+/// answered.
 pub(crate) fn ready_to_truncate<M: Memory>(
     shard: &mut Shard,
     ino: Ino,

@@ -85,7 +85,8 @@ pub(crate) fn write<M: Memory>(
     if !direct && turn.clients.acknowledges(from.client) {
         turn.leases.hold_again(LeaseKey::Pages(ino), from.client);
         if !write_back && turn.clients.fronts() > 1 {
-            // A page that was recalled and read again since the kernel copied this write into it lacks the write.
+            // A page that was recalled and read again since the kernel copied this write into it
+            // lacks the write.
             recall(&LeaseKey::Pages(ino), None, turn);
         }
     }

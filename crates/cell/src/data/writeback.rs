@@ -17,8 +17,8 @@ use crate::turn::Turn;
 /// Pages that get places in one go.
 pub(crate) const WRITE_BACK_BATCH: usize = 1024;
 
-/// Gives dirty pages of one file places, as many as one record tells of: after a power failure all of them count
-/// or none. Returns whether there are more.
+/// Gives dirty pages of one file places, as many as one record tells of: after a power failure all
+/// of them count or none. Returns whether there are more.
 pub(crate) fn place_pages_of<M: Memory>(
     shard: &mut Shard,
     ino: Ino,
@@ -73,15 +73,16 @@ pub(crate) fn place_run<M: Memory>(
     Ok(())
 }
 
-/// Whether log and shard have room to place every dirty page and then, when that has failed, once more.
+/// Whether log and shard have room to place every dirty page and then, when that has failed, once
+/// more.
 fn may_place_twice<M: Memory>(shard: &Shard, turn: &Turn<'_, M>) -> bool {
     let (all, own) = (turn.cache.dirty_pages(), turn.cache.dirty_pages_of(shard.id));
     turn.log_room(2 * all) > 0 && shard.room(2 * own) > 0
 }
 
-/// Writes pages from `first` on to where they could not be written before, as the log says already. They
-/// are given other places as long as there is room for that: the blocks may be bad. Returns whether
-/// there are any.
+/// Writes pages from `first` on to where they could not be written before, as the log says already.
+/// They are given other places as long as there is room for that: the blocks may be bad. Returns
+/// whether there are any.
 fn write_again<M: Memory>(_shard: &mut Shard, first: PageNo, turn: &mut Turn<'_, M>) -> bool {
     let mut again = Vec::new();
     let dirty: Vec<PageNo> = turn.cache.dirty_from(first).take(WRITE_BACK_BATCH).collect();

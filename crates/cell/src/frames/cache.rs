@@ -1,8 +1,8 @@
 //! The buffer cache: pages of file data in the cell's frames.
 //!
-//! A page is *loading*, *clean* or *dirty*; a clean or dirty one may also be *being written*. The frame
-//! of a page that is being written or loaded belongs to that I/O too: whoever changes the page moves
-//! it to another frame, whoever drops it leaves the frame to the I/O.
+//! A page is *loading*, *clean* or *dirty*; a clean or dirty one may also be *being written*. The
+//! frame of a page that is being written or loaded belongs to that I/O too: whoever changes the
+//! page moves it to another frame, whoever drops it leaves the frame to the I/O.
 //!
 //! Invariants: every frame is free, a page's, or an I/O's. Only clean pages that nobody pinned and
 //! that no I/O uses are evicted.
@@ -27,8 +27,8 @@ pub(crate) struct Page {
     pub(crate) frame: FrameNo,
     pub(crate) state: PageState,
     pub(crate) writing: Option<IoId>,
-    /// Changed since a step of the log last told where the page is, or what is in it; then it is among those of
-    /// the [`DirtySet`].
+    /// Changed since a step of the log last told where the page is, or what is in it; then it is
+    /// among those of the [`DirtySet`].
     uncovered: bool,
     /// Where it was to be written as it is now, and could not be.
     pub(crate) failed: Option<BlockNo>,
@@ -217,8 +217,8 @@ impl Cache {
         }
     }
 
-    /// The page moves to `frame`. Returns whether the frame it had is left to an I/O; else it is the
-    /// caller's.
+    /// The page moves to `frame`. Returns whether the frame it had is left to an I/O; else it is
+    /// the caller's.
     pub(crate) fn move_page(&mut self, at: PageNo, frame: FrameNo) -> bool {
         let page = self.get_mut(at).expect("only a page in the cache is moved");
         page.frame = frame;
@@ -235,8 +235,8 @@ impl Cache {
         self.dirty.remove(at);
     }
 
-    /// The write of the page from `frame` is over. A page that could not be written to `block` is dirty again.
-    /// Returns whether the frame's entry in the table is of no more use.
+    /// The write of the page from `frame` is over. A page that could not be written to `block` is
+    /// dirty again. Returns whether the frame's entry in the table is of no more use.
     pub(crate) fn finish_write(
         &mut self,
         at: PageNo,
@@ -275,8 +275,8 @@ impl Cache {
         self.flushing.append(&mut self.unflushed);
     }
 
-    /// The flush is over. If it failed, what was written before it may be gone, and what was written
-    /// since: these pages are dirty again.
+    /// The flush is over. If it failed, what was written before it may be gone, and what was
+    /// written since: these pages are dirty again.
     pub(crate) fn end_flush(&mut self, durable: bool) -> Vec<(PageNo, FrameNo)> {
         let mut again = Vec::new();
         if !durable {
@@ -332,8 +332,8 @@ impl Cache {
         }
     }
 
-    /// Drops pages of `ino`, dirty ones too. Returns those that may have an entry in the table; the frames
-    /// of those that no I/O uses are the caller's.
+    /// Drops pages of `ino`, dirty ones too. Returns those that may have an entry in the table; the
+    /// frames of those that no I/O uses are the caller's.
     pub(crate) fn drop_pages(
         &mut self,
         ino: Ino,

@@ -1,7 +1,7 @@
 //! Pages of a file in the cache: brought, moved for a change, dropped.
 //!
-//! A page is changed in another frame than the one that holds it, so that the record decides which of both counts. The
-//! old frame is released when the record is in the log.
+//! A page is changed in another frame than the one that holds it, so that the record decides which
+//! of both counts. The old frame is released when the record is in the log.
 //!
 //! Invariant: bytes of a page past the end of the file are zero, in the cache and on the device.
 
@@ -84,7 +84,8 @@ pub(crate) fn wait_for_these<M: Memory>(
     Stop::Wait(Wait::Pages(needed))
 }
 
-/// Takes the frames that the plan wants, all or none. The pages that it found in the cache stay there.
+/// Takes the frames that the plan wants, all or none. The pages that it found in the cache stay
+/// there.
 pub(crate) fn take_frames<M: Memory>(
     ino: Ino,
     plan: &mut [PageWrite],
@@ -120,9 +121,10 @@ pub(crate) fn wait_for_frames<T, M: Memory>(pages: u64, turn: &mut Turn<'_, M>) 
     Err(Stop::Wait(Wait::Frames))
 }
 
-/// The page lies in `new` from now on, where it may be changed (as a copy of what it was, unless the
-/// `whole` of it changes), and is dirty. The old frame stays what it is until the record is made: so
-/// the record decides whether the change happened. `new` is to be tagged once it is changed.
+/// The page lies in `new` from now on, where it may be changed (as a copy of what it was, unless
+/// the `whole` of it changes), and is dirty. The old frame stays what it is until the record is
+/// made: so the record decides whether the change happened. `new` is to be tagged once it is
+/// changed.
 pub(crate) fn move_for_change<M: Memory>(
     at: PageNo,
     new: FrameNo,
@@ -173,8 +175,8 @@ pub(crate) fn put_page<M: Memory>(
     Ok(found.is_none_or(|page| page.state != PageState::Dirty))
 }
 
-/// Drops pages of a file. Returns how many of them had no place yet: they were counted as blocks when
-/// written.
+/// Drops pages of a file. Returns how many of them had no place yet: they were counted as blocks
+/// when written.
 pub(crate) fn forget_pages<M: Memory>(
     shard: &mut Shard,
     ino: Ino,

@@ -1,4 +1,5 @@
-//! Which frame holds which dirty page, said where it outlives the process: the buffer cache's table.
+//! Which frame holds which dirty page, said where it outlives the process: the buffer cache's
+//! table.
 //!
 //! ```text
 //! frames:  cache | image of the op log | table
@@ -12,9 +13,9 @@
 //!  28  4  zero
 //! ```
 //!
-//! A page has an entry from before its first change that was acknowledged until its bytes are on the
-//! device and a record says where. A change is made in another frame, so that the record decides between
-//! both: with it the new one counts, without it the old.
+//! A page has an entry from before its first change that was acknowledged until its bytes are on
+//! the device and a record says where. A change is made in another frame, so that the record
+//! decides between both: with it the new one counts, without it the old.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Ino, Lsn};

@@ -24,9 +24,9 @@ pub(crate) fn test_lock<M: Memory>(
     done(Reply::LockHolder(turn.file_locks.test(handle.ino, client, spec)))
 }
 
-/// Locks or unlocks. A lock that was granted to a request that waited is logged before anything that the request
-/// may still wait for: other owners were refused for it, so a successor must know it. And so such a request
-/// cannot be cancelled any more, nor when a successor executes it again.
+/// Locks or unlocks. A lock that was granted to a request that waited is logged before anything
+/// that the request may still wait for: other owners were refused for it, so a successor must know
+/// it. And so such a request cannot be cancelled any more, nor when a successor executes it again.
 pub(crate) fn lock_file<M: Memory>(
     (id, from, uid): (TaskId, SlotRef, u32),
     shard: &mut Shard,
@@ -79,8 +79,8 @@ pub(crate) fn lock_file<M: Memory>(
     }
 }
 
-/// Lets requests go on whose locks can be granted now, as far as the log has room: each logs its lock at once, and
-/// what runs before it may take the other half.
+/// Lets requests go on whose locks can be granted now, as far as the log has room: each logs its
+/// lock at once, and what runs before it may take the other half.
 pub(crate) fn grant_file_locks<M: Memory>(turn: &mut Turn<'_, M>) {
     let room = turn.log_room(turn.cache.dirty_pages());
     let max = (room / 2 / crate::log::PER_GRANT).max(room.min(1));

@@ -36,8 +36,8 @@ pub(crate) fn open_file<M: Memory>(
     done(Reply::Opened(open_now(shard, ino, access, who, client, turn)))
 }
 
-/// Whether the user can have another file open, or lock held or waited for: those of all users must fit a snapshot
-/// of the session, and each has a share of it, whatever the number of its clients.
+/// Whether the user can have another file open, or lock held or waited for: those of all users must
+/// fit a snapshot of the session, and each has a share of it, whatever the number of its clients.
 pub(crate) fn check_opens<M: Memory>(uid: u32, turn: &mut Turn<'_, M>) -> Result<(), Errno> {
     let all = turn.opens.all() + turn.file_locks.count();
     let own = turn.opens.of_user(uid) + turn.file_locks.count_of_user(uid);
@@ -85,7 +85,8 @@ pub(crate) fn open_now<M: Memory>(
             step(shard, Step::SetAttr { ino, attributes }, turn);
         }
     }
-    // Beside another front no write may lock pages, nor leave some that were read while it was under way.
+    // Beside another front no write may lock pages, nor leave some that were read while it was
+    // under way.
     let direct = access.contains(AccessMode::WRITE)
         && turn.clients.acknowledges(client)
         && !turn.plants(Plant::CacheTwoWriters)
@@ -148,8 +149,8 @@ pub(crate) fn is_writable(
     Ok(access.map(|file| file.access.contains(AccessMode::WRITE)))
 }
 
-/// How the file was opened that a request needs as Linux needs a descriptor; EBADF if it is not open, or
-/// neither for reading nor for writing (`O_PATH`).
+/// How the file was opened that a request needs as Linux needs a descriptor; EBADF if it is not
+/// open, or neither for reading nor for writing (`O_PATH`).
 pub(crate) fn descriptor(
     shard: &Shard,
     handle: Handle,

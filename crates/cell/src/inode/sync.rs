@@ -62,7 +62,8 @@ pub(crate) fn fsync<M: Memory>(
             *state.durable.insert(turn.log.image.end())
         }
     };
-    // Each time: what was asked for before may have failed while the task waited for something else.
+    // Each time: what was asked for before may have failed while the task waited for something
+    // else.
     harden(lsn, turn);
     let is_durable = turn.log.is_durable(lsn) || turn.plants(Plant::AnswerEarly);
     if is_durable { done(Reply::Done) } else { Err(Stop::Wait(Wait::Durable)) }

@@ -5,11 +5,11 @@
 //!      ──▶ data flush, if any such data was written ──▶ log written ──▶ log flush: durable up to there
 //! ```
 //!
-//! A log that reaches the device in one write is written through: one effect is both of the last steps. It makes
-//! nothing else durable.
+//! A log that reaches the device in one write is written through: one effect is both of the last
+//! steps. It makes nothing else durable.
 //!
-//! A commit waits a little for the writers that waited for the last one and will soon send their next request
-//! ([`Crowd`]), so that writers in step share one flush.
+//! A commit waits a little for the writers that waited for the last one and will soon send their
+//! next request ([`Crowd`]), so that writers in step share one flush.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,8 +57,8 @@ pub(super) enum Commit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
     Free,
-    /// Until a checkpoint has written everything anew. `is_faulty`: because the device has failed. `ends`: the
-    /// checkpoint being written fixed its state after that, and so ends it.
+    /// Until a checkpoint has written everything anew. `is_faulty`: because the device has failed.
+    /// `ends`: the checkpoint being written fixed its state after that, and so ends it.
     UntilCheckpoint {
         is_faulty: bool,
         ends: bool,
@@ -83,8 +83,8 @@ struct Crowd {
 const PATIENCE_MAX: Duration = Duration::from_millis(1);
 
 impl Crowd {
-    /// Whether the next commit should still wait. If so it asks to be woken when it should not any more, each time,
-    /// because any other wake-up replaces that.
+    /// Whether the next commit should still wait. If so it asks to be woken when it should not any
+    /// more, each time, because any other wake-up replaces that.
     fn is_awaited(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
         if here >= self.size {
             self.patience = None;
@@ -165,8 +165,8 @@ impl Commits {
         matches!(self.hold, Hold::UntilCheckpoint { is_faulty: true, .. } | Hold::ForEver)
     }
 
-    /// Whether what has failed waits for a checkpoint. Where none comes any more, the frames that it takes are
-    /// wanted all the same.
+    /// Whether what has failed waits for a checkpoint. Where none comes any more, the frames that
+    /// it takes are wanted all the same.
     pub(crate) const fn leaves_writes_to_checkpoints(&self) -> bool {
         matches!(self.hold, Hold::UntilCheckpoint { is_faulty: true, .. })
     }
@@ -176,7 +176,8 @@ impl Commits {
         self.hold == Hold::ForEver
     }
 
-    /// A predecessor left work half done: nothing is committed before a checkpoint has replaced that.
+    /// A predecessor left work half done: nothing is committed before a checkpoint has replaced
+    /// that.
     pub(crate) fn hold_after_recovery(&mut self) {
         if self.hold == Hold::Free {
             self.hold = Hold::UntilCheckpoint { is_faulty: false, ends: false };

@@ -1,8 +1,9 @@
 //! What this cell's log rests on in the logs of other cells.
 //!
-//! A message says up to where its sender's log has to be durable for what it says to last. The next record names that point,
-//! whatever the record is for. A record is durable when it is written and everything on which it
-//! rests is durable too; so the other cells are asked to make their logs durable up to the points named.
+//! A message says up to where its sender's log has to be durable for what it says to last. The next
+//! record names that point, whatever the record is for. A record is durable when it is written and
+//! everything on which it rests is durable too; so the other cells are asked to make their logs
+//! durable up to the points named.
 //!
 //! ```text
 //! a message arrives ──▶ received ──the next record──▶ named ──Harden is sent──▶ asked ──Hardened──▶ durable there
@@ -42,12 +43,13 @@ type Points = BTreeMap<CellId, Lsn>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Depends {
-    /// What records rest on in each other cell's log and is not known to be durable there, rising in all
-    /// respects.
+    /// What records rest on in each other cell's log and is not known to be durable there, rising
+    /// in all respects.
     rests: BTreeMap<CellId, VecDeque<Rest>>,
     /// Points in other logs that were received and are not named in this log.
     received: Points,
-    /// Up to where each other cell's log is named in this one since the last checkpoint fixed its state.
+    /// Up to where each other cell's log is named in this one since the last checkpoint fixed its
+    /// state.
     named: Points,
     /// Up to where each other cell's log is durable.
     durable: Points,
@@ -58,8 +60,8 @@ pub(crate) struct Depends {
 }
 
 impl Depends {
-    /// What comes now may rest on another cell's log. Only the next record says so: an event that leads to no
-    /// record changes nothing, so the log does not grow with what a cell receives.
+    /// What comes now may rest on another cell's log. Only the next record says so: an event that
+    /// leads to no record changes nothing, so the log does not grow with what a cell receives.
     pub(crate) fn receive(&mut self, cell: CellId, lsn: Lsn) {
         let covers = |points: &Points| points.get(&cell).is_some_and(|at| *at >= lsn);
         if lsn == Lsn(0) || covers(&self.named) || covers(&self.durable) || covers(&self.received) {
@@ -127,7 +129,8 @@ impl Depends {
         self.rests.iter().filter_map(|(cell, rests)| Some((*cell, farthest(rests)?))).collect()
     }
 
-    /// Which cells have to be asked, and up to where, so that what records before `lsn` rest on is durable.
+    /// Which cells have to be asked, and up to where, so that what records before `lsn` rest on is
+    /// durable.
     pub(super) fn ask(&mut self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
         let mut to_ask = self.frontier(lsn);
         to_ask.retain(|(cell, there)| self.asked.get(cell).is_none_or(|asked| asked < there));
@@ -156,8 +159,8 @@ impl Depends {
         self.asking.len()
     }
 
-    /// The cells that are to be answered: all if the log could not be made durable (`failed`), else those that asked
-    /// for no more than `durable`.
+    /// The cells that are to be answered: all if the log could not be made durable (`failed`), else
+    /// those that asked for no more than `durable`.
     pub(super) fn answerable(&mut self, durable: Lsn, failed: Option<Errno>) -> Vec<Asked> {
         let asking = std::mem::take(&mut self.asking);
         let (done, left) =
@@ -166,7 +169,8 @@ impl Depends {
         done
     }
 
-    /// Another cell's log is durable up to `lsn`, and rests on `frontier` there: this log rests on that too.
+    /// Another cell's log is durable up to `lsn`, and rests on `frontier` there: this log rests on
+    /// that too.
     pub(super) fn hardened(
         &mut self,
         cell: CellId,
@@ -184,8 +188,8 @@ impl Depends {
         }
     }
 
-    /// A checkpoint fixes its state: points are named again, because a recovery does not read the records that
-    /// named them before.
+    /// A checkpoint fixes its state: points are named again, because a recovery does not read the
+    /// records that named them before.
     pub(super) fn begin_anew(&mut self) {
         self.named.clear();
     }

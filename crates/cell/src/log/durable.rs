@@ -1,7 +1,8 @@
-//! Makes the log durable: carries out commits, and asks the other cells on whose logs this one rests.
+//! Makes the log durable: carries out commits, and asks the other cells on whose logs this one
+//! rests.
 //!
-//! Invariant: what is durable is a prefix, and a task or cell that is answered so has all of it, with what the
-//! prefix rests on in other logs.
+//! Invariant: what is durable is a prefix, and a task or cell that is answered so has all of it,
+//! with what the prefix rests on in other logs.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Ino, Lsn};
@@ -25,7 +26,8 @@ pub(crate) fn free_log<M: Memory>(lsn: Lsn, turn: &mut Turn<'_, M>) {
     turn.waits.wake_all(WaitKey::LogRoom);
 }
 
-/// Begins to make the log durable up to `lsn`, with what it rests on, as far as that is not under way.
+/// Begins to make the log durable up to `lsn`, with what it rests on, as far as that is not under
+/// way.
 pub(crate) fn harden<M: Memory>(lsn: Lsn, turn: &mut Turn<'_, M>) {
     turn.log.commits.want(lsn);
     ask_peers(lsn, turn);
@@ -56,7 +58,8 @@ pub(crate) fn harden_for<M: Memory>(by: CellId, lsn: Lsn, turn: &mut Turn<'_, M>
     answer_peers(None, turn);
 }
 
-/// Answers the cells that wait for no more than is durable; all of them if the log could not be made durable.
+/// Answers the cells that wait for no more than is durable; all of them if the log could not be
+/// made durable.
 fn answer_peers<M: Memory>(failed: Option<Errno>, turn: &mut Turn<'_, M>) {
     let durable = turn.log.commits.durable();
     for asked in turn.log.depends.answerable(durable, failed) {
@@ -202,8 +205,8 @@ pub(crate) fn hold_log<M: Memory>(turn: &mut Turn<'_, M>) {
     }
 }
 
-/// The device has lost what was written, as another process was told: no flush makes that good, and no checkpoint
-/// comes that writes it anew.
+/// The device has lost what was written, as another process was told: no flush makes that good, and
+/// no checkpoint comes that writes it anew.
 pub(crate) fn hold_log_for_ever<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) {
     turn.log.commits.hold(true);
     turn.log.commits.doom(errno);

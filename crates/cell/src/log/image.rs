@@ -9,8 +9,8 @@
 //!
 //! Invariants:
 //! * A record without its header is none, so the header is copied last.
-//! * A block of the device's copy is written once, until its place comes round again. So whatever is to be
-//!   written begins in a new block.
+//! * A block of the device's copy is written once, until its place comes round again. So whatever
+//!   is to be written begins in a new block.
 
 use warren_base::Lsn;
 use warren_base::limits::BLOCK_SIZE;
@@ -75,8 +75,8 @@ impl Image {
         self.end.0 - self.start.0
     }
 
-    /// Goes on behind what a recovery has read, in a block of its own. What lies between is no record, and
-    /// must not look like the beginning of one.
+    /// Goes on behind what a recovery has read, in a block of its own. What lies between is no
+    /// record, and must not look like the beginning of one.
     pub(super) fn resume<M: Memory>(&mut self, end: Lsn, memory: &mut M) {
         self.is_open = true;
         (self.last, self.end) = (end, end);
@@ -128,7 +128,8 @@ impl Image {
         self.last = self.end;
     }
 
-    /// Fills the block with zeros, so that what comes lies in the next one. Returns where that begins.
+    /// Fills the block with zeros, so that what comes lies in the next one. Returns where that
+    /// begins.
     pub(super) fn pad<M: Memory>(&mut self, memory: &mut M) -> Lsn {
         let (frame, at) = self.place(self.end);
         if at > 0 {

@@ -4,8 +4,8 @@
 //! Record: steps are noted ──▶ OpLog::append(record, cause): it is in the log ──▶ what waited for that is done
 //! ```
 //!
-//! A record is a value. The code that runs in a turn notes into the one of its turn, and `append` consumes
-//! it, so a step is in exactly one record, and a record in the log exactly once.
+//! A record is a value. The code that runs in a turn notes into the one of its turn, and `append`
+//! consumes it, so a step is in exactly one record, and a record in the log exactly once.
 
 use warren_disk::{RECORD_HEADER, RECORD_MAX};
 use warren_proto::{Cause, Step, Wire};

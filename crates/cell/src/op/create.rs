@@ -72,8 +72,8 @@ fn found(
     Ok(Plan::reply(PlannedReply::Created { dir, name, attr, found: true, open }))
 }
 
-/// A device node is a way past all permissions of this file system. One that stands for no device (a whiteout of
-/// overlayfs) is none.
+/// A device node is a way past all permissions of this file system. One that stands for no device
+/// (a whiteout of overlayfs) is none.
 fn check_new(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
     let symlink = new.kind == FileKind::Symlink;
     let is_device = match new.kind {
@@ -100,8 +100,8 @@ fn place(secret: u64, shards: usize, dir: Ino, name: &FileName) -> ShardId {
     ShardId((hash % shards as u64) as u16)
 }
 
-/// A directory with the set-gid bit passes its group on, and to directories the bit too. Only so do these get a
-/// set-id bit. A symbolic link has all permissions.
+/// A directory with the set-gid bit passes its group on, and to directories the bit too. Only so do
+/// these get a set-id bit. A symbolic link has all permissions.
 fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> (NewInode, u32) {
     let mut new = new.clone();
     match new.kind {

@@ -28,7 +28,8 @@ pub(crate) enum PlannedReply {
         dir: Ino,
         name: FileName,
     },
-    /// The same for a new inode or (`found`) an existing one, which is to be opened if `open` says so.
+    /// The same for a new inode or (`found`) an existing one, which is to be opened if `open` says
+    /// so.
     Created {
         dir: Ino,
         name: FileName,

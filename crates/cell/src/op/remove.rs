@@ -1,7 +1,7 @@
 //! Names that go: unlink and rmdir.
 //!
-//! The three phases of rmdir (Hare 3.3) are the transaction's own: the lock on the victim serializes
-//! and marks it (new entries wait), commit or abort ends it.
+//! The three phases of rmdir (Hare 3.3) are the transaction's own: the lock on the victim
+//! serializes and marks it (new entries wait), commit or abort ends it.
 
 use warren_base::{Errno, Ino};
 use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode};

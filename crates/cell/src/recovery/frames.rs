@@ -1,4 +1,5 @@
-//! Dirty pages of a predecessor whose process died: they are in its frames, and its table names them.
+//! Dirty pages of a predecessor whose process died: they are in its frames, and its table names
+//! them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,8 +17,8 @@ use crate::turn::Turn;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Frames that are being looked at. What has been seen of many pages is not looked at again each time that
-/// something has to be read.
+/// Frames that are being looked at. What has been seen of many pages is not looked at again each
+/// time that something has to be read.
 #[derive(Debug)]
 struct Taking {
     /// Dirty pages that count, in order.
@@ -47,17 +48,17 @@ impl InheritedFrames {
         !self.are_kept
     }
 
-    /// Sets aside what the predecessor's frames may hold of dirty pages. There are others: some frames
-    /// never hold any ([`crate::frames::cache`]).
+    /// Sets aside what the predecessor's frames may hold of dirty pages. There are others: some
+    /// frames never hold any ([`crate::frames::cache`]).
     pub(crate) fn keep<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         let (table, memory) = (&turn.table, &*turn.memory);
         turn.cache.keep_frames(|frame| table.read(frame, memory).is_some());
         self.are_kept = true;
     }
 
-    /// Dirty pages of the predecessor, from its frames. Everything that has to be read is read before
-    /// anything is changed, and nothing is logged before all is done: if the cell dies in between, its
-    /// successor does the same again.
+    /// Dirty pages of the predecessor, from its frames. Everything that has to be read is read
+    /// before anything is changed, and nothing is logged before all is done: if the cell dies in
+    /// between, its successor does the same again.
     pub(super) fn take_back<M: Memory>(
         &mut self,
         shards: &mut Shards,
@@ -84,8 +85,8 @@ impl InheritedFrames {
         Ok(())
     }
 
-    /// Which of these pages are, byte for byte, what was given a place before: the predecessor had begun to
-    /// write them, and it is not known whether it did.
+    /// Which of these pages are, byte for byte, what was given a place before: the predecessor had
+    /// begun to write them, and it is not known whether it did.
     fn find_places<M: Memory>(
         &mut self,
         shards: &Shards,
@@ -105,8 +106,8 @@ impl InheritedFrames {
         Ok(())
     }
 
-    /// Writes them where they belong. Another place would want a block that was not promised, once more
-    /// with every successor, until none is left for a checkpoint.
+    /// Writes them where they belong. Another place would want a block that was not promised, once
+    /// more with every successor, until none is left for a checkpoint.
     pub(super) fn write_again<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         let placed = std::mem::take(&mut self.placed);
         write_pages(&placed, turn.log.image.end(), turn);

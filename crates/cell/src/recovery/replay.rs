@@ -8,21 +8,23 @@
 //!      -> Resend decided transactions to all, and hear theirs -> Ready
 //! ```
 //!
-//! After the end of a process alone its image is whole: the successor replays it to its end at once, dirty
-//! pages come back from their frames, and the rest is the same from "resend" on (`loss.rs`).
+//! After the end of a process alone its image is whole: the successor replays it to its end at
+//! once, dirty pages come back from their frames, and the rest is the same from "resend" on
+//! (`loss.rs`).
 //!
-//! Of the log on the device no more is needed than tells where it ends: what cannot be read behind that is in
-//! nobody's way. Where it may go on in a block that cannot be read there may be a record that was answered for, and
-//! the recovery is refused.
+//! Of the log on the device no more is needed than tells where it ends: what cannot be read behind
+//! that is in nobody's way. Where it may go on in a block that cannot be read there may be a record
+//! that was answered for, and the recovery is refused.
 //!
-//! A repair replays what it can: without the steps of a shard whose tree is not as of the last checkpoint, for those rest on
-//! what is gone. Each step changes one shard's tree, so the other trees become what they were.
+//! A repair replays what it can: without the steps of a shard whose tree is not as of the last
+//! checkpoint, for those rest on what is gone. Each step changes one shard's tree, so the other
+//! trees become what they were.
 //!
 //! Invariants:
-//! * Nothing is served before every transaction that a peer has decided is made here too, for its keys
-//!   are not locked any more, and before everybody has made those that were decided here.
-//! * A request that the log says was executed is answered from there: its record was made, its reply may
-//!   not have been.
+//! * Nothing is served before every transaction that a peer has decided is made here too, for its
+//!   keys are not locked any more, and before everybody has made those that were decided here.
+//! * A request that the log says was executed is answered from there: its record was made, its
+//!   reply may not have been.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -357,7 +359,8 @@ impl Replay {
         self.phase == Phase::Claiming
     }
 
-    /// Begins to hear the other cells. Returns what a predecessor has decided and not all may have made.
+    /// Begins to hear the other cells. Returns what a predecessor has decided and not all may have
+    /// made.
     pub(crate) fn begin_to_hear<M: Memory>(
         &mut self,
         turn: &mut Turn<'_, M>,
@@ -386,8 +389,8 @@ impl Replay {
         self.phase == Phase::Hearing && self.unheard.is_empty()
     }
 
-    /// Whether a message has to wait, which is kept then: one of recovery until the log is replayed, others until
-    /// the recovery is over.
+    /// Whether a message has to wait, which is kept then: one of recovery until the log is
+    /// replayed, others until the recovery is over.
     pub(crate) fn is_early<M: Memory>(
         &mut self,
         from: CellId,

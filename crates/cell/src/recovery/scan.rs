@@ -1,8 +1,8 @@
 //! Where the log on the device ends: its blocks are read into the image, and its records looked at.
 //!
-//! Of the log no more is needed than tells where it ends: a block behind that need not be readable. Where the log may go
-//! on in a block that cannot be read there may be a record that was answered for, and the recovery
-//! is refused.
+//! Of the log no more is needed than tells where it ends: a block behind that need not be readable.
+//! Where the log may go on in a block that cannot be read there may be a record that was answered
+//! for, and the recovery is refused.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Lsn};
@@ -29,7 +29,8 @@ pub(super) struct Scan {
     depends: Vec<Depends>,
 }
 
-/// A record's steps and cause. A log whose records are intact but make no sense was not written by a cell.
+/// A record's steps and cause. A log whose records are intact but make no sense was not written by
+/// a cell.
 pub(super) fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
     let mut reader = Reader::new(&record.body);
     let steps = (0..record.steps).map(|_| Step::decode(&mut reader).ok());
@@ -83,7 +84,8 @@ impl Scan {
         turn.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
     }
 
-    /// Blocks of the log up to `lsn` were read, or not. EIO if a block is needed that cannot be read.
+    /// Blocks of the log up to `lsn` were read, or not. EIO if a block is needed that cannot be
+    /// read.
     pub(super) fn loaded(&mut self, lsn: Lsn, result: Result<(), Errno>) -> Result<(), Errno> {
         match result {
             Ok(()) => self.loaded = lsn,
@@ -94,7 +96,8 @@ impl Scan {
         Ok(())
     }
 
-    /// The first point of the log that rests on more of another log than there is (`ends`, by cell).
+    /// The first point of the log that rests on more of another log than there is (`ends`, by
+    /// cell).
     pub(super) fn rests_beyond(&self, ends: &[Lsn]) -> Option<Lsn> {
         let exceeds =
             |(_, cell, lsn): &&Depends| ends.get(usize::from(cell.0)).is_none_or(|end| lsn > end);

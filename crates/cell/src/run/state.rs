@@ -4,8 +4,8 @@ use warren_base::{ClientId, Lsn};
 
 use crate::frames::PageNo;
 
-/// A task is run from its start whenever something has come that it waited for. It must not ask twice for what can be
-/// asked for once, so it remembers that.
+/// A task is run from its start whenever something has come that it waited for. It must not ask
+/// twice for what can be asked for once, so it remembers that.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskState {
     /// The client on whose behalf it runs.

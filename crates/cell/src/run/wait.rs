@@ -1,7 +1,7 @@
 //! Which tasks wait for what, and in which order those run that may go on.
 //!
-//! Invariants: a task runs only if something has woken it; tasks run in the order in which they were woken; waking a
-//! task that need not run does no harm.
+//! Invariants: a task runs only if something has woken it; tasks run in the order in which they
+//! were woken; waking a task that need not run does no harm.
 
 use std::collections::{BTreeMap, VecDeque};
 

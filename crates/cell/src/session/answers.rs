@@ -1,7 +1,8 @@
 //! Answers of requests that a predecessor has executed, so that each request is executed once.
 //!
-//! The log has the answer of each request that changed something. A client whose request was executed and whose
-//! answer was lost with the process sends the request again, and receives the answer from here.
+//! The log has the answer of each request that changed something. A client whose request was
+//! executed and whose answer was lost with the process sends the request again, and receives the
+//! answer from here.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -41,8 +42,8 @@ impl Answers {
         }
     }
 
-    /// The answer of a request that a predecessor has executed. A newer request of the slot means that its client
-    /// has the answer.
+    /// The answer of a request that a predecessor has executed. A newer request of the slot means
+    /// that its client has the answer.
     pub(crate) fn take(&mut self, from: SlotRef, seq: u32) -> Option<Answer> {
         if self.by_slot.is_empty() {
             return None;
@@ -62,8 +63,9 @@ impl Answers {
         known.into_iter().map(|(slot, known)| (*slot, known.seq, &known.answer))
     }
 
-    /// The same, to be logged anew in so many bytes with what every record takes. An answer that was not given is
-    /// of the last turn of the process that died: if there is no room for all, the latest are kept, in order.
+    /// The same, to be logged anew in so many bytes with what every record takes. An answer that
+    /// was not given is of the last turn of the process that died: if there is no room for all, the
+    /// latest are kept, in order.
     pub(crate) fn latest_within(&self, bytes: u64) -> Vec<Executed> {
         const PER_RECORD: u64 = 64;
         let mut left = bytes;

@@ -1,9 +1,10 @@
 //! Which inodes a client may name: capabilities as a cell checks and grants them (decision 15).
 //!
-//! A capability is computed from the client, the inode and the fleet's key, and a client names the same inodes again
-//! and again. So a cell keeps the last capability of each place of a small table: executing a `GetAttr` takes 194 ns
-//! instead of 205 (`warren bench client --breakdown`). The table is a memory of results only: it holds what the
-//! computation would give, and losing it changes no answer.
+//! A capability is computed from the client, the inode and the fleet's key, and a client names the
+//! same inodes again and again. So a cell keeps the last capability of each place of a small table:
+//! executing a `GetAttr` takes 194 ns instead of 205 (`warren bench client --breakdown`). The table
+//! is a memory of results only: it holds what the computation would give, and losing it changes no
+//! answer.
 
 use warren_base::{ClientId, Ino};
 use warren_proto::{Capability, CapabilityKey};
@@ -36,13 +37,15 @@ impl Capabilities {
         }
     }
 
-    /// Whether the client may name the inode. The root needs no capability: every walk starts there.
+    /// Whether the client may name the inode. The root needs no capability: every walk starts
+    /// there.
     pub(crate) fn admits(&mut self, client: ClientId, ino: Ino, presented: Capability) -> bool {
         ino == Ino::ROOT || presented == self.capability(client, ino)
     }
 }
 
-/// Fibonacci hashing (Knuth, vol. 3, 6.4): the upper bits of a product with 2^64 divided by the golden ratio.
+/// Fibonacci hashing (Knuth, vol. 3, 6.4): the upper bits of a product with 2^64 divided by the
+/// golden ratio.
 const fn place(client: ClientId, ino: Ino) -> usize {
     let mixed = ino.0 ^ (client.0 as u64) << 32;
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2())) as usize

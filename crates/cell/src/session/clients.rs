@@ -53,8 +53,8 @@ impl Clients {
         self.known.insert(id, Client { credentials, acknowledges, slots, listeners, state });
     }
 
-    /// The credentials with which a request runs; `None` if the slot is not one from which requests are
-    /// taken. Only a front may name a user.
+    /// The credentials with which a request runs; `None` if the slot is not one from which requests
+    /// are taken. Only a front may name a user.
     pub(crate) fn acts_as(
         &self,
         from: SlotRef,
@@ -87,8 +87,8 @@ impl Clients {
         self.known.contains_key(&id)
     }
 
-    /// A slot waits for recalls on a lane. Returns the one that did before: only one can. EPERM for a
-    /// client that has none.
+    /// A slot waits for recalls on a lane. Returns the one that did before: only one can. EPERM for
+    /// a client that has none.
     pub(crate) fn listen(
         &mut self,
         from: SlotRef,
@@ -112,7 +112,8 @@ impl Clients {
         }
     }
 
-    /// Each slot that waits for recalls, with its client and its lane. `take` says whether it is to wait no more.
+    /// Each slot that waits for recalls, with its client and its lane. `take` says whether it is to
+    /// wait no more.
     pub(crate) fn answer_listeners(
         &mut self,
         mut take: impl FnMut(ClientId, Lane, Listener) -> bool,

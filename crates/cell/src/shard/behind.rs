@@ -8,8 +8,8 @@ use warren_base::Ino;
 #[derive(Debug, Default)]
 pub(crate) struct Behind {
     files: BTreeMap<Ino, u64>,
-    /// Those that the checkpoint under way holds as they are. Until it counts, a replay of the log finds
-    /// them behind.
+    /// Those that the checkpoint under way holds as they are. Until it counts, a replay of the log
+    /// finds them behind.
     held: BTreeSet<Ino>,
 }
 

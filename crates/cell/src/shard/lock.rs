@@ -53,8 +53,8 @@ impl<T: Copy> LockTable<T> {
         self.blocks(key, LockMode::Read)
     }
 
-    /// Locks `key` for `txn`, or puts `task` in the queue. Whoever holds it in a weaker mode already
-    /// must not ask again (it would wait for itself).
+    /// Locks `key` for `txn`, or puts `task` in the queue. Whoever holds it in a weaker mode
+    /// already must not ask again (it would wait for itself).
     pub(crate) fn lock(&mut self, key: &LockKey, mode: LockMode, txn: TxnId, task: T) -> bool {
         let lock = self
             .locks
@@ -82,8 +82,8 @@ impl<T: Copy> LockTable<T> {
         lock.waiters.push_back(Waiter::Observer(task));
     }
 
-    /// Releases `key`, which `txn` holds or waits for. Returns who goes on: transactions hold the key
-    /// now, observers try again.
+    /// Releases `key`, which `txn` holds or waits for. Returns who goes on: transactions hold the
+    /// key now, observers try again.
     pub(crate) fn unlock(&mut self, key: &LockKey, txn: TxnId) -> Vec<T> {
         let Some(lock) = self.locks.get_mut(key) else { return Vec::new() };
         lock.holders.retain(|(holder, _)| *holder != txn);

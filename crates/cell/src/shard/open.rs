@@ -1,7 +1,7 @@
 //! Open-file objects: what a handle stands for (Hare 3.4).
 //!
-//! A shard owns the objects of its files. How many there are of each client and user is counted for the whole
-//! cell ([`OpenCounts`]), because all of them together must fit a snapshot in the log.
+//! A shard owns the objects of its files. How many there are of each client and user is counted for
+//! the whole cell ([`OpenCounts`]), because all of them together must fit a snapshot in the log.
 
 use std::hash::Hash;
 
@@ -89,7 +89,8 @@ impl OpenCounts {
 }
 
 impl Opens {
-    /// The object behind a client's handle; EBADF for one that is forged, closed, or another client's.
+    /// The object behind a client's handle; EBADF for one that is forged, closed, or another
+    /// client's.
     pub(crate) fn get(&self, handle: Handle, client: ClientId) -> Result<OpenFile, Errno> {
         let file = self.files.get(&handle).filter(|file| file.client == client);
         file.copied().ok_or(Errno::EBADF)

@@ -1,6 +1,7 @@
 //! How much room an operation needs, and how much it leaves to others.
 //!
-//! A full shard must still do what makes room, or what needs none for long. So some blocks are kept back, twice:
+//! A full shard must still do what makes room, or what needs none for long. So some blocks are kept
+//! back, twice:
 //!
 //! ```text
 //! 0 ...... frees ...... keeps ............................... free blocks that nothing is promised
@@ -8,8 +9,8 @@
 //!   |                  |  attributes                         |
 //! ```
 //!
-//! What an operation takes of them is back when a checkpoint has written the nodes that it made dirty, since the blocks of
-//! the old ones are then free.
+//! What an operation takes of them is back when a checkpoint has written the nodes that it made
+//! dirty, since the blocks of the old ones are then free.
 
 use warren_proto::{Change, LockKey, LockMode};
 

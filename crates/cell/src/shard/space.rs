@@ -1,13 +1,14 @@
 //! The blocks of one shard: which of its chunks' blocks are used, and which may be used next.
 //!
 //! Invariants:
-//! * A block that a durable root may refer to is never handed out: a freed block is *held* until the
-//!   superblock names a checkpoint that was written after it was freed.
+//! * A block that a durable root may refer to is never handed out: a freed block is *held* until
+//!   the superblock names a checkpoint that was written after it was freed.
 //! * Every block is used, held or free, and `free` counts the free ones.
 //!
-//! Order of a checkpoint: [`Space::seal`] (what was freed before it comes back with this checkpoint),
-//! then [`Space::switched`] or [`Space::failed`]. What the tree was given for one that failed is retracted: no
-//! durable root names it, and it comes back once nothing is being written there any more.
+//! Order of a checkpoint: [`Space::seal`] (what was freed before it comes back with this
+//! checkpoint), then [`Space::switched`] or [`Space::failed`]. What the tree was given for one that
+//! failed is retracted: no durable root names it, and it comes back once nothing is being written
+//! there any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +44,8 @@ pub(crate) struct Space {
     reuses: bool,
 }
 
-/// A shard with more free blocks gives back the chunks that it does not use, down to so many blocks.
+/// A shard with more free blocks gives back the chunks that it does not use, down to so many
+/// blocks.
 const FREE_MAX: u64 = 4 * CHUNK_BLOCKS;
 const FREE_MIN: u64 = CHUNK_BLOCKS;
 
@@ -70,7 +72,8 @@ impl Space {
         self.chunks.get(&number).is_some_and(|chunk| chunk.used & bit != 0)
     }
 
-    /// A chunk that was nobody's becomes the shard's. False if it is so already: a peer gave it away twice.
+    /// A chunk that was nobody's becomes the shard's. False if it is so already: a peer gave it
+    /// away twice.
     pub(crate) fn claim(&mut self, number: u64) -> bool {
         if self.has(number) {
             return false;
@@ -140,8 +143,8 @@ impl Space {
         (0..count as u64).for_each(|at| self.take(first.offset(at)));
     }
 
-    /// A block that is not the shard's, or not used, stays what it is: only a damaged image names one, and
-    /// `fsck` says where.
+    /// A block that is not the shard's, or not used, stays what it is: only a damaged image names
+    /// one, and `fsck` says where.
     pub(crate) fn free(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
         let Some(chunk) = self.chunks.get_mut(&number).filter(|chunk| chunk.used & bit != 0) else {
@@ -169,7 +172,8 @@ impl Space {
         self.stale.insert(number);
     }
 
-    /// Takes back a block that was handed out for a checkpoint that failed: it is held until [`Self::reclaim`].
+    /// Takes back a block that was handed out for a checkpoint that failed: it is held until
+    /// [`Self::reclaim`].
     pub(crate) fn retract(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
         let chunk = self.chunks.get_mut(&number).expect("it was handed out");
@@ -214,8 +218,8 @@ impl Space {
         !self.stale.is_empty()
     }
 
-    /// Chunks that could leave now: no block of theirs is used. Their records go with them. So many stay
-    /// that `keep` blocks are free.
+    /// Chunks that could leave now: no block of theirs is used. Their records go with them. So many
+    /// stay that `keep` blocks are free.
     pub(crate) fn depart(&mut self, keep: u64) {
         let mut empty: BTreeSet<u64> = self.freed.iter().map(|block| split(*block).0).collect();
         if self.free > FREE_MAX {

@@ -1,9 +1,10 @@
-//! A cell's own transactions: locks are taken, the operation is decided, the other cells make their changes.
+//! A cell's own transactions: locks are taken, the operation is decided, the other cells make their
+//! changes.
 //!
 //! Invariants:
 //! * Keys are taken in the order of [`LockKey`], so no circle of transactions waits for itself.
-//! * What a decision changes at other cells is in the record of the decision, and is sent until each has
-//!   acknowledged it.
+//! * What a decision changes at other cells is in the record of the decision, and is sent until
+//!   each has acknowledged it.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,8 @@ struct Committing {
     /// The cell that is sent its changes last: it holds the lock on the tree's shape.
     last: Option<(CellId, Vec<Change>)>,
     unlock_tree: bool,
-    /// A predecessor has decided it. Which cell holds the tree's shape for it is not known any more.
+    /// A predecessor has decided it. Which cell holds the tree's shape for it is not known any
+    /// more.
     is_recovered: bool,
     /// What stays locked here, and the task that does not answer, until all entries are changed.
     held: Vec<LockKey>,
@@ -112,8 +114,8 @@ impl Coordinator {
         task.txn = Some(Box::new(Txn::new(self.new_id(turn))));
     }
 
-    /// Whether the transaction holds all that its operation touched. If not, sees to it that it will;
-    /// the operation then has to run again.
+    /// Whether the transaction holds all that its operation touched. If not, sees to it that it
+    /// will; the operation then has to run again.
     pub(crate) fn hold_all<M: Memory>(
         &mut self,
         shards: &mut Shards,
@@ -268,8 +270,8 @@ impl Coordinator {
             by_cell.entry(owner).or_default().push(change);
         }
         self.tasks.remove(&txn.id);
-        // The shape of the tree stays locked until every cell has made its changes: the next transaction
-        // that locks it looks at directories without locking them.
+        // The shape of the tree stays locked until every cell has made its changes: the next
+        // transaction that locks it looks at directories without locking them.
         let shape = txn.holds_tree();
         let owner = turn.volume.owner(LockKey::Tree.shard());
         let owner = owner.expect("every volume has its first shard");
@@ -327,7 +329,8 @@ impl Coordinator {
         send_request(to, request, turn);
     }
 
-    /// Sends `cell`, which has lost what it held, its part of every transaction that it may not have made.
+    /// Sends `cell`, which has lost what it held, its part of every transaction that it may not
+    /// have made.
     pub(crate) fn send_again<M: Memory>(&self, cell: CellId, turn: &mut Turn<'_, M>) {
         for (txn, commit) in &self.committing {
             if let Some(changes) = commit.sent.get(&cell) {
@@ -350,8 +353,8 @@ impl Coordinator {
         self.committing.insert(txn, commit);
     }
 
-    /// Goes on with what a predecessor has decided: sends all of it to every cell, and only then that this
-    /// is all.
+    /// Goes on with what a predecessor has decided: sends all of it to every cell, and only then
+    /// that this is all.
     pub(crate) fn resume<M: Memory>(
         &mut self,
         shards: &mut Shards,
@@ -382,8 +385,8 @@ impl Coordinator {
         }
     }
 
-    /// Goes on with a decided transaction: answers when all entries are changed, and takes the next step
-    /// when every cell that was sent its changes has made them.
+    /// Goes on with a decided transaction: answers when all entries are changed, and takes the next
+    /// step when every cell that was sent its changes has made them.
     fn advance<M: Memory>(&mut self, shards: &mut Shards, id: TxnId, turn: &mut Turn<'_, M>) {
         let Some(commit) = self.committing.get_mut(&id) else { return };
         if !commit.changes_entries() {
@@ -407,7 +410,8 @@ impl Coordinator {
         self.send_all_said(turn);
     }
 
-    /// Releases everything that the task's transaction holds, here and elsewhere. The task has none afterwards.
+    /// Releases everything that the task's transaction holds, here and elsewhere. The task has none
+    /// afterwards.
     pub(crate) fn abort<M: Memory>(
         &mut self,
         shards: &mut Shards,

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! * Whatever a prepared transaction may change, it can: blocks for it are set aside.
-//! * A transaction's changes are made once, however often they are sent: the log says which were made.
+//! * A transaction's changes are made once, however often they are sent: the log says which were
+//!   made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -322,8 +323,8 @@ impl Participants {
         Ok(())
     }
 
-    /// Releases what the transaction holds at this cell, which takes part in it. Returns the task that still
-    /// locks for it, which is to be dropped.
+    /// Releases what the transaction holds at this cell, which takes part in it. Returns the task
+    /// that still locks for it, which is to be dropped.
     pub(crate) fn leave<M: Memory>(
         &mut self,
         shards: &mut Shards,

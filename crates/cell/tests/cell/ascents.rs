@@ -1,4 +1,5 @@
-//! The way up from a directory to the root, which images and peers may make as long as they like, or a circle.
+//! The way up from a directory to the root, which images and peers may make as long as they like,
+//! or a circle.
 
 use warren_base::limits::DEPTH_MAX;
 use warren_base::{Errno, Ino};
@@ -46,7 +47,8 @@ fn directory_there(ino: Ino, parent: Ino) -> InodeValue {
     InodeValue { attr: Attr { ino, ..attr }, parent, entries: 1 }
 }
 
-/// Asks, and answers each look at an inode of the peer's by what `parent` says. The answer, and how many looks.
+/// Asks, and answers each look at an inode of the peer's by what `parent` says. The answer, and how
+/// many looks.
 fn with_peer(
     bench: &mut Bench,
     request: Request,
@@ -145,7 +147,8 @@ fn a_way_without_end_is_given_up() {
     assert_eq!(bench.call(create(Ino::ROOT, "other", FileKind::Fifo)).map(drop), Ok(()));
 }
 
-/// Of two ways the first ends where nothing is, which is not asked again for each step of the second.
+/// Of two ways the first ends where nothing is, which is not asked again for each step of the
+/// second.
 #[test]
 fn two_ways_cost_each_step_once() {
     let mut image = Image::new();

@@ -1,4 +1,5 @@
-//! What a client may do: that it must have reached an inode to name it, and the modes that Linux checks then.
+//! What a client may do: that it must have reached an inode to name it, and the modes that Linux
+//! checks then.
 
 use warren_base::{ClientId, Errno, Ino, ShardId};
 use warren_proto::{

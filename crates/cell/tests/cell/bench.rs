@@ -1,5 +1,5 @@
-//! A cell alone, or with a peer that a test speaks for: its device, its memory, and a supervisor that grants
-//! every checkpoint.
+//! A cell alone, or with a peer that a test speaks for: its device, its memory, and a supervisor
+//! that grants every checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 

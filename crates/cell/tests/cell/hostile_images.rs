@@ -1,5 +1,6 @@
-//! Images with right checksums that contradict themselves, and peers that talk nonsense: whatever a disk
-//! or a peer can say, every request is answered, or the shard is said to be broken; nothing panics.
+//! Images with right checksums that contradict themselves, and peers that talk nonsense: whatever a
+//! disk or a peer can say, every request is answered, or the shard is said to be broken; nothing
+//! panics.
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, Errno, Ino, ShardId, Timestamp};
 use warren_cell::PeerBody;

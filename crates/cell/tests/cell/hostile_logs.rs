@@ -1,5 +1,5 @@
-//! Logs whose checksums are right and whose records cannot have been made: the shard is said to be broken, and
-//! nothing panics.
+//! Logs whose checksums are right and whose records cannot have been made: the shard is said to be
+//! broken, and nothing panics.
 
 use warren_base::limits::{CHUNK_BLOCKS, FILE_SIZE_MAX};
 use warren_base::{BlockNo, CellId, ClientId, Ino, Lsn, Rng, ShardId, SlotNo, Timestamp, TxnId};

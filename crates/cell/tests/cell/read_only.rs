@@ -1,4 +1,5 @@
-//! After a failed flush nothing that changes could be kept: changes are refused, everything else goes on.
+//! After a failed flush nothing that changes could be kept: changes are refused, everything else
+//! goes on.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};

@@ -1,4 +1,5 @@
-//! A file that takes the name of another: what it holds is logged before that is, and the caller does not wait for the device.
+//! A file that takes the name of another: what it holds is logged before that is, and the caller
+//! does not wait for the device.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Ino, TxnId};

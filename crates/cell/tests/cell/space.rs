@@ -1,5 +1,5 @@
-//! A full pool, and a pool on a full host: what needs no room, or makes some, succeeds; nothing is promised that
-//! cannot be written.
+//! A full pool, and a pool on a full host: what needs no room, or makes some, succeeds; nothing is
+//! promised that cannot be written.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{Errno, Ino};

@@ -77,7 +77,8 @@ fn a_flock_that_was_given_up_to_wait_is_nobodys_after_a_death() {
     assert_eq!(bench.call(flock(3, LockType::Exclusive, false)), Ok(Reply::Done));
 }
 
-/// More wait than a cell has live tasks. Some are interrupted, some end with their client, and the process dies.
+/// More wait than a cell has live tasks. Some are interrupted, some end with their client, and the
+/// process dies.
 #[test]
 fn those_who_wait_for_locks_take_no_tasks_and_outlive_a_death() {
     const CROWD: u64 = TASKS_MAX as u64 + 64;
@@ -125,8 +126,9 @@ fn those_who_wait_for_locks_take_no_tasks_and_outlive_a_death() {
     assert_eq!(bench.tasks(), (0, 0));
 }
 
-/// A front was granted a lock and has to drop old pages before it is told. Others have been refused for it, so the
-/// lock outlives the process, and the wait for the pages cannot be interrupted (seed 54000004621).
+/// A front was granted a lock and has to drop old pages before it is told. Others have been refused
+/// for it, so the lock outlives the process, and the wait for the pages cannot be interrupted (seed
+/// 54000004621).
 #[test]
 fn a_lock_that_was_granted_and_not_answered_outlives_a_death() {
     let front = ClientId(5);

@@ -109,8 +109,9 @@ fn who_changes_an_inode_elsewhere_is_answered_at_once() {
     assert!(matches!(answers[..], [Ok(Reply::Entry(_))]), "{answers:?}");
 }
 
-/// The record that names the peer's log is freed by the checkpoint, so a later record must name it again. Without
-/// it, a recovery would keep a decision whose ground in the peer's log is lost (crash seed 52000005032).
+/// The record that names the peer's log is freed by the checkpoint, so a later record must name it
+/// again. Without it, a recovery would keep a decision whose ground in the peer's log is lost
+/// (crash seed 52000005032).
 #[test]
 fn what_rests_on_a_peer_names_it_again_after_a_checkpoint() {
     let mut bench = bench_with_peer();

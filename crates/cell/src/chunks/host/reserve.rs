@@ -64,8 +64,8 @@ pub(crate) fn reserved<M: Memory>(io: IoId, result: Result<(), Errno>, turn: &mu
     turn.waits.wake_all(WaitKey::Allocated);
 }
 
-/// A checkpoint cannot wait for chunks once it has begun to fix its state: it begins with some that are
-/// allocated, if there are any to allocate.
+/// A checkpoint cannot wait for chunks once it has begun to fix its state: it begins with some that
+/// are allocated, if there are any to allocate.
 pub(crate) fn stock_up<M: Memory>(
     state: &mut TaskState,
     turn: &mut Turn<'_, M>,
