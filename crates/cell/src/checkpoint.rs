@@ -30,10 +30,10 @@ use crate::event::{Effect, Memory};
 use crate::log::durable::{fail_if_held, free_log, hold_log_for_ever};
 use crate::plant::Plant;
 use crate::run::state::TaskState;
+use crate::run::task::{Task, Tasks};
 use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
 use crate::shards::Shards;
-use crate::task::{Task, Tasks};
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
 

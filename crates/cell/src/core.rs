@@ -15,8 +15,8 @@ mod tasks;
 use crate::checkpoint::Checkpoint;
 use crate::count::Counting;
 use crate::recovery::replay::Replay;
+use crate::run::task::Tasks;
 use crate::shards::Shards;
-use crate::task::Tasks;
 use crate::txn::coordinator::Coordinator;
 use crate::txn::participant::Participants;
 

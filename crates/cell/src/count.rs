@@ -8,10 +8,10 @@ use warren_base::limits::CHUNK_BLOCKS;
 use warren_proto::{Count, PeerRequest, StatFs};
 
 use crate::event::{Effect, Memory};
+use crate::run::task::Tasks;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::send::send_request;
 use crate::shards::Shards;
-use crate::task::Tasks;
 use crate::turn::Turn;
 
 /// A question to the other cells that is not answered by all yet.

@@ -1,13 +1,13 @@
 //! The server: a deterministic state machine, event in, effect out.
 //!
-//! No thread, no clock, no I/O here. `docs/architecture.md` says how the parts fit; start reading
-//! at [`Cell`], then `task` (how requests wait), `view` and `op` (what operations on names do),
-//! `txn` (operations over several cells), `file` (data), `checkpoint` (what reaches the device).
+//! No thread, no clock, no I/O here. `docs/architecture.md` says how the parts fit. Start reading at
+//! [`Cell`], then `core` (the routes between the machines), `run` (how requests wait), `op` (what
+//! operations on names do), `txn` (operations over several cells), `data` (file data), `apply` (the
+//! interpreter of steps), `log` and `checkpoint` (what reaches the device).
 
 #![forbid(unsafe_code)]
 
 mod apply;
-mod ascent;
 mod authority;
 mod cell;
 mod change;
@@ -23,7 +23,6 @@ mod frames;
 mod inode;
 mod lease;
 mod log;
-mod names;
 mod op;
 mod peers;
 mod permission;
@@ -37,10 +36,8 @@ mod send;
 mod session;
 mod shard;
 mod shards;
-mod task;
 mod turn;
 mod txn;
-mod view;
 
 pub use cell::Cell;
 pub use config::{Backing, CellConfig, LogConfig, Recovery};

@@ -1,5 +1,6 @@
 //! How tasks run: what they wait for, and which runs next.
 
 pub(crate) mod state;
+pub(crate) mod task;
 pub(crate) mod wait;
 pub(crate) mod work;

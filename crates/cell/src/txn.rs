@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use warren_base::{CellId, Ino, TxnId};
 use warren_proto::{InodeValue, KeyValue, LockKey, LockMode};
 
-use crate::ascent::Ascent;
+use crate::op::ascent::Ascent;
 
 /// A transaction at its coordinator, until it is decided.
 #[derive(Clone, Debug)]

@@ -19,10 +19,10 @@ use crate::log::durable::{
     become_read_only, flush_done, hold_log, log_write_done, written_through,
 };
 use crate::plant::Plant;
+use crate::run::task::Task;
 use crate::run::wait::{WaitKey, Waits};
 use crate::run::work::Work;
 use crate::shard::Shard;
-use crate::task::Task;
 use crate::turn::{Readiness, Turn};
 
 impl Core {

@@ -18,15 +18,15 @@ use crate::inode::sync::sync;
 use crate::inode::{Call, execute};
 use crate::lease::Lane;
 use crate::log::durable::advance_log;
-use crate::names::run_on_names;
+use crate::op::execute::run_on_names;
 use crate::plant::Plant;
 use crate::reap::reap;
 use crate::recall::send_recalls;
+use crate::run::task::{Decided, Task};
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::run::work::Work;
 use crate::save::save;
 use crate::send::{send_reply, suspect};
-use crate::task::{Decided, Task};
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
 

@@ -9,10 +9,10 @@ use warren_proto::{
 };
 
 use super::plan::{Plan, PlannedReply};
+use crate::op::view::View;
 use crate::permission::{self, EXECUTE, SET_GID, SET_UID};
 use crate::run::wait::Stop;
 use crate::shard;
-use crate::view::View;
 
 pub(super) fn create(
     view: &mut View<'_>,

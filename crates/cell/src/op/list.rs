@@ -9,9 +9,9 @@ use warren_disk::{Key, Kind, Value};
 use warren_proto::{DirEntry, FileName, LockMode, Reply};
 
 use super::plan::{Plan, PlannedReply};
+use crate::op::view::View;
 use crate::permission::{self, READ};
 use crate::run::wait::Stop;
-use crate::view::View;
 
 /// Encoded bytes of an entry beside its name.
 const ENTRY_OVERHEAD: usize = 18;

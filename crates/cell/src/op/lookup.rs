@@ -4,9 +4,9 @@ use warren_base::Ino;
 use warren_proto::{FileName, LockMode};
 
 use super::plan::{Plan, PlannedReply};
+use crate::op::view::View;
 use crate::permission::{self, EXECUTE};
 use crate::run::wait::Stop;
-use crate::view::View;
 
 pub(super) fn lookup(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
     let parent = view.directory(dir, LockMode::IntentRead)?;

@@ -7,9 +7,9 @@ use warren_base::{Errno, Ino};
 use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode};
 
 use super::plan::Plan;
+use crate::op::view::View;
 use crate::permission::{self, EXECUTE, WRITE};
 use crate::run::wait::Stop;
-use crate::view::View;
 
 pub(super) fn unlink(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
     let (ino, victim) = victim(view, dir, name)?;

@@ -6,9 +6,9 @@ use warren_base::{Errno, Ino};
 use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode, RenameFlags};
 
 use super::plan::Plan;
+use crate::op::view::View;
 use crate::permission::{self, EXECUTE, WRITE};
 use crate::run::wait::Stop;
-use crate::view::View;
 
 /// A name, what it leads to, and the directory it is in.
 struct End<'a> {

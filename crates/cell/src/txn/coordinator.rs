@@ -14,10 +14,10 @@ use warren_proto::{Change, InodeValue, KeyValue, LockKey, LockMode, PeerRequest,
 use super::{Awaits, Txn};
 use crate::event::Memory;
 use crate::plant::Plant;
+use crate::run::task::{Decided, Task, Tasks};
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::send::{send_request, suspect};
 use crate::shards::Shards;
-use crate::task::{Decided, Task, Tasks};
 use crate::turn::Turn;
 
 /// A transaction that is decided, while other cells make their changes.

@@ -19,12 +19,12 @@ use crate::event::Memory;
 use crate::plant::Plant;
 use crate::recall::recall;
 use crate::run::state::TaskState;
+use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::send::{send_reply, suspect};
 use crate::shard::room::Growth;
 use crate::shards::Shards;
-use crate::task::Task;
 use crate::turn::Turn;
 
 /// A transaction of another cell.

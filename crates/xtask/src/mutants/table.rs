@@ -457,7 +457,7 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/task.rs",
+        file: "crates/cell/src/run/task.rs",
         what: "a request that waits for a file lock is a live task",
         find: "self.waiting.len() - self.lock_waiters\n",
         replace: "self.waiting.len()\n",

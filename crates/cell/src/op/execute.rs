@@ -14,13 +14,13 @@ use crate::inode::grant::{grant_attr, grant_name};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op;
 use crate::op::plan::{Plan, PlannedReply};
+use crate::op::view::View;
+use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::shards::Shards;
-use crate::task::Task;
 use crate::turn::Turn;
 use crate::txn::coordinator::Coordinator;
-use crate::view::View;
 
 /// The file that a name leads to from now on which led elsewhere before.
 const fn replaced_by(change: &Change) -> Option<Ino> {

@@ -13,7 +13,7 @@ use warren_proto::{
     Attr, Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey, LockMode,
 };
 
-use crate::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
+use crate::op::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
 use crate::permission::{self, WRITE};
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;

@@ -3,18 +3,21 @@
 //!
 //! Errors come in the order in which Linux's VFS finds them.
 
+pub(crate) mod ascent;
 mod create;
+pub(crate) mod execute;
 mod list;
 mod lookup;
 pub(crate) mod plan;
 mod remove;
 mod rename;
+pub(crate) mod view;
 
 use warren_proto::Request;
 
 use crate::op::plan::Plan;
+use crate::op::view::View;
 use crate::run::wait::Stop;
-use crate::view::View;
 
 /// What the request, which is on names, comes to, given what the view shows.
 pub(crate) fn plan(view: &mut View<'_>, request: &Request) -> Result<Plan, Stop> {
