@@ -1,9 +1,9 @@
 //! The server: a deterministic state machine, event in, effect out.
 //!
-//! No thread, no clock, no I/O here. `docs/architecture.md` says how the parts fit. Start reading at
-//! [`Cell`], then `core` (the routes between the machines), `run` (how requests wait), `op` (what
-//! operations on names do), `txn` (operations over several cells), `data` (file data), `apply` (the
-//! interpreter of steps), `log` and `checkpoint` (what reaches the device).
+//! No thread, no clock, no I/O here. `docs/architecture.md` says how the parts fit. Start reading
+//! at [`Cell`], then `core` (the routes between the machines), `run` (how requests wait), `op`
+//! (what operations on names do), `txn` (operations over several cells), `data` (file data),
+//! `apply` (the interpreter of steps), `log` and `checkpoint` (what reaches the device).
 
 #![forbid(unsafe_code)]
 
