@@ -19,7 +19,6 @@ use crate::chunks::host::Backing;
 use crate::core::Core;
 use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, FrameNo, Memory, SlotRef};
-use crate::filelock::FileLocks;
 use crate::frames::cache::Cache;
 use crate::frames::io::Io;
 use crate::frames::table::FrameTable;
@@ -33,6 +32,7 @@ use crate::session::answers::Answers;
 use crate::session::capabilities::Capabilities;
 use crate::session::clients::Clients;
 use crate::shard::Shard;
+use crate::shard::filelock::index::LockIndex;
 use crate::shard::open::OpenCounts;
 use crate::shards::Shards;
 use crate::task::Tasks;
@@ -170,7 +170,7 @@ impl Cell {
             capabilities: Capabilities::new(config.capabilities),
             waits: Waits::default(),
             opens: OpenCounts::new(config.epoch),
-            file_locks: FileLocks::new(),
+            lock_index: LockIndex::default(),
             checkpoints: Checkpoints::new(config.generation),
             peers: Peers::new(others.clone()),
             answers: Answers::default(),

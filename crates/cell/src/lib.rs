@@ -17,7 +17,6 @@ mod core;
 mod count;
 mod data;
 mod event;
-mod filelock;
 mod frames;
 mod inode;
 mod lease;

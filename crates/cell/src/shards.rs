@@ -2,11 +2,11 @@
 //!
 //! Between tasks the cell is in `Serial` and everything rests. A task runs in the affinity that its
 //! work asks for: in `Names(shard)` it is handed that shard, by value, and can reach no other; in
-//! `Volume` or `Serial` it reaches all. One that finds it needs more has changed nothing yet and runs
-//! again in the coarser affinity (the paper's slow path).
+//! `Volume` or `Serial` it reaches all. One that finds it needs more has changed nothing yet and
+//! runs again in the coarser affinity (the paper's slow path).
 //!
-//! One thread runs a cell's tasks for now, so the scheduler never finds its way barred; what it hands
-//! out and counts is what several threads will ask it for.
+//! One thread runs a cell's tasks for now, so the scheduler never finds its way barred; what it
+//! hands out and counts is what several threads will ask it for.
 
 use std::fmt;
 use std::ops::Index;
@@ -14,6 +14,7 @@ use std::ops::Index;
 use warren_affinity::{Affinity, Counters, Scheduler, Shape};
 use warren_base::ShardId;
 
+use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
 
 pub(crate) struct Shards {
@@ -80,6 +81,15 @@ impl Shards {
             Affinity::Names(own) if own == *id => self.held.as_deref_mut(),
             Affinity::Names(_) => None,
             _ => self.resting.get_mut(usize::from(id.0))?.as_deref_mut(),
+        }
+    }
+
+    /// The shard, if it is this cell's. The task has to run in a coarser affinity if it was not
+    /// handed the shard.
+    pub(crate) fn local(&self, id: ShardId) -> Result<Option<&Shard>, Stop> {
+        match self.get(&id) {
+            None if self.contains_key(&id) => Err(Stop::Wait(Wait::Coarser)),
+            shard => Ok(shard),
         }
     }
 

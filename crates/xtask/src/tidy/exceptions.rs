@@ -97,7 +97,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Methods, "sim::State", 70),
     except(Rule::Methods, "sim::World", 79),
     except(Rule::Lines, "crates/cell/src/cell.rs", 934),
-    except(Rule::Lines, "crates/cell/src/filelock.rs", 697),
     except(Rule::Lines, "crates/cell/src/oplog.rs", 915),
     except(Rule::Lines, "crates/cell/src/replay.rs", 662),
     except(Rule::Lines, "crates/cell/src/request.rs", 683),
