@@ -387,7 +387,8 @@ fn snapshot_session<M: Memory>(shards: &Shards, turn: &mut Turn<'_, M>) -> Lsn {
     };
     let locked = |(ino, client, spec, uid)| Step::Locked { ino, client, spec, uid };
     let opens: Vec<_> = shards.values().flat_map(|shard| shard.opens.all()).collect();
-    let session = opens.iter().map(opened).chain(turn.file_locks.all().map(locked));
+    let locks = shards.values().flat_map(|shard| shard.file_locks.all());
+    let session = opens.iter().map(opened).chain(locks.map(locked));
     let session: Vec<Step> = session.collect();
     for batch in session.chunks(BATCH) {
         batch.iter().for_each(|step| turn.note(step));

@@ -15,7 +15,7 @@ use crate::data::write::{WriteMode, write};
 use crate::event::{Memory, SlotRef};
 use crate::permission;
 use crate::run::state::TaskState;
-use crate::run::wait::{Stop, TaskId};
+use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
 use answer::{Finished, done};
@@ -23,7 +23,6 @@ use answer::{Finished, done};
 /// A request as its execution needs it, beside what it asks.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
-    pub(crate) id: TaskId,
     pub(crate) from: SlotRef,
     /// Bytes of file data that came with it.
     pub(crate) payload: usize,
@@ -33,7 +32,7 @@ pub(crate) struct Call<'a> {
 /// Executes a request that concerns one inode, in its shard.
 pub(crate) fn execute<M: Memory>(
     shard: &mut Shard,
-    Call { id, from, payload, who }: Call<'_>,
+    Call { from, payload, who }: Call<'_>,
     request: Request,
     state: &mut TaskState,
     turn: &mut Turn<'_, M>,
@@ -71,12 +70,9 @@ pub(crate) fn execute<M: Memory>(
             xattr::set_xattr(shard, ino, name, None, who, state, turn)
         }
         Request::ListXattr { ino } => xattr::list_xattrs(shard, ino),
-        Request::Lock { handle, spec, wait } => {
-            lock::lock_file((id, from, who.uid), shard, state, handle, (spec, wait), turn)
-        }
-        Request::TestLock { handle, spec } => lock::test_lock(shard, handle, client, &spec, turn),
+        Request::TestLock { handle, spec } => lock::test_lock(shard, handle, client, &spec),
         Request::ReleaseLocks { ino, owner } => {
-            lock::release_file_locks(ino, (client, who.uid), owner, turn);
+            lock::release_file_locks(shard, ino, (client, who.uid), owner, turn);
             done(Reply::Done)
         }
         Request::Null
@@ -84,6 +80,7 @@ pub(crate) fn execute<M: Memory>(
         | Request::StatFs
         | Request::Cancel { .. }
         | Request::AwaitRecall { .. } => unreachable!("it concerns no inode"),
+        Request::Lock { .. } => unreachable!("it may concern other shards"),
         Request::Lookup { .. }
         | Request::Create { .. }
         | Request::Link { .. }

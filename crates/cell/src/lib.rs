@@ -18,7 +18,6 @@ mod core;
 mod count;
 mod data;
 mod event;
-mod filelock;
 mod frames;
 mod inode;
 mod lease;

@@ -4,6 +4,7 @@
 //! touch was read in the same go, so they cannot meet an absent node.
 
 pub(crate) mod behind;
+pub(crate) mod filelock;
 pub(crate) mod lock;
 pub(crate) mod open;
 pub(crate) mod room;
@@ -22,6 +23,7 @@ use warren_proto::{Attr, FileKind, FileName, InodeValue, LockKey, LockMode, Run}
 use crate::frames::Placed;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::shard::behind::Behind;
+use crate::shard::filelock::FileLocks;
 use crate::shard::lock::LockTable;
 use crate::shard::open::Opens;
 use crate::shard::space::Space;
@@ -41,6 +43,7 @@ pub(crate) struct Shard {
     pub(crate) space: Space,
     pub(crate) locks: LockTable<TaskId>,
     pub(crate) opens: Opens,
+    pub(crate) file_locks: FileLocks<TaskId>,
     /// Files that a power failure would take back.
     pub(crate) behind: Behind,
     pub(crate) next_sequence: u64,
@@ -69,6 +72,7 @@ impl Shard {
             space: Space::default(),
             locks: LockTable::new(),
             opens: Opens::default(),
+            file_locks: FileLocks::default(),
             behind: Behind::default(),
             next_sequence: root.map_or(1, |slot| slot.next_sequence),
             inodes: root.map_or(0, |slot| slot.inodes),

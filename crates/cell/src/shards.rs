@@ -14,6 +14,7 @@ use std::ops::Index;
 use warren_affinity::{Affinity, Counters, Scheduler, Shape};
 use warren_base::ShardId;
 
+use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
 
 pub(crate) struct Shards {
@@ -80,6 +81,15 @@ impl Shards {
             Affinity::Names(own) if own == *id => self.held.as_deref_mut(),
             Affinity::Names(_) => None,
             _ => self.resting.get_mut(usize::from(id.0))?.as_deref_mut(),
+        }
+    }
+
+    /// The shard, if it is this cell's. The task has to run in a coarser affinity if it was not
+    /// handed the shard.
+    pub(crate) fn local(&self, id: ShardId) -> Result<Option<&Shard>, Stop> {
+        match self.get(&id) {
+            None if self.contains_key(&id) => Err(Stop::Wait(Wait::Coarser)),
+            shard => Ok(shard),
         }
     }
 

@@ -15,7 +15,6 @@ use crate::checkpoint::phase::Checkpoints;
 use crate::chunks::free::Chunks;
 use crate::config::{CellConfig, LogConfig, Recovery};
 use crate::event::{Clock, Effect, FrameNo, Memory};
-use crate::filelock::FileLocks;
 use crate::frames::cache::Cache;
 use crate::frames::io::Io;
 use crate::frames::table::FrameTable;
@@ -28,6 +27,7 @@ use crate::run::wait::{TaskId, Waits};
 use crate::session::answers::Answers;
 use crate::session::capabilities::Capabilities;
 use crate::session::clients::Clients;
+use crate::shard::filelock::index::LockIndex;
 use crate::shard::open::OpenCounts;
 
 /// What does not change while the cell lives.
@@ -108,7 +108,7 @@ pub(crate) struct Shared {
     pub(crate) capabilities: Capabilities,
     pub(crate) waits: Waits,
     pub(crate) opens: OpenCounts,
-    pub(crate) file_locks: FileLocks<TaskId>,
+    pub(crate) lock_index: LockIndex<TaskId>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) peers: Peers,
     pub(crate) answers: Answers,
@@ -134,7 +134,7 @@ pub(crate) struct Turn<'a, M> {
     pub(crate) capabilities: &'a mut Capabilities,
     pub(crate) waits: &'a mut Waits,
     pub(crate) opens: &'a mut OpenCounts,
-    pub(crate) file_locks: &'a mut FileLocks<TaskId>,
+    pub(crate) lock_index: &'a mut LockIndex<TaskId>,
     pub(crate) checkpoints: &'a mut Checkpoints,
     pub(crate) peers: &'a mut Peers,
     pub(crate) answers: &'a mut Answers,
@@ -181,7 +181,7 @@ impl Shared {
             capabilities: Capabilities::new(config.capabilities.clone()),
             waits: Waits::default(),
             opens: OpenCounts::new(config.epoch),
-            file_locks: FileLocks::new(),
+            lock_index: LockIndex::default(),
             checkpoints: Checkpoints::new(config.generation),
             peers: Peers::new(others.collect()),
             answers: Answers::default(),
@@ -211,7 +211,7 @@ impl Shared {
             capabilities,
             waits,
             opens,
-            file_locks,
+            lock_index,
             checkpoints,
             peers,
             answers,
@@ -233,7 +233,7 @@ impl Shared {
             capabilities,
             waits,
             opens,
-            file_locks,
+            lock_index,
             checkpoints,
             peers,
             answers,
@@ -311,7 +311,7 @@ impl<M: Memory> Turn<'_, M> {
 
     /// Whether the log has room for a checkpoint. ENOSPC only where many have failed.
     pub(crate) fn check_log(&self) -> Result<(), Errno> {
-        let session = self.opens.all() + self.file_locks.count();
+        let session = self.opens.all() + self.lock_index.count();
         if self.log.may_checkpoint(session) { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 

@@ -6,7 +6,7 @@ use warren_proto::{Capability, LeaseKey, Request, Step};
 
 use crate::core::Core;
 use crate::event::{Effect, Memory, SlotRef};
-use crate::inode::lock::grant_file_locks;
+use crate::inode::lock::{cancel_lock, grant_file_locks};
 use crate::lease::Lane;
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
@@ -37,7 +37,7 @@ impl Core {
             return;
         }
         for id in self.tasks.of_client(client) {
-            turn.file_locks.cancel(id);
+            cancel_lock(id, &mut self.shards, turn);
             if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())
                 && let Some(task) = self.tasks.remove(id)
             {
@@ -59,7 +59,7 @@ impl Core {
         turn.clients.remove(client);
         // Only those who have something to lose: clients that come and go must not fill the log.
         let has_opens = turn.opens.has_any(client);
-        if has_opens || turn.file_locks.has_any(client) {
+        if has_opens || turn.lock_index.has_any(client) {
             turn.note(&Step::Expelled { client });
         }
         for shard in self.shards.values_mut().filter(|_| has_opens) {
@@ -71,8 +71,11 @@ impl Core {
             }
         }
         if !turn.plants(Plant::KeepLocks) {
-            turn.file_locks.forget_client(client);
-            grant_file_locks(turn);
+            for ino in turn.lock_index.files_of(client) {
+                let locks = &mut self.shards.own(ino.shard()).file_locks;
+                locks.forget_client(ino, client, turn.lock_index);
+            }
+            grant_file_locks(self.shards.values_mut(), turn);
         }
         turn.leases.forget_client(client);
         turn.effects.push(Effect::Report(Report::Expelled { client }));
@@ -88,7 +91,7 @@ impl Core {
         let Work::Request { header, request, .. } = &task.work else { return };
         let granted = task.state.granted || turn.waits.signals_of(id).granted;
         if header.seq == seq && matches!(request, Request::Lock { .. }) && !granted {
-            turn.file_locks.cancel(id);
+            cancel_lock(id, &mut self.shards, turn);
             turn.waits.fail(id, Errno::EINTR);
         }
     }

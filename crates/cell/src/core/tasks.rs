@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::event::{Effect, Memory, SlotRef};
 use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages};
 use crate::inode::answer::{Finished, done};
-use crate::inode::lock::grant_more_file_locks;
+use crate::inode::lock::{grant_more_file_locks, lock_file};
 use crate::inode::sync::sync;
 use crate::inode::{Call, execute};
 use crate::lease::Lane;
@@ -39,8 +39,8 @@ impl Core {
             // What an acknowledgement woke has asked by now for what it still has to recall.
             send_recalls(turn);
             poll_pool(&mut self.shards, turn);
-            if turn.file_locks.is_to_grant() {
-                grant_more_file_locks(turn);
+            if turn.lock_index.is_to_grant() {
+                grant_more_file_locks(&mut self.shards, turn);
             }
             write_back(&mut self.shards, turn);
             self.checkpoint.advance(&mut self.shards, turn);
@@ -297,10 +297,14 @@ impl Core {
                 Self::listen(*from, header.seq, (lane, *acknowledged), turn)?;
                 Ok(None)
             }
+            Request::Lock { handle, spec, wait } => {
+                let (call, lock) = ((id, *from, who.uid), (*spec, *wait));
+                lock_file(&mut self.shards, call, *handle, lock, &mut task.state, turn)
+            }
             request => {
                 let shard = request.shard().and_then(|shard| self.shards.get_mut(&shard));
                 let payload = (header.payload_len as usize).min(PAYLOAD_MAX);
-                let call = Call { id, from: *from, payload, who };
+                let call = Call { from: *from, payload, who };
                 let shard = shard.ok_or(Errno::ESTALE)?;
                 execute(shard, call, request.clone(), &mut task.state, turn)
             }

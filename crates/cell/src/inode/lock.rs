@@ -1,44 +1,48 @@
 //! Advisory file locks, as requests take and release them.
 
 use warren_base::{ClientId, Errno, Ino};
-use warren_proto::{AccessMode, ByteRange, Handle, LockFlavour, LockSpec, LockType, Reply, Step};
+use warren_proto::{
+    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Reply, Step,
+};
 
 use crate::event::{Effect, Memory, SlotRef};
-use crate::filelock::LockOutcome;
 use crate::inode::answer::{Finished, done};
 use crate::inode::open::{check_opens, descriptor};
 use crate::recall::drop_old_pages;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::shard::Shard;
+use crate::shard::filelock::LockOutcome;
+use crate::shard::filelock::deadlock::would_deadlock;
+use crate::shards::Shards;
 use crate::turn::Turn;
 
-pub(crate) fn test_lock<M: Memory>(
+pub(crate) fn test_lock(
     shard: &Shard,
     handle: Handle,
     client: ClientId,
     spec: &LockSpec,
-    turn: &Turn<'_, M>,
 ) -> Result<Finished, Stop> {
     descriptor(shard, handle, client)?;
-    done(Reply::LockHolder(turn.file_locks.test(handle.ino, client, spec)))
+    done(Reply::LockHolder(shard.file_locks.test(handle.ino, client, spec)))
 }
 
 /// Locks or unlocks. A lock that was granted to a request that waited is logged before anything
 /// that the request may still wait for: other owners were refused for it, so a successor must know
-/// it. And so such a request cannot be cancelled any more, nor when a successor executes it again.
+/// it. Such a request cannot be cancelled any more, nor when a successor executes it again.
 pub(crate) fn lock_file<M: Memory>(
+    shards: &mut Shards,
     (id, from, uid): (TaskId, SlotRef, u32),
-    shard: &mut Shard,
-    state: &mut TaskState,
     handle: Handle,
     (spec, wait): (LockSpec, bool),
+    state: &mut TaskState,
     turn: &mut Turn<'_, M>,
 ) -> Result<Finished, Stop> {
     let (ino, client) = (handle.ino, state.client.expect("a request"));
+    let shard = shards.get_mut(&ino.shard()).ok_or(Errno::ESTALE)?;
     if !state.granted {
         check_lock(descriptor(shard, handle, client)?, &spec)?;
-        if wait && turn.file_locks.holds(ino, client, spec) {
+        if wait && shard.file_locks.holds(ino, client, spec) {
             (state.granted, state.is_grant_logged) = (true, true);
         }
     } else if !std::mem::replace(&mut state.is_grant_logged, true) {
@@ -50,25 +54,30 @@ pub(crate) fn lock_file<M: Memory>(
     if state.granted {
         return done(Reply::Done);
     }
-    let grows = spec.lock != LockType::Unlock || turn.file_locks.splits(ino, client, spec);
-    if grows && (check_opens(uid, turn).is_err() || !turn.file_locks.has_room(ino, uid)) {
+    let grows = spec.lock != LockType::Unlock || shard.file_locks.splits(ino, client, spec);
+    if grows && (check_opens(uid, turn).is_err() || !shard.file_locks.has_room(ino, uid)) {
         return Err(Errno::ENOLCK.into());
     }
-    let gives_up = turn.file_locks.gives_up(ino, client, spec);
-    let outcome = turn.file_locks.lock(ino, (client, uid), spec, wait.then_some(id));
+    let gives_up = shard.file_locks.gives_up(ino, client, spec);
+    let outcome = match lock_or_wait(shards, ino, (client, uid), spec, wait.then_some(id), turn) {
+        Ok(outcome) => Ok(outcome),
+        Err(Stop::Fail(errno)) => Err(errno),
+        Err(stop) => return Err(stop),
+    };
     match outcome {
         Ok(LockOutcome::Granted) => turn.note(&Step::Locked { ino, client, spec, uid }),
-        Ok(LockOutcome::Waits) | Err(Errno::EAGAIN) if gives_up => {
+        Ok(LockOutcome::Blocked) | Err(Errno::EAGAIN) if gives_up => {
             let spec = LockSpec { lock: LockType::Unlock, ..spec };
             turn.note(&Step::Locked { ino, client, spec, uid });
         }
         _ => {}
     }
-    // A lock that was given up or made weaker lets others go on, whatever became of this one.
-    grant_file_locks(turn);
+    // A lock that was released or made weaker lets other requests go on, whatever became of this
+    // one.
+    grant_file_locks([shards.own(ino.shard())], turn);
     match outcome {
         Ok(LockOutcome::Granted) => done(Reply::Done),
-        Ok(LockOutcome::Waits) => {
+        Ok(LockOutcome::Blocked) => {
             state.awaits_lock = true;
             turn.effects.push(Effect::AwaitsLock { from });
             Err(Stop::Wait(Wait::Registered))
@@ -79,41 +88,87 @@ pub(crate) fn lock_file<M: Memory>(
     }
 }
 
+/// Takes, changes or releases the lock. If it is blocked, the request waits as `wait`; EAGAIN
+/// without that, and EDEADLK if waiting would never end. Nothing has changed if this has to run in
+/// a coarser affinity.
+fn lock_or_wait<M: Memory>(
+    shards: &mut Shards,
+    ino: Ino,
+    who: (ClientId, u32),
+    spec: LockSpec,
+    wait: Option<TaskId>,
+    turn: &mut Turn<'_, M>,
+) -> Result<LockOutcome, Stop> {
+    let locks = &mut shards.own(ino.shard()).file_locks;
+    if locks.lock(ino, who, spec, turn.lock_index)? == LockOutcome::Granted {
+        return Ok(LockOutcome::Granted);
+    }
+    let id = wait.ok_or(Errno::EAGAIN)?;
+    if spec.flavour == LockFlavour::Record {
+        let locks_of = |ino: Ino| {
+            let shard = shards.local(ino.shard())?;
+            Ok::<_, Stop>(shard.map(|shard| &shard.file_locks))
+        };
+        if would_deadlock((ino, who.0, spec), turn.lock_index, locks_of)? {
+            return Err(Errno::EDEADLK.into());
+        }
+    }
+    let locks = &mut shards.own(ino.shard()).file_locks;
+    locks.wait(ino, id, who, spec, turn.lock_index);
+    Ok(LockOutcome::Blocked)
+}
+
 /// Lets requests go on whose locks can be granted now, as far as the log has room: each logs its
 /// lock at once, and what runs before it may take the other half.
-pub(crate) fn grant_file_locks<M: Memory>(turn: &mut Turn<'_, M>) {
+pub(crate) fn grant_file_locks<'a, M: Memory>(
+    shards: impl IntoIterator<Item = &'a mut Shard>,
+    turn: &mut Turn<'_, M>,
+) {
     let room = turn.log_room(turn.cache.dirty_pages());
-    let max = (room / 2 / crate::log::PER_GRANT).max(room.min(1));
-    for id in turn.file_locks.grant(max as usize) {
-        turn.waits.signal(id).granted = true;
-        turn.waits.wake(id);
+    let mut max = (room / 2 / crate::log::PER_GRANT).max(room.min(1)) as usize;
+    for shard in shards {
+        let granted = shard.file_locks.grant(max, turn.lock_index);
+        max -= granted.len();
+        for id in granted {
+            turn.waits.signal(id).granted = true;
+            turn.waits.wake(id);
+        }
     }
 }
 
 pub(crate) fn release_file_locks<M: Memory>(
+    shard: &mut Shard,
     ino: Ino,
     (client, uid): (ClientId, u32),
-    owner: warren_proto::LockOwner,
+    owner: LockOwner,
     turn: &mut Turn<'_, M>,
 ) {
-    if !turn.file_locks.release(ino, client, LockFlavour::Record, owner) {
+    if !shard.file_locks.release(ino, client, LockFlavour::Record, owner, turn.lock_index) {
         return;
     }
     let (flavour, lock, range) = (LockFlavour::Record, LockType::Unlock, ByteRange::ALL);
     let spec = LockSpec { flavour, owner, lock, range, pid: 0 };
     turn.note(&Step::Locked { ino, client, spec, uid });
-    grant_file_locks(turn);
+    grant_file_locks([shard], turn);
 }
 
 /// The log had no room for the records of all that could be granted.
-pub(crate) fn grant_more_file_locks<M: Memory>(turn: &mut Turn<'_, M>) {
-    grant_file_locks(turn);
-    if turn.file_locks.is_to_grant() && !turn.waits.has_ready() {
+pub(crate) fn grant_more_file_locks<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) {
+    grant_file_locks(shards.values_mut(), turn);
+    if turn.lock_index.is_to_grant() && !turn.waits.has_ready() {
         turn.want_checkpoint();
     }
 }
 
-/// A record lock is for who may read or write what it covers, as it locks out others that do.
+/// The task waits for a file lock no more, if it did.
+pub(crate) fn cancel_lock<M: Memory>(id: TaskId, shards: &mut Shards, turn: &mut Turn<'_, M>) {
+    if let Some(ino) = turn.lock_index.file_of(id) {
+        shards.own(ino.shard()).file_locks.cancel(id, turn.lock_index);
+    }
+}
+
+/// A record lock needs the right to read or write what it covers, because it blocks others that
+/// have it.
 fn check_lock(access: AccessMode, spec: &LockSpec) -> Result<(), Errno> {
     let needed = match (spec.flavour, spec.lock) {
         (LockFlavour::Record, LockType::Shared) => AccessMode::READ,

@@ -39,8 +39,8 @@ pub(crate) fn open_file<M: Memory>(
 /// Whether the user can have another file open, or lock held or waited for: those of all users must
 /// fit a snapshot of the session, and each has a share of it, whatever the number of its clients.
 pub(crate) fn check_opens<M: Memory>(uid: u32, turn: &mut Turn<'_, M>) -> Result<(), Errno> {
-    let all = turn.opens.all() + turn.file_locks.count();
-    let own = turn.opens.of_user(uid) + turn.file_locks.count_of_user(uid);
+    let all = turn.opens.all() + turn.lock_index.count();
+    let own = turn.opens.of_user(uid) + turn.lock_index.count_of_user(uid);
     if may_take(uid, own, all, turn.log.session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
 }
 

@@ -16,7 +16,6 @@ use warren_proto::{
 use crate::op::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
 use crate::permission::{self, WRITE};
 use crate::run::wait::{Stop, Wait};
-use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Volume;
 use crate::txn::Txn;
@@ -68,17 +67,9 @@ impl<'a> View<'a> {
         Seen { touched, ascents: self.ascents, steps: self.steps }
     }
 
-    /// The shard, if it is this cell's.
-    fn local(&self, id: ShardId) -> Result<Option<&'a Shard>, Stop> {
-        match self.shards.get(&id) {
-            None if self.shards.contains_key(&id) => Err(Stop::Wait(Wait::Coarser)),
-            shard => Ok(shard),
-        }
-    }
-
     /// The attributes of an inode, if they are at hand.
     pub(crate) fn attr_at_hand(&self, ino: Ino) -> Result<Option<Attr>, Stop> {
-        match self.local(ino.shard())? {
+        match self.shards.local(ino.shard())? {
             Some(shard) if !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Read) => {
                 Ok(shard.linked_or_open(ino)?.map(|value| value.attr))
             }
@@ -93,7 +84,7 @@ impl<'a> View<'a> {
         shard: ShardId,
         mode: LockMode,
     ) -> Result<(), Stop> {
-        let local = self.local(shard)?;
+        let local = self.shards.local(shard)?;
         if local.is_none() && self.volume.owner(shard).is_none() {
             return Err(Errno::ESTALE.into());
         }
@@ -127,7 +118,7 @@ impl<'a> View<'a> {
     /// The inode, if it exists and has a link or is open.
     pub(crate) fn inode(&mut self, ino: Ino, mode: LockMode) -> Result<Option<InodeValue>, Stop> {
         self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;
-        if let Some(shard) = self.local(ino.shard())? {
+        if let Some(shard) = self.shards.local(ino.shard())? {
             return shard.linked_or_open(ino);
         }
         match self.fetched(&LockKey::Inode(ino))? {
@@ -163,7 +154,7 @@ impl<'a> View<'a> {
     ) -> Result<Option<(Ino, FileKind)>, Stop> {
         let key = || LockKey::Name(dir, name.clone());
         self.touch(key, dir.shard(), mode)?;
-        if let Some(shard) = self.local(dir.shard())? {
+        if let Some(shard) = self.shards.local(dir.shard())? {
             return shard.dentry(self.volume.secret, dir, name);
         }
         match self.fetched(&key())? {
@@ -175,7 +166,7 @@ impl<'a> View<'a> {
     /// A number for a new inode of the shard.
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino, Stop> {
         self.touch(|| LockKey::New(shard), shard, LockMode::Write)?;
-        if let (Mode::Local, Some(shard)) = (&self.mode, self.local(shard)?) {
+        if let (Mode::Local, Some(shard)) = (&self.mode, self.shards.local(shard)?) {
             return Ok(shard.next_ino()?);
         }
         match self.fetched(&LockKey::New(shard))? {
@@ -189,7 +180,7 @@ impl<'a> View<'a> {
         let key = LockKey::Logged(ino);
         self.touch(|| key.clone(), ino.shard(), LockMode::Write)?;
         // This cell does it with the changes.
-        if self.local(ino.shard())?.is_some() {
+        if self.shards.local(ino.shard())?.is_some() {
             return Ok(());
         }
         match self.fetched(&key)? {
@@ -238,7 +229,7 @@ impl<'a> View<'a> {
 
     /// The parent of a directory, if that exists.
     fn parent(&self, dir: Ino) -> Result<Option<Ino>, Stop> {
-        if let Some(shard) = self.local(dir.shard())? {
+        if let Some(shard) = self.shards.local(dir.shard())? {
             return Ok(shard.inode(dir)?.map(|inode| inode.parent));
         }
         match &self.mode {

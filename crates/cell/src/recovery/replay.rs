@@ -336,7 +336,10 @@ impl Replay {
             }
             Step::Locked { ino, client, spec, uid } => {
                 // What stood in the way was released by an earlier step.
-                let _ = turn.file_locks.lock(*ino, (*client, *uid), *spec, None);
+                if let Some(shard) = shards.get_mut(&ino.shard()) {
+                    let locks = &mut shard.file_locks;
+                    let _ = locks.lock(*ino, (*client, *uid), *spec, turn.lock_index);
+                }
             }
             Step::Expelled { client } => {
                 for shard in shards.values_mut() {
@@ -344,7 +347,10 @@ impl Replay {
                         shard.opens.forget(handle, turn.opens);
                     }
                 }
-                turn.file_locks.forget_client(*client);
+                for ino in turn.lock_index.files_of(*client) {
+                    let locks = &mut shards.own(ino.shard()).file_locks;
+                    locks.forget_client(ino, *client, turn.lock_index);
+                }
             }
             Step::Unanswered { request } => drop(turn.answers.insert(request.clone(), self.at)),
             _ => {}

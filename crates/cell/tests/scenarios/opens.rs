@@ -6,7 +6,7 @@
 //! as a live task, because a client that releases a lock must always find room for its request. The
 //! wait can be interrupted until the lock is granted.
 //!
-//! The code: `open.rs`, `filelock.rs`; `request.rs` uses both.
+//! The code: `inode/open.rs`, `inode/lock.rs`, `shard/open.rs`, `shard/filelock.rs`.
 
 use warren_base::{ClientId, Errno};
 use warren_proto::{

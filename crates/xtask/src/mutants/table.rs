@@ -449,10 +449,10 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/filelock.rs",
+        file: "crates/cell/src/shard/filelock.rs",
         what: "a wait that is cancelled still gets its lock",
-        find: "        if let Some(place) = self.places.get(&task).copied() {\n            self.end_wait(place);",
-        replace: "        if let Some(place) = self.places.get(&task).copied().filter(|_| false) {\n            self.end_wait(place);",
+        find: "        if let Some(place) = index.place_of(task) {\n            self.end_wait(place, index);",
+        replace: "        if let Some(place) = index.place_of(task).filter(|_| false) {\n            self.end_wait(place, index);",
         found_by: SEEDS,
         is_proven: true,
     },
@@ -465,7 +465,7 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/filelock.rs",
+        file: "crates/cell/src/shard/filelock/side.rs",
         what: "a request whose owner has a lock there waits with all others",
         find: "owner: has_some.then_some(owner) }",
         replace: "owner: has_some.then_some(owner).filter(|_| false) }",
@@ -473,7 +473,7 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/filelock.rs",
+        file: "crates/cell/src/shard/filelock/held.rs",
         what: "shared locks exclude each other",
         find: "        if spec.lock != LockType::Exclusive {\n            return exclusive;",
         replace: "        if spec.lock == LockType::Unlock {\n            return exclusive;",

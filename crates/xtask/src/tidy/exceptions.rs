@@ -82,7 +82,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Methods, "sim::Fleet", 81),
     except(Rule::Methods, "sim::State", 70),
     except(Rule::Methods, "sim::World", 79),
-    except(Rule::Lines, "crates/cell/src/filelock.rs", 697),
     except(Rule::Lines, "crates/fuse/src/crew.rs", 702),
     except(Rule::Lines, "crates/sim/src/world/clients.rs", 916),
     except(Rule::Lines, "crates/supervisor/src/supervisor.rs", 631),

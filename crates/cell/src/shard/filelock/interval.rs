@@ -1,8 +1,10 @@
-//! Ranges, each with a key, that may overlap: which of them meet a given one, without a look at the others.
+//! Ranges, each with a key, that may overlap: which of them meet a given one, without a look at the
+//! others.
 //!
-//! A treap in the order of (start, key), over an arena. Each node knows of its subtree the largest end, and the
-//! largest among those of other keys than that one's, so that the search for what stands in the way of an owner passes
-//! over the owner's own ranges as quickly as over those that end too early.
+//! A treap in the order of (start, key), over an arena. Each node knows of its subtree the largest
+//! end, and the largest among those of other keys than that one's, so that the search for what
+//! stands in the way of an owner passes over the owner's own ranges as quickly as over those that
+//! end too early.
 
 use std::ops::ControlFlow;
 

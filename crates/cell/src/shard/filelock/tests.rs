@@ -1,6 +1,11 @@
-use warren_base::Rng;
-use warren_base::budget::ROOT;
+use std::convert::Infallible;
 
+use warren_base::budget::ROOT;
+use warren_base::limits::LOCKS_OF_INODE_MAX;
+use warren_base::{Rng, ShardId};
+
+use super::deadlock::would_deadlock;
+use super::place::Owner;
 use super::*;
 
 const A: ClientId = ClientId(1);
@@ -21,7 +26,93 @@ fn flock(owner: u64, lock: LockType) -> LockSpec {
     LockSpec { flavour: LockFlavour::Flock, ..spec(owner, lock, 0, u64::MAX) }
 }
 
-fn lock(locks: &mut FileLocks<u32>, ino: Ino, spec: LockSpec, wait: Option<u32>) -> Outcome {
+/// The locks of the shards of a cell, taken as requests take them.
+#[derive(Default)]
+struct Locks {
+    shards: BTreeMap<ShardId, FileLocks<u32>>,
+    index: LockIndex<u32>,
+}
+
+impl Locks {
+    fn of(&mut self, ino: Ino) -> &mut FileLocks<u32> {
+        self.shards.entry(ino.shard()).or_default()
+    }
+
+    fn lock(
+        &mut self,
+        ino: Ino,
+        who: (ClientId, u32),
+        spec: LockSpec,
+        wait: Option<u32>,
+    ) -> Outcome {
+        let Self { shards, index } = self;
+        let outcome = shards.entry(ino.shard()).or_default().lock(ino, who, spec, index)?;
+        if outcome == LockOutcome::Granted {
+            return Ok(outcome);
+        }
+        let task = wait.ok_or(Errno::EAGAIN)?;
+        let locks_of = |ino: Ino| Ok::<_, Infallible>(shards.get(&ino.shard()));
+        if spec.flavour == LockFlavour::Record {
+            let Ok(would_deadlock) = would_deadlock((ino, who.0, spec), index, locks_of);
+            if would_deadlock {
+                return Err(Errno::EDEADLK);
+            }
+        }
+        shards.entry(ino.shard()).or_default().wait(ino, task, who, spec, index);
+        Ok(outcome)
+    }
+
+    fn test(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> Option<LockSpec> {
+        self.shards.get(&ino.shard())?.test(ino, client, spec)
+    }
+
+    fn has_room(&self, ino: Ino, uid: u32) -> bool {
+        self.shards.get(&ino.shard()).is_none_or(|locks| locks.has_room(ino, uid))
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Ino, ClientId, LockSpec, u32)> + '_ {
+        self.shards.values().flat_map(FileLocks::all)
+    }
+
+    fn release(&mut self, ino: Ino, client: ClientId, flavour: LockFlavour, owner: u64) -> bool {
+        let Self { shards, index } = self;
+        let locks = shards.entry(ino.shard()).or_default();
+        locks.release(ino, client, flavour, LockOwner(owner), index)
+    }
+
+    fn grant(&mut self, max: usize) -> Vec<u32> {
+        let Self { shards, index } = self;
+        let mut granted = Vec::new();
+        for locks in shards.values_mut() {
+            granted.extend(locks.grant(max - granted.len(), index));
+        }
+        granted
+    }
+
+    fn cancel(&mut self, task: u32) {
+        if let Some(ino) = self.index.file_of(task) {
+            let Self { shards, index } = self;
+            shards.entry(ino.shard()).or_default().cancel(task, index);
+        }
+    }
+
+    fn forget_client(&mut self, client: ClientId) {
+        let Self { shards, index } = self;
+        for ino in index.files_of(client) {
+            shards.entry(ino.shard()).or_default().forget_client(ino, client, index);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.index.is_empty() && self.shards.values().all(|locks| locks.files.is_empty())
+    }
+
+    fn visits(&self) -> u64 {
+        self.shards.values().flat_map(|locks| locks.files.values()).map(File::visits).sum()
+    }
+}
+
+fn lock(locks: &mut Locks, ino: Ino, spec: LockSpec, wait: Option<u32>) -> Outcome {
     locks.lock(ino, (A, USER), spec, wait)
 }
 
@@ -29,14 +120,14 @@ type Outcome = Result<LockOutcome, Errno>;
 
 #[test]
 fn unlocking_the_middle_leaves_both_ends() {
-    let mut locks = FileLocks::<u32>::new();
+    let mut locks = Locks::default();
     let ino = Ino::ROOT;
     assert!(lock(&mut locks, ino, spec(1, LockType::Exclusive, 0, 99), None).is_ok());
-    assert!(locks.splits(ino, A, spec(1, LockType::Unlock, 40, 59)));
-    assert!(!locks.splits(ino, A, spec(1, LockType::Unlock, 0, 59)));
-    assert!(!locks.splits(ino, A, spec(1, LockType::Unlock, 40, 99)));
+    assert!(locks.of(ino).splits(ino, A, spec(1, LockType::Unlock, 40, 59)));
+    assert!(!locks.of(ino).splits(ino, A, spec(1, LockType::Unlock, 0, 59)));
+    assert!(!locks.of(ino).splits(ino, A, spec(1, LockType::Unlock, 40, 99)));
     assert!(lock(&mut locks, ino, spec(1, LockType::Unlock, 40, 59), None).is_ok());
-    assert_eq!((locks.count(), locks.count_of_user(USER)), (2, 2));
+    assert_eq!((locks.index.count(), locks.index.count_of_user(USER)), (2, 2));
     assert!(lock(&mut locks, ino, spec(2, LockType::Exclusive, 40, 59), None).is_ok());
     let in_the_way = locks.test(ino, A, &spec(2, LockType::Shared, 0, 99)).unwrap();
     assert_eq!(in_the_way.range, ByteRange { start: 0, end: 39 });
@@ -46,7 +137,7 @@ fn unlocking_the_middle_leaves_both_ends() {
 
 #[test]
 fn what_touches_is_one_lock() {
-    let mut locks = FileLocks::<u32>::new();
+    let mut locks = Locks::default();
     let ino = Ino::ROOT;
     for n in [5, 3, 4, 0, 1, 2] {
         let one = spec(1, LockType::Shared, 10 * n, 10 * n + 9);
@@ -60,53 +151,105 @@ fn what_touches_is_one_lock() {
     assert!(locks.lock(ino, (A, ROOT), spec(1, LockType::Exclusive, 70, 79), None).is_ok());
     let other = LockSpec { pid: 7, ..spec(1, LockType::Exclusive, 80, u64::MAX) };
     assert!(lock(&mut locks, ino, other, None).is_ok());
-    assert_eq!((locks.count(), locks.count_of_user(ROOT)), (4, 1));
+    assert_eq!((locks.index.count(), locks.index.count_of_user(ROOT)), (4, 1));
     locks.forget_client(A);
-    assert_eq!((locks.count(), locks.has_any(A)), (0, false));
+    assert_eq!((locks.index.count(), locks.index.has_any(A)), (0, false));
 }
 
 #[test]
 fn a_circle_of_waiters_is_refused() {
-    let mut locks = FileLocks::<u32>::new();
+    let mut locks = Locks::default();
     let (x, y) = (Ino(2), Ino(3));
     for (ino, owner) in [(x, 1), (y, 2)] {
         assert!(lock(&mut locks, ino, spec(owner, LockType::Exclusive, 0, 9), None).is_ok());
     }
     let waits = lock(&mut locks, y, spec(1, LockType::Exclusive, 0, 9), Some(7));
-    assert_eq!(waits, Ok(LockOutcome::Waits));
+    assert_eq!(waits, Ok(LockOutcome::Blocked));
     let circle = lock(&mut locks, x, spec(2, LockType::Shared, 0, 9), Some(8));
     assert_eq!(circle, Err(Errno::EDEADLK));
-    assert!(locks.release(y, A, LockFlavour::Record, LockOwner(2)));
-    assert!(!locks.release(y, A, LockFlavour::Record, LockOwner(2)));
+    assert!(locks.release(y, A, LockFlavour::Record, 2));
+    assert!(!locks.release(y, A, LockFlavour::Record, 2));
     assert_eq!(locks.grant(usize::MAX), vec![7]);
+}
+
+/// Returns whether the search looked at the other shard.
+fn search_from_one_shard(locks: &Locks, ino: Ino, spec: LockSpec) -> Result<bool, ShardId> {
+    let own = ino.shard();
+    let locks_of = |ino: Ino| match ino.shard() {
+        shard if shard == own => Ok(locks.shards.get(&shard)),
+        shard => Err(shard),
+    };
+    would_deadlock((ino, A, spec), &locks.index, locks_of)
+}
+
+#[test]
+fn a_circle_over_two_shards_is_refused() {
+    let mut locks = Locks::default();
+    let (x, y) = (Ino::new(ShardId(3), 2), Ino::new(ShardId(5), 2));
+    let exclusive = |owner| spec(owner, LockType::Exclusive, 0, 9);
+    for (ino, owner) in [(x, 1), (y, 2)] {
+        assert_eq!(lock(&mut locks, ino, exclusive(owner), None), Ok(LockOutcome::Granted));
+    }
+    assert_eq!(search_from_one_shard(&locks, y, exclusive(1)), Ok(false), "2 does not wait");
+    assert_eq!(lock(&mut locks, y, exclusive(1), Some(7)), Ok(LockOutcome::Blocked));
+    assert_eq!(search_from_one_shard(&locks, x, exclusive(2)), Err(y.shard()));
+    assert_eq!(lock(&mut locks, x, exclusive(2), Some(8)), Err(Errno::EDEADLK));
+    assert_eq!(lock(&mut locks, x, exclusive(3), Some(9)), Ok(LockOutcome::Blocked));
+    locks.forget_client(A);
+    assert!(locks.is_empty());
+}
+
+#[test]
+fn what_is_over_the_limit_is_granted_later() {
+    let mut locks = Locks::default();
+    let files = [Ino::new(ShardId(3), 2), Ino::new(ShardId(5), 2)];
+    let mut tasks = 0..;
+    for ino in files {
+        assert!(lock(&mut locks, ino, flock(1, LockType::Exclusive), None).is_ok());
+        for owner in [2, 3] {
+            let waits = lock(&mut locks, ino, flock(owner, LockType::Shared), tasks.next());
+            assert_eq!(waits, Ok(LockOutcome::Blocked));
+        }
+    }
+    assert!(!locks.index.is_to_grant());
+    for ino in files {
+        assert!(locks.release(ino, A, LockFlavour::Flock, 1));
+    }
+    for expected in [vec![0], vec![1, 2], vec![3]] {
+        assert!(locks.index.is_to_grant());
+        assert_eq!(locks.grant(expected.len()), expected);
+    }
+    assert_eq!((locks.grant(1), locks.index.is_to_grant()), (vec![], false));
 }
 
 #[test]
 fn flock_and_record_locks_do_not_see_each_other() {
-    let mut locks = FileLocks::<u32>::new();
+    let mut locks = Locks::default();
     assert!(lock(&mut locks, Ino::ROOT, flock(1, LockType::Exclusive), None).is_ok());
     let record = spec(2, LockType::Exclusive, 0, 9);
     assert!(lock(&mut locks, Ino::ROOT, record, None).is_ok());
-    assert!(locks.gives_up(Ino::ROOT, A, flock(1, LockType::Shared)));
-    assert!(!locks.gives_up(Ino::ROOT, A, flock(2, LockType::Shared)));
+    assert!(locks.of(Ino::ROOT).gives_up(Ino::ROOT, A, flock(1, LockType::Shared)));
+    assert!(!locks.of(Ino::ROOT).gives_up(Ino::ROOT, A, flock(2, LockType::Shared)));
 }
 
 #[test]
 fn waiters_are_served_as_they_came() {
-    let mut locks = FileLocks::<u32>::new();
+    let mut locks = Locks::default();
     let ino = Ino::ROOT;
     assert!(lock(&mut locks, ino, flock(1, LockType::Exclusive), None).is_ok());
     for (task, owner, kind) in
         [(2, 2, LockType::Shared), (3, 3, LockType::Exclusive), (4, 4, LockType::Shared)]
     {
         let waits = lock(&mut locks, ino, flock(owner, kind), Some(task));
-        assert_eq!(waits, Ok(LockOutcome::Waits));
+        assert_eq!(waits, Ok(LockOutcome::Blocked));
     }
     assert_eq!(locks.grant(usize::MAX), vec![]);
-    locks.release(ino, A, LockFlavour::Flock, LockOwner(1));
+    locks.release(ino, A, LockFlavour::Flock, 1);
     assert_eq!(locks.grant(usize::MAX), vec![2, 4]);
     locks.cancel(3);
-    assert_eq!((locks.count(), locks.waiting.len(), locks.places.len()), (2, 0, 0));
+    assert_eq!((locks.index.count(), locks.index.is_to_grant()), (2, false));
+    locks.forget_client(A);
+    assert!(locks.is_empty());
 }
 
 /// The rules as they are written down, with no index at all.
@@ -187,7 +330,7 @@ impl Naive {
             return Err(Errno::EDEADLK);
         }
         self.waiting.push((task, owner, uid, spec));
-        Ok(LockOutcome::Waits)
+        Ok(LockOutcome::Blocked)
     }
 
     /// Of each flavour those go on who can, in the order in which they came.
@@ -245,7 +388,7 @@ fn any_range(rng: &mut Rng) -> ByteRange {
     ByteRange { start, end: if rng.chance(1, 4) { u64::MAX } else { end } }
 }
 
-fn compare(locks: &FileLocks<u32>, naive: &Naive, ino: Ino, rng: &mut Rng) {
+fn compare(locks: &Locks, naive: &Naive, ino: Ino, rng: &mut Rng) {
     let order = |(owner, uid, spec): &(Owner, u32, LockSpec)| {
         (spec.flavour, *owner, spec.range, spec.lock == LockType::Exclusive, spec.pid, *uid)
     };
@@ -255,14 +398,14 @@ fn compare(locks: &FileLocks<u32>, naive: &Naive, ino: Ino, rng: &mut Rng) {
     expected.sort_by_key(order);
     assert_eq!(all, expected);
     let waiting = naive.waiting.len();
-    assert_eq!(locks.count(), expected.len() + waiting);
+    assert_eq!(locks.index.count(), expected.len() + waiting);
     for uid in 0..3 {
         let held = expected.iter().filter(|(_, of, _)| *of == uid).count();
         let waiting = naive.waiting.iter().filter(|(_, _, of, _)| *of == uid).count();
-        assert_eq!(locks.count_of_user(uid), held + waiting);
+        assert_eq!(locks.index.count_of_user(uid), held + waiting);
     }
     for client in [A, B] {
-        assert_eq!(locks.has_any(client), expected.iter().any(|((of, _), ..)| *of == client));
+        assert_eq!(locks.index.has_any(client), expected.iter().any(|((of, _), ..)| *of == client));
     }
     let range = any_range(rng);
     for lock in [LockType::Shared, LockType::Exclusive] {
@@ -277,7 +420,7 @@ fn compare(locks: &FileLocks<u32>, naive: &Naive, ino: Ino, rng: &mut Rng) {
 
 fn random_history(seed: u64) {
     let mut rng = Rng::new(seed);
-    let (mut locks, mut naive, ino) = (FileLocks::<u32>::new(), Naive::default(), Ino::ROOT);
+    let (mut locks, mut naive, ino) = (Locks::default(), Naive::default(), Ino::ROOT);
     for task in 0..200 {
         let client = *rng.pick(&[A, B]);
         let (owner, uid) = (LockOwner(rng.below(4)), rng.below(3) as u32);
@@ -289,7 +432,7 @@ fn random_history(seed: u64) {
                 naive.waiting.retain(|(_, (of, _), ..)| *of != client);
             }
             1 => {
-                let released = locks.release(ino, client, LockFlavour::Record, owner);
+                let released = locks.release(ino, client, LockFlavour::Record, owner.0);
                 let before = naive.held.len();
                 naive.held.retain(|(of, _, held)| {
                     *of != (client, owner) || held.flavour != LockFlavour::Record
@@ -323,23 +466,12 @@ fn random_history(seed: u64) {
     locks.forget_client(A);
     locks.forget_client(B);
     locks.grant(usize::MAX);
-    assert!(
-        locks.files.is_empty() && locks.by_client.is_empty() && locks.counts.by_user.is_empty()
-    );
-    assert!(locks.waiting.is_empty() && locks.places.is_empty() && locks.eased.is_empty());
+    assert!(locks.is_empty());
 }
 
 #[test]
 fn every_history_is_as_the_rules_say() {
     (0..400).for_each(random_history);
-}
-
-fn visits(locks: &FileLocks<u32>, ino: Ino) -> u64 {
-    let Some(file) = locks.files.get(&ino) else { return 0 };
-    let of = |side: &Side<u32>| {
-        side.shared.visits.get() + side.exclusive.visits.get() + side.waiting.visits.get()
-    };
-    of(&file.record) + of(&file.flock)
 }
 
 const MANY: u64 = 16_000;
@@ -356,10 +488,10 @@ fn sixteen_thousand_locks_cost_each_request_little() {
     let shared = |n: u64| spec(n, LockType::Shared, n, u64::MAX - n);
     let ways: [&dyn Fn(u64) -> LockSpec; 3] = [&one, &each, &shared];
     for way in ways {
-        let mut locks = FileLocks::<u32>::new();
+        let mut locks = Locks::default();
         let mut before = 0;
-        let mut step = |locks: &FileLocks<u32>, request: u64| {
-            let now = visits(locks, ino);
+        let mut step = |locks: &Locks, request: u64| {
+            let now = locks.visits();
             let cost = now.saturating_sub(before);
             assert!(cost < PER_REQUEST, "{cost} at {request}");
             before = now;
@@ -378,7 +510,7 @@ fn sixteen_thousand_locks_cost_each_request_little() {
             step(&locks, n);
         }
         locks.forget_client(A);
-        assert_eq!(locks.count(), 0);
+        assert_eq!(locks.index.count(), 0);
     }
 }
 
@@ -388,7 +520,7 @@ fn requests_that_wait_cost_only_when_it_is_their_turn() {
     let ino = Ino::ROOT;
     let waiters = MANY / 2;
     for all_for_one in [false, true] {
-        let mut locks = FileLocks::<u32>::new();
+        let mut locks = Locks::default();
         let range = |n| if all_for_one { (0, u64::MAX) } else { (2 * n, 2 * n) };
         for n in 0..waiters {
             let (start, end) = range(n);
@@ -399,9 +531,9 @@ fn requests_that_wait_cost_only_when_it_is_their_turn() {
             let (start, end) = range(n);
             let wanted = spec(n + 1, LockType::Exclusive, start, end);
             let outcome = lock(&mut locks, ino, wanted, Some(n as u32));
-            assert_eq!(outcome, Ok(LockOutcome::Waits));
+            assert_eq!(outcome, Ok(LockOutcome::Blocked));
         }
-        let before = visits(&locks, ino);
+        let before = locks.visits();
         for n in 0..waiters - 1 {
             let (start, end) = range(n);
             let owner = if all_for_one { n } else { 0 };
@@ -409,7 +541,7 @@ fn requests_that_wait_cost_only_when_it_is_their_turn() {
             assert_eq!(lock(&mut locks, ino, unlock, None), Ok(LockOutcome::Granted));
             assert_eq!(locks.grant(usize::MAX), vec![n as u32]);
         }
-        let cost = (visits(&locks, ino) - before) / waiters;
+        let cost = (locks.visits() - before) / waiters;
         assert!(cost < PER_REQUEST, "{cost} for each");
     }
 }
@@ -419,22 +551,22 @@ fn requests_that_wait_cost_only_when_it_is_their_turn() {
 fn readers_that_end_one_by_one_cost_writers_that_wait_little() {
     let ino = Ino::ROOT;
     let all = |owner, lock| spec(owner, lock, 0, u64::MAX);
-    let mut locks = FileLocks::<u32>::new();
+    let mut locks = Locks::default();
     for n in 0..MANY / 2 {
         let read = lock(&mut locks, ino, all(n, LockType::Shared), None);
         assert_eq!(read, Ok(LockOutcome::Granted));
     }
     for n in 0..MANY / 2 {
         let write = lock(&mut locks, ino, all(MANY + n, LockType::Exclusive), Some(n as u32));
-        assert_eq!(write, Ok(LockOutcome::Waits));
+        assert_eq!(write, Ok(LockOutcome::Blocked));
     }
-    let before = visits(&locks, ino);
+    let before = locks.visits();
     for n in 0..MANY / 2 {
         lock(&mut locks, ino, all(n, LockType::Unlock), None).unwrap();
         let first = if n + 1 == MANY / 2 { vec![0] } else { Vec::new() };
         assert_eq!(locks.grant(usize::MAX), first);
     }
-    let cost = (visits(&locks, ino) - before) / (MANY / 2);
+    let cost = (locks.visits() - before) / (MANY / 2);
     assert!(cost < PER_REQUEST, "{cost} for each");
 }
 
@@ -443,23 +575,23 @@ fn readers_that_end_one_by_one_cost_writers_that_wait_little() {
 fn many_threads_of_one_owner_wait_and_go_on_together() {
     let ino = Ino::ROOT;
     for apart in [0, 2] {
-        let mut locks = FileLocks::<u32>::new();
+        let mut locks = Locks::default();
         lock(&mut locks, ino, spec(1, LockType::Exclusive, 0, u64::MAX), None).unwrap();
         for n in 0..MANY / 2 {
             let wanted = spec(2, LockType::Exclusive, apart * n, apart * n);
-            assert_eq!(lock(&mut locks, ino, wanted, Some(n as u32)), Ok(LockOutcome::Waits));
+            assert_eq!(lock(&mut locks, ino, wanted, Some(n as u32)), Ok(LockOutcome::Blocked));
         }
-        let before = visits(&locks, ino);
+        let before = locks.visits();
         lock(&mut locks, ino, spec(1, LockType::Unlock, 0, u64::MAX), None).unwrap();
         assert!(locks.grant(usize::MAX).into_iter().eq(0..MANY as u32 / 2));
-        let cost = (visits(&locks, ino) - before) / (MANY / 2);
+        let cost = (locks.visits() - before) / (MANY / 2);
         assert!(cost < PER_REQUEST, "{cost} for each");
     }
 }
 
 #[test]
 fn an_inode_has_room_for_every_user_and_root() {
-    let mut locks = FileLocks::<u32>::new();
+    let mut locks = Locks::default();
     let ino = Ino::ROOT;
     let mut taken = 0;
     while locks.has_room(ino, USER) {
@@ -471,19 +603,19 @@ fn an_inode_has_room_for_every_user_and_root() {
     assert!(locks.has_room(ino, USER + 1) && locks.has_room(ino, ROOT));
     assert!(locks.has_room(Ino(9), USER));
     // Those who wait count, because each of them may get its lock.
-    for locks in [&mut locks, &mut FileLocks::<u32>::new()] {
+    for locks in [&mut locks, &mut Locks::default()] {
         let mut tasks = 0..;
         let one = spec(1, LockType::Exclusive, 0, 0);
         locks.lock(ino, (A, ROOT), one, None).unwrap();
-        let mut wait = |locks: &mut FileLocks<u32>, uid: u32| {
+        let mut wait = |locks: &mut Locks, uid: u32| {
             let wanted = spec(2, LockType::Shared, 0, 0);
             let outcome = locks.lock(ino, (B, uid), wanted, tasks.next());
-            assert_eq!(outcome, Ok(LockOutcome::Waits));
+            assert_eq!(outcome, Ok(LockOutcome::Blocked));
         };
         while locks.has_room(ino, USER) {
             wait(locks, USER);
         }
-        let own = locks.count_of_user(USER);
+        let own = locks.index.count_of_user(USER);
         assert!((LOCKS_OF_INODE_MAX * 7 / 16..LOCKS_OF_INODE_MAX / 2).contains(&own), "{own}");
         assert!(locks.has_room(ino, USER + 1) && locks.has_room(ino, ROOT));
         wait(locks, USER + 1);

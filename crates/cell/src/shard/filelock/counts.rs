@@ -1,0 +1,75 @@
+//! Locks that are held and requests that wait, counted by user: for one inode, or for the whole
+//! cell.
+
+use std::collections::BTreeMap;
+
+/// What a user has, held and waited for.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Count {
+    held: usize,
+    waiting: usize,
+}
+
+impl Count {
+    const NONE: Self = Self { held: 0, waiting: 0 };
+
+    const fn all(self) -> usize {
+        self.held + self.waiting
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    all: Count,
+    by_user: BTreeMap<u32, Count>,
+}
+
+/// The users of the locks that a change took out and put in. A part that was left of a lock and
+/// then joined with the new lock is in both.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    pub(super) taken: Vec<u32>,
+    pub(super) put: Vec<u32>,
+}
+
+impl Counts {
+    pub(super) const fn all(&self) -> usize {
+        self.all.all()
+    }
+
+    pub(super) fn of_user(&self, uid: u32) -> usize {
+        self.by_user.get(&uid).map_or(0, |count| count.all())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all == Count::NONE
+    }
+
+    pub(super) fn changed(&mut self, change: &Change) {
+        // Locks that were put in come first, because some of them were taken out again.
+        change.put.iter().for_each(|uid| self.change(*uid, |count| count.held += 1));
+        change.taken.iter().for_each(|uid| self.change(*uid, |count| count.held -= 1));
+    }
+
+    pub(super) fn wait_begins(&mut self, uid: u32) {
+        self.change(uid, |count| count.waiting += 1);
+    }
+
+    pub(super) fn wait_ends(&mut self, uid: u32) {
+        self.change(uid, |count| count.waiting -= 1);
+    }
+
+    fn change(&mut self, uid: u32, change: impl Fn(&mut Count)) {
+        change(&mut self.all);
+        let own = self.by_user.entry(uid).or_default();
+        change(own);
+        if *own == Count::NONE {
+            self.by_user.remove(&uid);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_users(&self) -> bool {
+        !self.by_user.is_empty()
+    }
+}
