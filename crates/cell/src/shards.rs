@@ -1,4 +1,4 @@
-//! The cell's shards, handed out to whoever runs in their affinity (Waffinity; design 5).
+//! The cell's shards, handed out to the tasks that run in their affinity (Waffinity; design 5).
 //!
 //! Between tasks the cell is in `Serial` and everything rests. A task runs in the affinity that its
 //! work asks for: in `Names(shard)` it is handed that shard, by value, and can reach no other; in
@@ -67,7 +67,7 @@ impl Shards {
         is_handed_out || self.resting.get(usize::from(id.0)).is_some_and(Option::is_some)
     }
 
-    /// A shard of this cell that whoever runs was handed.
+    /// A shard of this cell that the running task was handed.
     pub(crate) fn get(&self, id: &ShardId) -> Option<&Shard> {
         match self.running {
             Affinity::Names(own) if own == *id => self.held.as_deref(),
@@ -102,7 +102,7 @@ impl Shards {
         &self.ids
     }
 
-    /// All shards, for whoever runs where they all may be reached.
+    /// All shards, for a task that runs where they all may be reached.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Shard> {
         assert!(
             !matches!(self.running, Affinity::Names(_)),

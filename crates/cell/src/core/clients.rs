@@ -7,7 +7,7 @@ use warren_proto::{Capability, LeaseKey, Request, Step};
 use crate::core::Core;
 use crate::event::{Effect, Memory, SlotRef};
 use crate::inode::lock::{cancel_lock, grant_file_locks};
-use crate::lease::Lane;
+use crate::lease::recalls::Lane;
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;

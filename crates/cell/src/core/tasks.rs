@@ -16,7 +16,7 @@ use crate::inode::answer::{Finished, done};
 use crate::inode::lock::{grant_more_file_locks, lock_file};
 use crate::inode::sync::sync;
 use crate::inode::{Call, execute};
-use crate::lease::Lane;
+use crate::lease::recalls::Lane;
 use crate::log::durable::advance_log;
 use crate::op::execute::run_on_names;
 use crate::plant::Plant;

@@ -7,7 +7,7 @@ use warren_base::{ClientId, Errno};
 use warren_proto::{Credentials, RequestHeader};
 
 use crate::event::SlotRef;
-use crate::lease::Lane;
+use crate::lease::recalls::Lane;
 
 /// Where a recall is sent: a slot that waits for it, and the number of its request.
 type Listener = (SlotRef, u32);

@@ -74,8 +74,8 @@ impl<T: Copy + Ord> FileLocks<T> {
         Some(held.lock(spec.flavour, owner, range.start))
     }
 
-    /// Takes, changes or releases a lock on behalf of `uid`. If others are in its way, a record
-    /// lock stays as it was. [`Self::grant`] comes next.
+    /// Takes, changes or releases a lock on behalf of `uid`. If locks of other owners block it, a
+    /// record lock stays as it was. [`Self::grant`] comes next.
     pub(crate) fn lock(
         &mut self,
         ino: Ino,

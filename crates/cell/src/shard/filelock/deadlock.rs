@@ -1,4 +1,4 @@
-//! Deadlocks among record locks, found by following who waits for whom, over the files of all
+//! Deadlocks among record locks, found by following owners from wait to wait, over the files of all
 //! shards.
 
 use std::collections::BTreeSet;

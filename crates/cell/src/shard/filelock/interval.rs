@@ -34,7 +34,8 @@ pub(crate) struct Intervals<K> {
     nodes: Vec<Node<K>>,
     unused: Vec<u32>,
     root: Link,
-    /// Draws priorities: nobody who takes and gives back ranges chooses the shape of the tree.
+    /// Draws priorities: a client that takes and releases ranges cannot choose the
+    /// shape of the tree.
     chance: Rng,
     #[cfg(test)]
     pub(super) visits: std::cell::Cell<u64>,

@@ -333,7 +333,7 @@ impl Naive {
         Ok(LockOutcome::Blocked)
     }
 
-    /// Of each flavour those go on who can, in the order in which they came.
+    /// Of each flavour the requests go on that can, in the order of arrival.
     fn expect_in_order(&self, granted: &[u32]) {
         for flavour in [LockFlavour::Record, LockFlavour::Flock] {
             let is_of = |task: &&u32| {
@@ -378,7 +378,7 @@ impl Naive {
 const BYTES: u64 = 24;
 
 fn any_range(rng: &mut Rng) -> ByteRange {
-    // Often the same: those who want the same wait together.
+    // Often the same range: requests for the same range wait together.
     if rng.chance(1, 2) {
         let ends = *rng.pick(&[(0, u64::MAX), (4, 9), (8, 8)]);
         return ByteRange { start: ends.0, end: ends.1 };
@@ -499,7 +499,7 @@ fn sixteen_thousand_locks_cost_each_request_little() {
         for n in 0..MANY {
             assert_eq!(lock(&mut locks, ino, way(n), None), Ok(LockOutcome::Granted));
             step(&locks, n);
-            // Somebody who is in nobody's way, and somebody who is.
+            // A lock that nothing blocks, and a lock that is blocked.
             let free = spec(1 << 40, LockType::Shared, 2 * n + 1, 2 * n + 1);
             locks.test(ino, B, &free);
             locks.test(ino, B, &spec(1 << 40, LockType::Exclusive, 0, u64::MAX));
@@ -546,7 +546,7 @@ fn requests_that_wait_cost_only_when_it_is_their_turn() {
     }
 }
 
-/// Those who read a file stop one by one, and as many wait to write it.
+/// The readers of a file release it one by one, and as many writers wait for it.
 #[test]
 fn readers_that_end_one_by_one_cost_writers_that_wait_little() {
     let ino = Ino::ROOT;
@@ -602,7 +602,7 @@ fn an_inode_has_room_for_every_user_and_root() {
     assert!((LOCKS_OF_INODE_MAX as u64 * 7 / 16..LOCKS_OF_INODE_MAX as u64 / 2).contains(&taken));
     assert!(locks.has_room(ino, USER + 1) && locks.has_room(ino, ROOT));
     assert!(locks.has_room(Ino(9), USER));
-    // Those who wait count, because each of them may get its lock.
+    // Requests that wait count, because each of them may get its lock.
     for locks in [&mut locks, &mut Locks::default()] {
         let mut tasks = 0..;
         let one = spec(1, LockType::Exclusive, 0, 0);

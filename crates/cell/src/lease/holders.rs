@@ -1,0 +1,64 @@
+//! The holders of acknowledged leases that this process has granted, by object.
+
+use hashbrown::HashMap;
+use warren_base::{ClientId, Epoch, FixedState, siphash_2_4};
+use warren_proto::LeaseKey;
+
+/// Objects with acknowledged leases: about 40 MiB of a cell's memory. Beyond that, caches ask each
+/// time.
+pub(super) const OBJECTS_MAX: usize = 1 << 18;
+
+/// Half of the key under which the seed of the map is made; the other half is the pool's secret.
+/// The keys of the map are names that clients choose.
+const SEED_KEY: u64 = u64::from_le_bytes(*b"WarrHold");
+
+#[derive(Debug)]
+pub(super) struct Holders {
+    by_object: HashMap<LeaseKey, Vec<ClientId>, FixedState>,
+}
+
+impl Holders {
+    pub(super) fn new(epoch: Epoch, secret: u64) -> Self {
+        let seed = siphash_2_4([secret, SEED_KEY], &epoch.0.to_le_bytes());
+        Self { by_object: HashMap::with_hasher(FixedState::seeded(seed)) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_object.is_empty()
+    }
+
+    pub(super) fn has_room(&self, key: &LeaseKey) -> bool {
+        self.by_object.len() < OBJECTS_MAX || self.by_object.contains_key(key)
+    }
+
+    pub(super) fn of(&self, key: &LeaseKey) -> &[ClientId] {
+        self.by_object.get(key).map_or(&[], |holders| holders)
+    }
+
+    pub(super) fn insert(&mut self, key: LeaseKey, client: ClientId) {
+        let holders = self.by_object.entry(key).or_default();
+        if !holders.contains(&client) {
+            holders.push(client);
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &LeaseKey, client: ClientId) {
+        if let Some(holders) = self.by_object.get_mut(key) {
+            holders.retain(|holder| *holder != client);
+            if holders.is_empty() {
+                self.by_object.remove(key);
+            }
+        }
+    }
+
+    pub(super) fn forget_object(&mut self, key: &LeaseKey) {
+        self.by_object.remove(key);
+    }
+
+    pub(super) fn forget_client(&mut self, client: ClientId) {
+        self.by_object.retain(|_, holders| {
+            holders.retain(|holder| *holder != client);
+            !holders.is_empty()
+        });
+    }
+}

@@ -1,0 +1,76 @@
+//! What a predecessor of the cell may have granted.
+//!
+//! A cell's successor does not know what acknowledged leases there are. It takes each client that
+//! can have any for a holder of everything, until that client has acknowledged a recall of the
+//! object. So it recalls nothing ahead of time, and objects that no other client changes stay in
+//! the holder's cache.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashSet;
+use warren_base::{ClientId, FixedState};
+use warren_proto::LeaseKey;
+
+use super::holders::OBJECTS_MAX;
+
+/// What one client may hold.
+#[derive(Debug)]
+struct Remainder {
+    /// Holders drop all names at once.
+    names: bool,
+    /// The rest is everything but these.
+    dropped: HashSet<LeaseKey, FixedState>,
+}
+
+impl Remainder {
+    fn has(&self, key: &LeaseKey) -> bool {
+        match key {
+            LeaseKey::Name(..) => self.names,
+            LeaseKey::Attr(_) | LeaseKey::Pages(_) => !self.dropped.contains(key),
+        }
+    }
+
+    fn remove(&mut self, key: LeaseKey) {
+        if matches!(key, LeaseKey::Name(..)) {
+            self.names = false;
+            return;
+        }
+        // Objects that are forgotten here are recalled once more, which does no harm.
+        if self.dropped.len() >= OBJECTS_MAX {
+            self.dropped.clear();
+        }
+        self.dropped.insert(key);
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Inherited {
+    by_client: BTreeMap<ClientId, Remainder>,
+}
+
+impl Inherited {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_client.is_empty()
+    }
+
+    /// A predecessor may have granted this client anything.
+    pub(super) fn insert(&mut self, client: ClientId) {
+        self.by_client.insert(client, Remainder { names: true, dropped: HashSet::default() });
+    }
+
+    /// The clients that may hold the object, in order.
+    pub(super) fn of(&self, key: &LeaseKey) -> impl Iterator<Item = ClientId> {
+        self.by_client.iter().filter(|(_, it)| it.has(key)).map(|(client, _)| *client)
+    }
+
+    /// The client has dropped the object.
+    pub(super) fn remove(&mut self, key: LeaseKey, client: ClientId) {
+        if let Some(remainder) = self.by_client.get_mut(&client) {
+            remainder.remove(key);
+        }
+    }
+
+    pub(super) fn forget_client(&mut self, client: ClientId) {
+        self.by_client.remove(&client);
+    }
+}

@@ -1,0 +1,194 @@
+//! Recalls that are under way to the holders of acknowledged leases.
+//!
+//! Recalls go to their holder on two lanes ([`Lane`]), so that names and attributes are never
+//! behind pages. On each lane one recall is sent at a time:
+//!
+//! ```text
+//! queued ──▶ sent, with a number ──▶ acknowledged with that number
+//!    ▲                │
+//!    └────────────────┘ the holder has read the object meanwhile
+//! ```
+//!
+//! A holder that does not listen for pages yet is sent no recall of pages before it does.
+//!
+//! Invariant: the number of a recall is never used twice, by no epoch of the cell.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_base::{ClientId, Epoch, Ino};
+use warren_proto::LeaseKey;
+
+/// On which way a recall goes to its holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    /// Of names and attributes.
+    Other,
+    Pages,
+}
+
+impl Lane {
+    pub(crate) const ALL: [Self; 2] = [Self::Other, Self::Pages];
+
+    const fn of(key: &LeaseKey) -> Self {
+        match key {
+            LeaseKey::Pages(_) => Self::Pages,
+            LeaseKey::Attr(_) | LeaseKey::Name(..) => Self::Other,
+        }
+    }
+}
+
+/// What is on its way to one holder, on one lane.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Not yet sent.
+    queued: BTreeSet<LeaseKey>,
+    /// Sent with this number, not yet acknowledged.
+    sent: Option<(u64, BTreeSet<LeaseKey>)>,
+    /// The files of whose pages a task waits for the recall.
+    awaited: BTreeSet<Ino>,
+    next: u64,
+}
+
+impl Queue {
+    fn is_sent(&self, key: &LeaseKey) -> bool {
+        self.sent.as_ref().is_some_and(|(_, keys)| keys.contains(key))
+    }
+
+    fn names(&self, key: &LeaseKey) -> bool {
+        self.is_sent(key) || self.queued.contains(key)
+    }
+}
+
+/// The lanes to one holder.
+#[derive(Debug, Default)]
+struct Lanes([Queue; Lane::ALL.len()]);
+
+impl Lanes {
+    const fn get(&self, lane: Lane) -> &Queue {
+        &self.0[lane as usize]
+    }
+
+    const fn get_mut(&mut self, lane: Lane) -> &mut Queue {
+        &mut self.0[lane as usize]
+    }
+
+    fn names(&self, key: &LeaseKey) -> bool {
+        self.get(Lane::of(key)).names(key)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Recalls {
+    by_client: BTreeMap<ClientId, Lanes>,
+    /// Numbers of recalls are greater.
+    number_base: u64,
+}
+
+impl Recalls {
+    pub(super) const fn new(epoch: Epoch) -> Self {
+        Self { by_client: BTreeMap::new(), number_base: (epoch.0 as u64) << 32 }
+    }
+
+    /// Whether a client has ever listened for recalls, or has any to receive.
+    pub(super) fn has_listeners(&self) -> bool {
+        !self.by_client.is_empty()
+    }
+
+    /// Whether the object is being recalled from any client.
+    pub(super) fn names(&self, key: &LeaseKey) -> bool {
+        self.by_client.values().any(|lanes| lanes.names(key))
+    }
+
+    /// Whether the object is being recalled from the client.
+    pub(super) fn is_from(&self, key: &LeaseKey, client: ClientId) -> bool {
+        self.by_client.get(&client).is_some_and(|lanes| lanes.names(key))
+    }
+
+    /// The clients from which the object is being recalled, except `client`.
+    pub(super) fn clients_except<'a>(
+        &'a self,
+        key: &'a LeaseKey,
+        client: ClientId,
+    ) -> impl Iterator<Item = ClientId> + 'a {
+        let others = self.by_client.iter().filter(move |(of, _)| **of != client);
+        others.filter(|(_, lanes)| lanes.names(key)).map(|(of, _)| *of)
+    }
+
+    /// Recalls the object from a client, unless that is under way.
+    pub(super) fn begin(&mut self, key: &LeaseKey, client: ClientId) {
+        let lanes = self.by_client.entry(client).or_default();
+        if !lanes.names(key) {
+            lanes.get_mut(Lane::of(key)).queued.insert(key.clone());
+        }
+    }
+
+    /// The client has read the object: if a recall is sent, another has to follow.
+    pub(super) fn repeat_if_sent(&mut self, key: &LeaseKey, client: ClientId) {
+        let lanes = self.by_client.get_mut(&client);
+        if let Some(queue) = lanes.map(|lanes| lanes.get_mut(Lane::of(key)))
+            && queue.is_sent(key)
+        {
+            queue.queued.insert(key.clone());
+        }
+    }
+
+    /// A task waits until all clients but `except` have dropped the pages of a file that are being
+    /// recalled. Returns whether no task has waited for some of that yet.
+    pub(super) fn await_pages(&mut self, ino: Ino, except: Option<ClientId>) -> bool {
+        let key = LeaseKey::Pages(ino);
+        let mut is_new = false;
+        for (_, lanes) in self.by_client.iter_mut().filter(|(client, _)| Some(**client) != except) {
+            if lanes.names(&key) {
+                is_new |= lanes.get_mut(Lane::Pages).awaited.insert(ino);
+            }
+        }
+        is_new
+    }
+
+    /// Whether pages of the file are being recalled from the client, and a task waits for that or
+    /// for pages behind it on the lane.
+    pub(super) fn is_awaited(&self, ino: Ino, client: ClientId) -> bool {
+        let pages = self.by_client.get(&client).map(|lanes| lanes.get(Lane::Pages));
+        pages.is_some_and(|own| own.names(&LeaseKey::Pages(ino)) && !own.awaited.is_empty())
+    }
+
+    /// The next recall to send to `client`, which is listening on `lane`.
+    pub(super) fn take(&mut self, client: ClientId, lane: Lane) -> Option<(u64, Vec<LeaseKey>)> {
+        /// Keys of one recall: their encoding fits a reply's body.
+        const BATCH: usize = 24;
+        let queue = self.by_client.get_mut(&client)?.get_mut(lane);
+        if queue.sent.is_some() || queue.queued.is_empty() {
+            return None;
+        }
+        let keys: BTreeSet<_> = queue.queued.iter().take(BATCH).cloned().collect();
+        queue.queued.retain(|key| !keys.contains(key));
+        queue.next += 1;
+        let number = self.number_base + queue.next;
+        queue.sent = Some((number, keys.clone()));
+        Some((number, keys.into_iter().collect()))
+    }
+
+    /// `client` listens on `lane`, and acknowledges the recall with this number. Returns the
+    /// objects that it has dropped, unless it has read them again; `None` if no such recall was
+    /// under way.
+    pub(super) fn acknowledge(
+        &mut self,
+        client: ClientId,
+        lane: Lane,
+        number: u64,
+    ) -> Option<Vec<LeaseKey>> {
+        let queue = self.by_client.entry(client).or_default().get_mut(lane);
+        let (_, keys) = queue.sent.take_if(|(sent, _)| *sent == number)?;
+        let dropped: Vec<_> = keys.into_iter().filter(|key| !queue.names(key)).collect();
+        for key in &dropped {
+            if let LeaseKey::Pages(ino) = key {
+                queue.awaited.remove(ino);
+            }
+        }
+        Some(dropped)
+    }
+
+    pub(super) fn forget_client(&mut self, client: ClientId) {
+        self.by_client.remove(&client);
+    }
+}
