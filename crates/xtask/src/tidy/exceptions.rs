@@ -78,7 +78,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Circles, "proto", 3),
     except(Rule::Circles, "runtime", 12),
     except(Rule::Circles, "sim", 11),
-    except(Rule::Circles, "supervisor", 5),
     except(Rule::Circles, "xtask", 24),
     except(Rule::Fields, "cell::Cell", 38),
     except(Rule::Fields, "cell::OpLog", 30),
@@ -106,7 +105,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Lines, "crates/runtime/src/cell.rs", 710),
     except(Rule::Lines, "crates/runtime/src/supervisor.rs", 645),
     except(Rule::Lines, "crates/sim/src/world/clients.rs", 916),
-    except(Rule::Lines, "crates/supervisor/src/supervisor.rs", 631),
     except(Rule::Lines, "crates/xtask/src/e2e/device_faults/load.rs", 750),
     except(Rule::Lines, "crates/xtask/src/e2e/doors.rs", 643),
     except(Rule::Lines, "crates/xtask/src/mutants/table.rs", 659),
@@ -128,7 +126,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Columns, "runtime", 243),
     except(Rule::Columns, "shm", 22),
     except(Rule::Columns, "sim", 156),
-    except(Rule::Columns, "supervisor", 72),
     except(Rule::Columns, "xtask", 112),
     except(Rule::Words, "affinity", 22),
     except(Rule::Words, "base", 3),
@@ -147,7 +144,7 @@ const KNOWN: &[Exception] = &[
     except(Rule::Words, "runtime", 929),
     except(Rule::Words, "shm", 25),
     except(Rule::Words, "sim", 110),
-    except(Rule::Words, "supervisor", 82),
+    except(Rule::Words, "supervisor", 2),
     except(Rule::Words, "xtask", 156),
 ];
 
