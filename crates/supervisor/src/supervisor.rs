@@ -183,7 +183,7 @@ impl Supervisor {
                 let next = self.recovery.as_mut().and_then(|r| r.replayed(from, chunks));
                 self.recover(next, turn);
             }
-            Report::Heard { lost, .. } => self.losses.acknowledged(from, lost),
+            Report::LossHandled { lost, .. } => self.losses.acknowledged(from, lost),
             Report::Broken { shard, errno, .. } => {
                 self.fail(Failure::BrokenShard { shard, errno }, turn);
             }

@@ -295,7 +295,7 @@ impl World {
                 self.staged = self.committed.clone();
                 return;
             }
-            Order::Lost { cell: lost, epoch } => Report::Heard { lost: *lost, epoch: *epoch },
+            Order::Lost { cell: lost, epoch } => Report::LossHandled { lost: *lost, epoch: *epoch },
             Order::Joined { .. } | Order::Found { .. } | Order::ReadOnly { .. } => return,
             Order::Abandoned { .. } => {
                 self.staged = self.committed.clone();

@@ -75,7 +75,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Circles, "disk", 14),
     except(Rule::Circles, "fuse", 6),
     except(Rule::Circles, "pool", 3),
-    except(Rule::Circles, "proto", 3),
     except(Rule::Circles, "runtime", 12),
     except(Rule::Circles, "sim", 11),
     except(Rule::Circles, "xtask", 24),
@@ -121,7 +120,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Columns, "log", 29),
     except(Rule::Columns, "mailbox", 8),
     except(Rule::Columns, "pool", 5),
-    except(Rule::Columns, "proto", 41),
     except(Rule::Columns, "proto-derive", 2),
     except(Rule::Columns, "runtime", 243),
     except(Rule::Columns, "shm", 22),
@@ -140,11 +138,9 @@ const KNOWN: &[Exception] = &[
     except(Rule::Words, "log", 2),
     except(Rule::Words, "mailbox", 9),
     except(Rule::Words, "pool", 23),
-    except(Rule::Words, "proto", 8),
     except(Rule::Words, "runtime", 929),
     except(Rule::Words, "shm", 25),
     except(Rule::Words, "sim", 110),
-    except(Rule::Words, "supervisor", 2),
     except(Rule::Words, "xtask", 156),
 ];
 
