@@ -1,10 +1,11 @@
-//! Attributes of an inode, as `stat` returns and `chmod`, `chown`, `utimensat`, `truncate` set them.
+//! Attributes of an inode, as `stat` returns and `chmod`, `chown`, `utimensat`, `truncate` set
+//! them.
 
 use warren_base::{FileKind, Ino, Timestamp};
 
 use crate::Wire;
 
-/// Everything `stat` returns. `mode` is the 12 permission bits; `blocks` counts 4 KiB blocks.
+/// The result of `stat`. `mode` is the 12 permission bits; `blocks` counts 4 KiB blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub struct Attr {
     pub ino: Ino,
@@ -30,7 +31,7 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// Attributes to change; what is `None` stays.
+/// Attributes to change. An attribute that is `None` stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Wire)]
 pub struct SetAttr {
     pub mode: Option<u16>,

@@ -1,7 +1,6 @@
-//! The changes of which every operation on names consists.
+//! The changes that operations on names consist of.
 //!
-//! Each touches one shard, so that a transaction is a list of changes for each of its shards, and
-//! (when there is an op log) a record is such a list.
+//! Each changes one shard, so that a transaction is a list of changes for each of its shards.
 
 use warren_base::{Ino, ShardId, Timestamp};
 
@@ -9,22 +8,22 @@ use crate::{FileKind, FileName, NewInode, Wire};
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Change {
-    /// An inode comes into being with one link (a directory with two). `parent` is what a
-    /// directory's `..` leads to.
+    /// An inode is created with one link (a directory with two). `parent` is the inode of a
+    /// directory's `..`.
     NewInode { ino: Ino, new: NewInode, uid: u32, gid: u32, parent: Ino, now: Timestamp },
     /// `dir` gains an entry. Its times and counts follow.
     AddEntry { dir: Ino, name: FileName, ino: Ino, kind: FileKind, now: Timestamp },
     /// `dir` loses an entry. Its times and counts follow.
     RemoveEntry { dir: Ino, name: FileName, now: Timestamp },
-    /// An entry leads elsewhere from now on.
+    /// An entry gets another inode.
     ReplaceEntry { dir: Ino, name: FileName, ino: Ino, kind: FileKind, now: Timestamp },
     /// One link more.
     AddLink { ino: Ino, now: Timestamp },
-    /// One link less; an empty directory loses all. Without links an inode lives only while open.
+    /// One link less; an empty directory loses all. An inode without links exists only while open.
     RemoveLink { ino: Ino, now: Timestamp },
     /// A directory was moved.
     SetParent { ino: Ino, parent: Ino, now: Timestamp },
-    /// Only the change time (a rename touches what it moves).
+    /// Only the change time (a rename sets it for the inode that it moves).
     Touch { ino: Ino, now: Timestamp },
 }
 

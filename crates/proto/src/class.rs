@@ -1,13 +1,13 @@
 //! The classes of a request.
 //!
-//! Cell, runtime, front and simulator decide by these alone. Each class is one `match` over all
+//! Cell, runtime, front and simulator use only these. Each class is one `match` over all
 //! requests, without a wildcard arm: the compiler refuses a new request until each class has it.
 
 use crate::{AccessMode, CreateFlags, LockType, Position, Request};
 
 impl Request {
     /// Whether the request is an operation on names. A cell plans such a request over a view of all
-    /// the inodes concerned, which may lie on several cells; it executes any other request at once.
+    /// the inodes concerned, which may be on several cells; it executes any other request at once.
     pub const fn is_on_names(&self) -> bool {
         match self {
             Self::Lookup { .. }
@@ -42,7 +42,7 @@ impl Request {
     }
 
     /// Whether the request may write a record to the op log, so that it must wait while the log is
-    /// full. What changes only the session (handles, offsets, locks) is logged too.
+    /// full. Requests that change only the session (handles, offsets, locks) are logged too.
     pub const fn may_log(&self) -> bool {
         match self {
             Self::SetAttr { .. }
@@ -77,8 +77,8 @@ impl Request {
         }
     }
 
-    /// Whether the request asks for a change of the file system, whatever it finds: a cell that can
-    /// write no more answers EROFS. A `Create` that may merely open an existing file is no change.
+    /// Whether the request always changes the file system: a read-only cell replies with EROFS. A
+    /// `Create` that may merely open an existing file is no change.
     pub const fn is_change(&self) -> bool {
         match self {
             Self::SetAttr { .. }
@@ -118,8 +118,8 @@ impl Request {
     }
 
     /// Whether executing the request twice differs from executing it once, so that a front's
-    /// successor must not send it again. `ReleaseLocks` has no such effect: until it is answered, its
-    /// owner acquires no new lock that a second execution could release.
+    /// successor must not send it again. `ReleaseLocks` has no such effect: until it is answered,
+    /// its owner acquires no new lock that a second execution could release.
     pub const fn has_effect(&self) -> bool {
         match self {
             Self::SetAttr { .. }

@@ -1,4 +1,4 @@
-//! What the supervisor and the cells say to each other.
+//! Messages between the supervisor and the cells.
 //!
 //! Descriptors that belong to a message (a client's segments) travel beside it; the driver pairs
 //! them. Order holds in each direction.
@@ -12,69 +12,70 @@ use crate::{Credentials, Wire};
 /// From the supervisor to a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Order {
-    /// A client may speak from now on. `acknowledged_leases` is for a front (design 13.1).
+    /// A client may send requests from now on. `acknowledged_leases` is for a front (design 13.1).
     Admit { client: ClientId, credentials: Credentials, acknowledged_leases: bool, slots: u16 },
-    /// The client is gone: release everything of its.
+    /// The client is gone: release all its handles, locks and leases.
     Expel { client: ClientId },
-    /// Checkpoint `number`: start no new transaction and say when none is left.
+    /// Checkpoint `number`: start no new transaction, and report when none is left.
     Drain { number: u64 },
-    /// No cell has a transaction: write all that changed, flush, report. `count`: also which free chunks
-    /// the cell has, since some may have been lost with a cell.
+    /// No cell has a transaction: write all dirty blocks, flush, report. `count`: report the free
+    /// chunks of the cell too, because some may have been lost with a cell.
     Write { number: u64, count: bool },
     /// The superblock names checkpoint `number`: freed blocks may be used again.
     Switched { number: u64 },
-    /// Checkpoint `number` did not happen. Where the device is `broken` none will happen any more: it has
-    /// lost what was written, or may have.
+    /// Checkpoint `number` failed. If the device is `broken`, it may have lost writes, and all
+    /// further checkpoints fail.
     Failed { number: u64, errno: Errno, broken: bool },
-    /// The device has lost what was written, or may have: nothing that changes is kept any more. Refuse changes.
+    /// The device may have lost writes, so that changes can no longer be made durable. Refuse them.
     ReadOnly { errno: Errno },
-    /// Checkpoint `number` was given up, for a cell was lost meanwhile. Nothing failed: who waits for it
-    /// waits for the next.
+    /// Checkpoint `number` was aborted, because a cell was lost meanwhile. Requests that wait for
+    /// it wait for the next.
     Abandoned { number: u64 },
-    /// Free chunks that nobody has any more, since a cell was lost: they are this cell's to give. Runs: the
-    /// first of each, and how many.
+    /// Free chunks that no cell has, because a cell was lost: they belong to this cell's pool now.
+    /// Runs: the first chunk and the number of chunks.
     Found { runs: Vec<(u64, u64)> },
-    /// Recovery: where the log of each cell ends, as far as is known. Cut your own accordingly.
+    /// Recovery: the present end of each cell's log. The cell cuts its own accordingly.
     Cut { ends: Vec<Lsn> },
-    /// Recovery: replay your log up to its cut.
+    /// Recovery: replay the log up to its cut.
     Replay,
-    /// Recovery: chunks that logs have claimed since the last checkpoint, of all cells.
+    /// Recovery: the chunks that the logs of all cells have claimed since the last checkpoint.
     Claimed { chunks: Vec<u64> },
-    /// The cell's process is gone, and nothing that it gave a device is under way. Whatever it had sent
-    /// was handled before this order. Send it nothing more, and say that it was heard.
+    /// The process of the cell is gone, and none of its device I/O is under way. Handle the
+    /// messages that it had sent before this order, send it no more, and report
+    /// [`Report::LossHandled`].
     Lost { cell: CellId, epoch: Epoch },
-    /// Every cell has heard of the loss; a successor of this epoch starts. Beside the order come the
-    /// descriptors of a new link to it; what was not read of the old one is void.
+    /// All cells have handled the loss, and a successor of this epoch starts. The descriptors of a
+    /// new link to it come with the order; unread messages on the old link are void.
     Joined { cell: CellId, epoch: Epoch },
-    /// After the last checkpoint: answer what waits and end.
+    /// After the last checkpoint: reply to waiting requests and end.
     Stop,
-    /// The fleet ends, and no checkpoint comes: take no more requests, write what is not on the device to it, file data
-    /// and the log, and end.
+    /// The fleet ends without a checkpoint: take no more requests, write dirty file data and the
+    /// log to the device, and end.
     Save,
 }
 
-/// What a cell wrote for a checkpoint and the supervisor must record.
+/// The part of a cell in a checkpoint, which the supervisor must record.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Wire)]
 pub struct Written {
     /// The shards that changed.
     pub roots: Vec<ShardRoot>,
-    /// Chunks of 64 blocks that went to a shard since the last checkpoint.
+    /// Chunks of 64 blocks that shards have claimed since the last checkpoint.
     pub claimed: Vec<(u64, ShardId)>,
-    /// Chunks that are nobody's any more.
+    /// Chunks that shards have released.
     pub released: Vec<u64>,
     /// From where the cell's log is to be replayed after this checkpoint.
     pub log_start: Lsn,
-    /// If it was asked for.
+    /// If it was requested.
     pub free: Option<FreeChunks>,
 }
 
-/// The free chunks of a cell when it fixed its state, and what it had exchanged with others by then.
+/// The free chunks of a cell when it fixed its state, and its exchanges with other cells by then.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Wire)]
 pub struct FreeChunks {
-    /// Runs of chunks: the first of each, and how many. `None`: too many to tell.
+    /// Runs of chunks: the first chunk and the number of chunks. `None`: too many for a message.
     pub runs: Option<Vec<(u64, u64)>>,
-    /// For every other cell: messages with chunks that went there and that came from there, since either
-    /// of the two was started last.
+    /// For each other cell: messages with chunks that were sent to it and received from it, since
+    /// the last start of either.
     pub exchanged: Vec<Exchanged>,
 }
 
@@ -85,7 +86,7 @@ pub struct Exchanged {
     pub taken: u64,
 }
 
-/// Where a shard's tree is, and what else its root slot holds.
+/// The root of a shard's tree, and the other contents of its root slot.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct ShardRoot {
     pub shard: ShardId,
@@ -98,20 +99,20 @@ pub struct ShardRoot {
     pub blocks: u64,
 }
 
-/// Why a cell takes another one for faulty.
+/// Why a cell accuses another cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Suspicion {
     /// A record in its inbox fails its checks: place, length, sender or checksum.
     Record,
-    /// A record is whole and holds no message.
+    /// A record is whole and contains no message.
     Message,
-    /// A message that no honest cell sends.
+    /// A message that no correct cell sends.
     Content,
-    /// The peer's receive cursor cannot be.
+    /// The peer's receive cursor is invalid.
     Cursor,
-    /// More waits for the peer than all of its tasks send.
+    /// More messages wait for the peer than all tasks send.
     Backlog,
-    /// The peer's vitals cannot be.
+    /// The peer's vitals are invalid.
     Vitals,
 }
 
@@ -130,7 +131,7 @@ pub enum Report {
     Expelled {
         client: ClientId,
     },
-    /// Somebody waits for a checkpoint that starts from now on.
+    /// A task waits for a checkpoint that starts later than now.
     WantCheckpoint {
         cell: CellId,
     },
@@ -149,29 +150,30 @@ pub enum Report {
         cell: CellId,
         lsn: Lsn,
     },
-    /// Recovery: the log is replayed, and claimed these chunks.
+    /// Recovery: the log is replayed, and its records claim these chunks.
     Replayed {
         cell: CellId,
         chunks: Vec<u64>,
     },
-    /// The loss of a cell was heard, and everything that it had sent is handled.
-    Heard {
+    /// The cell has handled the loss of a peer, and before that all messages that the peer had
+    /// sent.
+    LossHandled {
         lost: CellId,
         epoch: Epoch,
     },
-    /// A shard cannot be served: what the device holds of it cannot be read or cannot be true.
+    /// A shard cannot be served: its state on the device cannot be read or is invalid.
     Broken {
         cell: CellId,
         shard: ShardId,
         errno: Errno,
     },
-    /// The cell's op log cannot be read, or cannot be true.
+    /// The cell's op log cannot be read, or is invalid.
     BrokenLog {
         cell: CellId,
         errno: Errno,
     },
-    /// The cell's op log is full, and checkpoints, which would make room, fail with this error of the device: what
-    /// changes anything, an open too, can only wait.
+    /// The cell's op log is full, and checkpoints, which would make room, fail with this error of
+    /// the device. All changes, opens included, can only wait.
     Stuck {
         cell: CellId,
         errno: Errno,
@@ -180,8 +182,8 @@ pub enum Report {
     Stopped {
         cell: CellId,
     },
-    /// What this process of a peer has written makes no sense. Nothing of it is read any more, and nothing is sent to
-    /// it, until one of the two has a successor.
+    /// This process of a peer has sent invalid messages. The cell reads nothing from it and sends
+    /// nothing to it, until either of the two has a successor.
     Suspect {
         cell: CellId,
         epoch: Epoch,

@@ -1,15 +1,16 @@
-//! What Warren's processes say to each other: requests and replies of clients, messages between
+//! The messages between Warren's processes: requests and replies of clients, messages between
 //! cells, orders of the supervisor, and the layout of the shared memory that carries them.
 //!
-//! Bytes become a type once, at the edge, by [`Wire::decode`]; a decoded value can hold only what is
-//! legal (a [`FileName`] has no slash), so nothing behind the edge checks again.
-//! `docs/protocol.md` describes the same things for people.
+//! Bytes are decoded once, at the edge, by [`Wire::decode`]. A decoded value can hold only legal
+//! values (a [`FileName`] has no slash), so no code behind the edge checks again.
+//! `docs/protocol.md` describes the same messages.
 
 #![forbid(unsafe_code)]
 
 extern crate self as warren_proto;
 
 mod attr;
+mod body;
 mod capability;
 mod change;
 mod class;
@@ -25,7 +26,8 @@ pub mod typed;
 mod wire;
 
 pub use attr::{Attr, SetAttr, SetTime};
-pub use capability::{Answered, Capabilities, Capability, CapabilityKey, InodeRef};
+pub use body::Answered;
+pub use capability::{Capabilities, Capability, CapabilityKey, InodeRef};
 pub use change::Change;
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};

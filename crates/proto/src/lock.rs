@@ -2,7 +2,7 @@
 
 use crate::Wire;
 
-/// What the holder may do.
+/// The kind of a lock, or its release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum LockType {
     Shared,
@@ -10,7 +10,7 @@ pub enum LockType {
     Unlock,
 }
 
-/// The two flavours do not see each other, as on Linux.
+/// The two flavours do not conflict with each other, as on Linux.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Wire)]
 pub enum LockFlavour {
     /// `fcntl`: byte ranges, owned by a process or an open file description.
@@ -19,7 +19,7 @@ pub enum LockFlavour {
     Flock,
 }
 
-/// Whoever holds a lock: a number that the client chooses, unique within the client.
+/// The owner of a lock: a number that the client chooses, unique within the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub struct LockOwner(pub u64);
 
@@ -38,7 +38,7 @@ impl ByteRange {
     }
 }
 
-/// A lock that is wanted, held, or in the way. `pid` is what `F_GETLK` reports.
+/// A lock that is requested, granted, or in conflict. `pid` is what `F_GETLK` reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub struct LockSpec {
     pub flavour: LockFlavour,

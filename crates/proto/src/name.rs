@@ -1,4 +1,4 @@
-//! Names that can hold only what is legal.
+//! Names that can hold only legal bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use warren_base::limits::{NAME_MAX, XATTR_NAME_MAX};
 
 use crate::{Malformed, Reader, Wire};
 
-/// The name of a directory entry: 1 to 255 bytes, no `/`, no NUL, not `.` or `..`. Its clones share its bytes: a
-/// request's name goes into changes, leases and copies.
+/// The name of a directory entry: 1 to 255 bytes, no `/`, no NUL, not `.` or `..`. Clones share the
+/// bytes, because the name of a request is used in changes, leases and copies.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileName(Arc<[u8]>);
 
 impl FileName {
-    /// ENAMETOOLONG if too long, EINVAL for the rest of what is no name.
+    /// ENAMETOOLONG if too long, EINVAL if otherwise illegal.
     pub fn new(bytes: &[u8]) -> Result<Self, Errno> {
         if bytes.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
@@ -36,7 +36,7 @@ impl FileName {
 pub struct XattrName(Box<[u8]>);
 
 impl XattrName {
-    /// ERANGE if empty or too long, as Linux says, EINVAL if it holds a NUL.
+    /// ERANGE if empty or too long, as on Linux, EINVAL if it contains a NUL.
     pub fn new(bytes: &[u8]) -> Result<Self, Errno> {
         if bytes.is_empty() || bytes.len() > XATTR_NAME_MAX {
             return Err(Errno::ERANGE);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_name_cannot_be_made() {
+    fn an_illegal_name_is_refused() {
         for bad in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
             assert_eq!(FileName::new(bad), Err(Errno::EINVAL));
         }

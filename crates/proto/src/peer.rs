@@ -1,23 +1,24 @@
-//! What cells say to each other: transactions over several cells, by two-phase locking and
+//! Messages between cells: transactions over several cells, by two-phase locking and
 //! two-phase commit.
 
 use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
 
 use crate::{Attr, Change, FileKind, FileName, Wire};
 
-/// What a transaction locks. The order of this type is the global order in which locks are taken.
+/// A key that a transaction locks. The order of this type is the global order in which locks are
+/// taken.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub enum LockKey {
-    /// The shape of the directory tree of the volume: held to move a directory.
+    /// The shape of the directory tree of the volume: locked to move a directory.
     Tree,
     /// An inode; of a directory also its entries as a whole.
     Inode(Ino),
     /// One name in a directory.
     Name(Ino, FileName),
-    /// A number for a new inode in a shard. Nobody else can want it, so it never waits.
+    /// A number for a new inode in a shard. No other transaction can need it, so it never waits.
     New(ShardId),
-    /// That the log of the file's cell has its data, before the transaction gives it the name of something else. Locks
-    /// nothing: the inode is locked.
+    /// The data of the file must be in the log of its cell before the transaction replaces another
+    /// file by it. It is no lock: the inode is locked.
     Logged(Ino),
 }
 
@@ -30,14 +31,14 @@ impl LockKey {
         }
     }
 
-    /// Whether others may have to wait for it.
+    /// Whether another transaction may have to wait for it.
     pub const fn is_lock(&self) -> bool {
         !matches!(self, Self::New(_) | Self::Logged(_))
     }
 }
 
-/// Multi-granularity locking (Gray et al., 1976): whoever works on a name has an intention lock on
-/// its directory.
+/// Multi-granularity locking (Gray et al., 1976): a transaction that locks a name has an intention
+/// lock on its directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub enum LockMode {
     IntentRead,
@@ -75,7 +76,7 @@ impl LockMode {
     }
 }
 
-/// What a locked key was worth when it was locked, and is until it is released.
+/// The value of a key when it was locked, which it keeps until it is released.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum KeyValue {
     Tree,
@@ -95,24 +96,25 @@ pub struct InodeValue {
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum PeerRequest {
-    /// Lock the keys in this order, then say what they are worth. `client` is who asked for it all:
-    /// its own caches need not be told.
+    /// Lock the keys in this order, then reply with their values. `client` has requested the
+    /// operation: its own leases need not be revoked.
     Prepare { txn: TxnId, client: ClientId, keys: Vec<(LockKey, LockMode)> },
-    /// Look without locking: what the asker holds keeps it from changing.
+    /// Read without locking: a lock of the sender keeps the inode from changing.
     Peek { txn: TxnId, ino: Ino },
-    /// The transaction happened: make the changes, release the locks.
+    /// The transaction is committed: make the changes, release the locks.
     Commit { txn: TxnId, changes: Vec<Change> },
-    /// How full are your shards? `ask` comes back with the answer.
+    /// Count the blocks and inodes of the receiver's shards. The reply repeats `ask`.
     Count { ask: u64 },
-    /// The transaction did not happen (or starts again): release the locks.
+    /// The transaction is aborted (or starts again): release the locks.
     Abort { txn: TxnId },
-    /// Make the log durable up to here: what the asker must make durable rests on it.
+    /// Make the log durable up to here: records that the sender must make durable depend on it.
     Harden { lsn: Lsn },
-    /// After a recovery: the transaction happened. Make the changes unless they are made already.
+    /// After a recovery: the transaction is committed. Make the changes unless they are made
+    /// already.
     Again { txn: TxnId, changes: Vec<Change> },
-    /// After a recovery of either side: every transaction was named that the sender decided and that the
-    /// receiver may not have made. Those that a predecessor of the sender began and that were not named did
-    /// not happen.
+    /// After a recovery of either side: the sender has named all transactions that it decided and
+    /// that the receiver may not have applied. All others that a predecessor of the sender began
+    /// are aborted.
     AllSaid,
 }
 
@@ -127,7 +129,7 @@ pub enum PeerReply {
         ino: Ino,
         value: Option<InodeValue>,
     },
-    /// Nothing is locked: the keys cannot be had (an unreadable block, no space).
+    /// Nothing is locked, because the keys cannot be locked (an unreadable block, no space).
     Refused {
         txn: TxnId,
         errno: Errno,
@@ -139,18 +141,18 @@ pub enum PeerReply {
         ask: u64,
         count: Count,
     },
-    /// The log is durable up to `lsn`; what it rests on there in other logs is not known to be.
+    /// The log is durable up to `lsn`. The records of other logs that it depends on may not be.
     Hardened {
         lsn: Lsn,
         result: Result<Vec<(CellId, Lsn)>, Errno>,
     },
 }
 
-/// What a cell's shards hold, and what they could.
+/// The space of a cell's shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Wire)]
 pub struct Count {
     pub blocks_used: u64,
-    /// Free in the shards' own chunks, and in the free chunks that lie at this cell.
+    /// Free in the shards' own chunks, and in the free chunks of this cell.
     pub blocks_free: u64,
     /// Those of them that the host of the pool has allocated.
     pub blocks_allocated: u64,

@@ -1,12 +1,13 @@
-//! What a record of the op log says: the steps by which one task changed its cell, and why.
+//! The contents of a record of the op log: the steps by which a task changed its cell, and their
+//! cause.
 //!
-//! A cell's shards are a function of the last checkpoint and the steps that follow it; nothing else
-//! changes them. Steps of the *session* (opens, offsets, locks) survive a process but no power failure.
+//! A cell's shards are a function of the last checkpoint and the steps that follow it. Steps of the
+//! *session* (opens, offsets, locks) survive the death of a process but not a power failure.
 //!
-//! File data is not in [`Step::Wrote`]: the pages are in frames that outlive the process. What a power
-//! failure leaves of a file is therefore decided by the steps that *cover* earlier writes
-//! ([`Step::Placed`], [`Step::Inline`]): they say where the bytes are and how long the file is with them.
-//! `docs/disk-format.md` says how either kind of recovery reads each step.
+//! File data is not in [`Step::Wrote`]: the pages are in frames that outlive the process. After a
+//! power failure, the contents of a file are decided by the steps that *cover* earlier writes
+//! ([`Step::Placed`], [`Step::Inline`]): they contain the place of the bytes and the size of the
+//! file. `docs/disk-format.md` describes how either kind of recovery reads each step.
 
 use warren_base::{BlockNo, CellId, ClientId, Ino, Lsn, ShardId, SlotNo, Timestamp, TxnId};
 
@@ -18,7 +19,7 @@ pub enum Cause {
     /// The cell itself: write-back, reclaiming, a client's end.
     Cell,
     Request(Executed),
-    /// A transaction that this cell decided: what its other participants have to do.
+    /// A transaction that this cell decided, with the changes of its other participants.
     Decided {
         txn: TxnId,
         request: Executed,
@@ -30,7 +31,7 @@ pub enum Cause {
     },
 }
 
-/// A request that is finished, and its answer without leases.
+/// A request that is done, and its answer without leases.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct Executed {
     pub client: ClientId,
@@ -48,14 +49,14 @@ pub struct Run {
     pub checksums: Vec<u32>,
 }
 
-/// What a file is with the pages that a step tells of.
+/// The attributes of a file that includes the pages of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub struct Cover {
     pub size: u64,
     pub mode: u16,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
-    /// No written page is left that is not durable with this step.
+    /// With this step, all written pages are durable.
     pub complete: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct Attributes {
 /// One change of a cell's state.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Step {
-    /// What follows may rest on the other cell's log up to here.
+    /// The following records may depend on the other cell's log up to here.
     Depends {
         cell: CellId,
         lsn: Lsn,
@@ -102,14 +103,14 @@ pub enum Step {
         value: Option<Box<[u8]>>,
         now: Timestamp,
     },
-    /// `blocks` are the inode's from now on, with the pages that lie in frames.
+    /// `blocks` is the new count of the inode, with the pages that are in frames.
     Truncate {
         ino: Ino,
         size: u64,
         blocks: u64,
         now: Timestamp,
     },
-    /// Pages were written, in frames. `blocks` and `mode` are the inode's from now on.
+    /// Pages were written, in frames. `blocks` and `mode` are the new values of the inode.
     Wrote {
         ino: Ino,
         size: u64,
@@ -117,28 +118,28 @@ pub enum Step {
         mode: u16,
         now: Timestamp,
     },
-    /// Pages went to the device.
+    /// Pages were written to the device.
     Placed {
         ino: Ino,
         runs: Vec<Run>,
         cover: Cover,
     },
-    /// Pages are here.
+    /// Pages are in this record.
     Inline {
         ino: Ino,
         pages: Vec<InlinePage>,
         cover: Cover,
     },
-    /// An inode without links and opens is gone, with all that it held.
+    /// An inode without links and opens is freed, with its blocks and attributes.
     Reaped {
         ino: Ino,
     },
-    /// A free chunk became the shard's.
+    /// The shard has claimed a free chunk.
     Claimed {
         shard: ShardId,
         chunk: u64,
     },
-    /// All other cells of the transaction have made their changes.
+    /// All other cells of the transaction have applied their changes.
     Finished {
         txn: TxnId,
     },
@@ -154,7 +155,7 @@ pub enum Step {
     Closed {
         handle: Handle,
     },
-    /// Session: where the object behind the handle reads and writes next.
+    /// Session: the new offset of the open-file object.
     Moved {
         handle: Handle,
         offset: u64,
@@ -166,18 +167,19 @@ pub enum Step {
         spec: LockSpec,
         uid: u32,
     },
-    /// Session: everything that the client had is released.
+    /// Session: all handles and locks of the client are released.
     Expelled {
         client: ClientId,
     },
-    /// Session: a predecessor has executed the request, and nobody may have read the answer.
+    /// Session: a predecessor has executed the request, and the client may not have received the
+    /// answer.
     Unanswered {
         request: Executed,
     },
 }
 
 impl Step {
-    /// Whether it is about what programs have open and locked, and nothing that lasts.
+    /// Whether the step changes only opens, offsets and locks.
     pub const fn is_of_session(&self) -> bool {
         matches!(
             self,
@@ -189,7 +191,7 @@ impl Step {
         )
     }
 
-    /// The shard whose tree the step changes, if it is one of a tree.
+    /// The shard whose tree the step changes, if it changes one.
     pub const fn shard(&self) -> Option<ShardId> {
         match self {
             Self::Change(change) => Some(change.shard()),

@@ -1,25 +1,25 @@
-//! What a cell answers.
+//! Replies of cells to clients.
 
 use warren_base::{Errno, Ino, MapVersion};
 
 use crate::{Attr, FileKind, FileName, Handle, LockSpec, Wire};
 
-/// What every request ends in.
+/// The end of each request.
 pub type Answer = Result<Reply, Errno>;
 
-/// A grant: the copy that came with it may be used while word `word` of the cell's segment for this
-/// client holds `stamp`. A front behind which caches cannot read words (an acknowledged lease) gets
-/// stamp 0 and holds the lease until it is recalled.
+/// A grant: the client may use the copy in the reply while word `word` of the cell's segment for
+/// this client contains `stamp`. A front whose caches cannot read words (an acknowledged lease)
+/// gets stamp 0, and has the lease until it is recalled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub struct Lease {
     pub word: u32,
     pub stamp: u64,
 }
 
-/// What a lease guards.
+/// The object of a lease.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub enum LeaseKey {
-    /// That the name leads where the copy says, or nowhere.
+    /// The inode of the name, or its absence.
     Name(Ino, FileName),
     /// The attributes.
     Attr(Ino),
@@ -27,7 +27,7 @@ pub enum LeaseKey {
     Pages(Ino),
 }
 
-/// Where a name leads. `attr` is there if the inode lies on the same cell.
+/// The inode of a name. `attr` is present if the inode is on the same cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub struct Entry {
     pub ino: Ino,
@@ -41,9 +41,10 @@ pub struct Entry {
 pub struct Opened {
     pub handle: Handle,
     pub attr: Attr,
-    /// Pages cached at an earlier open are still right (there is a `Pages` lease).
+    /// Pages cached at an earlier open are still valid (there is a `Pages` lease).
     pub keep_pages: bool,
-    /// Another front writes the file: this one is to read and write through the handle without its kernel's cache.
+    /// Another front writes the file: this front must read and write through the handle without its
+    /// kernel's cache.
     pub direct: bool,
 }
 
@@ -69,29 +70,29 @@ pub struct StatFs {
 pub enum Reply {
     Done,
     Entry(Entry),
-    /// The name leads nowhere, and the lease says for how long. Without a lease it is ENOENT.
+    /// The name does not exist while the lease lasts. Without a lease the answer is ENOENT.
     Absent(Lease),
     Attr {
         attr: Attr,
         lease: Option<Lease>,
     },
-    /// A new inode, or the existing one, opened if that was asked.
+    /// A new inode, or the existing one, opened if that was requested.
     Created {
         entry: Entry,
-        /// In a box, so that no answer is moved about with room for it.
+        /// In a box, so that it does not enlarge each answer.
         opened: Option<Box<Opened>>,
     },
     Opened(Opened),
-    /// Bytes read lie in the reply's payload lane.
+    /// Bytes read, which are in the reply's payload lane.
     Read {
         len: u32,
     },
-    /// Bytes written, and where the file ends now.
+    /// Bytes written, and the new size of the file.
     Written {
         len: u32,
         size: u64,
     },
-    /// `parent` is what `..` leads to.
+    /// `parent` is the inode of `..`.
     Listing {
         parent: Ino,
         entries: Vec<DirEntry>,
@@ -101,19 +102,19 @@ pub enum Reply {
     StatFs(StatFs),
     Xattr(Box<[u8]>),
     XattrNames(Vec<Box<[u8]>>),
-    /// The lock in the way, if one is.
+    /// The conflicting lock, if there is one.
     LockHolder(Option<LockSpec>),
-    /// Drop what these guard, then acknowledge `number`.
+    /// Drop the copies under these leases, then acknowledge `number`.
     Recall {
         number: u64,
         keys: Vec<LeaseKey>,
     },
-    /// Nothing was executed: look at shard map `version` (or newer) and ask the owner.
+    /// Nothing was executed: read shard map `version` (or newer) and send to the owner.
     Moved(MapVersion),
 }
 
 impl Reply {
-    /// What the reply says of a file that was opened.
+    /// The file that was opened, if the reply has one.
     pub fn opened(&self) -> Option<&Opened> {
         match self {
             Self::Created { opened, .. } => opened.as_deref(),
@@ -122,7 +123,7 @@ impl Reply {
         }
     }
 
-    /// The reply as a later cell may give it: a lease ends with the cell that granted it.
+    /// The reply as a successor may repeat it: a lease ends with the process that granted it.
     pub fn without_leases(&self) -> Self {
         let mut reply = self.clone();
         match &mut reply {

@@ -1,4 +1,4 @@
-//! What a client asks of a cell.
+//! Requests of clients to cells.
 
 use bitflags::bitflags;
 use warren_base::{Ino, MapVersion, ShardId, SlotNo};
@@ -6,22 +6,22 @@ use warren_base::{Ino, MapVersion, ShardId, SlotNo};
 use crate::wire::wire_flags;
 use crate::{Capabilities, FileKind, FileName, LockOwner, LockSpec, SetAttr, Wire, XattrName};
 
-/// Goes before every request. `uid` and `gid` count only from a privileged admission (the FUSE
-/// front); everyone else acts as the kernel said when it was admitted.
+/// Precedes each request. `uid` and `gid` count only from a privileged admission (the FUSE front).
+/// Any other client acts with the credentials that the kernel reported at its admission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestHeader {
-    /// Grows by one with every request of a slot; the reply carries it back.
+    /// Grows by one with each request of a slot; the reply repeats it.
     pub seq: u32,
     pub map_version: MapVersion,
     pub uid: u32,
     pub gid: u32,
     /// Bytes of file data in the slot's payload lane.
     pub payload_len: u32,
-    /// For the inodes that the request names. They lie behind it in the body.
+    /// For the inodes that the request names. They follow it in the body.
     pub capabilities: Capabilities,
 }
 
-/// Who acts.
+/// The user and groups that a request acts for.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Wire)]
 pub struct Credentials {
     pub uid: u32,
@@ -44,7 +44,7 @@ pub struct Handle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Position {
     At(u64),
-    /// At the offset of the open-file object, which moves on.
+    /// At the offset of the open-file object, which advances.
     Current,
     /// At the end, atomically with finding it (`O_APPEND`). The object's offset follows.
     End,
@@ -58,7 +58,7 @@ bitflags! {
         const WRITE = 2;
         /// Empty the file while opening it (`O_TRUNC`).
         const TRUNCATE = 4;
-        /// Opened to be executed: readable by who may execute it.
+        /// Opened to be executed: readable by a user who may execute it.
         const EXECUTE = 8;
     }
 
@@ -66,7 +66,7 @@ bitflags! {
     pub struct CreateFlags: u8 {
         /// Fail with EEXIST if the name exists (`O_EXCL`).
         const EXCLUSIVE = 1;
-        /// Open what was created or found.
+        /// Open the file that was created or found.
         const OPEN = 2;
     }
 
@@ -89,7 +89,7 @@ pub enum XattrMode {
     Replace,
 }
 
-/// What a new inode shall be. `mode` is the permission bits, umask already applied.
+/// The attributes of a new inode. `mode` is the permission bits, umask already applied.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct NewInode {
     pub kind: FileKind,
@@ -102,7 +102,7 @@ pub struct NewInode {
 /// Every request has one cell that executes it: see [`Request::shard`].
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Request {
-    /// Does nothing: the cost of the way there and back.
+    /// Does nothing: measures a round trip.
     Null,
     Lookup {
         dir: Ino,
@@ -160,16 +160,16 @@ pub enum Request {
     Close {
         handle: Handle,
     },
-    /// `direct`: a front's kernel keeps no page of what it reads.
+    /// `direct`: the kernel behind a front does not cache the pages.
     Read {
         handle: Handle,
         position: Position,
         len: u32,
         direct: bool,
     },
-    /// Writes the slot's payload. With `write_back` it is what a program has stored in a shared mapping, and
-    /// the kernel now writes back: it never makes the file longer, and the kernel may keep its pages locked until it
-    /// is answered. `direct`: the kernel writes past its pages, so that its own are recalled too.
+    /// Writes the slot's payload. With `write_back` the kernel writes back pages of a shared
+    /// mapping: it never makes the file longer, and the kernel may keep the pages locked until the
+    /// reply. `direct`: the kernel bypasses its page cache, so that its own pages are recalled too.
     Write {
         handle: Handle,
         position: Position,
@@ -182,8 +182,8 @@ pub enum Request {
         handle: Handle,
         position: u64,
     },
-    /// Makes what was written to the file durable (and, without `data_only`, its attributes). Only a front
-    /// may do without a handle: its kernel holds the descriptor.
+    /// Makes the written data of the file durable (and, without `data_only`, its attributes). Only
+    /// a front may omit the handle, because its kernel has the descriptor.
     Fsync {
         ino: Ino,
         handle: Option<Handle>,
@@ -215,25 +215,27 @@ pub enum Request {
         spec: LockSpec,
         wait: bool,
     },
-    /// The first lock that stands in the way of `spec`.
+    /// The first lock that conflicts with `spec`.
     TestLock {
         handle: Handle,
         spec: LockSpec,
     },
-    /// Releases all record locks that `owner` of this client holds on the inode, as every `close` does.
+    /// Releases all record locks that `owner` of this client has on the inode, as each `close`
+    /// does.
     ReleaseLocks {
         ino: Ino,
         owner: LockOwner,
     },
-    /// Answers the request that waits in another slot of this client with EINTR.
+    /// Ends the request that waits in another slot of this client with EINTR.
     Cancel {
         slot: SlotNo,
         seq: u32,
     },
-    /// Waits for leases to be recalled; `acknowledged` is the number of the last such recall that took
-    /// effect (design 13.1: leases held for a cache that cannot read a word). With `pages`, for those of
-    /// pages, which come on a lane of their own: dropping them waits for reads and writes that may
-    /// wait for a recall on the other. A client that never listens there gets all on the other.
+    /// Waits for a recall of leases; `acknowledged` is the number of the last recall that took
+    /// effect (design 13.1: leases of a cache that cannot read a word). With `pages` it waits for
+    /// recalls of page leases. They have a lane of their own, because dropping pages waits for
+    /// reads and writes that may wait for a recall of the other lane. A client that never waits
+    /// with `pages` receives all recalls on the other lane.
     AwaitRecall {
         pages: bool,
         acknowledged: u64,
@@ -284,7 +286,7 @@ impl Request {
         Some(ino)
     }
 
-    /// An inode that the request names beside the one that it is routed by.
+    /// A second inode that the request names, besides the inode that it is routed by.
     pub const fn other_inode(&self) -> Option<Ino> {
         match self {
             Self::Link { ino, .. } => Some(*ino),
@@ -320,8 +322,8 @@ impl Request {
 }
 
 impl Request {
-    /// The inodes that the request names by their numbers, in the order of its [`Capabilities`]. A handle is a
-    /// capability itself; and nothing is needed to give back one's own locks.
+    /// The inodes that the request names by number, in the order of its [`Capabilities`]. A handle
+    /// is a capability itself, and a client may release its own locks without one.
     pub const fn named(&self) -> (Option<Ino>, Option<Ino>) {
         match self {
             Self::SetAttr { handle: Some(_), .. }

@@ -15,9 +15,10 @@
 //!   540672   slot areas      a slot: body 8 KiB, then payload 1 MiB
 //! ```
 //!
-//! A request is written body first, line second, the word with `seq` last (release); then the doorbell bit of the
-//! cell is toggled, so that a doorbell needs no second writer to clear it. A reply likewise, `seq`
-//! last. A body of up to [`INLINE_MAX`] bytes lies in the line itself.
+//! A request is written in this order: the body, the line, the word with `seq` (release). Then the
+//! client toggles the doorbell bit of the cell; because it is toggled, no second writer has to
+//! clear it. A reply is written in the same order. A body of up to [`INLINE_MAX`] bytes is in the
+//! line itself.
 //!
 //! ```text
 //! request line                          reply line
@@ -69,11 +70,11 @@ pub mod reply {
     pub const INLINE_MAX: usize = 48;
 }
 
-/// What the first word of a request line says.
+/// The first word of a request line.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Posted {
     pub seq: u32,
-    /// Whom the request is for: a slot's requests go to any cell, one after the other.
+    /// The receiver: the requests of a slot go to any cell, one after the other.
     pub cell: u16,
     pub body_len: u16,
 }

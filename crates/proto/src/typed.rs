@@ -1,8 +1,8 @@
 //! Requests whose types know their replies.
 //!
 //! For each [`Request`] there is a struct with the same name and fields. A caller sends
-//! [`Typed::into_request`] and unpacks the answer with [`Typed::reply`]: the only place where a reply
-//! of the wrong kind is an error. The bytes on the wire are those of `Request` and [`Reply`].
+//! [`Typed::into_request`] and unpacks the answer with [`Typed::reply`]: the only place where a
+//! reply of the wrong kind is an error. The bytes on the wire are those of `Request` and [`Reply`].
 //!
 //! The table at the end of the file has a line for each request, which the compiler requires.
 //! [`Reply::Moved`] is no reply here: the transport follows it to the owner of the shard.
@@ -15,7 +15,7 @@ use crate::{
     XattrName,
 };
 
-/// A request that knows what it is answered with.
+/// A request with the type of its reply.
 pub trait Typed: Sized {
     type Reply;
 
@@ -24,14 +24,14 @@ pub trait Typed: Sized {
     /// `None` for a reply of another kind.
     fn of(reply: Reply) -> Option<Self::Reply>;
 
-    /// What the cell answered. EPROTO for a reply that no such request has.
+    /// The reply of the cell. EPROTO for a reply of another kind.
     #[inline]
     fn reply(answer: Answer) -> Result<Self::Reply, Errno> {
         Self::of(answer?).ok_or(Errno::EPROTO)
     }
 }
 
-/// Where a name leads, if anywhere: of a `Lookup`.
+/// Of a `Lookup`: the inode of the name, if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookedUp {
     Entry(Entry),
@@ -39,7 +39,7 @@ pub enum LookedUp {
     Absent(Lease),
 }
 
-/// Of a `Create`: the new inode, or an existing one that may lie on another cell.
+/// Of a `Create`: the new inode, or an existing one that may be on another cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Created {
     pub entry: Entry,
@@ -47,14 +47,14 @@ pub struct Created {
 }
 
 impl Created {
-    /// What a `Create` has opened that can find nothing on another cell (it is exclusive). EPROTO if
-    /// it has opened nothing.
+    /// The file that an exclusive `Create` has opened, which is never on another cell. EPROTO if it
+    /// has opened none.
     pub fn into_opened(self) -> Result<Opened, Errno> {
         self.opened.map(|opened| *opened).ok_or(Errno::EPROTO)
     }
 }
 
-/// Of a `Write`: bytes written, and where the file ends now.
+/// Of a `Write`: bytes written, and the new size of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Written {
     pub len: u32,

@@ -1,6 +1,6 @@
 //! Encoding: little-endian, no padding, lengths as `u32` before what they count.
 //!
-//! Decoding never trusts: a length is checked against what is left before anything is reserved.
+//! Decoding trusts no input: a length is checked against the bytes left before memory is reserved.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use warren_base::{
     SlotNo, Timestamp, TxnId,
 };
 
-/// Something that can be a message or a part of one.
+/// A type that can be a message or a part of one.
 pub trait Wire: Sized {
     /// Appends the encoding of `self`.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Takes one value from the front of what is left.
+    /// Decodes a value from the front of the bytes left.
     fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed>;
 
     /// The encoding alone.
@@ -25,7 +25,7 @@ pub trait Wire: Sized {
         out
     }
 
-    /// A value that takes up all of `bytes`.
+    /// Decodes a value from all of `bytes`.
     fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
         let value = Self::decode(&mut reader)?;
@@ -33,7 +33,7 @@ pub trait Wire: Sized {
     }
 }
 
-/// The bytes were no legal message: who sent them is faulty or hostile.
+/// The bytes are no legal message: the sender is faulty or hostile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Malformed {
     what: &'static str,
@@ -41,7 +41,7 @@ pub struct Malformed {
 }
 
 impl Malformed {
-    /// More follows than the message has.
+    /// Bytes follow the message.
     pub(crate) const TRAILING: Self = Self::new("trailing bytes");
 
     pub const fn new(what: &'static str) -> Self {
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// Bytes not yet taken.
+    /// Bytes not yet decoded.
     pub const fn left(&self) -> usize {
         self.rest.len()
     }
@@ -232,7 +232,7 @@ impl<T: Wire> Wire for Vec<T> {
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let len = u32::decode(from)? as usize;
-        // Every item takes at least a byte, so a length beyond what is left is a lie.
+        // Each item takes at least a byte, so a length beyond the bytes left is illegal.
         if len > from.left() {
             return Err(Malformed::new("length exceeds message"));
         }

@@ -1,15 +1,15 @@
-//! Who is a client.
+//! The admission of clients.
 //!
 //! ```text
-//! connect -> Admit to all cells -> all Admitted -> the client may speak
+//! connect -> Admit to all cells -> all Admitted -> the client may send requests
 //! hangup  -> Expel to all cells -> all Expelled -> its segments are freed
 //! ```
 //!
-//! A client that hangs up before all cells know it is expelled all the same: orders arrive in order,
-//! so every cell has admitted it before it expels it. Numbers are never used twice.
+//! A client that closes its connection before all cells have admitted it is expelled as any other:
+//! orders arrive in order, so each cell admits it before it expels it. Numbers are never reused.
 //!
-//! A cell's successor is told of every client anew, and of those that leave that they do; until it has
-//! said what the lost one was asked for, the client waits.
+//! The successor of a cell is sent an `Admit` for each client, and an `Expel` for each that is
+//! being expelled. A client that waited for the lost cell waits for its successor.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +18,28 @@ use warren_base::{CellId, ClientId, Errno};
 use warren_proto::Wire;
 use warren_proto::control::Order;
 
-use crate::event::{Applicant, ConnectionNo, Effect};
+use crate::event::{Applicant, ConnectionNo, Effect, send};
 use crate::set::CellSet;
 
-/// Clients at a time. Each costs every cell two mappings and up to 64 doorbells to look at, so this
-/// bounds what a flood of connections costs; a process that runs out can still use the mount.
+/// Clients at a time. Each client costs every cell two mappings and up to 64 doorbells to poll, so
+/// this bounds the cost of a flood of connections. A process that is refused can use the mount.
 pub const ADMISSIONS_MAX: usize = 1024;
 
-/// Of these, what only fronts may take: a crowd of clients must not keep a mount out.
+/// Of these, reserved for fronts: many clients must not keep a mount from being admitted.
 pub(crate) const ADMISSIONS_OF_FRONTS: usize = 32;
 
-/// Of these, what only root and the fleet's own user may take.
+/// Of these, reserved for root and the fleet's own user.
 pub(crate) const ADMISSIONS_OF_PRIVILEGED: usize = 64;
 
-/// Clients at a time of one user who is neither.
+/// Clients at a time of one user without privileges.
 pub(crate) const CLIENTS_OF_USER_MAX: usize = 256;
 
-/// Slots of all clients of such a user together, beyond which each further client has one. The lanes of a slot are
-/// a MiB of memory each way, with every cell, once they were used: two clients may have all of their slots.
+/// Slots of all clients of such a user together. Beyond that, each further client gets one slot.
+/// Once used, the lanes of a slot take a MiB of memory each way with each cell, so two clients may
+/// have all their slots.
 pub(crate) const SLOTS_OF_USER_MAX: usize = 2 * SLOTS_MAX;
 
-/// How far a client is.
+/// The state of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum ClientState {
     Admitting,
@@ -50,7 +51,7 @@ pub enum ClientState {
 pub(crate) struct Client {
     pub applicant: Applicant,
     pub state: ClientState,
-    /// Cells that have not said yet what the state waits for.
+    /// Cells that have not yet acknowledged the order of this state.
     waiting: CellSet,
 }
 
@@ -61,7 +62,8 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Takes somebody in, or says why not. Of all `cells` those that are `living` are told now.
+    /// Admits an applicant, or returns why not. The order goes to the `living` of all `cells`;
+    /// the successors of the others receive it when they start.
     pub fn connect(
         &mut self,
         (cells, living): (CellSet, CellSet),
@@ -81,10 +83,14 @@ impl Admission {
         Ok(())
     }
 
-    /// How many of the slots that it wants the applicant can have, at least one; or why it cannot be a client.
+    /// How many of the requested slots the applicant can have, at least one, or why it cannot be a
+    /// client.
     pub fn slots_for(&self, applicant: &Applicant) -> Result<u16, Errno> {
-        let wanted = usize::from(applicant.slots);
-        if wanted == 0 || wanted > SLOTS_MAX || applicant.credentials.groups.len() > GROUPS_MAX {
+        let requested = usize::from(applicant.slots);
+        if requested == 0
+            || requested > SLOTS_MAX
+            || applicant.credentials.groups.len() > GROUPS_MAX
+        {
             return Err(Errno::EINVAL);
         }
         let reserved = match (applicant.front, applicant.privileged) {
@@ -108,11 +114,11 @@ impl Admission {
         if clients >= CLIENTS_OF_USER_MAX {
             return Err(Errno::ENFILE);
         }
-        Ok(wanted.min(SLOTS_OF_USER_MAX.saturating_sub(slots)).max(1) as u16)
+        Ok(requested.min(SLOTS_OF_USER_MAX.saturating_sub(slots)).max(1) as u16)
     }
 
     pub fn admitted(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
-        if self.answered(from, client, ClientState::Admitting) {
+        if self.acknowledged(from, client, ClientState::Admitting) {
             if let Some(known) = self.clients.get_mut(&client) {
                 known.state = ClientState::Admitted;
             }
@@ -135,19 +141,19 @@ impl Admission {
     }
 
     pub fn expelled(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
-        if self.answered(from, client, ClientState::Expelling) {
+        if self.acknowledged(from, client, ClientState::Expelling) {
             self.clients.remove(&client);
             effects.push(Effect::ForgetClient { client });
         }
     }
 
-    /// The cell is gone, with all that it had said.
+    /// The cell is lost, and with it what it had acknowledged.
     pub fn lost(&mut self, cell: CellId) {
         let waiting = |client: &&mut Client| client.state != ClientState::Admitted;
         self.clients.values_mut().filter(waiting).for_each(|client| client.waiting.insert(cell));
     }
 
-    /// A successor of the cell learns of everybody.
+    /// Sends all clients to a successor of the cell.
     pub fn introduce(&self, cell: CellId, effects: &mut Vec<Effect>) {
         for (client, known) in &self.clients {
             let order = admit(*client, &known.applicant);
@@ -165,8 +171,8 @@ impl Admission {
         }
     }
 
-    /// Whether this was the last answer that the state waited for.
-    fn answered(&mut self, from: CellId, client: ClientId, state: ClientState) -> bool {
+    /// Whether this was the last acknowledgement that the state waited for.
+    fn acknowledged(&mut self, from: CellId, client: ClientId, state: ClientState) -> bool {
         match self.clients.get_mut(&client) {
             Some(known) if known.state == state => {
                 known.waiting.remove(from) && known.waiting.is_empty()
@@ -175,7 +181,7 @@ impl Admission {
         }
     }
 
-    /// A cell that has not said of some client what it was asked for.
+    /// A cell that has not acknowledged the order for some client.
     pub fn waits_for(&self) -> Option<CellId> {
         self.clients.values().find_map(|known| known.waiting.iter().next())
     }
@@ -200,8 +206,4 @@ fn admit(client: ClientId, applicant: &Applicant) -> Order {
         acknowledged_leases: applicant.front,
         slots: applicant.slots,
     }
-}
-
-pub(crate) fn send(cells: CellSet, order: &Order, effects: &mut Vec<Effect>) {
-    effects.extend(cells.iter().map(|to| Effect::Send { to, order: order.clone() }));
 }

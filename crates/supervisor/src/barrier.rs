@@ -1,15 +1,15 @@
 //! The phases of a checkpoint over all cells.
 //!
 //! ```text
-//! idle -> draining: no cell starts a transaction, until none has one
-//!      -> writing: every cell writes what changed, flushes and reports
-//!      -> recording: the supervisor makes it count -> idle
+//! idle -> draining: no cell starts a transaction, and those under way end
+//!      -> writing: each cell writes its dirty blocks, flushes and reports
+//!      -> recording: the supervisor commits the checkpoint -> idle
 //! ```
 //!
-//! Every attempt has a number of its own, so that no late answer is taken for one to a later
-//! attempt. All cells have answered before an attempt is failed: nobody is still writing for it. One that
-//! a lost cell cannot answer is given up at once: what is still written for it is waited for by the next,
-//! and lies where nothing that counts does.
+//! Each attempt has a number of its own, so that a late reply does not count for a later attempt.
+//! An attempt fails only after all cells have replied, so that no cell still writes for it. An
+//! attempt that waits for a lost cell is aborted at once. Cells may still write for it: the next
+//! attempt waits for those writes, and they go to blocks that the committed state does not use.
 
 use warren_base::{CellId, Errno};
 use warren_proto::Wire;
@@ -28,7 +28,7 @@ enum Phase {
         written: Vec<(CellId, Written)>,
         failed: Option<Errno>,
     },
-    /// Until it is over, so that a supervisor that takes over can record the same.
+    /// The parts are kept, so that a supervisor that takes over can record them again.
     Recording {
         written: Vec<(CellId, Written)>,
     },
@@ -38,8 +38,8 @@ enum Phase {
 pub(crate) struct Barrier {
     /// Of the attempt under way, or of the last one.
     number: u64,
-    /// Somebody needs a checkpoint that starts from now on.
-    pub wanted: bool,
+    /// A cell, or an aborted attempt, needs an attempt that starts later than now.
+    requested: bool,
     phase: Phase,
 }
 
@@ -49,7 +49,7 @@ pub(crate) type AllWritten = Result<(), Errno>;
 impl Barrier {
     /// `number` is the last checkpoint on the device.
     pub const fn new(number: u64) -> Self {
-        Self { number, wanted: false, phase: Phase::Idle }
+        Self { number, requested: false, phase: Phase::Idle }
     }
 
     pub const fn number(&self) -> u64 {
@@ -66,7 +66,7 @@ impl Barrier {
         matches!(self.phase, Phase::Idle)
     }
 
-    /// A cell whose answer the attempt cannot go on without.
+    /// A cell whose reply the attempt waits for.
     pub fn waits_for(&self) -> Option<CellId> {
         match &self.phase {
             Phase::Draining { waiting } | Phase::Writing { waiting, .. } => waiting.iter().next(),
@@ -74,11 +74,20 @@ impl Barrier {
         }
     }
 
-    /// Begins an attempt, which also serves all who wanted one until now.
+    /// Requests an attempt that starts later than now.
+    pub const fn request(&mut self) {
+        self.requested = true;
+    }
+
+    pub const fn is_requested(&self) -> bool {
+        self.requested
+    }
+
+    /// Starts an attempt, which serves all requests until now.
     pub fn start(&mut self, cells: CellSet) -> u64 {
         assert!(self.is_idle(), "one checkpoint at a time");
         self.number += 1;
-        self.wanted = false;
+        self.requested = false;
         self.phase = Phase::Draining { waiting: cells };
         self.number
     }
@@ -97,7 +106,7 @@ impl Barrier {
         self.phase = Phase::Writing { waiting: cells, written: Vec::new(), failed: None };
     }
 
-    /// Says how it went once the last cell has answered. Then comes the recording.
+    /// Returns the result once the last cell has replied. The recording follows.
     pub fn written(
         &mut self,
         cell: CellId,
@@ -120,7 +129,7 @@ impl Barrier {
         Some(failed.map_or(Ok(()), Err))
     }
 
-    /// What all cells wrote, while it is being recorded.
+    /// The parts of all cells, while they are being recorded.
     pub fn parts(&self) -> Option<&[(CellId, Written)]> {
         match &self.phase {
             Phase::Recording { written } => Some(written),
@@ -128,7 +137,7 @@ impl Barrier {
         }
     }
 
-    /// Whether cells still have to answer: the attempt can be given up.
+    /// Whether cells have yet to reply: the attempt can be aborted.
     pub const fn is_answering(&self) -> bool {
         matches!(self.phase, Phase::Draining { .. } | Phase::Writing { .. })
     }
@@ -137,7 +146,7 @@ impl Barrier {
         matches!(self.phase, Phase::Recording { .. })
     }
 
-    /// The attempt is over, one way or the other.
+    /// The attempt has succeeded, failed or was aborted.
     pub fn end(&mut self) {
         self.phase = Phase::Idle;
     }
@@ -150,7 +159,7 @@ mod tests {
     const CELL: CellId = CellId(0);
 
     #[test]
-    fn answers_of_an_earlier_attempt_do_not_count() {
+    fn replies_of_an_earlier_attempt_do_not_count() {
         let mut barrier = Barrier::new(5);
         assert_eq!(barrier.start(CellSet::first(1)), 6);
         assert!(!barrier.drained(CELL, 5));

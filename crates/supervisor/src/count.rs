@@ -1,22 +1,24 @@
-//! Free chunks that were lost with a cell, found by counting (design 10: what lies in a dead shard of the pool
-//! is gone with it, and added again by whoever knows that it is free).
+//! Free chunks that were lost with a cell, found by counting (design 10).
 //!
-//! Every cell says with its part of a checkpoint which free chunks it has when it fixes its state (its
-//! *sample*), and how many messages with chunks it had exchanged with each other cell by then. Chunks that
-//! the region map has as free, that no cell has claimed, and that are in no sample, are nobody's, if
+//! The free chunks in a lost cell's pool are lost with it. Each cell reports with its part of a
+//! checkpoint which free chunks it has when it fixes its state (its *sample*), and how many
+//! messages with chunks it has exchanged with each other cell by then. A chunk has no holder if the
+//! region map has it as free, no cell has claimed it, and no sample contains it, provided that
 //!
-//! > for every pair, y had taken at its sample what x had given it at its own.
+//! > for each pair (x, y): y had received at its sample all that x had sent it at its own sample.
 //!
-//! Why. Let a chunk that is free in the map, and not claimed by the time of any sample, lie at some cell or be
-//! on its way to one, now. Of all its arrivals at a cell (its first place counts as one) take the last that
-//! was before that cell's sample; there is one, since it was somewhere before the first sample. If it was
-//! still there at the sample, it is in it. Else it had been given away before the sample, and by the
-//! condition its next receiver had taken it before its own: that arrival is later, and before a sample, too.
+//! Proof. Let a chunk be free in the map, not claimed by the time of any sample, and now be at a
+//! cell or on its way to one. Of all its arrivals at a cell (its first place counts as one), take
+//! the last arrival that was before that cell's sample. There is one, because the chunk was
+//! somewhere before the first sample. If the chunk was still there at the sample, the sample
+//! contains it. Otherwise it was sent before the sample, and by the condition its receiver had it
+//! before its own sample: that arrival is later and before a sample, which is a contradiction.
 //!
-//! What leaves the map's owners with this very checkpoint becomes free when it counts, and is not looked at.
-//! What a shard claims after a sample was in one. What leaves a shard that has claimed it since the last
-//! checkpoint is in the sample of its cell. While a cell is lost no checkpoint is taken, so all counts of a
-//! pair are of the same two processes.
+//! Other chunks need no count. A chunk that a shard releases with this very checkpoint becomes free
+//! when the checkpoint is committed. A chunk that a shard claims after a sample was in a sample. A
+//! chunk that a shard has claimed since the last checkpoint and then released is in the sample of
+//! its cell. No checkpoint is taken while a cell is lost, so all counts of a pair are of the same
+//! two processes.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +32,7 @@ use crate::ledger::Ledger;
 /// Runs of one order.
 const RUNS_MAX: usize = 1000;
 
-/// The free chunks that nobody has; `None` if that cannot be told now.
+/// The free chunks that no cell has; `None` if the samples do not show them.
 pub(crate) fn missing(ledger: &Ledger, written: &[(CellId, Written)]) -> Option<Vec<u64>> {
     let samples = written.iter().map(|(cell, part)| Some((*cell, part.free.as_ref()?)));
     let samples: BTreeMap<CellId, &FreeChunks> = samples.collect::<Option<_>>()?;
@@ -45,7 +47,7 @@ pub(crate) fn missing(ledger: &Ledger, written: &[(CellId, Written)]) -> Option<
     }
     had.extend(written.iter().flat_map(|(_, part)| &part.claimed).map(|(chunk, _)| (*chunk, 1)));
     had.sort_unstable();
-    // Both rise, so each run is passed once.
+    // Both are in ascending order, so each run is passed once.
     let mut runs = had.into_iter().peekable();
     missing.retain(|chunk| {
         while runs.next_if(|(first, count)| first.saturating_add(*count) <= *chunk).is_some() {}
@@ -54,7 +56,8 @@ pub(crate) fn missing(ledger: &Ledger, written: &[(CellId, Written)]) -> Option<
     Some(missing)
 }
 
-/// Whether everything that was given away before its giver's sample was taken before its taker's.
+/// Whether each message that was sent before its sender's sample was received before its receiver's
+/// sample.
 fn is_cut(samples: &BTreeMap<CellId, &FreeChunks>) -> bool {
     let taken = |by: CellId, from: CellId| {
         let of = samples.get(&by)?.exchanged.iter().find(|other| other.with == from)?;
@@ -66,7 +69,7 @@ fn is_cut(samples: &BTreeMap<CellId, &FreeChunks>) -> bool {
     })
 }
 
-/// Tells `cell` that these are its to give.
+/// Gives these free chunks to `cell`.
 pub(crate) fn hand_out(chunks: &[u64], cell: CellId, effects: &mut Vec<Effect>) {
     let runs: Vec<(u64, u64)> =
         chunks.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run.len() as u64)).collect();
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_is_no_ground_to_count_on() {
+    fn messages_under_way_make_samples_useless() {
         let (a, b) = (CellId(0), CellId(1));
         for (given, taken, is_exact) in [(2, 2, true), (2, 1, false), (2, 3, true), (1, 0, false)] {
             let (from, to) = (sample(&[(1, given)], &[]), sample(&[], &[(0, taken)]));

@@ -9,6 +9,8 @@ use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, ShardId};
 use warren_proto::control::{Order, Report, Suspicion};
 use warren_proto::{Credentials, Wire};
 
+use crate::set::CellSet;
+
 /// Names an I/O of the supervisor until it is done. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub struct IoId(pub u64);
@@ -17,32 +19,33 @@ pub struct IoId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub struct ConnectionNo(pub u64);
 
-/// Somebody wants to become a client. Who it is comes from the kernel, never from a message.
+/// A process that requests to become a client. Its identity comes from the kernel, never from a
+/// message.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct Applicant {
     pub credentials: Credentials,
     pub pid: u32,
     /// Caches behind this client cannot read a lease word, so its leases are acknowledged ones.
     pub front: bool,
-    /// Root or the fleet's own user: what others have taken does not keep it out.
+    /// Root or the fleet's own user: places are reserved for it.
     pub privileged: bool,
-    /// Requests it wants to have in flight, `1..=SLOTS_MAX`.
+    /// Requests that it can have in flight, `1..=SLOTS_MAX`.
     pub slots: u16,
-    /// Of a front: where it says that it is mounted. It is only shown.
+    /// Of a front: the mount point that it sent. It is only displayed.
     pub mounted: Box<[u8]>,
 }
 
-/// What happens to the supervisor.
+/// What the supervisor receives.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A cell says something. What an earlier epoch of it said is ignored.
+    /// A cell sends a report. Reports of its earlier epochs are ignored.
     Report {
         from: CellId,
         epoch: Epoch,
         report: Report,
     },
-    /// The process of the cell is gone (exit notice), or could not be started. `by_itself`: of something in it, not because
-    /// it was killed or the machine had no room for it.
+    /// The process of the cell is gone (exit notice), or could not be started. `by_itself`: the
+    /// cause is in the process; it was not killed, and the machine did not lack memory for it.
     CellExited {
         cell: CellId,
         epoch: Epoch,
@@ -52,20 +55,21 @@ pub enum Event {
         connection: ConnectionNo,
         applicant: Applicant,
     },
-    /// The connection of the client is closed. Needless ones do no harm.
+    /// The connection of the client is closed. Repeated events have no effect.
     Hangup {
         client: ClientId,
     },
-    /// Take a checkpoint while all goes on, to see whether a stop would lose anything: [`Effect::MayStop`], or
-    /// [`Effect::StopRefused`].
+    /// Take a checkpoint while the fleet serves, to find out whether a stop would lose data:
+    /// [`Effect::MayStop`], or [`Effect::StopRefused`].
     TryCheckpoint,
-    /// Take a last checkpoint and end the fleet, unless that checkpoint fails: [`Effect::StopRefused`] then.
+    /// Take a last checkpoint and end the fleet. If that checkpoint fails, the fleet serves on:
+    /// [`Effect::StopRefused`].
     TryStop,
-    /// Take a last checkpoint and end the fleet, whatever comes of it.
+    /// Take a last checkpoint and end the fleet, also if that checkpoint fails.
     Stop,
-    /// The same; that the checkpoint fails is no failure.
+    /// The same, and a checkpoint that fails is no failure.
     GiveUp,
-    /// A flush of a cell has failed: what anybody has written may be lost.
+    /// A flush of a cell has failed: writes of all processes may be lost.
     FlushFailed {
         errno: Errno,
     },
@@ -74,11 +78,11 @@ pub enum Event {
         io: IoId,
         result: Result<(), Errno>,
     },
-    /// The time asked for by [`Effect::Wake`] has come (early and needless ticks do no harm).
+    /// The time of [`Effect::Wake`] has come. Early and repeated ticks have no effect.
     Tick,
 }
 
-/// What the supervisor wants done.
+/// What the driver must do for the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Effect {
     Send {
@@ -91,7 +95,7 @@ pub enum Effect {
         block: BlockNo,
         bytes: Box<[u8]>,
     },
-    /// Make everything durable whose write is done.
+    /// Make all writes durable that are done.
     Flush {
         io: IoId,
     },
@@ -99,13 +103,13 @@ pub enum Effect {
     Wake(Instant),
     /// Every shard is open: clients may connect.
     FleetReady,
-    /// The connection is client `client` from now on: make its segments, which go to the cells
-    /// beside the [`Order::Admit`] orders that follow.
+    /// The connection is client `client` from now on. The driver creates its segments, and sends
+    /// them to the cells with the [`Order::Admit`] orders that follow.
     NewClient {
         connection: ConnectionNo,
         client: ClientId,
     },
-    /// Every cell knows the client: answer its connection, it may speak.
+    /// Every cell has admitted the client: reply to its connection, it may send requests.
     AdmitClient {
         client: ClientId,
     },
@@ -113,38 +117,38 @@ pub enum Effect {
         connection: ConnectionNo,
         errno: Errno,
     },
-    /// No cell knows the client any more: close its connection, free its segments.
+    /// Every cell has expelled the client: close its connection, free its segments.
     ForgetClient {
         client: ClientId,
     },
-    /// Start a successor of a cell whose process is gone, from the ledger as it is now, its predecessor's
-    /// frames, and links to all cells that are not lost themselves. Orders for it follow.
+    /// Start a successor of a cell whose process is gone, with the present ledger, the frames of
+    /// its predecessor, and links to all cells that are not lost. Orders for it follow.
     Restart {
         cell: CellId,
         epoch: Epoch,
     },
-    /// End this process of the cell, if it is not gone already. Its exit notice follows.
+    /// Kill this process of the cell, if it still runs. Its exit notice follows.
     Kill {
         cell: CellId,
         epoch: Epoch,
         verdict: Verdict,
     },
-    /// The checkpoint of a trial has succeeded, or the fleet ends whatever comes of it.
+    /// The checkpoint of a trial has succeeded, or the fleet ends in any case.
     MayStop,
-    /// The fleet serves on: the checkpoint of a trial, or the one that was to be its last, has failed.
+    /// The checkpoint of a trial, or the last checkpoint, has failed. The fleet serves on.
     StopRefused {
         errno: Errno,
     },
-    /// Nothing is left to do. After this the supervisor does nothing any more.
+    /// The fleet has ended. The supervisor ignores all further events.
     Exit(Result<(), Failure>),
 }
 
-/// Why a cell is ended that has not ended by itself.
+/// Why the supervisor kills a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Verdict {
-    /// A peer takes it for faulty.
+    /// A peer has accused it.
     Accused { by: CellId, why: Suspicion },
-    /// It takes a peer for faulty, and not for the first time.
+    /// It has accused a peer, and not for the first time.
     AccusesAgain { of: CellId, why: Suspicion },
 }
 
@@ -159,30 +163,30 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Why the fleet ended otherwise than asked.
+/// Why the fleet ended without a request, or lost data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Failure {
-    /// A cell ended that nobody had told to.
+    /// A cell ended without an order.
     CellExited { cell: CellId, epoch: Epoch },
-    /// Of a cell's processes so many ended in a row, each before it had served for a while.
+    /// So many processes of a cell ended in a row, each before it had served for a while.
     NoSuccessor { cell: CellId, tries: u32 },
-    /// What the device holds of a shard cannot be read.
+    /// The state of a shard on the device cannot be read.
     BrokenShard { shard: ShardId, errno: Errno },
-    /// What the device holds of a cell's op log cannot be read.
+    /// The op log of a cell cannot be read from the device.
     BrokenLog { cell: CellId, errno: Errno },
-    /// A cell has opened its shards by another shard map than the supervisor's.
+    /// A cell has another version of the shard map than the supervisor.
     WrongMap { cell: CellId },
-    /// The superblock could not be told that the pool is in use.
+    /// The superblock could not be marked as in use.
     Opening { errno: Errno },
-    /// The last checkpoint did not happen; the one before is on the device.
+    /// The last checkpoint failed; the one before is on the device.
     LastCheckpoint { errno: Errno },
     /// The last checkpoint is on the device, but the copy of its superblock may not be.
     LastFlush { errno: Errno },
-    /// A cell did not end in time when told to.
+    /// A cell did not end in time after the order to end.
     CellHangs { cell: CellId },
-    /// Logs that are replayed claim a chunk that was taken.
+    /// The replayed logs claim a chunk that has an owner.
     BrokenLogs { chunk: u64 },
-    /// Cells cannot make sense of each other, again and again.
+    /// Cells have received invalid messages from each other, again and again.
     Alarms { by: CellId, of: CellId, alarms: u32, why: Suspicion },
 }
 
@@ -224,3 +228,8 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Sends an order to each of the cells.
+pub(crate) fn send(cells: CellSet, order: &Order, effects: &mut Vec<Effect>) {
+    effects.extend(cells.iter().map(|to| Effect::Send { to, order: order.clone() }));
+}

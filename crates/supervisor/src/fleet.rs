@@ -1,23 +1,37 @@
-//! The cells of the fleet. A cell is known by its number and its epoch; what an earlier epoch says
-//! or suffers concerns nobody.
+//! The cells of the fleet. A process of a cell is identified by number and epoch; events of earlier
+//! epochs are ignored.
+//!
+//! ```text
+//! starting -> ready -> stopped -> exited
+//!    ^  |       |
+//!    |  v       v
+//!    +- lost <--+     while the fleet serves; otherwise a process that is gone has exited
+//! ```
 
 use warren_base::{CellId, Epoch};
 use warren_proto::Wire;
 
 use crate::set::CellSet;
 
-/// How far a cell is.
+/// The state of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum CellState {
-    /// Its process was started and opens its shards.
+    /// Its process was started and opens the shards of the cell.
     Starting,
     Ready,
     /// Its process is gone, and a successor will be started.
     Lost,
-    /// It ended because it was told to.
+    /// It has reported that it ends.
     Stopped,
     /// Its process is gone.
     Exited,
+}
+
+impl CellState {
+    /// Whether its process runs and receives orders.
+    pub(crate) const fn is_running(self) -> bool {
+        matches!(self, Self::Starting | Self::Ready)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
@@ -66,9 +80,9 @@ impl Fleet {
         CellSet::first(self.members.len())
     }
 
-    /// The cells whose processes run and listen.
+    /// The cells whose processes run.
     pub fn living(&self) -> CellSet {
-        self.with(|state| matches!(state, CellState::Starting | CellState::Ready))
+        self.with(CellState::is_running)
     }
 
     /// Cells that have yet to become ready, for the first time or again.

@@ -1,15 +1,16 @@
-//! What the device says of shards and chunks, and what a checkpoint changes in it.
+//! Roots of shards and owners of chunks on the device, and how a checkpoint changes them.
 //!
-//! The ledger holds what was committed. An [`Attempt`] is built beside it and either replaces it or
-//! is thrown away.
+//! The ledger holds the committed state. An [`Attempt`] is built beside it, and either replaces it
+//! or is dropped.
 //!
-//! Root slots and pages of the region map have two places, and the newer counts if the superblock's
-//! generation is not below it. So whatever an attempt wrote that never counted (of this fleet, or of
-//! one that was killed) lies in wait: the next superblock would vouch for it. The ledger remembers
-//! such places as *stale*, and the next attempt writes them over, with what counts if nothing is new. A bad
-//! copy is stale too: the superblock after the next could not tell it from the newer one.
+//! Root slots and pages of the region map have two places. The newer one counts if its generation
+//! is not above that of the superblock. So the writes of an attempt that was never committed (of
+//! this fleet, or of an earlier one that was killed) are dangerous: the next superblock would make
+//! them count. The ledger records such places as *stale*, and the next attempt overwrites them,
+//! with the committed state if they have no new one. A bad copy is stale too, because the
+//! superblock after the next could not tell whether it was the newer one.
 //!
-//! Chunks that changed hands in an attempt that failed did not change hands: cells report them again.
+//! Claims and releases of an attempt that failed have no effect: the cells report them again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,7 +32,7 @@ pub enum LedgerError {
     Region(RegionError),
     Root(ShardId, RootSlotError),
     Logs(LogTableError),
-    /// The device is shorter than the superblock says.
+    /// The device is shorter than the size in the superblock.
     TooShort,
 }
 
@@ -51,7 +52,7 @@ impl std::error::Error for LedgerError {}
 #[derive(Clone, Copy)]
 struct ShardRecord {
     root: Option<RootSlot>,
-    /// The slot that does not count.
+    /// The slot that the next attempt may overwrite.
     spare: usize,
 }
 
@@ -61,14 +62,14 @@ pub struct Ledger {
     regions: RegionMap,
     shards: Vec<ShardRecord>,
     logs: LogTable,
-    /// The copy of the log table that does not count.
+    /// The copy of the log table that the next attempt overwrites.
     logs_spare: usize,
-    /// The blocks of root slots as they were last written or read: a block holds the slots of eight
-    /// shards, and nobody else writes it.
+    /// The blocks of root slots as they were last written or read. A block holds the slots of eight
+    /// shards, and only the supervisor writes it.
     root_blocks: BTreeMap<BlockNo, Box<[u8]>>,
-    /// Shards whose spare slot holds what never counted, or is bad.
+    /// Shards whose spare slot was never committed, or is bad.
     stale_shards: BTreeSet<ShardId>,
-    /// A chunk of every region-map page whose spare copy holds what never counted.
+    /// A chunk of each region-map page whose spare copy was never committed.
     stale_chunks: BTreeSet<u64>,
 }
 
@@ -85,8 +86,8 @@ pub(crate) struct Attempt {
 }
 
 impl Ledger {
-    /// From what was read of the device: both copies of the region map, both arrays of root slots
-    /// (`2 * roots_blocks` blocks), and both copies of the log table.
+    /// Decodes what was read from the device: both copies of the region map, both arrays of root
+    /// slots (`2 * roots_blocks` blocks), and both copies of the log table.
     pub fn load(
         superblock: Superblock,
         regions: [&[u8]; 2],
@@ -96,7 +97,7 @@ impl Ledger {
         Self::load_without(&BTreeSet::new(), superblock, regions, root_slots, log_tables)
     }
 
-    /// The same, but shards of which nothing may be asked: their slots may be bad, and stay as they are.
+    /// The same without the `lost` shards: their slots may be bad, and are not written.
     pub fn load_without(
         lost: &BTreeSet<ShardId>,
         superblock: Superblock,
@@ -126,7 +127,8 @@ impl Ledger {
         ledger.load_shards(lost)?;
         let torn = !ledger.regions.bad_pages().is_empty();
         if torn || has_uncommitted_page(regions, ledger.superblock.generation) {
-            // Rare (killed within milliseconds), so all pages rather than the right ones.
+            // Rare (the fleet was killed within milliseconds of a checkpoint), so all pages are
+            // stale rather than the right ones.
             ledger.stale_chunks = (layout.reserved_chunks()..layout.chunks()).collect();
         }
         Ok(ledger)
@@ -149,13 +151,13 @@ impl Ledger {
             self.shards.push(ShardRecord { root, spare });
             match spare_state {
                 SlotState::Uncommitted(_) => drop(self.stale_shards.insert(shard)),
-                // No slot is newer than the last checkpoint.
+                // The bad slot may be the newer one, unless the other is of the last checkpoint.
                 SlotState::Bad(_)
                     if root.is_none_or(|root| root.generation < self.superblock.generation) =>
                 {
                     return Err(LedgerError::Root(shard, RootSlotError::InDoubt));
                 }
-                // It would be, beside a slot that is older than the next superblock.
+                // The bad slot is the older one. After the next checkpoint that would be unknown.
                 SlotState::Bad(_) => drop(self.stale_shards.insert(shard)),
                 SlotState::NeverWritten | SlotState::Committed(_) => {}
             }
@@ -171,15 +173,22 @@ impl Ledger {
         &self.regions
     }
 
-    /// The op logs, and from where each is to be replayed. They hold nothing that counts if the pool
-    /// is clean.
+    /// The op logs, and from where each is to be replayed. If the pool is clean, they hold no
+    /// records to replay.
     pub const fn logs(&self) -> &LogTable {
         &self.logs
     }
 
-    /// Whether the chunk is nobody's as of the last checkpoint.
+    /// Whether the chunk had no owner at the last checkpoint.
     pub fn is_free(&self, chunk: u64) -> bool {
         self.regions.owner(chunk) == Some(Owner::Free)
+    }
+
+    /// One of these chunks that is not free, or is claimed twice.
+    pub(crate) fn wrongly_claimed(&self, chunks: &[u64]) -> Option<u64> {
+        let mut seen = BTreeSet::new();
+        let mut is_right = |chunk: u64| self.is_free(chunk) && seen.insert(chunk);
+        chunks.iter().copied().find(|chunk| !is_right(*chunk))
     }
 
     /// The chunks of every shard that has any, in order.
@@ -198,8 +207,8 @@ impl Ledger {
         self.shards.get(usize::from(shard.0))?.root.as_ref()
     }
 
-    /// Builds checkpoint `number` out of what the cells report. `None`: nothing changed. EPROTO: a
-    /// cell reports what cannot be; the checkpoint must not happen.
+    /// Builds checkpoint `number` from the reports of the cells. `None`: nothing changed. EPROTO:
+    /// the report of a cell is invalid, and the checkpoint must fail.
     pub(crate) fn attempt(
         &self,
         number: u64,
@@ -230,12 +239,12 @@ impl Ledger {
         Ok(Some(attempt))
     }
 
-    /// The opening of a pool by a fleet of so many cells: from now on it is not clean, and the logs are
+    /// The opening of a pool by a fleet of so many cells: it is no longer clean, and the logs are
     /// new and empty.
     pub(crate) fn opening(&self, number: u64, cells: usize) -> Attempt {
         let logs = LogTable { generation: 0, incarnation: number, starts: vec![Lsn(0); cells] };
         let mut attempt = self.blank(number, false, logs);
-        // Its superblock would vouch for what lies in wait as any other does.
+        // The superblock of the opening would make stale places count, as any other.
         self.add_chunks(&mut attempt, &[], &[]).expect("nothing is claimed or released");
         self.add_stale_shards(&mut attempt);
         attempt
@@ -344,7 +353,7 @@ impl Ledger {
             let generation = attempt.superblock.generation;
             match self.shards[usize::from(shard.0)].root {
                 Some(root) => self.put_slot(attempt, RootSlot { generation, ..root }),
-                // Never used, and stays so.
+                // The shard was never used, and its slots stay empty.
                 None => self.put_bytes(attempt, shard, &[0; ROOT_SLOT_SIZE]),
             }
         }
@@ -356,7 +365,7 @@ impl Ledger {
         attempt.shards.insert(slot.shard, ShardRecord { root: Some(slot), spare: 1 - spare });
     }
 
-    /// Puts bytes into the shard's spare slot, beside the slots that the block holds already.
+    /// Puts bytes into the spare slot of the shard. The other slots of the block stay.
     fn put_bytes(&self, attempt: &mut Attempt, shard: ShardId, bytes: &[u8]) {
         let spare = self.shards[usize::from(shard.0)].spare;
         let place = self.superblock.layout.root_slot(shard, spare);
@@ -365,7 +374,7 @@ impl Ledger {
         block[place.offset..][..ROOT_SLOT_SIZE].copy_from_slice(bytes);
     }
 
-    /// The attempt is durable: it is the state from now on.
+    /// The attempt is durable: it is the committed state from now on.
     pub(crate) fn commit(&mut self, attempt: Attempt) {
         self.superblock = attempt.superblock;
         self.logs = attempt.logs;
@@ -381,7 +390,7 @@ impl Ledger {
         self.stale_shards.clear();
     }
 
-    /// The attempt will never count, but any part of it may be on the device.
+    /// The attempt has failed, but any part of it may be on the device.
     pub(crate) fn abandon(&mut self, attempt: Attempt) {
         self.stale_shards.extend(attempt.shards.keys());
         self.stale_chunks.extend(attempt.chunks);
@@ -389,7 +398,7 @@ impl Ledger {
 }
 
 impl Attempt {
-    /// What must be durable before the superblock is written.
+    /// The blocks that must be durable before the superblock is written.
     pub fn writes(&self) -> Vec<BlockWrite> {
         let roots = self.root_blocks.iter().map(|(block, bytes)| (*block, bytes.clone()));
         let logs = (self.logs_place, self.logs.encode());
@@ -401,7 +410,7 @@ impl Attempt {
     }
 }
 
-/// The map, unless it may be one of the past: in that, chunks are free that have owners.
+/// The map, unless it may be an old one, in which chunks are free that have owners now.
 fn load_regions(superblock: &Superblock, copies: [&[u8]; 2]) -> Result<RegionMap, RegionError> {
     let regions = RegionMap::load(superblock, copies)?;
     match regions.bad_pages().iter().find(|page| page.in_doubt) {
@@ -418,7 +427,7 @@ fn owns(regions: &RegionMap, shard: ShardId, block: BlockNo) -> bool {
     regions.owner(block.0 / CHUNK_BLOCKS) == Some(Owner::Shard(shard))
 }
 
-/// Makes the page of the chunk dirty: gives the chunk away and takes it back.
+/// Makes the page of the chunk dirty, by changing the chunk's owner twice.
 fn touch(regions: &mut RegionMap, chunk: u64) {
     match regions.owner(chunk) {
         Some(Owner::Free) => {
@@ -433,8 +442,8 @@ fn touch(regions: &mut RegionMap, chunk: u64) {
     }
 }
 
-/// Whether any page claims to be of a checkpoint that was never committed. A damaged page may look
-/// so too; writing it over does no harm.
+/// Whether the generation of a page is that of a checkpoint that was never committed. A damaged
+/// page may have such a generation too; overwriting it is harmless.
 fn has_uncommitted_page(copies: [&[u8]; 2], committed: u64) -> bool {
     copies.iter().flat_map(|copy| copy.chunks(BLOCK_SIZE)).any(|page| {
         let generation = page.get(PAGE_GENERATION..PAGE_GENERATION + 8);

@@ -1,16 +1,16 @@
-//! The supervisor: who belongs to the fleet, who is admitted as a client, and when the pool's state
-//! becomes durable.
+//! The supervisor: membership of the fleet, admission of clients, and checkpoints.
 //!
 //! A deterministic state machine, event in, effect out; no thread, no clock, no I/O. The supervisor
 //! decides nothing about files. It is the only writer of the superblock, the root slots and the
 //! region map; `docs/protocol.md` shows the order in which a checkpoint writes them.
 //!
-//! * [`Supervisor`]: the whole; stages of a fleet's life.
-//! * `fleet`: cells and their epochs. `admission`: clients.
-//! * `barrier`: the phases of a checkpoint over all cells. `loss`: lost cells and their successors;
-//!   `count`: free chunks that were lost with them. `alarm`: cells that accuse each other.
-//! * [`Ledger`]: what the device says of shards and chunks, and what a checkpoint changes in it.
-//! * `recorder`: the order of writes and flushes that makes a checkpoint count.
+//! * [`Supervisor`]: routes events to the machines below. `stage`: the stages of a fleet's life.
+//! * `fleet`: cells and their epochs. `admission`: clients. `stop`: the end on request.
+//! * `barrier`: the phases of a checkpoint over all cells. `schedule`: when one is due.
+//! * `loss`: lost cells and their successors. `count`: free chunks that were lost with them.
+//!   `alarm`: cells that accuse each other. `recovery`: the logs of a pool that is not clean.
+//! * [`Ledger`]: roots and chunk owners on the device, and how a checkpoint changes them.
+//! * `recorder`: the order of writes and flushes that commits a checkpoint.
 
 #![forbid(unsafe_code)]
 
@@ -24,9 +24,13 @@ mod ledger;
 mod loss;
 mod recorder;
 mod recovery;
+mod schedule;
 mod set;
+mod stage;
 mod status;
+mod stop;
 mod supervisor;
+mod turn;
 
 pub use admission::{ADMISSIONS_MAX, ClientState};
 pub use alarm::ALARMS_MAX;
@@ -34,5 +38,7 @@ pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId, Verdict};
 pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};
 pub use loss::{SUCCESSORS_MAX, pause_before};
+pub use stage::Stage;
 pub use status::{CellStatus, ClientStatus, Status};
-pub use supervisor::{Config, Estate, STOP_MAX, STOP_WAIT, Stage, Supervisor};
+pub use stop::STOP_MAX;
+pub use supervisor::{Config, Predecessor, STOP_WAIT, Supervisor};

@@ -1,15 +1,15 @@
-//! The order of writes and flushes that makes a checkpoint count.
+//! The order of writes and flushes that commits a checkpoint.
 //!
 //! ```text
 //! root slots, region map -> flush -> superblock, one copy -> flush: committed
-//!                                                          -> the other copy, by itself
+//!                                                          -> the other copy
 //! ```
 //!
 //! The other copy is written before the next checkpoint's first flush, which makes it durable: two
 //! equal copies, so that damage to one never brings back a state whose blocks were used again.
 //!
-//! After a failed flush, or a failed write of a superblock, nobody knows what is on the device. From
-//! then on the recorder is broken and records nothing more.
+//! After a failed flush, or a failed write of a superblock, it is unknown what is on the device.
+//! From then on the recorder is broken and records nothing more.
 
 use std::collections::BTreeSet;
 
@@ -35,17 +35,17 @@ enum Step {
     Sealing(Option<IoId>),
 }
 
-/// What an I/O led to.
+/// The result of an I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     Pending,
     Committed,
     Failed(Errno),
-    /// Everything is durable, or never will be.
+    /// The last flush is done, or has failed.
     Sealed(Result<(), Errno>),
 }
 
-/// What became of a begin.
+/// The result of the start of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begun {
     NothingChanged,
@@ -66,7 +66,8 @@ impl Recorder {
         Self { ledger, step: Step::Idle, other: None, broken: None, last_io: 0 }
     }
 
-    /// One that takes over, for its predecessor or because of a failed flush broken.
+    /// The recorder of a supervisor that takes over. It is `broken` if the recorder of its
+    /// predecessor was, or if a flush has failed.
     pub fn adopt(ledger: Ledger, broken: Option<Errno>) -> Self {
         Self { broken, ..Self::new(ledger) }
     }
@@ -79,9 +80,9 @@ impl Recorder {
         self.broken
     }
 
-    /// Nothing more is recorded. A flush of another process has failed, and a cell may have written nodes that are gone;
-    /// or the device refuses what cells write.
-    pub fn give_up(&mut self, errno: Errno) {
+    /// Records nothing more: a flush of another process has failed, so that nodes which a cell
+    /// wrote may be lost, or the device refuses the writes of a cell.
+    pub fn break_off(&mut self, errno: Errno) {
         self.broken = self.broken.or(Some(errno));
     }
 
@@ -178,21 +179,21 @@ impl Recorder {
         }
     }
 
-    /// Makes everything durable once more, the other superblock included.
+    /// Flushes a last time, the other superblock included.
     pub fn seal(&mut self, effects: &mut Vec<Effect>) -> Progress {
         assert!(matches!(self.step, Step::Idle));
         self.step = Step::Sealing(None);
         self.advance(effects)
     }
 
-    /// Starts no I/O any more; what is under way may be done or not.
+    /// Starts no more I/O. The I/O under way may be done or not.
     pub fn halt(&mut self) {
         self.step = Step::Idle;
         self.other = None;
         self.broken = self.broken.or(Some(Errno::EIO));
     }
 
-    /// Goes on to a flush once all writes that it shall make durable are done.
+    /// Starts a flush once all writes before it are done.
     fn advance(&mut self, effects: &mut Vec<Effect>) -> Progress {
         if self.other.is_some() {
             return Progress::Pending;

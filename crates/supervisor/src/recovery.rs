@@ -1,18 +1,18 @@
-//! Recovery of a pool that was not left in order: how much of each log counts.
+//! Recovery of a pool that is not clean: how much of each log counts.
 //!
 //! ```text
-//! all logs are read -> cut each where it rests on what another lost, until no cut moves
-//!                   -> replay -> tell all which chunks the logs have claimed -> ready -> checkpoint
+//! all logs are read -> each is cut where it depends on lost records of another, until no cut moves
+//!                   -> replay -> all claimed chunks to all cells -> ready -> checkpoint
 //! ```
 //!
-//! The cells are as many as wrote the logs. What is left is the greatest consistent cut: a cell cuts its
-//! log only before a record that rests on more of another log than there is (decision 0008).
+//! There is one cell for each log. The result is the greatest consistent cut, because a cell cuts
+//! its log only before a record that depends on a missing record of another log (decision 0008).
 
 use warren_base::{CellId, Lsn};
 
 use crate::set::CellSet;
 
-/// What the supervisor says next.
+/// What the supervisor orders next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
     Cut(Vec<Lsn>),
@@ -20,10 +20,10 @@ pub(crate) enum Next {
     Claimed(Vec<u64>),
 }
 
-/// Where the recovery of all cells stands.
+/// The recovery of all cells.
 pub(crate) struct Recovery {
     ends: Vec<Lsn>,
-    /// As all cells knew them when they cut last.
+    /// The ends that all cells had received when they cut last.
     agreed: Option<Vec<Lsn>>,
     waiting: CellSet,
     claimed: Vec<u64>,
@@ -53,7 +53,7 @@ impl Recovery {
         Some(Next::Cut(self.ends.clone()))
     }
 
-    /// A log is replayed, and claimed these chunks.
+    /// A log is replayed, and its records claim these chunks.
     pub fn replayed(&mut self, cell: CellId, chunks: Vec<u64>) -> Option<Next> {
         if !self.waiting.remove(cell) {
             return None;
@@ -70,7 +70,7 @@ mod tests {
     const CELLS: [CellId; 2] = [CellId(0), CellId(1)];
 
     #[test]
-    fn cells_cut_until_nobody_has_to() {
+    fn cells_cut_until_no_cut_moves() {
         let all = CellSet::first(CELLS.len());
         let mut recovery = Recovery::new(all);
         assert_eq!(recovery.log_end(CELLS[0], Lsn(90), all), None);
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(recovery.log_end(CELLS[0], Lsn(40), all), None);
         assert_eq!(recovery.log_end(CELLS[1], Lsn(50), all), Some(Next::Replay));
         assert_eq!(recovery.replayed(CELLS[1], vec![7]), None);
-        assert_eq!(recovery.replayed(CELLS[1], vec![8]), None, "each speaks once");
+        assert_eq!(recovery.replayed(CELLS[1], vec![8]), None, "each reports once");
         assert_eq!(recovery.replayed(CELLS[0], vec![9]), Some(Next::Claimed(vec![7, 9])));
     }
 }

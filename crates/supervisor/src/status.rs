@@ -1,10 +1,10 @@
-//! A picture of the fleet for people.
+//! The state of the fleet as `warren status` shows it.
 
 use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, Timestamp};
 
 use crate::admission::ClientState;
 use crate::fleet::CellState;
-use crate::supervisor::Stage;
+use crate::stage::Stage;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
@@ -14,10 +14,10 @@ pub struct Status {
     pub generation: u64,
     /// When the last checkpoint was committed (or found that nothing had changed).
     pub last_checkpoint: Option<Timestamp>,
-    /// Checkpoints of this run that happened, and that did not.
+    /// Checkpoints of this run that succeeded, and that failed.
     pub checkpoints: u64,
     pub checkpoints_failed: u64,
-    /// Why no checkpoint happens any more.
+    /// Why no checkpoint can be recorded any more, and since when the cells know.
     pub broken: Option<Errno>,
     pub broken_since: Option<Timestamp>,
     pub chunks_free: u64,

@@ -1,55 +1,40 @@
-//! The supervisor itself: events in, effects out.
+//! The supervisor: receives events, routes them to its machines and turns their outcomes into
+//! effects. The stages of the fleet stand in `stage`.
 //!
-//! ```text
-//! starting -> opening -> serving -> expelling -> last checkpoint -> closing -> ended
-//!     |          |           |              |               ^
-//!     +----------+-----------+--------------+---------------+  a cell is lost; stop while starting
-//! ```
-//!
-//! A stop first expels all clients, so that nothing is acknowledged after the last checkpoint and
-//! unlinked open files are gone by then: only so may the superblock say "clean".
-//!
-//! A cell that is lost while the fleet serves or stops gets a successor (`loss.rs`). One that is lost
-//! before that ends the fleet: what was synced is in the last checkpoint and the logs, which the next
-//! start replays. One that is lost while cells end has only ended sooner: all of it is on the device.
+//! A cell that is lost while the fleet serves or stops gets a successor (`loss`). A cell that is
+//! lost earlier ends the fleet: synced data is in the last checkpoint and in the logs, which the
+//! next start replays. A cell that is lost while cells end has only ended sooner, because all its
+//! data is on the device.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Timestamp};
 use warren_disk::CopiesState;
-use warren_proto::Wire;
-use warren_proto::control::{Order, Report, Written};
+use warren_proto::control::{Order, Report, Suspicion};
 
-use crate::admission::{Admission, send};
-use crate::alarm::Alarms;
+use crate::admission::Admission;
+use crate::alarm::{Alarms, Process};
 use crate::barrier::Barrier;
 use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
 use crate::fleet::{CellState, Fleet};
 use crate::ledger::Ledger;
-use crate::loss::Losses;
-use crate::recorder::{Begun, Progress, Recorder};
+use crate::loss::{Ended, Losses, SUCCESSORS_MAX};
+use crate::recorder::Recorder;
 use crate::recovery::{Next, Recovery};
-use crate::status::{CellStatus, ClientStatus, Status};
-use stop::Stopping;
+use crate::schedule::Schedule;
+use crate::stage::Stage;
+use crate::stop::{Loss, Stop};
+use crate::turn::Turn;
 
-pub use adoption::Estate;
-
-/// Between the end of a checkpoint and the start of the next that nobody asked for: what a power
-/// failure may take of what nobody synced, as ext4's commit interval.
-pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
+pub use adoption::Predecessor;
 
 /// How long a cell may take to end when it has nothing left to write.
 pub const STOP_WAIT: Duration = Duration::from_secs(2);
 
-/// How long cells may take to write what they have when the fleet ends without a checkpoint: the dirty part of a cache of
-/// a GiB at 50 MB a second.
+/// How long cells may take to write their dirty data when the fleet ends without a checkpoint: the
+/// dirty part of a cache of a GiB at 50 MB a second.
 pub const SAVE_WAIT: Duration = Duration::from_secs(20);
-
-/// How long clients may take to go and cells to write the last checkpoint, before one of them is
-/// said to hang. A command that waits for the end of a fleet waits longer.
-pub const STOP_MAX: Duration = Duration::from_secs(100);
 
 /// What a supervisor is started with.
 pub struct Config {
@@ -59,62 +44,32 @@ pub struct Config {
     /// Owner of every shard, indexed by its number.
     pub owners: Vec<CellId>,
     pub ledger: Ledger,
-    /// The pool was not left in order: replay its logs, write a checkpoint and end. The cells are as many
-    /// as its logs.
+    /// The pool is not clean: replay its logs, write a checkpoint and end. There is one cell for
+    /// each log.
     pub recover: bool,
-    /// How the two superblocks stood when the pool was opened.
+    /// The state of the two superblocks when the pool was opened.
     pub copies: CopiesState,
 }
 
-/// How far the fleet is in its life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
-pub enum Stage {
-    /// Cells open their shards, and recover if need be.
-    Starting,
-    /// The superblock is being told that the pool is in use.
-    Opening,
-    Serving,
-    /// A stop was asked for; clients go.
-    Expelling,
-    /// The last checkpoint waits for its turn, or (`started`) is under way.
-    LastCheckpoint {
-        started: bool,
-    },
-    /// Cells end. The time that they have begins when the last flush is done.
-    Closing {
-        until: Option<Instant>,
-    },
-    Ended,
-}
-
 pub struct Supervisor {
-    pub(crate) fleet: Fleet,
+    fleet: Fleet,
     map_version: MapVersion,
     owners: Vec<CellId>,
-    pub(crate) admission: Admission,
-    pub(crate) losses: Losses,
-    pub(crate) alarms: Alarms,
-    pub(crate) barrier: Barrier,
-    pub(crate) recorder: Recorder,
-    pub(crate) stage: Stage,
+    admission: Admission,
+    losses: Losses,
+    alarms: Alarms,
+    barrier: Barrier,
+    recorder: Recorder,
+    schedule: Schedule,
+    stage: Stage,
+    stop: Stop,
     recovery: Option<Recovery>,
-    /// A superblock copy to bring up to date before anything else.
+    /// A superblock copy that must be brought up to date before any other write.
     behind: Option<usize>,
-    next_checkpoint: Instant,
-    last_checkpoint: Option<Timestamp>,
-    checkpoints: u64,
-    checkpoints_failed: u64,
-    /// When the cells must be done with all that a stop asks of them.
-    stop_by: Option<Instant>,
+    /// The first failure, which the fleet ends with.
     failure: Option<Failure>,
-    stopping: Stopping,
-}
-
-/// The time of an event, and where its effects go.
-pub(crate) struct Turn<'a> {
-    pub(crate) now: Instant,
-    wall: Timestamp,
-    pub(crate) effects: &'a mut Vec<Effect>,
+    /// Since when the cells know that nothing can be recorded any more.
+    broken_since: Option<Timestamp>,
 }
 
 impl Supervisor {
@@ -135,15 +90,12 @@ impl Supervisor {
             admission: Admission::default(),
             barrier: Barrier::new(ledger.superblock().generation),
             recorder: Recorder::new(ledger),
+            schedule: Schedule::default(),
             stage: Stage::Starting,
+            stop: Stop::default(),
             behind: behind(copies),
-            next_checkpoint: Instant::default(),
-            last_checkpoint: None,
-            checkpoints: 0,
-            checkpoints_failed: 0,
-            stop_by: None,
             failure: None,
-            stopping: Stopping::default(),
+            broken_since: None,
         }
     }
 
@@ -151,7 +103,7 @@ impl Supervisor {
         self.stage
     }
 
-    /// What is on the device.
+    /// The committed state on the device.
     pub const fn ledger(&self) -> &Ledger {
         self.recorder.ledger()
     }
@@ -167,40 +119,46 @@ impl Supervisor {
             return;
         }
         let mut turn = Turn { now, wall, effects };
-        self.catch_up(&mut turn);
+        self.update_copy(&mut turn);
+        self.route(event, &mut turn);
+        self.advance(&mut turn);
+    }
+
+    fn update_copy(&mut self, turn: &mut Turn<'_>) {
+        if let Some(copy) = self.behind.take() {
+            self.recorder.write_copy(copy, turn.effects);
+        }
+    }
+
+    fn route(&mut self, event: Event, turn: &mut Turn<'_>) {
         match event {
             Event::Report { from, epoch, report } => {
-                // What a lost cell had said last comes too late.
-                let listens = self.fleet.state(from) != CellState::Lost;
-                if self.fleet.is_current(from, epoch) && listens {
-                    self.report(from, epoch, report, &mut turn);
+                // The last reports of a lost cell may arrive after its exit notice.
+                let is_lost = self.fleet.state(from) == CellState::Lost;
+                if self.fleet.is_current(from, epoch) && !is_lost {
+                    self.report(from, epoch, report, turn);
                 }
             }
             Event::CellExited { cell, epoch, by_itself } => {
                 if self.fleet.is_current(cell, epoch) {
-                    self.exited((cell, epoch), by_itself, &mut turn);
+                    self.exited((cell, epoch), by_itself, turn);
                 }
             }
-            Event::Connect { connection, applicant } => {
-                self.connect(connection, applicant, &mut turn);
+            Event::Connect { connection, applicant } => self.connect(connection, applicant, turn),
+            Event::Hangup { client } => self.hangup(client, turn),
+            Event::TryCheckpoint => {
+                let broken = self.recorder.broken();
+                self.stop.request_trial(self.stage, broken, turn.effects);
             }
-            Event::Hangup { client } => self.hangup(client, &mut turn),
-            Event::TryCheckpoint | Event::TryStop | Event::Stop | Event::GiveUp => {
-                self.asked_to_stop(&event, &mut turn);
-            }
-            Event::FlushFailed { errno } => self.recorder.give_up(errno),
+            Event::TryStop => self.stop_requested(Loss::Refused, turn),
+            Event::Stop => self.stop_requested(Loss::Reported, turn),
+            Event::GiveUp => self.stop_requested(Loss::Accepted, turn),
+            Event::FlushFailed { errno } => self.recorder.break_off(errno),
             Event::IoDone { io, result } => {
                 let progress = self.recorder.io_done(io, result, turn.effects);
-                self.progress(progress, &mut turn);
+                self.progress(progress, turn);
             }
-            Event::Tick => self.tick(&mut turn),
-        }
-        self.advance(&mut turn);
-    }
-
-    fn catch_up(&mut self, turn: &mut Turn<'_>) {
-        if let Some(copy) = self.behind.take() {
-            self.recorder.write_copy(copy, turn.effects);
+            Event::Tick => self.tick(turn),
         }
     }
 
@@ -209,15 +167,13 @@ impl Supervisor {
             Report::Ready { map, .. } => self.ready(from, map, turn),
             Report::Admitted { client } => self.admission.admitted(from, client, turn.effects),
             Report::Expelled { client } => self.admission.expelled(from, client, turn.effects),
-            Report::WantCheckpoint { .. } => self.barrier.wanted = true,
+            Report::WantCheckpoint { .. } => self.barrier.request(),
             Report::Drained { number, .. } => {
                 if self.barrier.drained(from, number) {
                     self.all_drained(turn);
                 }
             }
-            Report::Written { number, result, .. } => {
-                self.written(from, number, result, turn);
-            }
+            Report::Written { number, result, .. } => self.written(from, number, result, turn),
             Report::LogEnd { lsn, .. } => {
                 let all = self.fleet.all();
                 let next = self.recovery.as_mut().and_then(|r| r.log_end(from, lsn, all));
@@ -227,23 +183,22 @@ impl Supervisor {
                 let next = self.recovery.as_mut().and_then(|r| r.replayed(from, chunks));
                 self.recover(next, turn);
             }
-            Report::Heard { lost, .. } => self.losses.heard(from, lost),
+            Report::LossHandled { lost, .. } => self.losses.acknowledged(from, lost),
             Report::Broken { shard, errno, .. } => {
                 self.fail(Failure::BrokenShard { shard, errno }, turn);
             }
-            Report::Stuck { errno, .. } => self.recorder.give_up(errno),
+            Report::Stuck { errno, .. } => self.recorder.break_off(errno),
             Report::BrokenLog { errno, .. } => {
                 self.fail(Failure::BrokenLog { cell: from, errno }, turn);
             }
             Report::Suspect { cell, epoch: of, why } => {
                 self.suspected((from, epoch), (cell, of), why, turn);
             }
-            Report::Stopped { .. } if matches!(self.stage, Stage::Closing { .. }) => {
-                self.fleet.set(from, CellState::Stopped);
-            }
             Report::Stopped { .. } => {
                 self.fleet.set(from, CellState::Stopped);
-                self.fail(Failure::CellExited { cell: from, epoch }, turn);
+                if !self.stage.is_closing() {
+                    self.fail(Failure::CellExited { cell: from, epoch }, turn);
+                }
             }
         }
     }
@@ -256,12 +211,12 @@ impl Supervisor {
             return self.fail(Failure::WrongMap { cell: from }, turn);
         }
         self.fleet.set(from, CellState::Ready);
-        self.losses.recovered(from, turn.now);
+        self.losses.ready(from, turn.now);
         if self.stage != Stage::Starting || !self.fleet.are_all_ready() {
             return;
         }
         if self.recovery.is_some() {
-            // Nobody was admitted: what is left to do is the checkpoint that the clean mark comes with.
+            // No client was admitted, so only the checkpoint that marks the pool clean is left.
             self.stage = Stage::LastCheckpoint { started: false };
             return;
         }
@@ -270,36 +225,17 @@ impl Supervisor {
         self.open(number, turn);
     }
 
-    fn open(&mut self, number: u64, turn: &mut Turn<'_>) {
-        let cells = self.fleet.all().iter().count();
-        self.recorder.open(number, cells, turn.effects);
-    }
-
-    /// The pool is marked as in use: whatever is logged from now on counts.
-    fn opened(&mut self, turn: &mut Turn<'_>) {
-        self.stage = Stage::Serving;
-        turn.effects.push(Effect::FleetReady);
-        self.set_timer(turn);
-    }
-
     fn recover(&mut self, next: Option<Next>, turn: &mut Turn<'_>) {
         let order = match next {
             None => return,
             Some(Next::Cut(ends)) => Order::Cut { ends },
             Some(Next::Replay) => Order::Replay,
-            Some(Next::Claimed(chunks)) => match self.wrongly_claimed(&chunks) {
+            Some(Next::Claimed(chunks)) => match self.recorder.ledger().wrongly_claimed(&chunks) {
                 Some(chunk) => return self.fail(Failure::BrokenLogs { chunk }, turn),
                 None => Order::Claimed { chunks },
             },
         };
-        send(self.fleet.all(), &order, turn.effects);
-    }
-
-    /// One of the chunks that was somebody's before, or is claimed twice.
-    fn wrongly_claimed(&self, chunks: &[u64]) -> Option<u64> {
-        let mut seen = BTreeSet::new();
-        let mut is_right = |chunk: u64| self.recorder.ledger().is_free(chunk) && seen.insert(chunk);
-        chunks.iter().copied().find(|chunk| !is_right(*chunk))
+        turn.send(self.fleet.all(), &order);
     }
 
     fn connect(&mut self, connection: ConnectionNo, applicant: Applicant, turn: &mut Turn<'_>) {
@@ -312,40 +248,106 @@ impl Supervisor {
             _ => Err(Errno::EIO),
         };
         if let Err(errno) = result {
-            turn.effects.push(Effect::RefuseClient { connection, errno });
+            turn.push(Effect::RefuseClient { connection, errno });
         }
     }
 
     fn hangup(&mut self, client: ClientId, turn: &mut Turn<'_>) {
-        if !matches!(self.stage, Stage::Closing { .. }) {
+        if !self.stage.is_closing() {
             let cells = (self.fleet.all(), self.fleet.living());
             self.admission.hangup(cells, client, turn.effects);
         }
     }
 
-    fn exited(&mut self, (cell, epoch): (CellId, Epoch), by_itself: bool, turn: &mut Turn<'_>) {
+    /// A cell reports a process of another cell as faulty.
+    fn suspected(&mut self, by: Process, accused: Process, why: Suspicion, turn: &mut Turn<'_>) {
+        let (cell, epoch) = accused;
+        // The report may be late, or name a process that never existed.
+        let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
+        if !lives || cell == by.0 {
+            return;
+        }
+        match self.alarms.raise(turn.now, by, accused, why) {
+            Ok(None) => {}
+            Ok(Some(((cell, epoch), verdict))) => {
+                turn.push(Effect::Kill { cell, epoch, verdict });
+            }
+            Err(failure) => self.fail(failure, turn),
+        }
+    }
+
+    fn exited(&mut self, (cell, epoch): Process, by_itself: bool, turn: &mut Turn<'_>) {
         let state = self.fleet.state(cell);
-        let is_running = matches!(state, CellState::Ready | CellState::Starting);
-        if self.is_served() && is_running {
+        if self.replaces_cells() && state.is_running() {
             return self.lose((cell, epoch), by_itself, turn);
         }
         if state == CellState::Lost {
             return;
         }
         self.fleet.set(cell, CellState::Exited);
-        // Of one that is told to end nothing is left to do.
-        if state != CellState::Stopped && !matches!(self.stage, Stage::Closing { .. }) {
+        // A cell that was ordered to end may exit.
+        if state != CellState::Stopped && !self.stage.is_closing() {
             self.fail(Failure::CellExited { cell, epoch }, turn);
         }
     }
 
-    fn stop(&mut self, turn: &mut Turn<'_>) {
+    /// The process of a running cell is gone, and the fleet goes on.
+    fn lose(&mut self, (cell, epoch): Process, by_itself: bool, turn: &mut Turn<'_>) {
+        let was_ready = self.fleet.state(cell) == CellState::Ready;
+        self.fleet.set(cell, CellState::Lost);
+        match self.losses.ended(cell, was_ready, by_itself, turn.now) {
+            Ended::Served => {}
+            Ended::Failed => self.set_wake(turn),
+            Ended::TooOften => {
+                let tries = SUCCESSORS_MAX;
+                return self.fail(Failure::NoSuccessor { cell, tries }, turn);
+            }
+        }
+        let living = self.fleet.living();
+        self.losses.lost(cell, living);
+        self.admission.lost(cell);
+        turn.send(living, &Order::Lost { cell, epoch });
+        if self.barrier.is_answering() {
+            self.abort_checkpoint(turn);
+        }
+    }
+
+    /// Starts successors of the cells whose loss all cells have acknowledged.
+    fn restart_lost(&mut self, turn: &mut Turn<'_>) {
+        let is_over = self.stage.is_closing() || self.stage == Stage::Ended;
+        while !is_over
+            && !self.barrier.is_recording()
+            && let Some(cell) = self.losses.next_due(turn.now)
+        {
+            if self.recorder.broken().is_some() {
+                let epoch = self.fleet.epoch(cell);
+                return self.fail(Failure::CellExited { cell, epoch }, turn);
+            }
+            let others = self.fleet.living();
+            let epoch = self.fleet.restart(cell);
+            turn.push(Effect::Restart { cell, epoch });
+            for lost in self.losses.start_successor(cell) {
+                let order = Order::Lost { cell: lost, epoch: self.fleet.epoch(lost) };
+                turn.push(Effect::Send { to: cell, order });
+            }
+            self.admission.introduce(cell, turn.effects);
+            turn.send(others, &Order::Joined { cell, epoch });
+        }
+    }
+
+    fn stop_requested(&mut self, loss: Loss, turn: &mut Turn<'_>) {
+        if self.stop.request(loss, self.stage, self.recorder.broken(), turn.effects) {
+            self.begin_stop(turn);
+        }
+    }
+
+    fn begin_stop(&mut self, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Starting => self.close(Order::Stop, turn),
             Stage::Serving => {
                 self.stage = Stage::Expelling;
-                self.stop_by = Some(turn.now + STOP_MAX);
-                self.set_alarm(turn);
+                self.stop.begin(turn.now);
+                self.set_wake(turn);
                 let cells = (self.fleet.all(), self.fleet.living());
                 self.admission.expel_all(cells, turn.effects);
             }
@@ -353,49 +355,37 @@ impl Supervisor {
         }
     }
 
-    /// Ends the fleet without another checkpoint. The first failure is the one that is told.
-    pub(crate) fn fail(&mut self, failure: Failure, turn: &mut Turn<'_>) {
+    /// Ends the fleet without another checkpoint. Its outcome is the first failure.
+    fn fail(&mut self, failure: Failure, turn: &mut Turn<'_>) {
         self.failure = self.failure.or(Some(failure));
-        if !matches!(self.stage, Stage::Closing { .. }) {
+        if !self.stage.is_closing() {
             self.recorder.halt();
-            self.close(if self.is_served() { Order::Save } else { Order::Stop }, turn);
+            self.close(if self.replaces_cells() { Order::Save } else { Order::Stop }, turn);
         }
     }
 
-    /// Whether the fleet goes on without a cell that is lost, and something may have been acknowledged.
-    fn is_served(&self) -> bool {
-        let serves =
-            matches!(self.stage, Stage::Serving | Stage::Expelling | Stage::LastCheckpoint { .. });
-        serves && self.recovery.is_none()
+    /// Whether lost cells get successors, and clients may have unsynced data that was acknowledged.
+    const fn replaces_cells(&self) -> bool {
+        self.stage.is_open() && self.recovery.is_none()
     }
 
     fn close(&mut self, order: Order, turn: &mut Turn<'_>) {
         self.stage = Stage::Closing { until: None };
-        send(self.fleet.living(), &order, turn.effects);
+        turn.send(self.fleet.living(), &order);
         self.seal(turn);
     }
 
-    fn seal(&mut self, turn: &mut Turn<'_>) {
-        let progress = self.recorder.seal(turn.effects);
-        self.progress(progress, turn);
-    }
-
-    /// Whatever has become possible or due.
+    /// Does what has become possible or due.
     fn advance(&mut self, turn: &mut Turn<'_>) {
         self.restart_lost(turn);
-        self.tell_broken(turn);
-        let stage = self.stage;
-        match stage {
-            Stage::Serving if self.is_stop_due() => {
-                self.stop(turn);
+        self.report_broken(turn);
+        match self.stage {
+            Stage::Serving if self.stop.take_early() => {
+                self.begin_stop(turn);
                 self.advance(turn);
             }
             Stage::Serving | Stage::Expelling if self.may_drain() => {
-                let is_due = self.stage == Stage::Serving && turn.now >= self.next_checkpoint;
-                if self.barrier.wanted
-                    || self.wants_trial()
-                    || (is_due && self.recorder.broken().is_none())
-                {
+                if self.wants_checkpoint(turn.now) {
                     self.drain(turn);
                 } else if self.stage == Stage::Expelling && self.admission.is_empty() {
                     self.stage = Stage::LastCheckpoint { started: true };
@@ -414,18 +404,28 @@ impl Supervisor {
         }
     }
 
-    /// Judges who is late: only here, because a driver has heard everybody before a tick.
+    /// Sends all cells the order to go read-only once nothing can be recorded any more.
+    fn report_broken(&mut self, turn: &mut Turn<'_>) {
+        let Some(errno) = self.recorder.broken().filter(|_| self.stage.is_open()) else { return };
+        if self.broken_since.is_none() {
+            self.broken_since = Some(turn.wall);
+            turn.send(self.fleet.living(), &Order::ReadOnly { errno });
+        }
+    }
+
+    /// Finds cells that are late. It does so only here, because a driver delivers all reports that
+    /// have arrived before a tick.
     fn tick(&mut self, turn: &mut Turn<'_>) {
-        let stop_by = match self.stage {
-            Stage::Expelling | Stage::LastCheckpoint { .. } => self.stop_by,
+        let deadline = match self.stage {
+            Stage::Expelling | Stage::LastCheckpoint { .. } => self.stop.deadline(),
             Stage::Closing { until } => until,
             _ => None,
         };
-        self.set_alarm(turn);
-        if stop_by.is_none_or(|by| turn.now < by) {
+        self.set_wake(turn);
+        if deadline.is_none_or(|deadline| turn.now < deadline) {
             return;
         }
-        if matches!(self.stage, Stage::Closing { .. }) {
+        if self.stage.is_closing() {
             let hangs = self.fleet.living().iter().next();
             let failure = hangs.map(|cell| Failure::CellHangs { cell });
             self.failure = self.failure.or(failure);
@@ -441,185 +441,36 @@ impl Supervisor {
         unready().or(self.barrier.waits_for()).or(self.admission.waits_for())
     }
 
-    /// Whether a checkpoint can begin: every cell takes part.
-    fn may_drain(&self) -> bool {
-        self.barrier.is_idle() && self.fleet.are_all_ready()
-    }
-
     fn end(&mut self, turn: &mut Turn<'_>) {
         self.stage = Stage::Ended;
-        turn.effects.push(Effect::Exit(self.outcome()));
+        turn.push(Effect::Exit(self.stop.outcome(self.failure)));
     }
 
-    fn drain(&mut self, turn: &mut Turn<'_>) {
-        let number = self.barrier.start(self.fleet.all());
-        self.begin_trial(number);
-        send(self.fleet.all(), &Order::Drain { number }, turn.effects);
-    }
-
-    fn all_drained(&mut self, turn: &mut Turn<'_>) {
-        if self.recorder.broken().is_some() {
-            return self.checkpoint_failed(Errno::EIO, turn);
-        }
-        let number = self.barrier.number();
-        self.barrier.write(self.fleet.all());
-        let count = self.losses.is_uncounted();
-        send(self.fleet.all(), &Order::Write { number, count }, turn.effects);
-    }
-
-    fn written(
-        &mut self,
-        from: CellId,
-        number: u64,
-        result: Result<Written, Errno>,
-        turn: &mut Turn<'_>,
-    ) {
-        match self.barrier.written(from, number, result) {
-            None => {}
-            Some(Ok(())) => {
-                // Once: what is handed out is not handed out again when it is recorded again.
-                self.count_chunks(turn);
-                self.begin_recording(turn);
-            }
-            Some(Err(errno)) => self.checkpoint_failed(errno, turn),
-        }
-    }
-
-    /// Records what all cells have written.
-    fn begin_recording(&mut self, turn: &mut Turn<'_>) {
-        let number = self.barrier.number();
-        let clean = matches!(self.stage, Stage::LastCheckpoint { started: true });
-        let written = self.barrier.parts().expect("all cells have written");
-        match self.recorder.begin(number, clean, written, &self.owners, turn.effects) {
-            Ok(Begun::NothingChanged) => self.checkpoint_done(turn),
-            Ok(Begun::Writing) => {}
-            Err(errno) => self.checkpoint_failed(errno, turn),
-        }
-    }
-
-    fn progress(&mut self, progress: Progress, turn: &mut Turn<'_>) {
-        match progress {
-            Progress::Pending => {}
-            Progress::Committed if self.stage == Stage::Opening => self.opened(turn),
-            Progress::Failed(errno) if self.stage == Stage::Opening => {
-                self.fail(Failure::Opening { errno }, turn);
-            }
-            Progress::Committed => self.checkpoint_done(turn),
-            Progress::Failed(errno) => self.checkpoint_failed(errno, turn),
-            Progress::Sealed(result) => self.sealed(result, turn),
-        }
-    }
-
-    fn sealed(&mut self, result: Result<(), Errno>, turn: &mut Turn<'_>) {
-        // Not before: a driver that flushes hears nobody meanwhile.
-        let wait = match self.failure {
-            // A stop has waited for long enough, and has nothing left to write.
-            None | Some(Failure::CellHangs { .. } | Failure::LastCheckpoint { .. }) => STOP_WAIT,
-            Some(_) => SAVE_WAIT,
-        };
-        self.stage = Stage::Closing { until: Some(turn.now + wait) };
-        self.set_alarm(turn);
-        if let Err(errno) = result {
-            self.failure = self.failure.or(Some(Failure::LastFlush { errno }));
-        }
-    }
-
-    fn checkpoint_done(&mut self, turn: &mut Turn<'_>) {
-        let number = self.barrier.number();
-        self.checkpoints += 1;
-        self.last_checkpoint = Some(turn.wall);
-        send(self.fleet.living(), &Order::Switched { number }, turn.effects);
-        self.checkpoint_ended(turn);
-        self.trial_ended(number, Ok(()), turn);
-    }
-
-    fn checkpoint_failed(&mut self, errno: Errno, turn: &mut Turn<'_>) {
-        let number = self.barrier.number();
-        self.checkpoints_failed += 1;
-        let broken = self.recorder.broken().is_some();
-        send(self.fleet.living(), &Order::Failed { number, errno, broken }, turn.effects);
-        if self.stage == (Stage::LastCheckpoint { started: true }) {
-            self.last_checkpoint_failed(errno, turn);
-        }
-        self.checkpoint_ended(turn);
-        self.trial_ended(number, Err(errno), turn);
-    }
-
-    fn checkpoint_ended(&mut self, turn: &mut Turn<'_>) {
-        self.barrier.end();
-        match self.stage {
-            Stage::LastCheckpoint { started: true } => self.close(Order::Stop, turn),
-            _ => self.set_timer(turn),
-        }
-    }
-
-    fn set_timer(&mut self, turn: &mut Turn<'_>) {
-        self.next_checkpoint = turn.now + CHECKPOINT_INTERVAL;
-        self.set_alarm(turn);
-    }
-
-    /// Asks for a tick at the next time at which anything is due.
-    pub(crate) fn set_alarm(&self, turn: &mut Turn<'_>) {
+    /// Requests a tick at the next time at which something is due.
+    fn set_wake(&self, turn: &mut Turn<'_>) {
         let end = match self.stage {
             Stage::Closing { until } => until,
-            _ => self.stop_by,
+            _ => self.stop.deadline(),
         };
-        let times = self.losses.pauses_until().chain([self.next_checkpoint]).chain(end);
-        // What was due before waits for something else than the time.
+        let times = self.losses.pauses_until().chain([self.schedule.next()]).chain(end);
+        // What was due earlier waits for an event, not for the time.
         if let Some(at) = times.filter(|at| *at > turn.now).min() {
-            turn.effects.push(Effect::Wake(at));
+            turn.push(Effect::Wake(at));
         }
     }
 
-    /// How many of the slots that it wants the applicant can have now, or why it cannot be a client.
+    /// How many of the requested slots the applicant can have now, or why it cannot be a client.
     pub fn slots_for(&self, applicant: &Applicant) -> Result<u16, Errno> {
         self.admission.slots_for(applicant)
     }
 
-    /// Who a client is, for as long as some cell may know it.
+    /// The process behind a client, as long as a cell may know the client.
     pub fn applicant(&self, client: ClientId) -> Option<&Applicant> {
         self.admission.applicant(client)
     }
-
-    pub fn status(&self) -> Status {
-        let ledger = self.recorder.ledger();
-        let shards = |cell| self.owners.iter().filter(|owner| **owner == cell).count();
-        let cells = (self.fleet.iter())
-            .map(|(cell, member)| CellStatus {
-                cell,
-                epoch: member.epoch,
-                state: member.state,
-                shards: shards(cell),
-            })
-            .collect();
-        let clients = (self.admission.iter())
-            .map(|(client, known)| ClientStatus {
-                client,
-                pid: known.applicant.pid,
-                uid: known.applicant.credentials.uid,
-                front: known.applicant.front,
-                slots: known.applicant.slots,
-                mounted: known.applicant.mounted.clone(),
-                state: known.state,
-            })
-            .collect();
-        Status {
-            stage: self.stage,
-            map_version: self.map_version,
-            generation: ledger.superblock().generation,
-            last_checkpoint: self.last_checkpoint,
-            checkpoints: self.checkpoints,
-            checkpoints_failed: self.checkpoints_failed,
-            broken: self.recorder.broken(),
-            broken_since: self.stopping.broken_since,
-            chunks_free: ledger.regions().free_chunks(),
-            cells,
-            clients,
-        }
-    }
 }
 
-/// The copy of the superblock that is to be brought up to date.
+/// The copy of the superblock that must be brought up to date.
 const fn behind(copies: CopiesState) -> Option<usize> {
     match copies {
         CopiesState::Agree => None,
@@ -628,6 +479,7 @@ const fn behind(copies: CopiesState) -> Option<usize> {
 }
 
 mod adoption;
-mod stop;
+mod checkpoint;
+mod overview;
 #[cfg(test)]
 mod tests;

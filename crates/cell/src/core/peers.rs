@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! Lost    everything that the dead cell had sent is handled; nothing more is sent to it; transactions that it
-//!         takes part in are aborted and wait, holding nothing -> Heard
+//!         takes part in are aborted and wait, without locks -> LossHandled
 //! Joined  the successor is sent what was decided here, then that this is all; what waited goes on
 //! AllSaid from the successor: what its predecessor had locked here and not decided is released
 //! ```
@@ -119,7 +119,7 @@ impl Core {
             turn.waits.wait_for(WaitKey::Joined(lost), id);
             self.tasks.park(id, task);
         }
-        turn.report(Report::Heard { lost, epoch });
+        turn.report(Report::LossHandled { lost, epoch });
     }
 
     /// A successor of the lost cell starts.

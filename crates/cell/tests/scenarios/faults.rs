@@ -116,7 +116,7 @@ impl Pair {
         let mut living = self.cells().filter(|other| !self.is_dead(*other));
         assert!(
             living.all(|other| self.supervisor.heard.contains(&other)),
-            "a cell has not sent Heard"
+            "a cell has not sent LossHandled"
         );
     }
 

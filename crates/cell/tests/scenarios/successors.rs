@@ -4,7 +4,7 @@
 //! lost, and no request is executed twice.
 //!
 //! ```text
-//! other cells   Lost -> Heard   Joined -> Again, AllSaid -->
+//! other cells   Lost -> LossHandled   Joined -> Again, AllSaid -->
 //! successor                     replay -> Again, AllSaid --> all received: Ready, reads all slots
 //! ```
 //!
@@ -133,7 +133,7 @@ fn a_successor_serves_when_all_cells_have_sent_what_they_decided() {
     let client = pair.client();
     let file = pair.file(client, IN_A, "file", b"text");
     pair.lose(A);
-    assert_eq!(pair.trace(&["Lost", "Heard"]), ["B receives Lost", "B reports Heard"]);
+    assert_eq!(pair.trace(&["Lost", "LossHandled"]), ["B receives Lost", "B reports LossHandled"]);
     pair.hold_messages(|body| is_message(body, "AllSaid"));
     pair.start_successor(A);
     let call = pair.send(client, Request::GetAttr { ino: file.ino });

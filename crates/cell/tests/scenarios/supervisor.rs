@@ -137,7 +137,7 @@ impl Supervisor {
             }
             Report::LogEnd { lsn, .. } => return self.log_ends(from, lsn),
             Report::Replayed { chunks, .. } => return self.has_replayed(from, chunks),
-            Report::Heard { .. } => drop(self.heard.insert(from)),
+            Report::LossHandled { .. } => drop(self.heard.insert(from)),
             Report::Stuck { errno, .. } => return self.all(&Order::ReadOnly { errno }),
             Report::Broken { .. } | Report::BrokenLog { .. } => self.broken.push(report),
             _ => {}

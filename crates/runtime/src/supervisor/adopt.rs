@@ -26,7 +26,7 @@ use warren_log::LIFE;
 use warren_proto::Wire;
 use warren_shm::ShardMap;
 use warren_supervisor::{
-    CellState, CellStatus, ClientState, ClientStatus, ConnectionNo, Effect, Estate, Event,
+    CellState, CellStatus, ClientState, ClientStatus, ConnectionNo, Effect, Event, Predecessor,
     Supervisor,
 };
 
@@ -111,7 +111,7 @@ pub(super) fn take_over(
     let processes = processes(&notes, &handover, &mut kept, &pool)?;
     let memory = memory(&mut kept, layout.shards(), &processes)?;
     let flushed = memory.judge_flush(flushed);
-    let (core, effects) = core(Estate { record: &notes.core, ledger, copies, flushed })?;
+    let (core, effects) = core(Predecessor { record: &notes.core, ledger, copies, flushed })?;
     let cells = (0..handover.plan.cells).map(CellId);
     let in_place = cells.filter(|cell| !notes.cells[usize::from(cell.0)].exited);
     let mailboxes = Mailboxes::adopt(in_place, notes.given.clone(), notes.reports_refused)?;
@@ -147,9 +147,9 @@ pub(super) fn take_over(
 }
 
 /// The core, and what it wants done first.
-fn core(estate: Estate<'_>) -> Result<(Supervisor, Vec<Effect>), FleetError> {
+fn core(predecessor: Predecessor<'_>) -> Result<(Supervisor, Vec<Effect>), FleetError> {
     let mut effects = Vec::new();
-    let core = Supervisor::adopt(estate, clock::monotonic(), clock::wall(), &mut effects);
+    let core = Supervisor::adopt(predecessor, clock::monotonic(), clock::wall(), &mut effects);
     Ok((core.map_err(|_| incomplete())?, effects))
 }
 

@@ -7,7 +7,7 @@
 //! effects is given up, unless all was done and noted: so do the real processes.
 
 use warren_base::{CellId, Epoch};
-use warren_supervisor::{Effect, Estate, Supervisor};
+use warren_supervisor::{Effect, Predecessor, Supervisor};
 
 use super::drive::follow;
 use super::{Fleet, Happening, Surroundings, load_ledger};
@@ -50,9 +50,9 @@ pub(super) fn replace_supervisor<W: Surroundings>(
     fleet.supervisor.wake = None;
     fleet.supervisor.number += 1;
     let (ledger, copies) = load_ledger(&fleet.disk).expect("a pool that can be opened");
-    let estate = Estate { record: &record, ledger, copies, flushed };
+    let predecessor = Predecessor { record: &record, ledger, copies, flushed };
     let mut catching_up = Vec::new();
-    let adopted = Supervisor::adopt(estate, fleet.now, fleet.wall(), &mut catching_up);
+    let adopted = Supervisor::adopt(predecessor, fleet.now, fleet.wall(), &mut catching_up);
     fleet.supervisor.supervisor = Some(adopted.expect("its own record"));
     if !is_noted {
         started.into_iter().for_each(|(cell, epoch)| fleet.give_up(cell, epoch));

@@ -1,4 +1,4 @@
-//! Which pools are opened: not one whose newest state may be among what is damaged.
+//! Which pools are opened. A pool is refused if its newest state may be in a damaged block.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ impl Pool {
         pool
     }
 
-    /// One more checkpoint, which changes nothing that lies in a root slot or the map.
+    /// One more checkpoint, which changes no root slot and no page of the map.
     fn go_on(&mut self) {
         let opening = self.load().expect("a sound pool").opening(4, 1);
         self.commit(&opening);
@@ -75,7 +75,7 @@ impl Pool {
         Ledger::load(self.superblock.clone(), [&a, &b], &slots, tables)
     }
 
-    /// What opening says when a byte is changed.
+    /// The error of opening after a byte was changed.
     fn rotten(&mut self, block: BlockNo, at: usize) -> Option<LedgerError> {
         self.blocks.get_mut(&block).expect("a block")[at] ^= 1;
         let error = self.load().err();
@@ -85,21 +85,21 @@ impl Pool {
 }
 
 #[test]
-fn a_map_of_the_past_is_not_opened() {
+fn a_pool_whose_map_may_be_old_is_not_opened() {
     let mut pool = Pool::new();
     assert_eq!(pool.load().err(), None);
     let layout = pool.superblock.layout;
     let (older, newer) = (layout.region_page(0, 0), layout.region_page(1, 0));
     let in_doubt = LedgerError::Region(RegionError::InDoubt(newer));
     assert_eq!(pool.rotten(newer, 3000), Some(in_doubt));
-    assert_eq!(pool.rotten(older, 3000), None, "the newer one has all");
-    // An unreadable block tells nothing.
+    assert_eq!(pool.rotten(older, 3000), None, "the newer copy is complete");
+    // The generation of an unreadable block is unknown.
     pool.blocks.insert(newer, vec![0xEE; BLOCK_SIZE].into());
     assert_eq!(pool.load().err(), Some(in_doubt));
 }
 
 #[test]
-fn what_a_power_failure_tore_is_opened() {
+fn a_page_torn_by_a_power_failure_is_accepted() {
     let mut pool = Pool::new();
     let newer = pool.superblock.layout.region_page(1, 0);
     pool.superblock.generation = 2;
@@ -107,23 +107,23 @@ fn what_a_power_failure_tore_is_opened() {
 }
 
 #[test]
-fn a_shard_is_not_taken_back_in_time() {
+fn a_root_slot_that_may_be_old_is_refused() {
     let mut pool = Pool::new();
     let layout = pool.superblock.layout;
     let places = [0, 1].map(|slot| layout.root_slot(ShardId(0), slot));
     let in_doubt = Some(LedgerError::Root(ShardId(0), RootSlotError::InDoubt));
-    // Beside a slot of the last checkpoint nothing is newer.
+    // No slot is newer than a slot of the last checkpoint.
     assert_eq!(pool.rotten(places[0].block, places[0].offset + 48), None);
     assert_eq!(pool.rotten(places[1].block, places[1].offset + 48), in_doubt);
     pool.go_on();
     for place in places {
-        assert_eq!(pool.rotten(place.block, place.offset + 48), in_doubt, "who knows its age");
+        assert_eq!(pool.rotten(place.block, place.offset + 48), in_doubt, "its age is unknown");
     }
 }
 
-/// A bad slot beside one of the last checkpoint would be in doubt beside any later superblock.
+/// A bad slot beside a slot of the last checkpoint would be in doubt after any later checkpoint.
 #[test]
-fn a_bad_slot_that_was_not_the_newer_never_comes_in_doubt() {
+fn a_bad_slot_that_is_the_older_is_never_in_doubt() {
     let mut pool = Pool::new();
     let older = pool.superblock.layout.root_slot(ShardId(0), 0);
     pool.blocks.get_mut(&older.block).expect("a block")[older.offset + 48] ^= 1;
@@ -133,9 +133,9 @@ fn a_bad_slot_that_was_not_the_newer_never_comes_in_doubt() {
 }
 
 #[test]
-fn a_log_table_of_the_past_is_not_taken() {
+fn a_log_table_that_may_be_old_is_refused() {
     let mut pool = Pool::new();
-    // Checkpoint 3 wrote copy 0; a checkpoint 4 that never was has gone over it.
+    // Checkpoint 3 wrote copy 0; a checkpoint 4 that was never committed has overwritten it.
     let newer = pool.superblock.layout.log_table(0);
     let table = LogTable { generation: 4, incarnation: 2, starts: Vec::new() };
     pool.blocks.insert(newer, table.encode());
@@ -148,4 +148,13 @@ fn shards_have_the_chunks_of_the_map() {
     let first = pool.superblock.layout.reserved_chunks();
     let chunks = pool.load().expect("sound").chunks_of_shards();
     assert_eq!(chunks, [(ShardId(0), vec![first]), (ShardId(1), vec![first + 1])].into());
+}
+
+#[test]
+fn a_chunk_that_is_taken_or_claimed_twice_is_wrongly_claimed() {
+    let ledger = Pool::new().load().expect("sound");
+    let free = (0..).find(|chunk| ledger.is_free(*chunk)).expect("a free chunk");
+    assert_eq!(ledger.wrongly_claimed(&[free]), None);
+    assert_eq!(ledger.wrongly_claimed(&[free, free]), Some(free));
+    assert_eq!(ledger.wrongly_claimed(&[0]), Some(0), "the chunk of the superblock");
 }

@@ -1,47 +1,54 @@
-//! A supervisor that takes over from one whose process died.
+//! A supervisor that takes over after the process of its predecessor has died.
 //!
 //! ```text
-//! apply -> record, with the effects of the apply -> the effects       every time
+//! apply -> record, with the effects of the apply -> the effects       for each event
 //! death -> the last record -> its effects once more -> adopt -> the effects of that
 //! ```
 //!
-//! A driver keeps the record where it outlives the process, and writes it before it carries anything out.
-//! So nobody has seen an effect of what is not recorded; what had happened and is not recorded happens to
-//! the successor, if the driver takes an event away only when it is recorded. Effects may be carried out
-//! twice; who gets them must know the second time ([`Effect::is_repeatable`]).
+//! A driver keeps the record where it outlives the process, and writes it before it carries out any
+//! effect. So no effect of an unrecorded event has been carried out. The driver removes an event
+//! from its queue only after recording it, so the successor receives the unrecorded events again.
+//! Effects may be carried out twice; their receivers must recognise the second time
+//! ([`Effect::is_repeatable`]).
 //!
-//! The ledger is not in the record but on the device, and I/O is not repeated from it but begun anew: what
-//! the dead one was recording is recorded again with the same blocks, or has got there.
+//! The ledger is not in the record but on the device. I/O is not repeated from the record but
+//! started anew: a checkpoint that was being recorded is recorded again with the same blocks,
+//! unless it is on the device already.
 
 use warren_base::{Errno, Instant, Timestamp};
 use warren_disk::CopiesState;
 use warren_proto::{Malformed, Reader, Wire};
 
-use super::{Stage, Supervisor, Turn, behind};
+use super::{Supervisor, behind};
 use crate::event::{Effect, Failure};
 use crate::ledger::Ledger;
 use crate::recorder::Recorder;
+use crate::stage::Stage;
+use crate::turn::Turn;
 
-/// What a supervisor takes over.
-pub struct Estate<'a> {
+/// The state that a dead supervisor has left.
+pub struct Predecessor<'a> {
     pub record: &'a [u8],
-    /// As the device holds it, after a flush: nothing that the dead one wrote comes later.
+    /// As read from the device after a flush, so that no write of the dead process follows.
     pub ledger: Ledger,
     pub copies: CopiesState,
-    /// How that flush went. If it failed, or one that nobody was told of, nothing is recorded any more.
+    /// The result of that flush. If it failed, or an earlier one that no supervisor was informed
+    /// of, nothing is recorded any more.
     pub flushed: Result<(), Errno>,
 }
 
 impl Effect {
-    /// Whether a successor carries it out once more. I/O it begins by itself.
+    /// Whether a successor carries it out once more. It starts I/O by itself.
     pub const fn is_repeatable(&self) -> bool {
         !matches!(self, Self::Write { .. } | Self::Flush { .. })
     }
 }
 
 impl Supervisor {
-    /// All that a successor must know and cannot find on the device. Not of one that recovers a pool.
+    /// All that a successor must know and cannot find on the device. A supervisor that recovers a
+    /// pool has no record.
     pub fn record(&self) -> Vec<u8> {
+        // By name, so that a new field cannot be forgotten.
         let Self {
             fleet,
             map_version,
@@ -51,18 +58,15 @@ impl Supervisor {
             alarms,
             barrier,
             recorder,
+            schedule,
             stage,
+            stop,
             recovery,
             behind: _,
-            next_checkpoint,
-            last_checkpoint,
-            checkpoints,
-            checkpoints_failed,
-            stop_by,
             failure,
-            stopping,
+            broken_since,
         } = self;
-        assert!(recovery.is_none(), "a recovery is begun anew");
+        assert!(recovery.is_none(), "a recovery starts anew");
         let out = &mut Vec::new();
         fleet.encode(out);
         map_version.encode(out);
@@ -72,19 +76,16 @@ impl Supervisor {
         alarms.encode(out);
         barrier.encode(out);
         recorder.broken().encode(out);
+        schedule.encode(out);
         stage.encode(out);
-        next_checkpoint.encode(out);
-        last_checkpoint.encode(out);
-        checkpoints.encode(out);
-        checkpoints_failed.encode(out);
-        stop_by.encode(out);
+        stop.encode(out);
         failure.encode(out);
-        stopping.encode(out);
+        broken_since.encode(out);
         std::mem::take(out)
     }
 
-    fn from_record(estate: Estate<'_>) -> Result<Self, Malformed> {
-        let Estate { record, ledger, copies, flushed } = estate;
+    fn from_record(predecessor: Predecessor<'_>) -> Result<Self, Malformed> {
+        let Predecessor { record, ledger, copies, flushed } = predecessor;
         let from = &mut Reader::new(record);
         let supervisor = Self {
             fleet: Wire::decode(from)?,
@@ -98,16 +99,13 @@ impl Supervisor {
                 let broken: Option<Errno> = Wire::decode(from)?;
                 Recorder::adopt(ledger, broken.or(flushed.err()))
             },
+            schedule: Wire::decode(from)?,
             stage: Wire::decode(from)?,
+            stop: Wire::decode(from)?,
             recovery: None,
             behind: behind(copies),
-            next_checkpoint: Wire::decode(from)?,
-            last_checkpoint: Wire::decode(from)?,
-            checkpoints: Wire::decode(from)?,
-            checkpoints_failed: Wire::decode(from)?,
-            stop_by: Wire::decode(from)?,
             failure: Wire::decode(from)?,
-            stopping: Wire::decode(from)?,
+            broken_since: Wire::decode(from)?,
         };
         match from.left() {
             0 => Ok(supervisor),
@@ -115,44 +113,45 @@ impl Supervisor {
         }
     }
 
-    /// Takes over. The effects of the record come before those that this gives.
+    /// Takes over. The driver carries out the effects of the record before the effects of this
+    /// call.
     pub fn adopt(
-        estate: Estate<'_>,
+        predecessor: Predecessor<'_>,
         now: Instant,
         wall: Timestamp,
         effects: &mut Vec<Effect>,
     ) -> Result<Self, Malformed> {
-        let mut supervisor = Self::from_record(estate)?;
+        let mut supervisor = Self::from_record(predecessor)?;
         let mut turn = Turn { now, wall, effects };
         if supervisor.stage == Stage::Ended {
-            // Said once more: the driver has ended what was to be ended, or not.
+            // The driver of the predecessor may not have carried it out.
             supervisor.end(&mut turn);
             return Ok(supervisor);
         }
-        supervisor.catch_up(&mut turn);
+        supervisor.update_copy(&mut turn);
         supervisor.resume(&mut turn);
         supervisor.advance(&mut turn);
-        // What came due while nobody was there is judged when everybody has been heard.
-        turn.effects.push(Effect::Wake(now));
+        // Deadlines that passed meanwhile are checked once all reports have been delivered.
+        turn.push(Effect::Wake(now));
         Ok(supervisor)
     }
 
-    /// Goes on with what the dead one had under way on the device. A superblock that can be read says nothing
-    /// after a failed flush.
+    /// Continues what the predecessor had under way on the device. After a failed flush, a
+    /// superblock that can be read is no proof that it is durable.
     fn resume(&mut self, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
         let broken = self.recorder.broken();
-        let is_there = broken.is_none() && self.ledger().superblock().generation >= number;
+        let is_durable = broken.is_none() && self.ledger().superblock().generation >= number;
         match self.stage {
             Stage::Opening if let Some(errno) = broken => {
                 self.fail(Failure::Opening { errno }, turn);
             }
-            Stage::Opening if is_there => self.opened(turn),
+            Stage::Opening if is_durable => self.opened(turn),
             Stage::Opening => self.open(number, turn),
             Stage::Closing { until: None } => self.seal(turn),
             Stage::Closing { until: Some(_) } => {}
             _ if self.barrier.parts().is_none() => {}
-            _ if is_there => self.checkpoint_done(turn),
+            _ if is_durable => self.checkpoint_done(turn),
             _ => self.begin_recording(turn),
         }
     }

@@ -1,4 +1,4 @@
-//! A fleet and a device in memory, which answer in any order, fail and crash.
+//! A fleet and a device in memory, which complete in any order, fail and crash.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,10 +7,12 @@ use warren_base::{BlockNo, ClientId, Rng, ShardId};
 use warren_disk::format::{FormatOptions, image};
 use warren_disk::{Owner, Superblock};
 use warren_proto::Credentials;
-use warren_proto::control::ShardRoot;
+use warren_proto::control::{ShardRoot, Written};
 
 use super::*;
 use crate::IoId;
+use crate::schedule::CHECKPOINT_INTERVAL;
+use crate::stop::STOP_MAX;
 
 mod adoption;
 mod alarm;
@@ -22,14 +24,14 @@ const FIRST: u64 = 3;
 const SHARDS: u16 = 12;
 const EPOCH: Epoch = Epoch(1);
 
-/// What the supervisor has to record: a shard's root and next sequence, a chunk's owner.
+/// The state that the supervisor has to record: a shard's root and next sequence, a chunk's owner.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct State {
     roots: BTreeMap<ShardId, (BlockNo, u64)>,
     owners: BTreeMap<u64, ShardId>,
 }
 
-/// A device that forgets what was not flushed.
+/// A device that loses writes that were not flushed.
 #[derive(Clone, Default)]
 struct Device {
     durable: BTreeMap<BlockNo, Box<[u8]>>,
@@ -67,7 +69,7 @@ impl Device {
         }
     }
 
-    /// Every 512 bytes of what was not flushed are there or not.
+    /// Each 512 bytes of what was not flushed are written or not.
     fn crash(&mut self, in_flight: Vec<Io>, rng: &mut Rng) {
         let in_flight = in_flight.into_iter().filter_map(|io| match io {
             Io::Write(block, bytes) => Some((block, bytes)),
@@ -122,8 +124,8 @@ struct World {
     cells: u16,
     device: Device,
     epochs: Vec<Epoch>,
-    /// What each cell has said and the supervisor not yet heard.
-    said: Vec<VecDeque<Event>>,
+    /// Reports that each cell has sent and the supervisor has not received.
+    sent: Vec<VecDeque<Event>>,
     ios: BTreeMap<IoId, Io>,
     /// All effects but I/O, and all I/O by name.
     log: Vec<Effect>,
@@ -132,14 +134,14 @@ struct World {
     opening_ios: u64,
     committed: State,
     staged: State,
-    /// What each attempt would make of the pool.
+    /// The state of the pool if an attempt is committed, by its number.
     attempts: BTreeMap<u64, State>,
     switched: u64,
     /// One write in this many fails, and one flush.
     faults: Option<(u64, u64)>,
     /// The number of the I/O that fails.
     fail_io: Option<u64>,
-    /// The next cell that writes reports this.
+    /// The next cell that writes reports this instead.
     lie: Option<Result<Written, Errno>>,
     changes: u64,
     now: Instant,
@@ -171,7 +173,7 @@ impl World {
             cells,
             device,
             epochs: vec![EPOCH; usize::from(cells)],
-            said: vec![VecDeque::new(); usize::from(cells)],
+            sent: vec![VecDeque::new(); usize::from(cells)],
             ios: BTreeMap::new(),
             log: Vec::new(),
             io_log: Vec::new(),
@@ -207,7 +209,7 @@ impl World {
         self.settle();
         self.faults = faults;
         assert_eq!(self.supervisor.stage(), Stage::Serving);
-        // What follows looks at checkpoints: the opening is none.
+        // The tests count the I/O of checkpoints. The opening is none.
         self.opening_ios = std::mem::take(&mut self.io_log).len() as u64;
         let opened = self.supervisor.ledger().superblock().generation;
         self.attempts.insert(opened, self.committed.clone());
@@ -218,7 +220,7 @@ impl World {
         let mut effects = Vec::new();
         self.supervisor.apply(self.now, Timestamp(0), event, &mut effects);
         while self.deaths.is_some_and(|one_in| self.rng.chance(1, one_in)) {
-            // What it was not there to do its successor does, and what comes of that.
+            // The successor carries out the rest of the effects, and then its own.
             let done = self.rng.below(effects.len() as u64 + 1) as usize;
             let left = effects.split_off(done);
             self.carry_out(effects);
@@ -228,7 +230,7 @@ impl World {
         self.carry_out(effects);
     }
 
-    /// The supervisor's process ends; what it had given the device gets there or not.
+    /// The process of the supervisor dies; its I/O under way is done or not.
     fn adopt(&mut self) -> Vec<Effect> {
         self.adoptions += 1;
         let record = self.supervisor.record();
@@ -243,8 +245,8 @@ impl World {
         self.device.flush(self.device.cached.len());
         let (ledger, copies) = self.device.open();
         let mut effects = Vec::new();
-        let estate = Estate { record: &record, ledger, copies, flushed: Ok(()) };
-        let adopted = Supervisor::adopt(estate, self.now, Timestamp(0), &mut effects);
+        let predecessor = Predecessor { record: &record, ledger, copies, flushed: Ok(()) };
+        let adopted = Supervisor::adopt(predecessor, self.now, Timestamp(0), &mut effects);
         self.supervisor = adopted.expect("its own record");
         effects
     }
@@ -273,7 +275,7 @@ impl World {
         }
     }
 
-    /// What a cell does at once; the supervisor hears of it later.
+    /// A cell carries out an order at once; the supervisor receives the report later.
     fn order(&mut self, cell: CellId, order: &Order) {
         let report = match order {
             Order::Admit { client, .. } => Report::Admitted { client: *client },
@@ -293,7 +295,7 @@ impl World {
                 self.staged = self.committed.clone();
                 return;
             }
-            Order::Lost { cell: lost, epoch } => Report::Heard { lost: *lost, epoch: *epoch },
+            Order::Lost { cell: lost, epoch } => Report::LossHandled { lost: *lost, epoch: *epoch },
             Order::Joined { .. } | Order::Found { .. } | Order::ReadOnly { .. } => return,
             Order::Abandoned { .. } => {
                 self.staged = self.committed.clone();
@@ -304,16 +306,16 @@ impl World {
             }
         };
         let epoch = self.epochs[usize::from(cell.0)];
-        let said = Event::Report { from: cell, epoch, report };
-        self.said[usize::from(cell.0)].push_back(said);
+        let event = Event::Report { from: cell, epoch, report };
+        self.sent[usize::from(cell.0)].push_back(event);
     }
 
-    /// The cell's process ends; what it had said may not be heard.
+    /// The process of the cell dies; its last reports may be lost.
     fn kill(&mut self, cell: CellId) {
-        let said = &mut self.said[usize::from(cell.0)];
-        let heard = self.rng.below(said.len() as u64 + 1) as usize;
-        let said: Vec<Event> = std::mem::take(said).into_iter().take(heard).collect();
-        said.into_iter().for_each(|event| self.apply(event));
+        let sent = &mut self.sent[usize::from(cell.0)];
+        let received = self.rng.below(sent.len() as u64 + 1) as usize;
+        let sent: Vec<Event> = std::mem::take(sent).into_iter().take(received).collect();
+        sent.into_iter().for_each(|event| self.apply(event));
         let epoch = self.epochs[usize::from(cell.0)];
         self.apply(Event::CellExited { cell, epoch, by_itself: false });
     }
@@ -322,7 +324,7 @@ impl World {
         assert_eq!(epoch.0, self.epochs[usize::from(cell.0)].0 + 1);
         self.epochs[usize::from(cell.0)] = epoch;
         let report = Report::Ready { cell, epoch, map: MapVersion(1) };
-        self.said[usize::from(cell.0)].push_back(Event::Report { from: cell, epoch, report });
+        self.sent[usize::from(cell.0)].push_back(Event::Report { from: cell, epoch, report });
     }
 
     /// Claims, releases and new roots at random.
@@ -372,22 +374,22 @@ impl World {
         }
     }
 
-    /// One thing that is under way happens; false if nothing is.
+    /// One report or I/O that is under way completes; false if there is none.
     fn turn(&mut self) -> bool {
-        let speaking: Vec<usize> =
-            (0..self.said.len()).filter(|&cell| !self.said[cell].is_empty()).collect();
+        let senders: Vec<usize> =
+            (0..self.sent.len()).filter(|&cell| !self.sent[cell].is_empty()).collect();
         let ios: Vec<IoId> = self.ios.keys().copied().collect();
-        let choices = speaking.len() + ios.len();
+        let choices = senders.len() + ios.len();
         if choices == 0 {
             return false;
         }
         let choice = self.rng.below(choices as u64) as usize;
-        match speaking.get(choice) {
+        match senders.get(choice) {
             Some(&cell) => {
-                let said = self.said[cell].pop_front().expect("it speaks");
-                self.apply(said);
+                let event = self.sent[cell].pop_front().expect("it has sent one");
+                self.apply(event);
             }
-            None => self.finish_io(ios[choice - speaking.len()]),
+            None => self.finish_io(ios[choice - senders.len()]),
         }
         true
     }
@@ -412,8 +414,8 @@ impl World {
         while self.turn() {}
     }
 
-    /// When the supervisor wants to be called again.
-    fn alarm(&self) -> Option<Instant> {
+    /// The time of the last wake that the supervisor requested.
+    fn wake(&self) -> Option<Instant> {
         self.log.iter().rev().find_map(|effect| match effect {
             Effect::Wake(at) => Some(*at),
             _ => None,
@@ -425,15 +427,15 @@ impl World {
         self.settle();
         let is_lost = |cell: &crate::CellStatus| cell.state == CellState::Lost;
         while self.exit().is_none() && self.supervisor.status().cells.iter().any(is_lost) {
-            self.now = self.alarm().expect("somebody waits");
+            self.now = self.wake().expect("a successor waits");
             self.apply(Event::Tick);
             self.settle();
         }
     }
 
-    /// The next word of one of these cells.
-    fn said_by(&mut self, cells: [usize; 2]) -> Option<Event> {
-        cells.into_iter().find_map(|cell| self.said[cell].pop_front())
+    /// The next report of one of these cells.
+    fn sent_by(&mut self, cells: [usize; 2]) -> Option<Event> {
+        cells.into_iter().find_map(|cell| self.sent[cell].pop_front())
     }
 
     fn want(&mut self) {
@@ -475,7 +477,8 @@ impl World {
         self.apply(Event::Connect { connection: ConnectionNo(number), applicant });
     }
 
-    /// Power goes; what is found is one checkpoint, whole, and not older than was promised.
+    /// The power fails. The device must hold one complete checkpoint, which is not older than the
+    /// last one that was reported as committed.
     fn crash(mut self, seed: u64) -> Device {
         let in_flight = std::mem::take(&mut self.ios).into_values().collect();
         self.device.crash(in_flight, &mut self.rng);
@@ -485,7 +488,7 @@ impl World {
         assert_eq!(Some(&found), self.attempts.get(&generation), "seed {seed}");
         assert!(
             generation > self.switched || found == self.committed,
-            "seed {seed}: checkpoint {} was promised, {generation} is found",
+            "seed {seed}: checkpoint {} was committed, {generation} is found",
             self.switched
         );
         self.device
@@ -539,7 +542,7 @@ fn without_changes_nothing_is_written() {
 }
 
 #[test]
-fn whoever_asks_while_cells_drain_gets_a_checkpoint_of_its_own() {
+fn a_request_while_cells_drain_gets_a_checkpoint_of_its_own() {
     let mut world = World::serving(2, 1);
     world.want();
     world.want();
@@ -594,14 +597,14 @@ fn a_failure_at_any_step_fails_the_checkpoint_for_all() {
 }
 
 #[test]
-fn an_error_of_one_cell_is_told_when_all_have_answered() {
+fn an_error_of_a_cell_is_reported_when_all_have_replied() {
     let mut world = World::serving(3, 1);
     world.lie = Some(Err(Errno::ENOSPC));
     world.want();
     while world.failed() == 0 {
         assert!(world.turn(), "the checkpoint ends");
     }
-    assert!(world.said.iter().all(VecDeque::is_empty));
+    assert!(world.sent.iter().all(VecDeque::is_empty));
     let failed = Order::Failed { number: FIRST, errno: Errno::ENOSPC, broken: false };
     assert_eq!(world.orders(|order| *order == failed), 3);
     assert!(world.io_log.is_empty());
@@ -610,7 +613,7 @@ fn an_error_of_one_cell_is_told_when_all_have_answered() {
 }
 
 #[test]
-fn what_cannot_be_is_not_recorded() {
+fn an_invalid_report_is_not_recorded() {
     let root = |shard, block| ShardRoot {
         shard: ShardId(shard),
         root: Some((BlockNo(block), 0)),
@@ -687,7 +690,7 @@ fn a_stop_before_all_are_ready_ends_the_fleet() {
 }
 
 #[test]
-fn a_last_checkpoint_that_fails_is_told() {
+fn a_last_checkpoint_that_fails_is_reported() {
     let mut world = World::serving(2, 1);
     world.lie = Some(Err(Errno::EIO));
     world.apply(Event::Stop);
@@ -705,8 +708,8 @@ fn a_successor_waits_for_the_checkpoint_that_is_being_recorded() {
         assert!(world.turn(), "the checkpoint is written");
     }
     world.kill(CellId(0));
-    while let Some(said) = world.said[1].pop_front() {
-        world.apply(said);
+    while let Some(event) = world.sent[1].pop_front() {
+        world.apply(event);
     }
     assert_eq!(world.epochs[0], EPOCH);
     world.settle();
@@ -724,13 +727,13 @@ fn a_cell_that_is_lost_before_the_fleet_serves_ends_it() {
 }
 
 #[test]
-fn a_cell_that_does_not_stop_is_not_waited_for_for_ever() {
+fn the_wait_for_a_cell_that_does_not_stop_is_limited() {
     let mut world = World::serving(2, 1);
     world.apply(Event::Stop);
     while !matches!(world.supervisor.stage(), Stage::Closing { .. }) {
         world.turn();
     }
-    world.said[1].clear();
+    world.sent[1].clear();
     world.settle();
     assert_eq!(world.exit(), None);
     world.now = world.now + STOP_WAIT;
@@ -745,7 +748,7 @@ fn a_slow_last_flush_makes_no_cell_late() {
     while !matches!(world.supervisor.stage(), Stage::Closing { .. }) {
         world.turn();
     }
-    // The driver flushes and hears nobody until that is done.
+    // The driver flushes, and delivers no reports until that is done.
     while let Some(&io) = world.ios.keys().next() {
         world.now = world.now + 2 * STOP_WAIT;
         world.finish_io(io);
@@ -755,23 +758,23 @@ fn a_slow_last_flush_makes_no_cell_late() {
 }
 
 #[test]
-fn a_cell_that_hangs_while_a_stop_needs_it_is_found_out() {
+fn a_cell_that_hangs_during_a_stop_is_found() {
     let mut world = World::serving(2, 1);
     world.apply(Event::Stop);
-    let settle_without_one = |world: &mut World| {
-        world.said[1].clear();
+    let settle_without_cell_1 = |world: &mut World| {
+        world.sent[1].clear();
         while world.turn() {
-            world.said[1].clear();
+            world.sent[1].clear();
         }
     };
-    settle_without_one(&mut world);
+    settle_without_cell_1(&mut world);
     let stop_by = world.now + STOP_MAX;
     world.now = world.now + STOP_MAX / 2;
     world.apply(Event::Tick);
     assert_eq!(world.log.last(), Some(&Effect::Wake(stop_by)));
     world.now = stop_by;
     world.apply(Event::Tick);
-    settle_without_one(&mut world);
+    settle_without_cell_1(&mut world);
     assert_eq!(world.exit(), None, "it may still end");
     world.now = world.now + STOP_WAIT;
     world.apply(Event::Tick);
@@ -779,7 +782,7 @@ fn a_cell_that_hangs_while_a_stop_needs_it_is_found_out() {
 }
 
 #[test]
-fn a_cell_by_another_map_is_not_served() {
+fn a_cell_with_another_map_ends_the_fleet() {
     let mut world = World::new(1, 1);
     let report = Report::Ready { cell: CellId(0), epoch: EPOCH, map: MapVersion(2) };
     world.apply(Event::Report { from: CellId(0), epoch: EPOCH, report });
@@ -798,15 +801,15 @@ fn a_shard_that_cannot_be_opened_ends_the_fleet() {
 }
 
 #[test]
-fn a_client_speaks_once_all_cells_know_it() {
+fn a_client_is_admitted_once_all_cells_have_admitted_it() {
     let mut world = World::serving(3, 1);
     world.connect(1);
-    let speaks = Effect::AdmitClient { client: ClientId(1) };
+    let admitted = Effect::AdmitClient { client: ClientId(1) };
     for _ in 0..3 {
-        assert!(!world.log.contains(&speaks));
+        assert!(!world.log.contains(&admitted));
         world.turn();
     }
-    assert!(world.log.contains(&speaks));
+    assert!(world.log.contains(&admitted));
     world.apply(Event::Hangup { client: ClientId(1) });
     world.apply(Event::Hangup { client: ClientId(1) });
     world.settle();
@@ -815,7 +818,7 @@ fn a_client_speaks_once_all_cells_know_it() {
 }
 
 #[test]
-fn a_client_that_leaves_early_is_expelled_all_the_same() {
+fn a_client_that_disconnects_early_is_expelled_too() {
     let mut world = World::serving(3, 1);
     world.connect(1);
     world.turn();
@@ -826,7 +829,7 @@ fn a_client_that_leaves_early_is_expelled_all_the_same() {
 }
 
 #[test]
-fn a_flood_of_connections_finds_an_end() {
+fn the_number_of_clients_is_limited() {
     let mut world = World::serving(1, 1);
     for n in 0..=crate::ADMISSIONS_MAX as u64 {
         world.connect(n);
@@ -840,7 +843,7 @@ fn a_flood_of_connections_finds_an_end() {
     let client = ClientId(admitted + 1);
     let connection = ConnectionNo(5000);
     assert!(world.log.contains(&Effect::NewClient { connection, client }));
-    // A front finds a place among those that it has alone.
+    // A front takes a place among those reserved for fronts.
     world.connect(5001);
     world.connect_as(true, 5002);
     let (connection, client) = (ConnectionNo(5001), ClientId(admitted + 2));
@@ -869,14 +872,14 @@ fn one_user_leaves_others_places_and_memory() {
         assert_eq!(world.log.contains(&refused), granted.is_err());
         granted.map(usize::from)
     };
-    // Two clients with all of their slots, then with one each, then none.
+    // Two clients with all of their slots, then with one slot each, then none.
     let of_one: Vec<_> = (0..300).map_while(|_| connect(&mut world, 1000, false).ok()).collect();
     assert_eq!(of_one[..3], [SLOTS_MAX, SLOTS_MAX, 1]);
     assert_eq!(of_one.len(), CLIENTS_OF_USER_MAX);
     assert_eq!(of_one.iter().sum::<usize>(), SLOTS_OF_USER_MAX + CLIENTS_OF_USER_MAX - 2);
     assert_eq!(connect(&mut world, 1001, false), Ok(SLOTS_MAX));
-    // There is a place again when one of its clients is gone, with as many slots as are left: what the others have
-    // is more.
+    // When one of its clients is gone, there is a place again, with one slot, because the remaining
+    // clients still have more slots than the limit.
     world.apply(Event::Hangup { client: ClientId(1) });
     world.settle();
     assert_eq!(connect(&mut world, 1000, false), Ok(1));
@@ -906,7 +909,7 @@ fn a_superblock_copy_that_is_behind_is_brought_up_to_date() {
 }
 
 #[test]
-fn a_fleet_whose_supervisor_dies_ever_and_again_stops_in_order() {
+fn a_fleet_whose_supervisor_dies_repeatedly_stops_cleanly() {
     let mut adoptions = 0;
     for seed in 0..100 {
         let mut world = World::new(1 + (seed % 4) as u16, seed);
@@ -923,46 +926,42 @@ fn a_fleet_whose_supervisor_dies_ever_and_again_stops_in_order() {
         world.apply(Event::Stop);
         world.settle();
         assert_eq!(world.exit(), Some(Ok(())), "seed {seed}");
-        assert_eq!(world.failed(), 0, "seed {seed}: no checkpoint fails for a supervisor's death");
+        assert_eq!(world.failed(), 0, "seed {seed}: the death of a supervisor fails no checkpoint");
         let forgotten = |effect: &&Effect| matches!(effect, Effect::ForgetClient { .. });
         assert_eq!(world.log.iter().filter(forgotten).count(), 4, "seed {seed}");
         world.device.flush(world.device.cached.len());
         let (ledger, copies) = world.device.open();
         assert!(ledger.superblock().clean && copies == CopiesState::Agree, "seed {seed}");
         assert_eq!(state_of(&ledger), world.committed, "seed {seed}");
-        assert_eq!(world.adopt(), [Effect::Exit(Ok(()))], "also when all is over");
+        assert_eq!(world.adopt(), [Effect::Exit(Ok(()))], "also after the end");
         adoptions += world.adoptions;
     }
     assert!(adoptions > 500, "{adoptions} adoptions");
 }
 
 #[test]
-fn a_flush_that_failed_while_nobody_was_there_is_not_forgotten() {
+fn a_flush_that_failed_without_a_supervisor_counts() {
     let mut world = World::serving(2, 5);
     let record = world.supervisor.record();
     let (ledger, copies) = world.device.open();
-    let estate = Estate { record: &record, ledger, copies, flushed: Err(Errno::EIO) };
+    let predecessor = Predecessor { record: &record, ledger, copies, flushed: Err(Errno::EIO) };
     let mut effects = Vec::new();
-    world.supervisor =
-        Supervisor::adopt(estate, world.now, Timestamp(0), &mut effects).expect("its own record");
+    world.supervisor = Supervisor::adopt(predecessor, world.now, Timestamp(0), &mut effects)
+        .expect("its own record");
     world.checkpoint();
     assert_eq!((world.failed(), world.supervisor.status().broken), (2, Some(Errno::EIO)));
     assert!(
         Supervisor::adopt(
-            Estate { record: &record[1..], ledger: world.device.open().0, copies, flushed: Ok(()) },
+            Predecessor {
+                record: &record[1..],
+                ledger: world.device.open().0,
+                copies,
+                flushed: Ok(())
+            },
             world.now,
             Timestamp(0),
             &mut effects,
         )
         .is_err()
     );
-}
-
-#[test]
-fn a_chunk_that_is_taken_or_claimed_twice_is_wrongly_claimed() {
-    let supervisor = World::new(2, 1).supervisor;
-    let free = (0..).find(|chunk| supervisor.ledger().is_free(*chunk)).expect("a free chunk");
-    assert_eq!(supervisor.wrongly_claimed(&[free]), None);
-    assert_eq!(supervisor.wrongly_claimed(&[free, free]), Some(free));
-    assert_eq!(supervisor.wrongly_claimed(&[0]), Some(0), "the superblock's");
 }

@@ -1,42 +1,42 @@
-//! What came due, or failed, while there was no supervisor.
+//! Deadlines that passed, and flushes that failed, while there was no supervisor.
 
 use super::*;
 
-/// Cell 1 says nothing.
-fn settle_without_one(world: &mut World) {
-    world.said[1].clear();
+/// Cell 1 sends no reports.
+fn settle_without_cell_1(world: &mut World) {
+    world.sent[1].clear();
     while world.turn() {
-        world.said[1].clear();
+        world.sent[1].clear();
     }
 }
 
-/// Another supervisor takes over, and goes on as far as it can without the time.
+/// Another supervisor takes over, and all events but ticks are delivered to it.
 fn adopt(world: &mut World) {
     world.log.clear();
     let effects = world.adopt();
     world.carry_out(effects);
-    settle_without_one(world);
+    settle_without_cell_1(world);
 }
 
 #[test]
-fn who_hangs_is_found_out_although_its_time_was_up_before_the_takeover() {
+fn a_cell_that_hangs_is_found_although_its_time_was_up_before_the_takeover() {
     let mut world = World::serving(2, 1);
     world.apply(Event::Stop);
-    settle_without_one(&mut world);
+    settle_without_cell_1(&mut world);
     for patience in [STOP_MAX, STOP_WAIT] {
         assert_eq!(world.exit(), None);
         world.now = world.now + 2 * patience;
         adopt(&mut world);
-        let alarm = world.alarm().expect("it wants to be called");
-        assert!(alarm <= world.now, "nobody else calls it");
+        let wake = world.wake().expect("it requests a tick");
+        assert!(wake <= world.now, "no other event follows");
         world.apply(Event::Tick);
-        settle_without_one(&mut world);
+        settle_without_cell_1(&mut world);
     }
     assert_eq!(world.exit(), Some(Err(Failure::CellHangs { cell: CellId(1) })));
 }
 
-/// Turns until the last flush of what is being recorded is under way, in which the supervisor's process dies. The
-/// superblock can be read, but the next one's flush fails: nobody knows whether it is on the device.
+/// The process of the supervisor dies during the last flush of a checkpoint. The superblock can be
+/// read, but the flush of the successor fails: it is unknown whether the superblock is durable.
 fn adopt_after_failed_flush(world: &mut World) {
     while !world.io_log.ends_with(&["superblock", "flush"]) {
         assert!(world.turn(), "{:?}", world.io_log);
@@ -45,9 +45,9 @@ fn adopt_after_failed_flush(world: &mut World) {
     world.ios.clear();
     world.device.flush(world.device.cached.len());
     let (ledger, copies) = world.device.open();
-    let estate = Estate { record: &record, ledger, copies, flushed: Err(Errno::EIO) };
+    let predecessor = Predecessor { record: &record, ledger, copies, flushed: Err(Errno::EIO) };
     let mut effects = Vec::new();
-    let adopted = Supervisor::adopt(estate, world.now, Timestamp(0), &mut effects);
+    let adopted = Supervisor::adopt(predecessor, world.now, Timestamp(0), &mut effects);
     world.supervisor = adopted.expect("its own record");
     world.io_log.clear();
     world.carry_out(effects);
@@ -55,7 +55,7 @@ fn adopt_after_failed_flush(world: &mut World) {
 }
 
 #[test]
-fn a_checkpoint_whose_flush_failed_while_nobody_was_there_does_not_count() {
+fn a_checkpoint_whose_flush_failed_without_a_supervisor_does_not_count() {
     for stops in [false, true] {
         let mut world = World::serving(2, 5);
         world.changes = 1;
@@ -73,7 +73,7 @@ fn a_checkpoint_whose_flush_failed_while_nobody_was_there_does_not_count() {
 }
 
 #[test]
-fn an_opening_whose_flush_failed_while_nobody_was_there_ends_the_fleet() {
+fn an_opening_whose_flush_failed_without_a_supervisor_ends_the_fleet() {
     let mut world = World::new(2, 5);
     for cell in [0, 1].map(CellId) {
         let report = Report::Ready { cell, epoch: EPOCH, map: MapVersion(1) };
@@ -82,6 +82,6 @@ fn an_opening_whose_flush_failed_while_nobody_was_there_ends_the_fleet() {
     adopt_after_failed_flush(&mut world);
     assert_eq!(world.exit(), Some(Err(Failure::Opening { errno: Errno::EIO })));
     assert!(!world.log.contains(&Effect::FleetReady));
-    // What the superblock of before names is not written over.
+    // The blocks of the earlier superblock are not overwritten.
     assert!(!world.io_log.contains(&"write"), "{:?}", world.io_log);
 }

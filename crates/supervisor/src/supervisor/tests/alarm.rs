@@ -16,7 +16,7 @@ impl World {
         self.epochs[usize::from(cell.0)]
     }
 
-    /// A cell accuses a process of another one; gives who is ended for it.
+    /// A cell accuses a process of another cell. Returns the cells that are killed for it.
     fn accuse(&mut self, by: CellId, of: CellId, epoch: Epoch) -> Vec<(CellId, Verdict)> {
         let seen = self.log.len();
         let report = Report::Suspect { cell: of, epoch, why: WHY };
@@ -53,7 +53,7 @@ const fn again(of: CellId) -> Verdict {
 fn the_first_alarm_of_a_process_ends_the_accused_and_each_further_one_the_accuser() {
     let mut world = World::serving(3, 1);
     assert_eq!(world.accuse_now(A, B), [(B, accused(A))]);
-    // Others may meet the same damage, and the accused may hit back, before it is gone.
+    // Before it is gone, another cell may find the same damage, and the accused may accuse.
     assert_eq!(world.accuse_now(C, B), []);
     assert_eq!(world.accuse_now(B, C), []);
     world.replace(B);
@@ -69,7 +69,7 @@ fn the_first_alarm_of_a_process_ends_the_accused_and_each_further_one_the_accuse
 }
 
 #[test]
-fn an_alarm_of_what_is_gone_or_never_was_ends_nobody() {
+fn an_alarm_against_a_process_that_does_not_run_ends_no_cell() {
     let mut world = World::serving(2, 1);
     let first = world.epoch_of(B);
     assert_eq!(world.accuse(A, CellId(60), first), []);
@@ -87,7 +87,7 @@ fn an_alarm_of_what_is_gone_or_never_was_ends_nobody() {
 }
 
 #[test]
-fn an_alarm_is_forgotten_after_a_while() {
+fn an_alarm_counts_for_the_window() {
     let mut world = World::serving(2, 1);
     for _ in 0..3 * ALARMS_MAX {
         assert_eq!(world.accuse_now(A, B), [(B, accused(A))]);
@@ -98,7 +98,7 @@ fn an_alarm_is_forgotten_after_a_while() {
 }
 
 #[test]
-fn cells_that_accuse_each_other_without_end_end_the_fleet() {
+fn cells_that_accuse_each_other_repeatedly_end_the_fleet() {
     let mut world = World::serving(2, 1);
     for alarm in 1..ALARMS_MAX {
         let ended = world.accuse_now(A, B);
@@ -114,7 +114,7 @@ fn cells_that_accuse_each_other_without_end_end_the_fleet() {
 }
 
 #[test]
-fn alarms_outlive_the_supervisor() {
+fn a_supervisor_that_takes_over_keeps_the_alarms() {
     let mut world = World::serving(3, 1);
     assert_eq!(world.accuse_now(A, B), [(B, accused(A))]);
     let effects = world.adopt();

@@ -1,9 +1,11 @@
 //! Cells that are lost, and their successors.
 
+use std::time::Duration;
+
 use super::*;
 
 #[test]
-fn a_lost_cell_has_a_successor_whenever_it_is_lost() {
+fn a_cell_that_is_lost_at_any_time_gets_a_successor() {
     let client = ClientId(1);
     for turns in 0..60 {
         let mut world = World::serving(3, turns);
@@ -17,12 +19,12 @@ fn a_lost_cell_has_a_successor_whenever_it_is_lost() {
             world.turn();
         }
         world.apply(Event::CellExited { cell: CellId(1), epoch: Epoch(0), by_itself: false });
-        assert_eq!(world.epochs[1], EPOCH, "an earlier epoch concerns nobody");
+        assert_eq!(world.epochs[1], EPOCH, "the exit of an earlier epoch is ignored");
         world.kill(CellId(1));
-        let heard = Effect::Restart { cell: CellId(1), epoch: Epoch(2) };
-        assert!(!world.log.contains(&heard), "the others have not heard of it");
+        let restart = Effect::Restart { cell: CellId(1), epoch: Epoch(2) };
+        assert!(!world.log.contains(&restart), "the others have not acknowledged");
         world.settle();
-        assert!(world.log.contains(&heard), "after {turns} turns");
+        assert!(world.log.contains(&restart), "after {turns} turns");
         let state = world.supervisor.status().cells[1].state;
         assert_eq!((state, world.supervisor.stage()), (CellState::Ready, Stage::Serving));
         assert_eq!(world.orders(|order| matches!(order, Order::Joined { .. })), 2);
@@ -38,7 +40,7 @@ fn a_lost_cell_has_a_successor_whenever_it_is_lost() {
     }
 }
 
-/// A report that ends the fleet if it counts.
+/// A report that ends the fleet unless it is ignored.
 fn broken(epoch: Epoch) -> Event {
     let (from, shard) = (CellId(1), ShardId(1));
     let report = Report::Broken { cell: from, shard, errno: Errno::EIO };
@@ -46,7 +48,7 @@ fn broken(epoch: Epoch) -> Event {
 }
 
 #[test]
-fn what_a_lost_cell_reported_last_does_not_count() {
+fn the_last_report_of_a_lost_cell_is_ignored() {
     let mut world = World::serving(3, 1);
     world.apply(Event::CellExited { cell: CellId(1), epoch: EPOCH, by_itself: false });
     assert_eq!(world.supervisor.status().cells[1].state, CellState::Lost);
@@ -56,7 +58,7 @@ fn what_a_lost_cell_reported_last_does_not_count() {
 }
 
 #[test]
-fn reports_of_an_earlier_epoch_do_not_count() {
+fn reports_of_an_earlier_epoch_are_ignored() {
     let mut world = World::serving(3, 1);
     world.kill(CellId(1));
     world.settle();
@@ -70,7 +72,7 @@ fn reports_of_an_earlier_epoch_do_not_count() {
 }
 
 #[test]
-fn cells_that_are_lost_together_or_while_they_start_have_successors_too() {
+fn cells_that_are_lost_together_or_while_they_start_get_successors() {
     for seed in 0..100 {
         let mut world = World::serving(4, seed);
         world.connect(1);
@@ -101,21 +103,21 @@ fn cells_that_are_lost_together_or_while_they_start_have_successors_too() {
 }
 
 #[test]
-fn a_cell_whose_successors_end_again_and_again_ends_the_fleet() {
+fn a_cell_whose_successors_end_repeatedly_ends_the_fleet() {
     let (mut world, mut pauses) = (World::serving(2, 1), Vec::new());
     let (mut began, tries) = (None, crate::SUCCESSORS_MAX);
     for successor in 0..=tries {
         assert_eq!(world.exit(), None, "successor {successor}");
-        world.said[1].clear();
+        world.sent[1].clear();
         world.kill(CellId(1));
         let ended = world.now;
         began.get_or_insert(ended);
-        while let Some(said) = world.said[0].pop_front() {
-            world.apply(said);
+        while let Some(event) = world.sent[0].pop_front() {
+            world.apply(event);
         }
         let next = Epoch(2 + successor);
         while world.epochs[1] != next && successor < tries {
-            world.now = world.alarm().expect("it waits for the next try");
+            world.now = world.wake().expect("it waits for the next try");
             world.apply(Event::Tick);
         }
         pauses.push((world.now - ended).as_millis());
@@ -123,30 +125,31 @@ fn a_cell_whose_successors_end_again_and_again_ends_the_fleet() {
     assert_eq!(pauses[..9], [0, 10, 20, 40, 80, 160, 320, 640, 1000]);
     assert_eq!((pauses[11], pauses.len()), (1000, 13));
     assert_eq!((world.now - began.expect("killed")).as_secs(), 5);
-    world.said[1].clear();
+    world.sent[1].clear();
     world.settle();
     let failure = Failure::NoSuccessor { cell: CellId(1), tries };
     assert_eq!(world.exit(), Some(Err(failure)));
 }
 
-/// While one waits for its next try, another is replaced at once, and checkpoints go on afterwards.
+/// While a cell waits for its next successor, another cell gets one at once, and checkpoints go on
+/// afterwards.
 #[test]
-fn a_pause_holds_up_nobody_else() {
+fn a_pause_delays_no_other_cell() {
     let mut world = World::serving(3, 1);
     for _ in 0..3 {
         world.settle_successors();
-        world.said[1].clear();
+        world.sent[1].clear();
         world.kill(CellId(1));
-        world.said[1].clear();
+        world.sent[1].clear();
         while world.supervisor.status().cells[1].state == CellState::Lost {
             world.now = world.now + Duration::from_millis(1);
             world.apply(Event::Tick);
-            while let Some(said) = world.said_by([0, 2]) {
-                world.apply(said);
+            while let Some(event) = world.sent_by([0, 2]) {
+                world.apply(event);
             }
         }
         // Its successor ends before it is ready.
-        world.said[1].clear();
+        world.sent[1].clear();
         world.kill(CellId(1));
     }
     world.kill(CellId(2));
@@ -155,7 +158,7 @@ fn a_pause_holds_up_nobody_else() {
     assert_eq!((state(&world, 1), state(&world, 2)), (CellState::Lost, CellState::Ready));
     world.settle_successors();
     assert_eq!(state(&world, 1), CellState::Ready);
-    let checkpoint = world.alarm().expect("the next checkpoint");
+    let checkpoint = world.wake().expect("the next checkpoint");
     assert!(checkpoint > world.now && checkpoint <= world.now + CHECKPOINT_INTERVAL);
     let before = world.orders(|order| matches!(order, Order::Drain { .. }));
     world.now = checkpoint;
@@ -163,9 +166,9 @@ fn a_pause_holds_up_nobody_else() {
     assert!(world.orders(|order| matches!(order, Order::Drain { .. })) > before);
 }
 
-/// The last checkpoint is on the device: a cell that is killed now has only ended sooner.
+/// The last checkpoint is on the device, so a cell that is killed now has only ended sooner.
 #[test]
-fn a_cell_that_is_killed_while_cells_end_fails_no_stop() {
+fn a_cell_that_is_killed_while_cells_end_does_not_fail_the_stop() {
     for settled in [false, true] {
         let mut world = World::serving(2, 1);
         world.changes = 1;
@@ -178,7 +181,7 @@ fn a_cell_that_is_killed_while_cells_end_fails_no_stop() {
                 world.finish_io(io);
             }
         }
-        world.said[1].clear();
+        world.sent[1].clear();
         world.kill(CellId(1));
         world.settle();
         assert_eq!(world.exit(), Some(Ok(())));
@@ -187,8 +190,8 @@ fn a_cell_that_is_killed_while_cells_end_fails_no_stop() {
     }
 }
 
-/// A cell that crashes again and again soon after it is ready is tried as often as one that never is; one that is killed,
-/// or has served for a while, begins anew.
+/// A crash soon after a cell is ready counts like the end of a successor that was never ready. A
+/// cell that is killed, or has served for a while, starts the count anew.
 #[test]
 fn a_cell_that_crashes_soon_after_it_is_ready_ends_the_fleet() {
     let (cell, tries) = (CellId(1), crate::SUCCESSORS_MAX);
@@ -216,29 +219,29 @@ fn a_cell_that_crashes_soon_after_it_is_ready_ends_the_fleet() {
     assert_eq!(world.exit(), Some(Err(Failure::NoSuccessor { cell, tries })));
 }
 
-/// Before a fleet ends for want of a successor the others are given time to write what they have.
+/// Before a fleet ends for lack of a successor, the other cells get time to write their dirty data.
 #[test]
-fn cells_save_what_they_have_before_a_fleet_ends() {
+fn cells_save_their_dirty_data_before_a_fleet_ends() {
     let mut world = World::serving(3, 1);
     for _ in 0..=crate::SUCCESSORS_MAX {
-        world.said[1].clear();
+        world.sent[1].clear();
         world.kill(CellId(1));
-        world.said[1].clear();
+        world.sent[1].clear();
         let is_lost = |world: &World| world.supervisor.status().cells[1].state == CellState::Lost;
         while is_lost(&world) && world.orders(|order| matches!(order, Order::Save)) == 0 {
             world.now = world.now + Duration::from_millis(1);
             world.apply(Event::Tick);
-            while let Some(said) = world.said_by([0, 2]) {
-                world.apply(said);
+            while let Some(event) = world.sent_by([0, 2]) {
+                world.apply(event);
             }
         }
     }
     assert_eq!(world.orders(|order| matches!(order, Order::Save)), 2);
     assert_eq!(world.orders(|order| matches!(order, Order::Stop)), 0);
-    // One hangs.
-    world.said[0].clear();
-    while let Some(said) = world.said_by([2, 2]) {
-        world.apply(said);
+    // Cell 0 hangs.
+    world.sent[0].clear();
+    while let Some(event) = world.sent_by([2, 2]) {
+        world.apply(event);
     }
     let end = world.now + crate::supervisor::SAVE_WAIT;
     world.now = world.now + crate::supervisor::SAVE_WAIT / 2;

@@ -1,4 +1,4 @@
-//! Stops that are refused, and those that are not; when cells are told that nothing is kept any more.
+//! Stops that are refused, and those that are not; the order to all cells to go read-only.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn refusals(world: &World) -> usize {
 }
 
 #[test]
-fn a_stop_that_would_lose_something_is_refused_and_the_fleet_serves_on() {
+fn a_stop_that_would_lose_data_is_refused_and_the_fleet_serves_on() {
     let mut world = World::serving(2, 1);
     world.connect(1);
     world.changes = 1;
@@ -17,7 +17,7 @@ fn a_stop_that_would_lose_something_is_refused_and_the_fleet_serves_on() {
     world.settle();
     assert!(world.log.contains(&Effect::StopRefused { errno: Errno::ENOSPC }));
     assert_eq!((world.exit(), world.supervisor.stage()), (None, Stage::Serving));
-    // No client was sent away, and when there is room it stops.
+    // No client was expelled, and when there is room the fleet stops.
     assert!(!world.log.contains(&Effect::ForgetClient { client: ClientId(1) }));
     world.apply(Event::TryStop);
     world.settle();
@@ -30,12 +30,12 @@ fn count(world: &World, wanted: &Effect) -> usize {
 }
 
 #[test]
-fn a_trial_says_how_a_stop_would_go_and_the_fleet_serves_on() {
+fn a_trial_shows_whether_a_stop_would_fail_and_the_fleet_serves_on() {
     let mut world = World::serving(2, 1);
     world.connect(1);
     world.changes = 1;
     world.lie = Some(Err(Errno::ENOSPC));
-    // Asked twice while the checkpoint is under way: that is one trial.
+    // Two requests while the checkpoint is under way are one trial.
     (0..2).for_each(|_| world.apply(Event::TryCheckpoint));
     world.settle();
     assert_eq!((refusals(&world), count(&world, &Effect::MayStop)), (1, 0));
@@ -51,7 +51,7 @@ fn a_trial_says_how_a_stop_would_go_and_the_fleet_serves_on() {
 }
 
 #[test]
-fn a_stop_during_a_trial_ends_the_fleet_and_who_tries_is_told() {
+fn a_stop_during_a_trial_ends_the_fleet_and_answers_the_trial() {
     for stop in [Event::TryStop, Event::Stop, Event::GiveUp] {
         let mut world = World::serving(2, 1);
         world.apply(Event::TryCheckpoint);
@@ -63,7 +63,7 @@ fn a_stop_during_a_trial_ends_the_fleet_and_who_tries_is_told() {
 }
 
 #[test]
-fn a_trial_outlives_the_supervisor_and_ends_nothing() {
+fn a_supervisor_that_takes_over_keeps_the_trial() {
     for fails in [false, true] {
         let mut world = World::serving(2, 1);
         world.changes = 1;
@@ -72,13 +72,13 @@ fn a_trial_outlives_the_supervisor_and_ends_nothing() {
         let effects = world.adopt();
         world.carry_out(effects);
         world.settle();
-        let told = (refusals(&world), count(&world, &Effect::MayStop));
-        assert_eq!(told, if fails { (1, 0) } else { (0, 1) });
+        let answers = (refusals(&world), count(&world, &Effect::MayStop));
+        assert_eq!(answers, if fails { (1, 0) } else { (0, 1) });
         assert_eq!((world.exit(), world.supervisor.stage()), (None, Stage::Serving));
     }
 }
 
-/// What ends whatever is lost is not refused because of a trial that another had asked for.
+/// A stop that may lose data is not refused because a trial of another caller has failed.
 #[test]
 fn a_trial_that_fails_does_not_refuse_a_stop_that_may_lose() {
     let mut world = World::serving(2, 1);
@@ -91,7 +91,7 @@ fn a_trial_that_fails_does_not_refuse_a_stop_that_may_lose() {
 }
 
 #[test]
-fn who_gives_up_what_a_last_checkpoint_lacks_ends_the_fleet_without_a_failure() {
+fn an_accepted_loss_ends_the_fleet_without_a_failure() {
     let mut world = World::serving(2, 1);
     world.lie = Some(Err(Errno::ENOSPC));
     world.apply(Event::GiveUp);
@@ -100,15 +100,15 @@ fn who_gives_up_what_a_last_checkpoint_lacks_ends_the_fleet_without_a_failure() 
 }
 
 #[test]
-fn after_a_failed_flush_all_cells_are_told_once_and_a_stop_is_refused() {
+fn after_a_failed_flush_all_cells_go_read_only_and_a_stop_is_refused() {
     let mut world = World::serving(3, 1);
     world.apply(Event::FlushFailed { errno: Errno::EIO });
     world.apply(Event::FlushFailed { errno: Errno::EIO });
     world.settle();
     let order = Order::ReadOnly { errno: Errno::EIO };
     for to in (0..3).map(CellId) {
-        let told = Effect::Send { to, order: order.clone() };
-        assert_eq!(world.log.iter().filter(|effect| **effect == told).count(), 1);
+        let sent = Effect::Send { to, order: order.clone() };
+        assert_eq!(world.log.iter().filter(|effect| **effect == sent).count(), 1);
     }
     assert!(world.supervisor.status().broken_since.is_some());
     world.apply(Event::TryStop);

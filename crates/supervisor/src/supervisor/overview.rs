@@ -1,0 +1,43 @@
+//! The state of the fleet for `warren status`.
+
+use super::Supervisor;
+use crate::status::{CellStatus, ClientStatus, Status};
+
+impl Supervisor {
+    pub fn status(&self) -> Status {
+        let ledger = self.recorder.ledger();
+        let shards = |cell| self.owners.iter().filter(|owner| **owner == cell).count();
+        let cells = (self.fleet.iter())
+            .map(|(cell, member)| CellStatus {
+                cell,
+                epoch: member.epoch,
+                state: member.state,
+                shards: shards(cell),
+            })
+            .collect();
+        let clients = (self.admission.iter())
+            .map(|(client, known)| ClientStatus {
+                client,
+                pid: known.applicant.pid,
+                uid: known.applicant.credentials.uid,
+                front: known.applicant.front,
+                slots: known.applicant.slots,
+                mounted: known.applicant.mounted.clone(),
+                state: known.state,
+            })
+            .collect();
+        Status {
+            stage: self.stage,
+            map_version: self.map_version,
+            generation: ledger.superblock().generation,
+            last_checkpoint: self.schedule.last(),
+            checkpoints: self.schedule.succeeded(),
+            checkpoints_failed: self.schedule.failed(),
+            broken: self.recorder.broken(),
+            broken_since: self.broken_since,
+            chunks_free: ledger.regions().free_chunks(),
+            cells,
+            clients,
+        }
+    }
+}
