@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mapping::Mapping;
-use mounting::{MOUNTER, Scratch, hides_mounts, mount_until_told, mounter};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace, mount_until_signalled, mounter};
 use rustix::fs::{FlockOperation, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -59,17 +59,17 @@ fn main() -> ExitCode {
     if let [role, pool, dir] = args.as_slice()
         && role == MOUNTER
     {
-        return mount_until_told(Path::new(pool), Path::new(dir));
+        return mount_until_signalled(Path::new(pool), Path::new(dir));
     }
     if let [role, pool, cells] = args.as_slice()
         && role == SERVER
     {
-        return serve_until_told(Path::new(pool), number(cells));
+        return serve_until_signalled(Path::new(pool), number(cells));
     }
     if args.iter().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;
     }
-    if !hides_mounts() {
+    if !enter_mount_namespace() {
         return ExitCode::SUCCESS;
     }
     let value = |option: &str| args.windows(2).find(|pair| pair[0] == option).map(|pair| &pair[1]);
@@ -115,7 +115,7 @@ impl Plan {
     }
 }
 
-fn serve_until_told(pool: &Path, cells: u16) -> ExitCode {
+fn serve_until_signalled(pool: &Path, cells: u16) -> ExitCode {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
     let options = warren_runtime::ServeOptions {
         cache_bytes: 64 << 20,
@@ -132,25 +132,25 @@ fn serve_until_told(pool: &Path, cells: u16) -> ExitCode {
 
 /// The process of a mount, whose child is the front.
 struct Mount {
-    custodian: Child,
+    keeper: Child,
     _watchdog: Watchdog,
 }
 
 impl Mount {
     fn start(pool: &Path, dir: &Path, limit: Duration) -> Self {
-        let custodian = mounter(pool, dir);
+        let keeper = mounter(pool, dir);
         let watchdog = Watchdog::abort_after(dir, limit).expect("watchdog");
-        Self { custodian, _watchdog: watchdog }
+        Self { keeper, _watchdog: watchdog }
     }
 
-    /// The custodian's youngest child, once there is one other than `not`: the kernel may hold older ones until it has
+    /// The keeper's youngest child, once there is one other than `not`: the kernel may hold older ones until it has
     /// answered.
     fn front(&self, not: Option<Pid>) -> Pid {
-        let id = self.custodian.id();
+        let id = self.keeper.id();
         let deadline = Instant::now() + BACK;
         loop {
             let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-            let children = children.expect("the custodian is there");
+            let children = children.expect("the keeper is there");
             let child = children.split_whitespace().last().and_then(|pid| pid.parse().ok());
             if let Some(child) = child.and_then(Pid::from_raw).filter(|pid| Some(*pid) != not) {
                 return child;
@@ -161,8 +161,8 @@ impl Mount {
     }
 
     fn unmount(mut self) {
-        kill_process(Pid::from_child(&self.custodian), Signal::TERM).expect("kill");
-        assert!(self.custodian.wait().expect("wait").success());
+        kill_process(Pid::from_child(&self.keeper), Signal::TERM).expect("kill");
+        assert!(self.keeper.wait().expect("wait").success());
     }
 }
 

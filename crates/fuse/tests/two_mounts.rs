@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use mapping::Mapping;
-use mounting::{MOUNTER, Scratch, hides_mounts, mount_until_told, mounter};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace, mount_until_signalled, mounter};
 use rustix::process::{Pid, Signal, kill_process};
 use warren_fuse::Watchdog;
 use warren_runtime::{Lifetime, start_fleet};
@@ -56,9 +56,9 @@ fn main() -> ExitCode {
     if let [role, pool, dir] = args.as_slice()
         && role == MOUNTER
     {
-        return mount_until_told(Path::new(pool), Path::new(dir));
+        return mount_until_signalled(Path::new(pool), Path::new(dir));
     }
-    if args.iter().any(|arg| arg == "--list") || !hides_mounts() {
+    if args.iter().any(|arg| arg == "--list") || !enter_mount_namespace() {
         return ExitCode::SUCCESS;
     }
     let work = if args.iter().any(|arg| arg == "--full") { WORK_FULL } else { WORK };
@@ -73,9 +73,9 @@ fn main() -> ExitCode {
     let fleet = start_fleet(&serve, Lifetime::WithStarter).expect("a fleet");
     let mounts = ["one", "two"].map(|name| scratch.mount_point(name));
     let limit = work * 3 * cases.len() as u32 + CALL_MAX;
-    let custodians = mounts.each_ref().map(|dir| {
-        let custodian = mounter(&scratch.pool, dir);
-        (custodian, Watchdog::abort_after(dir, limit).expect("watchdog"))
+    let keepers = mounts.each_ref().map(|dir| {
+        let keeper = mounter(&scratch.pool, dir);
+        (keeper, Watchdog::abort_after(dir, limit).expect("watchdog"))
     });
     let mut failed = false;
     for (name, case) in cases {
@@ -90,9 +90,9 @@ fn main() -> ExitCode {
         );
         failed |= !passed;
     }
-    for (mut custodian, _watchdog) in custodians {
-        kill_process(Pid::from_child(&custodian), Signal::TERM).expect("kill");
-        failed |= !custodian.wait().expect("wait").success();
+    for (mut keeper, _watchdog) in keepers {
+        kill_process(Pid::from_child(&keeper), Signal::TERM).expect("kill");
+        failed |= !keeper.wait().expect("wait").success();
     }
     fleet.stop().expect("stop");
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
