@@ -4,9 +4,9 @@
 //! loop. A reader that sleeps does so in `poll(2)`, together with the event that stops the channel.
 //! At most one thread waits, so a request wakes one thread.
 //!
-//! **Memory that the kernel copies from and to must be resident.** While the kernel copies a message
-//! of a process that is killed, it cannot fault pages in. The copy fails, and the kernel returns EIO
-//! to the caller instead of keeping the request for the next front.
+//! **Memory that the kernel copies from and to must be resident.** While the kernel copies a
+//! message of a process that is killed, it cannot fault pages in. The copy fails, and the kernel
+//! returns EIO to the caller instead of keeping the request for the next front.
 
 use std::hint::black_box;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -38,8 +38,8 @@ pub trait Channel: Send + Sync {
     /// Reads a message if there is one.
     fn read(&self, head: &mut Head, payload: &mut [u8]) -> Received;
 
-    /// Waits until there may be a message, the channel is closed, or the time is over. Does not wait
-    /// with a time-out of zero. Returns whether [`Self::read`] should be called.
+    /// Waits until there may be a message, the channel is closed, or the time is over. Does not
+    /// wait with a time-out of zero. Returns whether [`Self::read`] should be called.
     fn wait(&self, timeout: Option<Duration>) -> bool;
 
     /// Replies to request `unique`. It is no error if the request is gone, because its caller was

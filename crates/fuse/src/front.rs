@@ -56,8 +56,8 @@ pub enum Outcome {
     Body,
     /// The reply is this many bytes of the slot's payload lane from the cells.
     Payload(usize),
-    /// The reply is the body, but the kernel's pages must be dropped: it cached an append at the end
-    /// of the file as the kernel knew it, and the file ended elsewhere.
+    /// The reply is the body, but the kernel's pages must be dropped: it cached an append at the
+    /// end of the file as the kernel knew it, and the file ended elsewhere.
     Misplaced,
     /// The kernel expects no reply.
     NoReply,
@@ -198,8 +198,8 @@ impl Call<'_> {
         T::reply(self.send(&request.into_request(), payload_len))
     }
 
-    /// Sends every request to a cell. A step that a dead predecessor took for this kernel request is
-    /// not sent again, because its effect must happen once.
+    /// Sends every request to a cell. A step that a dead predecessor took for this kernel request
+    /// is not sent again, because its effect must happen once.
     fn send(&mut self, request: &Request, payload_len: usize) -> Answer {
         let identity = self.header.identity();
         if !request.has_effect() {

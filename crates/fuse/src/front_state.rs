@@ -7,12 +7,12 @@
 //! 270336   1 MiB    owners that may hold record locks: a state word, inode, owner, open file
 //! ```
 //!
-//! **Exactly once.** The front turns a kernel request into one or more requests to cells. Those that
-//! change something are its *steps*; the page of the slot records their answers in order. The kernel
-//! sends a request that a dead front did not answer again. The next front executes it from its start
-//! on the same slot, and a recorded step is not sent again but has the recorded answer. A front may
-//! die after the cell has answered a step and before the answer is recorded. The answer is then
-//! still in the slot's lane, and [`SlotRecord::recover`] records it.
+//! **Exactly once.** The front turns a kernel request into one or more requests to cells. Those
+//! that change something are its *steps*; the page of the slot records their answers in order. The
+//! kernel sends a request that a dead front did not answer again. The next front executes it from
+//! its start on the same slot, and a recorded step is not sent again but has the recorded answer. A
+//! front may die after the cell has answered a step and before the answer is recorded. The answer
+//! is then still in the slot's lane, and [`SlotRecord::recover`] records it.
 //!
 //! ```text
 //! page of a slot     0 unique (0: none)   8 state   16 answers, each u32 length, i32 errno, reply
@@ -20,8 +20,8 @@
 //!                    sequence number of the slot's last request before that step
 //! ```
 //!
-//! Every change becomes valid by the store of one word, so that a kill between any two stores leaves
-//! the old or the new state.
+//! Every change becomes valid by the store of one word, so that a kill between any two stores
+//! leaves the old or the new state.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};

@@ -46,7 +46,8 @@ impl Interrupts {
         Ok(())
     }
 
-    /// Request `unique` waits no more. False if it was not waiting, because another thread ended it.
+    /// Request `unique` waits no more. False if it was not waiting, because another thread ended
+    /// it.
     pub fn end(&self, unique: u64) -> bool {
         self.lock().waiting.remove(&unique).is_some()
     }

@@ -8,9 +8,9 @@
 //! fronts until the mount ends ([`teardown`]).
 //!
 //! A mount ends when it is unmounted, by a signal, or when the fleet requests it before a stop. If
-//! the fleet ends without a request, the mount stays as a **dead mount**: the kernel replies ENOTCONN
-//! to every call. If it were unmounted, programs would continue in the directory below, which is on
-//! another file system.
+//! the fleet ends without a request, the mount stays as a **dead mount**: the kernel replies
+//! ENOTCONN to every call. If it were unmounted, programs would continue in the directory below,
+//! which is on another file system.
 
 mod front_process;
 mod fronts;
@@ -40,9 +40,9 @@ use poll::poll_for;
 use teardown::{End, Progress, Reason, Subject, Teardown};
 
 /// Mounts on `dir`, writes a byte to `ready` when the mount is served, and keeps it served. Returns
-/// when the mount has ended: it was unmounted, a signal (SIGTERM, SIGINT, SIGHUP) or the fleet ended
-/// it, or the fleet is gone. Must be called while the process has one thread, in a program that calls
-/// [`crate::dispatch`] first.
+/// when the mount has ended: it was unmounted, a signal (SIGTERM, SIGINT, SIGHUP) or the fleet
+/// ended it, or the fleet is gone. Must be called while the process has one thread, in a program
+/// that calls [`crate::dispatch`] first.
 pub fn keep_mount(
     admission: Admission,
     dir: &Path,
@@ -241,7 +241,8 @@ impl MountKeeper<'_> {
         self.fleet_is_gone.then(End::without_fleet)
     }
 
-    /// The current front has ended. Plans the start of the next one, or returns the end of the mount.
+    /// The current front has ended. Plans the start of the next one, or returns the end of the
+    /// mount.
     fn front_ended(&mut self) -> io::Result<Option<End>> {
         let Some(ended) = self.fronts.end_current()? else { return Ok(None) };
         let status = ended.status;

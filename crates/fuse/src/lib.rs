@@ -1,13 +1,14 @@
 //! The FUSE front: Warren as a mounted file system, one client among others.
 //!
 //! ```text
-//! kernel --/dev/fuse--> Channel --> Workers (threads) --> Front (translation) --> FleetSlot --> cells
-//!        <---notices--- recall  <------------------- AwaitRecall <----------------------------
+//! kernel --/dev/fuse--> Channel --> Workers --> Front --> FleetSlot --> cells
+//!                                  (threads)  (translation)
+//! kernel <--notices-- recall <---------- AwaitRecall <----------------- cells
 //! ```
 //!
 //! The loop over the kernel's ABI is Warren's own (design 13.1). A mount has two processes: the
-//! *mount keeper* ([`keep_mount`]) holds everything that a front needs, and the *front* serves. When
-//! the front dies, the keeper starts the next one (decision 0007).
+//! *mount keeper* ([`keep_mount`]) holds everything that a front needs, and the *front* serves.
+//! When the front dies, the keeper starts the next one (decision 0007).
 
 #![deny(unsafe_code)]
 

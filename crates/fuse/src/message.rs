@@ -236,8 +236,8 @@ impl Operation {
         matches!(self, Self::Lock { wait: true, .. } | Self::Fsync { .. } | Self::Sync)
     }
 
-    /// The inodes whose attributes it changes without returning them in its reply. `ino` is the inode
-    /// of the header.
+    /// The inodes whose attributes it changes without returning them in its reply. `ino` is the
+    /// inode of the header.
     pub const fn changes_unseen(&self, ino: Ino) -> [Option<Ino>; 2] {
         match self {
             Self::Symlink { .. }

@@ -190,12 +190,13 @@ impl Mount {
         self.detach().map(|_| false)
     }
 
-    /// Has the kernel close the connection, even while processes hold the device. Without effect where
-    /// `/sys/fs/fuse/connections` is not mounted.
+    /// Has the kernel close the connection, even while processes hold the device. Without effect
+    /// where `/sys/fs/fuse/connections` is not mounted.
     pub(crate) fn abort(&self) {
         let (major, minor) = self.device;
         let number = u64::from(major) << 20 | u64::from(minor);
-        // Where that fails, the kernel closes the connection with the last descriptor of the device.
+        // Where that fails, the kernel closes the connection with the last descriptor of the
+        // device.
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{number}/abort"), "1");
     }
 }

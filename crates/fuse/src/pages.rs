@@ -58,8 +58,8 @@ impl PageDropper {
         {
             return;
         }
-        // No thread could be started. The result does not matter: an unknown inode has no pages, and
-        // after any other error the connection is being closed.
+        // No thread could be started. The result does not matter: an unknown inode has no pages,
+        // and after any other error the connection is being closed.
         let _ = invalidate(&*self.channel, ino, Cached::Pages);
     }
 

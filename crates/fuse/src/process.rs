@@ -1,5 +1,5 @@
-//! The front's process, which serves a mount. It may be killed at any moment: the mount keeper holds
-//! everything that the process works with, and starts the next front with the same.
+//! The front's process, which serves a mount. It may be killed at any moment: the mount keeper
+//! holds everything that the process works with, and starts the next front with the same.
 
 use std::ffi::OsString;
 use std::io;
@@ -78,7 +78,8 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
 }
 
 /// Serves until the mount is gone, or the mount keeper ends the front or dies. Without a keeper the
-/// front must not serve on: no process would replace it or unmount, and programs notice a dead mount.
+/// front must not serve on: no process would replace it or unmount, and programs notice a dead
+/// mount.
 fn serve() -> io::Result<()> {
     let mut link = begin("warren-front", false).map_err(io::Error::other)?;
     slice::shorten();
@@ -122,7 +123,8 @@ fn write_back(channel: &Arc<DevFuse>, link: &Link, packet: &[u8]) {
         // If the keeper is gone, no reply is needed.
         let _ = link.send(WRITTEN_BACK, &[], Wait::No);
     };
-    // Without a thread there is no reply. The keeper then replaces the front, and repeats the message.
+    // Without a thread there is no reply. The keeper then replaces the front, and repeats the
+    // message.
     let _ = std::thread::Builder::new().name("write back".into()).spawn(work);
 }
 

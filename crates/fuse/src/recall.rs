@@ -11,17 +11,17 @@
 //!   None of these requests waits for the recall (decision 17), and no worker thread sends the
 //!   notice.
 //!
-//! **A recall can overtake a reply that grants the same lease.** The kernel handles this: it ignores
-//! a name that was looked up before the epoch grew, and attributes that were requested before their
-//! inode was invalidated. Only an inode that the kernel does not know yet when it is invalidated
-//! (ENOENT) can still get old attributes. Then the epoch is incremented too, so that the kernel
-//! repeats every lookup.
+//! **A recall can overtake a reply that grants the same lease.** The kernel handles this: it
+//! ignores a name that was looked up before the epoch grew, and attributes that were requested
+//! before their inode was invalidated. Only an inode that the kernel does not know yet when it is
+//! invalidated (ENOENT) can still get old attributes. Then the epoch is incremented too, so that
+//! the kernel repeats every lookup.
 //!
-//! **Changes through this mount** are not recalled, but some need the notice about attributes. After
-//! a change whose reply carries no attributes (those of the directory of a new name, for example)
-//! the kernel only marks the attributes that it has as stale. It would take the reply to a request
-//! from before the change for current ones. After the notice it does not. So the notice goes out
-//! before the reply to the change.
+//! **Changes through this mount** are not recalled, but some need the notice about attributes.
+//! After a change whose reply carries no attributes (those of the directory of a new name, for
+//! example) the kernel only marks the attributes that it has as stale. It would take the reply to a
+//! request from before the change for current ones. After the notice it does not. So the notice
+//! goes out before the reply to the change.
 
 use std::sync::Arc;
 use std::time::Duration;

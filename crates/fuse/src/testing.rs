@@ -1,5 +1,5 @@
-//! A fake kernel and a fake fleet for unit tests. A test queues the kernel's messages, and reads the
-//! replies and notices. The fleet answers requests by a function.
+//! A fake kernel and a fake fleet for unit tests. A test queues the kernel's messages, and reads
+//! the replies and notices. The fleet answers requests by a function.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -1,9 +1,9 @@
 //! The programs that use a mount, and the files of it that they have mapped.
 //!
 //! A program uses a mount by an open file, its working or root directory, its executable, or a
-//! mapping. All of these are in `/proc`. They are compared by device number without a request to the
-//! file system, which may not answer. A process that is not root's cannot inspect programs of other
-//! users. Then only the kernel knows that the mount is busy.
+//! mapping. All of these are in `/proc`. They are compared by device number without a request to
+//! the file system, which may not answer. A process that is not root's cannot inspect programs of
+//! other users. Then only the kernel knows that the mount is busy.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};

@@ -1,7 +1,7 @@
 //! Real programs on a mount of a real fleet, in a private mount namespace with a watchdog.
 //!
-//! This test has its own `main`, because the processes of a fleet run the same program. It needs root
-//! and `/dev/fuse`. Without them it prints a note and passes.
+//! This test has its own `main`, because the processes of a fleet run the same program. It needs
+//! root and `/dev/fuse`. Without them it prints a note and passes.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,5 +1,5 @@
-//! Real programs on a mount of a fleet in memory (`toy`). Each test runs in its own child process, in
-//! a private mount namespace, with a watchdog.
+//! Real programs on a mount of a fleet in memory (`toy`). Each test runs in its own child process,
+//! in a private mount namespace, with a watchdog.
 //!
 //! Mounting needs root and `/dev/fuse`. Without them these tests print a note and pass.
 

@@ -71,9 +71,9 @@ impl Call<'_> {
     /// Opens a file that another client has created meanwhile.
     ///
     /// The kernel treats the file as new and checks no permission on it, and a cell checks none for
-    /// a front. So the front opens it only if the caller owns it and its mode grants the access. For
-    /// any other file the reply is ESTALE. Then the kernel looks the name up again, once, and opens
-    /// it as an existing file.
+    /// a front. So the front opens it only if the caller owns it and its mode grants the access.
+    /// For any other file the reply is ESTALE. Then the kernel looks the name up again, once, and
+    /// opens it as an existing file.
     fn open_created_elsewhere(
         &mut self,
         create: Create,

@@ -61,8 +61,8 @@ impl Call<'_> {
         if got <= len { Ok(Outcome::Payload(got as usize)) } else { Err(Errno::EPROTO) }
     }
 
-    /// The kernel has already put an append into its cache, at the end of the file as it knows it. A
-    /// kernel that revalidates drops its pages when it sees another size. With leased pages, the
+    /// The kernel has already put an append into its cache, at the end of the file as it knows it.
+    /// A kernel that revalidates drops its pages when it sees another size. With leased pages, the
     /// front must have them dropped.
     pub(super) fn write(&mut self, write: Write) -> Result<Outcome, Errno> {
         let position = if write.append { Position::End } else { Position::At(write.offset) };

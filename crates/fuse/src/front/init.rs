@@ -10,8 +10,8 @@ use crate::abi::{self, init};
 use crate::front_state::Negotiated;
 use crate::reply::InitReply;
 
-/// At most so many requests of the kernel itself (read-ahead, write-back) are in flight: most slots,
-/// so that some are left for programs.
+/// At most so many requests of the kernel itself (read-ahead, write-back) are in flight: most
+/// slots, so that some are left for programs.
 const BACKGROUND_MAX: u16 = 48;
 
 impl Call<'_> {

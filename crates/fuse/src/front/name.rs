@@ -9,8 +9,8 @@ use warren_proto::{Entry, FileName, SetAttr};
 use super::{Call, Served};
 use crate::reply::{NewEntry, validity};
 
-/// How often a name is looked up. A lookup is repeated if the inode was gone when its cell was asked
-/// for the attributes: then another client has replaced the name in between.
+/// How often a name is looked up. A lookup is repeated if the inode was gone when its cell was
+/// asked for the attributes: then another client has replaced the name in between.
 const LOOKUP_TRIES: u32 = 16;
 
 impl Call<'_> {

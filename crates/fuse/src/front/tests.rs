@@ -275,8 +275,8 @@ fn attributes_that_no_file_has_cost_no_request() {
     assert_eq!(get(b"user.x"), Err(Errno::EIO), "a cell is asked for other attributes");
 }
 
-/// Root opens a name that another mount has just created for a file with attributes `found`. Returns
-/// the result, whether the file was truncated, and whether it was closed again.
+/// Root opens a name that another mount has just created for a file with attributes `found`.
+/// Returns the result, whether the file was truncated, and whether it was closed again.
 fn open_created_elsewhere(found: Attr, flags: i32) -> (Result<Outcome, Errno>, bool, bool) {
     let seen = Arc::new(Mutex::new((false, false)));
     let noted = Arc::clone(&seen);

@@ -1,9 +1,9 @@
 //! One front, as the mount keeper sees it: a child process with a link.
 //!
 //! A killed front may not end at once: the kernel can hold one of its threads until the next front
-//! has replied to requests (`pages.rs`). All other threads are gone when the front's end of the link
-//! is closed. So the keeper starts the next front when the link is closed, and reaps the old process
-//! later.
+//! has replied to requests (`pages.rs`). All other threads are gone when the front's end of the
+//! link is closed. So the keeper starts the next front when the link is closed, and reaps the old
+//! process later.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

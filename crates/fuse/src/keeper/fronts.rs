@@ -15,10 +15,10 @@
 //! `Stopped` is final if the keeper does not call `restart_after`. `terminate()` of a front that
 //! serves sends it a signal; it then ends.
 //!
-//! A front that was killed, or that has lived for [`LIVED`], is replaced at once. A front that ended
-//! by its own fault soon after its start, or that could not be started for want of processes,
-//! descriptors or memory, is replaced after a delay that doubles each time. While there is no front,
-//! requests stay in the kernel and their callers wait.
+//! A front that was killed, or that has lived for [`LIVED`], is replaced at once. A front that
+//! ended by its own fault soon after its start, or that could not be started for want of processes,
+//! descriptors or memory, is replaced after a delay that doubles each time. While there is no
+//! front, requests stay in the kernel and their callers wait.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Waits until one of the descriptors has one of its flags. Returns the flags found, in the order of
-/// `fds`, or nothing if a signal interrupted the wait.
+/// Waits until one of the descriptors has one of its flags. Returns the flags found, in the order
+/// of `fds`, or nothing if a signal interrupted the wait.
 pub fn poll_for(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Option<Duration>) -> Vec<PollFlags> {
     let mut polled: Vec<PollFd<'_>> =
         fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();

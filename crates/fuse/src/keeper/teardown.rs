@@ -11,11 +11,11 @@
 //! ```
 //!
 //! No data that a program has stored through a mapping is lost. Unmounting succeeds only while
-//! nothing is mapped, and the kernel writes the pages of a mapping back when the mapping is removed.
-//! A forced teardown first writes back what is mapped: the kernel is told to drop the pages of these
-//! inodes, and before that it writes the dirty ones and waits for the replies. (`syncfs` only starts
-//! to write, since Linux 6.18.) Only what programs store after that, before they are cut off, is
-//! lost.
+//! nothing is mapped, and the kernel writes the pages of a mapping back when the mapping is
+//! removed. A forced teardown first writes back what is mapped: the kernel is told to drop the
+//! pages of these inodes, and before that it writes the dirty ones and waits for the replies.
+//! (`syncfs` only starts to write, since Linux 6.18.) Only what programs store after that, before
+//! they are cut off, is lost.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

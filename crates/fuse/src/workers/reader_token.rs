@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A worker releases the token when it serves the message that it has read, and a worker that has
-//! finished a message acquires it. The **monitor thread** bounds the time without a reader: when one
-//! release stays free for a whole tick, it acquires the token and passes it to a thread. It sleeps
-//! while the token is held and was not released for a tick, so an idle mount has no timer.
+//! finished a message acquires it. The **monitor thread** bounds the time without a reader: when
+//! one release stays free for a whole tick, it acquires the token and passes it to a thread. It
+//! sleeps while the token is held and was not released for a tick, so an idle mount has no timer.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! The worker threads of a mount: how many there are, and which of them sleep.
 //!
-//! A worker that finds no message and no free token is *parked*. It is woken to read, and then holds
-//! the reader token. A wakeup belongs to no particular thread: the first parked one takes it.
+//! A worker that finds no message and no free token is *parked*. It is woken to read, and then
+//! holds the reader token. A wakeup belongs to no particular thread: the first parked one takes it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

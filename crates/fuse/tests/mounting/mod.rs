@@ -1,5 +1,5 @@
-//! What tests that mount a real fleet share: a scratch directory with a pool, a mount namespace, and
-//! a process that mounts.
+//! What tests that mount a real fleet share: a scratch directory with a pool, a mount namespace,
+//! and a process that mounts.
 
 use std::fs;
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! A fleet in memory, with one lock, no shards and no disk. It grants every lease, as a cell does to
-//! a front, and recalls leases when a test makes a change as another client.
+//! A fleet in memory, with one lock, no shards and no disk. It grants every lease, as a cell does
+//! to a front, and recalls leases when a test makes a change as another client.
 
 mod locks;
 
