@@ -1,21 +1,22 @@
 //! The end of a mount.
 //!
 //! ```text
-//!  Unmounting ── unmounted ─────────────────────▶ Draining ── the front ends ──▶ Ended
-//!   │   in use:                                    ▲    │
-//!   ├── Requested ─▶ the teardown is given up      │    │ still in use elsewhere: as on the left,
-//!   ├── Abandoned ─▶ Dead                          │    │ but Forced and Abandoned write back
-//!   └── Forced ────▶ Detaching ── detached ────────┘    ▼
-//!                                                   WritingBack ── done ──▶ Closing ──▶ Ended,
-//!                                                                           users cut off
+//!  Unmounting ── unmounted ──▶ Draining ── the front ends ──▶ End::Ended
+//!      │                        ▲    │
+//!      │ in use                 │    │ still in use elsewhere
+//!      ▼                        │    ▼
+//!   Requested: GivenUp          │   Requested: GivenUp
+//!   Abandoned: End::Dead        │   Forced, Abandoned: WritingBack ── done ──▶ Closing
+//!   Forced: Detaching ──────────┘                                               │
+//!                                            the front ends: End::Ended, users cut off
 //! ```
 //!
 //! No data that a program has stored through a mapping is lost. Unmounting succeeds only while
 //! nothing is mapped, and the kernel writes the pages of a mapping back when the mapping is
-//! removed. A forced teardown first writes back what is mapped: the kernel is told to drop the
-//! pages of these inodes, and before that it writes the dirty ones and waits for the replies.
-//! (`syncfs` only starts to write, since Linux 6.18.) Only what programs store after that, before
-//! they are cut off, is lost.
+//! removed. A forced teardown first writes back what is mapped: the front has the kernel drop the
+//! pages of these inodes, and before that the kernel writes the dirty ones and waits for the
+//! replies. (`syncfs` only starts to write, since Linux 6.18.) Only what programs store after that,
+//! before they are cut off, is lost.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -115,3 +115,47 @@ impl Table {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    fn refuse(_: usize) -> io::Result<JoinHandle<()>> {
+        panic!("no thread may be started")
+    }
+
+    #[test]
+    fn a_parked_thread_is_woken_before_one_is_started() {
+        let threads = WorkerThreads::new(1);
+        threads.start(|_| Ok(thread::spawn(|| ()))).unwrap();
+        assert!(threads.wake_or_start(refuse).is_err(), "the limit is reached");
+        let (parks, parked) = mpsc::channel();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                threads.park(|| {
+                    // Under the lock that `wake_or_start` takes.
+                    let _ = parks.send(());
+                    false
+                })
+            });
+            parked.recv().unwrap();
+            threads.wake_or_start(refuse).unwrap();
+            assert!(waits.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_close_ends_parking() {
+        let threads = WorkerThreads::new(1);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| threads.park(|| false));
+            threads.close();
+            assert!(!waits.join().unwrap());
+        });
+        assert!(!threads.park(|| false));
+        assert!(threads.park(|| true), "a free token is taken even after the close");
+    }
+}
