@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use rustix::process::{Pid, Signal};
-use warren_fuse::{FrontOptions, MountError, MountOptions, STARTER_DIED, ServeOptions};
+use warren_fuse::{FrontOptions, MountConfig, MountError, MountOptions, STARTER_DIED};
 use warren_log::Target;
 use warren_runtime::{Admission, ConnectOptions};
 
@@ -85,8 +85,8 @@ pub fn serve(
         no_dev: !powers.dev,
         ..MountOptions::new(&pool.to_string_lossy())
     };
-    let options = ServeOptions { mount, front: FrontOptions::default(), log: log.clone() };
-    warren_fuse::keep_mount(admission, directory, &options, ready)
+    let config = MountConfig { mount, front: FrontOptions::default(), log: log.clone() };
+    warren_fuse::keep_mount(admission, directory, &config, ready)
         .map_err(|error| mount_failure(&error))
 }
 

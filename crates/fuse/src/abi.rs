@@ -1,14 +1,14 @@
-//! The kernel's FUSE ABI, version 7.45, as far as the front speaks it: numbers and sizes from
+//! The part of the kernel's FUSE ABI, version 7.45, that the front uses: numbers and sizes from
 //! `include/uapi/linux/fuse.h`. All integers are in the machine's byte order.
 
-/// The ABI's major version. A kernel with another one is refused.
+/// The ABI's major version. A kernel with another major version is refused.
 pub const MAJOR: u32 = 7;
 /// The newest minor version whose messages are known here.
 pub const MINOR: u32 = 45;
 /// The oldest minor version that is served: `max_pages`, explicit invalidation, 64-bit flags in
 /// `READ` and `WRITE` are all older.
 pub const MINOR_MIN: u32 = 31;
-/// From here on the kernel knows [`NOTIFY_INC_EPOCH`].
+/// The first minor version with [`NOTIFY_INC_EPOCH`].
 pub const MINOR_EPOCH: u32 = 44;
 
 /// Bytes of `fuse_in_header`.
@@ -63,7 +63,7 @@ pub mod opcode {
     pub const STATX: u32 = 52;
 }
 
-/// Flags of `INIT`; the upper 32 travel in `flags2`.
+/// Flags of `INIT`. The upper 32 bits are in `flags2`.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -79,9 +79,9 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// The request and the reply have `flags2`.
     pub const INIT_EXT: u64 = 1 << 30;
-    /// Files that are opened with [`super::FOPEN_DIRECT_IO`] can be mapped shared.
+    /// A file that is open with [`super::FOPEN_DIRECT_IO`] can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
-    /// The kernel knows `NOTIFY_RESEND`.
+    /// The kernel supports `NOTIFY_RESEND`.
     pub const HAS_RESEND: u64 = 1 << 39;
 }
 
@@ -99,17 +99,17 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// The kernel reads and writes through the open without its page cache; mappings have one all the same.
+/// Reads and writes through this open bypass the page cache. Mappings still use it.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
-/// The page cache keeps what it has of the file over this open.
+/// The page cache keeps its pages of the file at this open.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// The write comes from the page cache, on behalf of nobody in particular.
+/// The page cache writes back. The caller is unknown.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// The write comes past the page cache: only such a one names the owner of locks.
+/// The write bypasses the page cache: only such a write names the owner of locks.
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
-/// The same of a read.
+/// The read bypasses the page cache.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
@@ -117,15 +117,15 @@ pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub const LK_FLOCK: u32 = 1 << 0;
 
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// Everything that was read and not answered is to be read again.
+/// The kernel must queue again all requests that were read and have no reply.
 pub const NOTIFY_RESEND: i32 = 7;
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 
-/// Among the bits of a `unique`: the request may have been read before.
+/// A bit of `unique`: the request may have been read before.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
 
-/// Among `open`'s flags when the kernel opens a file to execute it (`__FMODE_EXEC`).
+/// A flag of `open`: the kernel opens the file to execute it (`__FMODE_EXEC`).
 pub const FMODE_EXEC: u32 = 0x20;
 
-/// What the kernel takes for "to the end of the file" in a lock's range (`OFFSET_MAX`).
+/// The end of a lock's range that means "to the end of the file" (`OFFSET_MAX`).
 pub const LOCK_END: u64 = i64::MAX as u64;

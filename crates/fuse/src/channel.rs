@@ -1,12 +1,12 @@
-//! The way to the kernel: requests come in, replies and notices go out.
+//! The channel to the kernel: it carries requests in, and replies and notices out.
 //!
-//! [`DevFuse`] is `/dev/fuse`. It never blocks in `read(2)`: its descriptor is non-blocking, so that
-//! a reader can spin on it, and whoever waits does so in `poll(2)`, together with the event that ends
-//! the wait. The front lets one thread at a time wait, so a request wakes one thread.
+//! [`DevFuse`] is `/dev/fuse`. Its descriptor is non-blocking, so that a reader can poll it in a
+//! loop. A reader that sleeps does so in `poll(2)`, together with the event that stops the channel.
+//! At most one thread waits, so a request wakes one thread.
 //!
-//! **Memory that the kernel copies from and to is resident.** A process that is killed while the kernel
-//! copies a message faults no page in any more: the copy fails, and the kernel gives the caller EIO
-//! instead of keeping the request for the next front.
+//! **Memory that the kernel copies from and to must be resident.** While the kernel copies a
+//! message of a process that is killed, it cannot fault pages in. The copy fails, and the kernel
+//! returns EIO to the caller instead of keeping the request for the next front.
 
 use std::hint::black_box;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -22,45 +22,46 @@ use warren_base::Errno;
 use crate::abi;
 use crate::message::Head;
 
-/// What reading came to.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Received {
     /// A message of this many bytes: head first, then payload.
     Message(usize),
-    /// No message waits.
+    /// There is no message.
     Nothing,
-    /// Unmounted, aborted, or stopped: there will be no more.
+    /// The channel was unmounted, aborted or stopped: there will be no more messages.
     Closed,
 }
 
 /// A connection to a kernel that speaks FUSE.
 pub trait Channel: Send + Sync {
-    /// Takes a message if one waits.
+    /// Reads a message if there is one.
     fn read(&self, head: &mut Head, payload: &mut [u8]) -> Received;
 
-    /// Waits until a message may be there, the channel is closed, or the time is over. At once
-    /// with a time-out of zero. Says whether there is something to read.
+    /// Waits until there may be a message, the channel is closed, or the time is over. Does not
+    /// wait with a time-out of zero. Returns whether [`Self::read`] should be called.
     fn wait(&self, timeout: Option<Duration>) -> bool;
 
-    /// Answers request `unique`. That the request is gone by now is no error: its process was killed.
+    /// Replies to request `unique`. It is no error if the request is gone, because its caller was
+    /// killed.
     fn reply(&self, unique: u64, answer: Result<&[u8], Errno>);
 
-    /// Tells the kernel something it did not ask for. ENOENT if it does not know the inode.
+    /// Sends a notice to the kernel. ENOENT if the kernel does not know the inode.
     fn notify(&self, code: i32, body: &[u8]) -> Result<(), Errno>;
 
-    /// From now on the channel is closed for readers. Replies still get through.
+    /// Closes the channel for readers. Replies can still be sent.
     fn stop(&self);
 
-    /// What it consists of, if it is a device.
+    /// The device, if the channel is one.
     fn device(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-/// What the kernel is sure to map at least that much of at once.
+/// No page of memory is smaller.
 const PAGE: usize = 4096;
 
-/// Makes memory that [`Channel::read`] will be given resident. It changes nothing in it.
+/// Makes the memory for [`Channel::read`] resident. Its content stays.
 pub fn make_resident(memory: &mut [u8]) {
     for byte in memory.iter_mut().step_by(PAGE) {
         *byte = black_box(*byte);
@@ -80,13 +81,13 @@ fn touch(memory: &[u8]) {
 #[derive(Debug)]
 pub struct DevFuse {
     device: OwnedFd,
-    /// Readable once the channel is stopped, so that waiting ends.
+    /// Readable after the channel was stopped, which ends the wait.
     stop: OwnedFd,
     stopped: AtomicBool,
 }
 
 impl DevFuse {
-    /// `device` is what was given to `mount`.
+    /// `device` is the descriptor that was passed to `mount`.
     pub fn new(device: OwnedFd) -> io::Result<Self> {
         let flags = fcntl_getfl(&device)?;
         fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
@@ -110,7 +111,7 @@ fn write(device: BorrowedFd<'_>, error: i32, unique: u64, body: &[u8]) -> Result
     rustix::io::retry_on_intr(|| rustix::io::writev(device, parts)).map(|_| ())
 }
 
-/// Tells the kernel that owns a device something it did not ask for. ENOENT if it does not know the inode.
+/// Sends a notice through a device. ENOENT if the kernel does not know the inode.
 pub fn notify(device: BorrowedFd<'_>, code: i32, body: &[u8]) -> Result<(), Errno> {
     write(device, code, 0, body)
         .map_err(|os| Errno::from_raw(os.raw_os_error()).unwrap_or(Errno::EIO))
@@ -125,7 +126,7 @@ impl Channel for DevFuse {
                 Ok(len) => return Received::Message(len),
                 Err(Os::AGAIN) if self.stopped.load(Ordering::Acquire) => return Received::Closed,
                 Err(Os::AGAIN) => return Received::Nothing,
-                // The request was taken back while it was copied, or a signal came.
+                // The caller was killed while its request was copied, or a signal arrived.
                 Err(Os::NOENT | Os::INTR) => {}
                 Err(_) => return Received::Closed,
             }
@@ -138,7 +139,7 @@ impl Channel for DevFuse {
             [PollFd::new(&self.device, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(ready) => ready > 0,
-            // Reading says what is wrong.
+            // The read returns the error.
             Err(_) => true,
         }
     }
@@ -154,7 +155,7 @@ impl Channel for DevFuse {
         if let Err(Os::INVAL) = self.write(error, unique, body)
             && error == 0
         {
-            // The kernel did not like it and still waits. It must not wait for ever.
+            // The kernel rejected the reply, and the caller still waits.
             let _ = self.write(-Errno::EIO.raw(), unique, &[]);
         }
     }
@@ -169,7 +170,7 @@ impl Channel for DevFuse {
 
     fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        // It cannot fail short of 2^64 stops.
+        // It fails only after 2^64 stops.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
     }
 }

@@ -1,14 +1,15 @@
-//! The translation: a kernel request in, requests to cells, a reply out.
+//! The translation of a kernel request into requests to cells, and of their answers into a reply.
 //!
-//! The front keeps no file-system state. A node number is the inode number, a file handle the number
-//! of the open-file object, so the kernel itself remembers everything. What is kept here serves
-//! locks: which requests wait for one ([`Interrupts`]) and who may hold one ([`HeldLocks`]), and
-//! what a successor must know ([`Ledger`]).
+//! The front keeps no file-system state: a FUSE node number is the inode number, and a file handle
+//! is the number of the open-file object. It keeps the requests that wait for locks
+//! ([`Interrupts`]), the owners that may hold locks ([`LockOwners`]), and what a successor needs
+//! ([`FrontState`]).
 //!
-//! Whatever a reply lets the kernel cache is leased: `validity` of a lease, else zero. Leases are
-//! recalled through `recall.rs`.
+//! The kernel may cache only what is leased: a reply grants [`validity`] for it, and none for
+//! anything else. Recalled leases are served by `recall.rs`.
 
 mod create;
+mod deferred;
 mod file;
 mod init;
 mod listing;
@@ -23,22 +24,22 @@ use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, Typed};
 use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
 
-use crate::courier::{Courier, Post};
-use crate::held::HeldLocks;
+use crate::connection::{FleetConnection, FleetSlot};
+use crate::front_state::FrontState;
 use crate::interrupt::Interrupts;
-use crate::ledger::Ledger;
+use crate::lock_owners::LockOwners;
 use crate::message::{Header, Operation};
 use crate::reply::{Body, DIRECT_HANDLE, validity};
 
-pub use lock::Deferred;
+pub use deferred::DeferredLock;
 
-/// How the kernel's page cache is kept right.
+/// How the kernel's page cache is kept coherent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PageCaching {
     /// The kernel compares size and modification time before it uses a page, and drops all pages of
-    /// a file that changed, by itself too. Right also where pages are not leased.
+    /// a file when they differ, even after its own writes. It needs no leases of pages.
     Revalidated,
-    /// Pages stay until recalled: a cell leases them with every open, read and write.
+    /// Pages stay until they are recalled. A cell leases them with every open, read and write.
     #[default]
     Leased,
 }
@@ -48,80 +49,92 @@ pub struct FrontOptions {
     pub page_caching: PageCaching,
 }
 
-/// How a request ends, if well.
+/// How the front replies to a request that did not fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The reply is the body.
     Body,
-    /// The reply is this much of the courier's inward lane.
+    /// The reply is this many bytes of the slot's payload lane from the cells.
     Payload(usize),
-    /// The reply is the body, but the kernel cached what was written where the file ended for all it
-    /// knew, and it ended elsewhere: its pages are to be dropped.
+    /// The reply is the body, but the kernel's pages must be dropped: it cached an append at the
+    /// end of the file as the kernel knew it, and the file ended elsewhere.
     Misplaced,
-    /// There is no reply, ever.
-    Silent,
-    /// The reply comes from whoever tries the lock again.
-    Deferred(Deferred),
+    /// The kernel expects no reply.
+    NoReply,
+    /// The thread that retries the lock replies.
+    Deferred(DeferredLock),
 }
 
-/// Shared by all threads that serve one mount.
+/// What all threads that serve one mount share.
 pub struct Front {
-    pub(crate) fleet: Arc<dyn Post>,
-    pub(crate) interrupts: Interrupts,
-    pub(crate) ledger: Arc<Ledger>,
+    fleet: Arc<dyn FleetConnection>,
+    interrupts: Interrupts,
+    state: Arc<FrontState>,
     options: FrontOptions,
-    held: HeldLocks,
-    /// The kernel can drop all names at once, so it may keep some.
+    lock_owners: LockOwners,
+    /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
-    /// Requests that wait for a lock in a slot.
+    /// The number of requests that wait for a lock in a slot.
     lock_waiters: AtomicUsize,
     lock_waiters_max: usize,
 }
 
 impl Front {
-    /// At most `lock_waiters_max` requests occupy a thread and a slot to wait for a lock.
+    /// At most `lock_waiters_max` requests keep a thread and a slot while they wait for a lock.
     pub fn new(
-        fleet: Arc<dyn Post>,
-        ledger: Arc<Ledger>,
+        fleet: Arc<dyn FleetConnection>,
+        state: Arc<FrontState>,
         options: FrontOptions,
         lock_waiters_max: usize,
     ) -> Self {
-        let drops_names = ledger.agreed().is_some_and(|agreed| agreed.drops_names);
+        let drops_names = state.negotiated().is_some_and(|it| it.drops_names);
         Self {
             fleet,
             interrupts: Interrupts::default(),
             options,
-            held: HeldLocks::new(Arc::clone(&ledger)),
-            ledger,
+            lock_owners: LockOwners::new(Arc::clone(&state)),
+            state,
             names_cached: AtomicBool::new(drops_names),
             lock_waiters: AtomicUsize::new(0),
             lock_waiters_max,
         }
     }
 
-    /// Serves one request. `body` is empty at first.
+    pub fn fleet(&self) -> &dyn FleetConnection {
+        &*self.fleet
+    }
+
+    pub fn interrupts(&self) -> &Interrupts {
+        &self.interrupts
+    }
+
+    pub fn state(&self) -> &FrontState {
+        &self.state
+    }
+
+    /// Serves one request. `body` must be empty.
     pub fn serve(
         &self,
-        courier: &mut dyn Courier,
+        slot: &mut dyn FleetSlot,
         body: &mut Body,
         header: Header,
         operation: Operation,
     ) -> Result<Outcome, Errno> {
-        Call { front: self, courier, body, header, steps: 0 }.serve(operation)
+        Call { front: self, slot, body, header, steps: 0 }.serve(operation)
     }
 }
 
 /// One request while it is served.
 struct Call<'a> {
     front: &'a Front,
-    courier: &'a mut dyn Courier,
+    slot: &'a mut dyn FleetSlot,
     body: &'a mut Body,
     header: Header,
-    /// Where the ledger's record of the steps that were taken goes on.
+    /// The cursor in the slot's record: the next step.
     steps: usize,
 }
 
-/// What handlers of requests return; the reply is in the body.
+/// What the handler of a request returns. The reply is in the body.
 type Served = Result<(), Errno>;
 
 impl Call<'_> {
@@ -133,7 +146,7 @@ impl Call<'_> {
             Operation::Destroy => Ok(()),
             Operation::OpenDir => self.open_dir(),
             Operation::ReleaseDir { open } => self.call(typed::Close { handle: self.handle(open) }),
-            Operation::Forget => return Ok(Outcome::Silent),
+            Operation::Forget => return Ok(Outcome::NoReply),
             Operation::Interrupt { unique } => return self.interrupt(unique),
             Operation::Lookup(name) => self.lookup(name),
             Operation::GetAttr => self.get_attr(),
@@ -180,29 +193,29 @@ impl Call<'_> {
         self.call_with(request, 0)
     }
 
-    /// The same for a request with so many bytes of payload in the courier's outward lane.
+    /// As [`Self::call`], with so many bytes in the slot's payload lane to the cells.
     fn call_with<T: Typed>(&mut self, request: T, payload_len: usize) -> Result<T::Reply, Errno> {
         T::reply(self.send(&request.into_request(), payload_len))
     }
 
-    /// Every request to a cell goes through here. A step that a dead predecessor has taken for this
-    /// very request of the kernel's is not taken again.
+    /// Sends every request to a cell. A step that a dead predecessor took for this kernel request
+    /// is not sent again, because its effect must happen once.
     fn send(&mut self, request: &Request, payload_len: usize) -> Answer {
         let identity = self.header.identity();
         if !request.has_effect() {
-            return self.courier.call(identity, request, payload_len);
+            return self.slot.call(identity, request, payload_len);
         }
-        let record = self.front.ledger.record(self.courier.number());
+        let record = self.front.state.record(self.slot.number());
         if let Some(answer) = record.replay(self.header.unique, &mut self.steps) {
             return answer;
         }
-        record.attempt(self.header.unique, self.courier.last_seq());
-        let answer = self.courier.call(identity, request, payload_len);
-        self.steps = record.conclude(&answer);
+        record.begin_step(self.header.unique, self.slot.last_seq());
+        let answer = self.slot.call(identity, request, payload_len);
+        self.steps = record.end_step(&answer);
         answer
     }
 
-    /// What the cell knows by the kernel's handle.
+    /// The cell's handle for the kernel's handle `open`.
     const fn handle(&self, open: u64) -> Handle {
         Handle { ino: self.header.ino, open: open & !DIRECT_HANDLE }
     }
@@ -223,8 +236,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// A listing needs no handle, but the cell has to know that the directory is open: removed, it is
-    /// kept until it is closed.
+    /// A listing needs no handle. But the cell must know that the directory is open, because a
+    /// directory that is removed while open is kept until it is closed.
     fn open_dir(&mut self) -> Served {
         let opened = self.call(typed::Open { ino: self.header.ino, access: AccessMode::READ })?;
         self.body.open(opened.handle.open);

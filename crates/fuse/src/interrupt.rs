@@ -1,30 +1,31 @@
-//! Requests that wait for a lock, and the signals that end them.
+//! Requests that wait for a lock, and the interrupts that end them.
 //!
-//! The kernel sends `INTERRUPT` at most once a request, and by a way of its own: it can be read
-//! before the request that it names is registered here. Such a one is remembered as early. Only
-//! lock requests register; all others end by themselves soon, and an `INTERRUPT` for them is
-//! remembered in vain until newer ones displace it.
+//! The kernel sends at most one `INTERRUPT` for a request, and the front can read it before the
+//! request is registered here. Such an interrupt is kept as *early*. Only requests for locks are
+//! registered, because all others end soon. An interrupt of another request is kept too, without
+//! use, until newer ones replace it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use warren_base::{Errno, SlotNo};
 
-/// Early interrupts kept. One is early for microseconds, so a few a thread are plenty.
+/// At most so many early interrupts are kept. An interrupt is early for microseconds, so that a few
+/// for each thread suffice.
 const EARLY_MAX: usize = 256;
 
-/// Where a lock request waits.
+/// Where a request for a lock waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Waiting {
-    /// At a cell, sent from this slot.
+pub enum LockWait {
+    /// At a cell. It was sent from this slot.
     InSlot(SlotNo),
-    /// Here, to be tried again and again, for want of slots.
+    /// In the front, which retries it, because no slot may be kept for it.
     Deferred,
 }
 
 #[derive(Default, Debug)]
 struct Table {
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, LockWait>,
     early: VecDeque<u64>,
 }
 
@@ -34,8 +35,8 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// `unique` begins to wait. EINTR if it was interrupted already.
-    pub fn begin(&self, unique: u64, waiting: Waiting) -> Result<(), Errno> {
+    /// Request `unique` begins to wait. EINTR if an early interrupt names it.
+    pub fn begin(&self, unique: u64, waiting: LockWait) -> Result<(), Errno> {
         let mut table = self.lock();
         if let Some(index) = table.early.iter().position(|&early| early == unique) {
             table.early.remove(index);
@@ -45,18 +46,20 @@ impl Interrupts {
         Ok(())
     }
 
-    /// `unique` waits no more. False if it did not wait: somebody else ended it.
+    /// Request `unique` waits no more. False if it was not waiting, because another thread ended
+    /// it.
     pub fn end(&self, unique: u64) -> bool {
         self.lock().waiting.remove(&unique).is_some()
     }
 
-    /// Where `unique` waits, to be ended there. A deferred one does not wait any more on return.
-    pub fn interrupt(&self, unique: u64) -> Option<Waiting> {
+    /// Returns where request `unique` waits; the caller must end the wait there. A deferred request
+    /// has stopped waiting on return.
+    pub fn interrupt(&self, unique: u64) -> Option<LockWait> {
         let mut table = self.lock();
         let waiting = table.waiting.get(&unique).copied();
         match waiting {
-            Some(Waiting::InSlot(_)) => {}
-            Some(Waiting::Deferred) => {
+            Some(LockWait::InSlot(_)) => {}
+            Some(LockWait::Deferred) => {
                 table.waiting.remove(&unique);
             }
             None => {
@@ -73,11 +76,11 @@ impl Interrupts {
         self.lock().waiting.contains_key(&unique)
     }
 
-    /// The slots in which requests wait.
+    /// The slots of requests that wait.
     pub fn slots(&self) -> Vec<SlotNo> {
-        let in_slot = |waiting: &Waiting| match waiting {
-            Waiting::InSlot(slot) => Some(*slot),
-            Waiting::Deferred => None,
+        let in_slot = |waiting: &LockWait| match waiting {
+            LockWait::InSlot(slot) => Some(*slot),
+            LockWait::Deferred => None,
         };
         self.lock().waiting.values().filter_map(in_slot).collect()
     }
@@ -92,28 +95,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interrupt_that_comes_before_its_request_is_not_lost() {
+    fn an_interrupt_that_is_read_before_its_request_is_not_lost() {
         let interrupts = Interrupts::default();
         assert_eq!(interrupts.interrupt(8), None);
-        assert_eq!(interrupts.begin(8, Waiting::Deferred), Err(Errno::EINTR));
-        assert_eq!(interrupts.begin(8, Waiting::Deferred), Ok(()), "it counts once");
+        assert_eq!(interrupts.begin(8, LockWait::Deferred), Err(Errno::EINTR));
+        assert_eq!(interrupts.begin(8, LockWait::Deferred), Ok(()), "it counts once");
     }
 
     #[test]
-    fn a_deferred_request_is_ended_by_one_side_only() {
+    fn a_deferred_request_is_ended_by_its_interrupt_or_its_reply_but_not_both() {
         let interrupts = Interrupts::default();
-        interrupts.begin(2, Waiting::Deferred).unwrap();
-        assert_eq!(interrupts.interrupt(2), Some(Waiting::Deferred));
+        interrupts.begin(2, LockWait::Deferred).unwrap();
+        assert_eq!(interrupts.interrupt(2), Some(LockWait::Deferred));
         assert!(!interrupts.end(2));
-        interrupts.begin(4, Waiting::Deferred).unwrap();
+        interrupts.begin(4, LockWait::Deferred).unwrap();
         assert!(interrupts.end(4));
     }
 
     #[test]
-    fn early_interrupts_are_bounded_and_the_newest_stay() {
+    fn early_interrupts_are_bounded_and_the_newest_are_kept() {
         let interrupts = Interrupts::default();
         (0..=EARLY_MAX as u64).for_each(|unique| assert_eq!(interrupts.interrupt(unique), None));
-        assert_eq!(interrupts.begin(0, Waiting::Deferred), Ok(()));
-        assert_eq!(interrupts.begin(1, Waiting::Deferred), Err(Errno::EINTR));
+        assert_eq!(interrupts.begin(0, LockWait::Deferred), Ok(()));
+        assert_eq!(interrupts.begin(1, LockWait::Deferred), Err(Errno::EINTR));
     }
 }

@@ -1,24 +1,26 @@
 //! The FUSE front: Warren as a mounted file system, one client among others.
 //!
 //! ```text
-//! kernel --/dev/fuse--> Channel --> Crew (threads) --> Front (translation) --> Courier --> cells
-//!        <---notices--- recall  <------------------- AwaitRecall <--------------------------
+//! kernel --/dev/fuse--> Channel --> Workers --> Front --> FleetSlot --> cells
+//!                                  (threads)  (translation)
+//! kernel <--notices-- recall <---------- AwaitRecall <----------------- cells
 //! ```
 //!
-//! The loop is our own, over the kernel's ABI (design 13.1). [`keep_mount`] is the whole of it: a
-//! custodian that holds everything, and a front that may die under it (decision 0007).
+//! The loop over the kernel's ABI is Warren's own (design 13.1). A mount has two processes: the
+//! *mount keeper* ([`keep_mount`]) holds everything that a front needs, and the *front* serves.
+//! When the front dies, the keeper starts the next one (decision 0007).
 
 #![deny(unsafe_code)]
 
 mod abi;
 mod channel;
-mod courier;
-mod crew;
-mod custodian;
+mod connection;
 mod front;
-mod held;
+mod front_state;
 mod interrupt;
-mod ledger;
+mod invalidate;
+mod keeper;
+mod lock_owners;
 mod message;
 mod mount;
 pub mod mountinfo;
@@ -26,21 +28,21 @@ mod pages;
 mod process;
 mod recall;
 mod reply;
-mod resent;
-mod runtime;
+mod resend;
 mod serve;
 mod signals;
 #[cfg(test)]
 mod testing;
 mod users;
 mod watchdog;
+mod workers;
 
-pub use courier::{Courier, Post};
-pub use custodian::keep_mount;
+pub use connection::{FleetConnection, FleetSlot};
 pub use front::{FrontOptions, PageCaching};
+pub use keeper::keep_mount;
 pub use mount::{MountError, MountOptions, check_mount_point, check_unmounted};
 pub use process::dispatch;
-pub use serve::{MountedFront, ServeOptions, mount};
+pub use serve::{MountConfig, MountedFront, mount};
 pub use signals::STARTER_DIED;
 pub use users::Uses;
 pub use watchdog::Watchdog;

@@ -1,8 +1,8 @@
-//! What the kernel asks: bytes become a [`Message`] here, once, and hold only what is legal.
+//! The kernel's messages: bytes are decoded here, once, into a [`Header`] and an [`Operation`] that
+//! hold only legal values.
 //!
-//! A message comes in two pieces, so that the data of a `WRITE` needs no copy: the [`Head`], exactly
-//! as long as the headers of a `WRITE`, and whatever follows it, which the channel puts straight
-//! into the courier's payload lane.
+//! A message is read in two parts, so that the data of a `WRITE` is not copied. The [`Head`] is as
+//! long as the headers of a `WRITE`. The rest is read straight into the slot's payload lane.
 
 use warren_base::{Errno, Ino, Timestamp};
 use warren_proto::{
@@ -12,7 +12,7 @@ use warren_proto::{
 
 use crate::abi::{self, fattr, opcode};
 
-/// Bytes of the first piece of a message.
+/// Bytes of the first part of a message.
 pub const HEAD: usize = abi::IN_HEADER + abi::WRITE_IN;
 pub type Head = [u8; HEAD];
 
@@ -21,7 +21,7 @@ pub type Head = [u8; HEAD];
 pub struct Header {
     pub len: usize,
     pub opcode: u32,
-    /// Names the request in its reply and in an `INTERRUPT`; never used twice.
+    /// Identifies the request in its reply and in an `INTERRUPT`. Never used twice.
     pub unique: u64,
     pub ino: Ino,
     pub uid: u32,
@@ -29,7 +29,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// `None` unless `received` bytes can be a message whose first piece is `head`.
+    /// `None` unless `received` bytes can be a message whose first part is `head`.
     pub fn decode(head: &Head, received: usize) -> Option<Self> {
         let mut fields = Fields::new(head.get(..received.min(HEAD))?);
         let header = Self {
@@ -44,7 +44,7 @@ impl Header {
         (header.len == received).then_some(header)
     }
 
-    /// Who asks.
+    /// The caller's (uid, gid).
     pub const fn identity(&self) -> (u32, u32) {
         (self.uid, self.gid)
     }
@@ -64,11 +64,11 @@ pub struct Write {
     pub len: usize,
     pub kill_privileges: bool,
     pub append: bool,
-    /// It comes from the page cache: what was stored in a mapping.
+    /// The page cache writes back data that a program stored through a mapping.
     pub write_back: bool,
-    /// The kernel keeps no page of it.
+    /// The write bypasses the page cache.
     pub direct: bool,
-    /// The file was opened so that every write is durable when it is answered.
+    /// The file is open with `O_DSYNC`: the write must be durable before the reply.
     pub sync: bool,
 }
 
@@ -79,7 +79,7 @@ pub struct Create {
     pub flags: OpenFlags,
 }
 
-/// The flags of `open`, and whether set-id bits go (only with `O_TRUNC`).
+/// The flags of `open`, and whether it removes set-id bits (only with `O_TRUNC`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenFlags {
     pub flags: u32,
@@ -98,7 +98,7 @@ impl OpenFlags {
     }
 }
 
-/// One request of the kernel's, without who asks and about which inode: that is in the header.
+/// One request of the kernel. The header has the caller and the inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
     Init {
@@ -111,7 +111,7 @@ pub enum Operation {
     Interrupt {
         unique: u64,
     },
-    /// The kernel dropped inodes. The front keeps nothing about them. There is no reply.
+    /// The kernel dropped inodes, about which the front keeps nothing. There is no reply.
     Forget,
     Lookup(FileName),
     GetAttr,
@@ -155,7 +155,7 @@ pub enum Operation {
     Flush {
         owner: LockOwner,
     },
-    /// The last descriptor is gone; `flock` is the owner whose `flock` goes with it.
+    /// The last descriptor is closed. `flock` is the owner whose `flock` is released with it.
     Release {
         open: u64,
         flock: Option<LockOwner>,
@@ -194,13 +194,13 @@ pub enum Operation {
         wait: bool,
     },
     Sync,
-    /// Something we do not do, and what to say so.
+    /// A request that is not supported, and the error to reply.
     Unsupported(Errno),
 }
 
 impl Operation {
-    /// The operation in `body`, which is what follows the header. Of a `WRITE` the data, of
-    /// `payload_len` bytes, is not in `body`.
+    /// The operation in `body`, the bytes after the header. The data of a `WRITE`, of `payload_len`
+    /// bytes, is not in `body`.
     pub fn decode(code: u32, body: &[u8], payload_len: usize) -> Result<Self, Errno> {
         let mut fields = Fields::new(body);
         match code {
@@ -231,13 +231,13 @@ impl Operation {
         }
     }
 
-    /// Whether it may take long enough that somebody else must read the next message first.
+    /// Whether it may take so long that another thread must read before it is served.
     pub const fn may_wait(&self) -> bool {
         matches!(self, Self::Lock { wait: true, .. } | Self::Fsync { .. } | Self::Sync)
     }
 
-    /// Inodes whose attributes it changes (the request is for `ino`) without that the answer brings new
-    /// ones.
+    /// The inodes whose attributes it changes without returning them in its reply. `ino` is the
+    /// inode of the header.
     pub const fn changes_unseen(&self, ino: Ino) -> [Option<Ino>; 2] {
         match self {
             Self::Symlink { .. }
@@ -259,7 +259,7 @@ fn connection(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
     Ok(match code {
         opcode::INIT => {
             let (major, minor) = (fields.u32()?, fields.u32()?);
-            // A kernel of another major version sends no more than this.
+            // A kernel of another major version sends only these two fields.
             let max_readahead = fields.u32().unwrap_or(0);
             let low = u64::from(fields.u32().unwrap_or(0));
             let high = if low & abi::init::INIT_EXT != 0 { fields.u32().unwrap_or(0) } else { 0 };
@@ -301,7 +301,7 @@ fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
                 bits = fields.u32()?;
                 fields.skip(4)?;
             }
-            // Whiteouts and what else may come are refused as every file system does.
+            // As in other file systems, unknown flags (`RENAME_WHITEOUT` too) get EINVAL.
             let flags =
                 u8::try_from(bits).ok().and_then(RenameFlags::from_bits).ok_or(Errno::EINVAL)?;
             Operation::Rename { name: fields.name()?, new_dir, new_name: fields.name()?, flags }
@@ -361,7 +361,8 @@ fn write(fields: &mut Fields<'_>, payload_len: usize) -> Result<Write, Errno> {
     if len != payload_len {
         return Err(Errno::EPROTO);
     }
-    // What the page cache writes back has its place already, whoever's handle was borrowed.
+    // Data that the page cache writes back has its final offset. The handle may be any open of the
+    // file, so that its flags do not apply.
     let cached = write_flags & abi::WRITE_CACHE != 0;
     Ok(Write {
         open,
@@ -459,7 +460,7 @@ fn locks(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
     })
 }
 
-/// The fields of a message that are left. Whatever is missing is a malformed message: EPROTO.
+/// The fields of a message that are not yet decoded. EPROTO if a field is missing.
 struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -493,7 +494,7 @@ impl<'a> Fields<'a> {
         self.take(len).map(|_| ())
     }
 
-    /// Bytes up to a NUL, which is taken too.
+    /// The bytes before the next NUL, which is skipped.
     fn string(&mut self) -> Result<&'a [u8], Errno> {
         let len = self.rest.iter().position(|&byte| byte == 0).ok_or(Errno::EPROTO)?;
         let string = self.take(len)?;

@@ -1,7 +1,7 @@
 //! Mounting and unmounting.
 //!
-//! As root (also of a user name space) by `mount(2)`; else by `fusermount3`, which is set-uid root
-//! and hands the opened device back over a socket.
+//! Root (also of a user namespace) calls `mount(2)`. Other users call `fusermount3`, which is
+//! set-uid root, opens the device, and passes it back over a socket.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, IoSliceMut};
@@ -23,18 +23,18 @@ use crate::mountinfo::{self, Device, KIND};
 
 const DEVICE: &str = "/dev/fuse";
 const FUSERMOUNT: &str = "fusermount3";
-/// Names the socket to `fusermount3`.
+/// The environment variable with the socket of `fusermount3`.
 const FUSERMOUNT_SOCKET: &str = "_FUSE_COMMFD";
 
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What `/proc/mounts` names as the source: the pool.
+    /// The source in `/proc/mounts`: the pool.
     pub source: String,
-    /// Other users than the one who mounts may use it. Without root this needs `user_allow_other`
+    /// Users other than the one that mounts may use it. Without root this needs `user_allow_other`
     /// in `/etc/fuse.conf`.
     pub allow_other: bool,
     pub read_only: bool,
-    /// Without root, `fusermount3` sets both in any case.
+    /// Without root, `fusermount3` always sets this and `no_dev`.
     pub no_suid: bool,
     pub no_dev: bool,
     pub no_exec: bool,
@@ -62,7 +62,7 @@ impl MountOptions {
     }
 }
 
-/// Why a mount failed, in one line that says what to do.
+/// Why a mount failed, in one line that names a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     #[error(
@@ -96,7 +96,7 @@ pub enum MountError {
     Serve(PathBuf, io::Error),
 }
 
-/// A mount of ours.
+/// A mount that this process has made.
 #[derive(Debug)]
 pub struct Mount {
     dir: PathBuf,
@@ -105,11 +105,12 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts on `dir` and returns the device to serve it by.
+    /// Mounts on `dir`. Also returns the device through which the mount is served.
     pub fn new(dir: &Path, options: &MountOptions) -> Result<(Self, OwnedFd), MountError> {
         let dir = check_mount_point(dir)?;
         check_unmounted(&dir)?;
-        // Until it is mounted, so that of two that look at the same time only one mounts.
+        // Held until it is mounted, so that of two processes that check at the same time only one
+        // mounts.
         let _alone = lock_directory(&dir)?;
         check_unmounted(&dir)?;
         let (device, by_fusermount) = match open_device() {
@@ -139,12 +140,12 @@ impl Mount {
         self.device
     }
 
-    /// Unmounts it unless it is in use; says whether it is not mounted here any more.
+    /// Unmounts it unless it is in use. Returns whether it is no longer mounted here.
     pub fn unmount_idle(&self) -> io::Result<bool> {
         let mounts = mountinfo::read()?;
         match mountinfo::mount_at(&mounts, &self.dir) {
             Some(entry) if entry.device == self.device => {}
-            // Another one lies on it.
+            // Another mount covers it.
             Some(_) if mounts.iter().any(|entry| entry.device == self.device) => return Ok(false),
             _ => return Ok(true),
         }
@@ -152,14 +153,15 @@ impl Mount {
             return self.fusermount(&["-u", "-q", "--"]);
         }
         match rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW) {
-            // Or somebody else unmounted it.
+            // EINVAL, ENOENT: another process has unmounted it.
             Ok(()) | Err(Os::INVAL | Os::NOENT) => Ok(true),
             Err(Os::BUSY) => Ok(false),
             Err(os) => Err(os.into()),
         }
     }
 
-    /// Detaches it; it goes when its last use ends.
+    /// Detaches it: the kernel unmounts it when its last use ends. Returns whether it is no longer
+    /// mounted here.
     pub fn detach(&self) -> io::Result<bool> {
         let mounts = mountinfo::read()?;
         let at = mountinfo::mount_at(&mounts, &self.dir);
@@ -180,8 +182,7 @@ impl Mount {
         Ok(Command::new(FUSERMOUNT).args(arguments).arg(&self.dir).status()?.success())
     }
 
-    /// Unmounts; if the mount is in use it is detached, and goes when the last use ends. Says
-    /// whether it is gone.
+    /// Unmounts it, or detaches it if it is in use. Returns whether it is unmounted.
     pub fn unmount(&self) -> io::Result<bool> {
         if self.unmount_idle()? {
             return Ok(true);
@@ -189,17 +190,19 @@ impl Mount {
         self.detach().map(|_| false)
     }
 
-    /// Has the kernel close the connection, whatever still holds the device, if it offers that here.
+    /// Has the kernel close the connection, even while processes hold the device. Without effect
+    /// where `/sys/fs/fuse/connections` is not mounted.
     pub(crate) fn abort(&self) {
         let (major, minor) = self.device;
         let number = u64::from(major) << 20 | u64::from(minor);
-        // Where it does not, the last descriptor of the device does the same.
+        // Where that fails, the kernel closes the connection with the last descriptor of the
+        // device.
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{number}/abort"), "1");
     }
 }
 
-/// The directory below, locked against others that mount on it. `None` of a directory that this process may not
-/// open or lock, as on some network file systems.
+/// The mount point, locked against other processes that mount on it. `None` if this process cannot
+/// open or lock it, as on some network file systems.
 fn lock_directory(dir: &Path) -> Result<Option<OwnedFd>, MountError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(below) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(None) };
@@ -210,7 +213,7 @@ fn lock_directory(dir: &Path) -> Result<Option<OwnedFd>, MountError> {
     }
 }
 
-/// That no mount of ours is on the directory, by any path to it.
+/// Checks that no mount of Warren is on the directory, by any path to it.
 pub fn check_unmounted(dir: &Path) -> Result<(), MountError> {
     let mounts = mountinfo::read().map_err(|error| MountError::MountPoint(dir.into(), error))?;
     match mountinfo::ours_on(&mounts, dir) {
@@ -219,7 +222,7 @@ pub fn check_unmounted(dir: &Path) -> Result<(), MountError> {
     }
 }
 
-/// The directory without symbolic links, if one can mount on it.
+/// The directory without symbolic links. Fails if it cannot be a mount point.
 pub fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
     let failed = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENOTCONN | libc::ECONNABORTED) => MountError::DeadMount(dir.into()),
@@ -243,24 +246,24 @@ fn open_device() -> Result<OwnedFd, MountError> {
 
 fn mount_directly(device: &OwnedFd, dir: &Path, options: &MountOptions) -> Result<(), Os> {
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
-    let mut terms = format!(
+    let mut mount_data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions,max_read={PAYLOAD_MAX}",
         device.as_raw_fd(),
         uid.as_raw(),
         gid.as_raw(),
     );
     if options.allow_other {
-        terms.push_str(",allow_other");
+        mount_data.push_str(",allow_other");
     }
-    let terms = CString::new(terms).map_err(|_| Os::INVAL)?;
+    let mount_data = CString::new(mount_data).map_err(|_| Os::INVAL)?;
     let source = CString::new(options.source.as_str()).map_err(|_| Os::INVAL)?;
     let kind = CString::new(KIND).map_err(|_| Os::INVAL)?;
-    rustix::mount::mount(&source, dir, &kind, options.flags(), Some(terms.as_c_str()))
+    rustix::mount::mount(&source, dir, &kind, options.flags(), Some(mount_data.as_c_str()))
 }
 
 fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| MountError::Mount(dir.into(), error);
-    // fusermount3 inherits its end of the socket, so this one is not close-on-exec.
+    // `theirs` is not close-on-exec, because fusermount3 inherits it.
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -271,7 +274,7 @@ fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Mo
     rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).map_err(|os| failed(os.into()))?;
     let status = Command::new(FUSERMOUNT)
         .arg("-o")
-        .arg(OsStr::from_bytes(&fusermount_terms(options)))
+        .arg(OsStr::from_bytes(&fusermount_options(options)))
         .arg("--")
         .arg(dir)
         .env(FUSERMOUNT_SOCKET, theirs.as_raw_fd().to_string())
@@ -288,26 +291,25 @@ fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Mo
     receive_device(&ours).map_err(failed)
 }
 
-/// In an option a comma and a backslash are escaped.
-fn fusermount_terms(options: &MountOptions) -> Vec<u8> {
-    let mut terms =
-        format!("default_permissions,max_read={PAYLOAD_MAX},subtype=warren").into_bytes();
+/// The options in one argument. In a value, commas and backslashes are escaped.
+fn fusermount_options(options: &MountOptions) -> Vec<u8> {
+    let mut all = format!("default_permissions,max_read={PAYLOAD_MAX},subtype=warren").into_bytes();
     let flags = [
         (options.allow_other, ",allow_other"),
         (options.read_only, ",ro"),
         (options.no_exec, ",noexec"),
     ];
     for (_, flag) in flags.iter().filter(|(set, _)| *set) {
-        terms.extend_from_slice(flag.as_bytes());
+        all.extend_from_slice(flag.as_bytes());
     }
-    terms.extend_from_slice(b",fsname=");
+    all.extend_from_slice(b",fsname=");
     for byte in options.source.bytes() {
         if matches!(byte, b',' | b'\\') {
-            terms.push(b'\\');
+            all.push(b'\\');
         }
-        terms.push(byte);
+        all.push(byte);
     }
-    terms
+    all
 }
 
 fn receive_device(socket: &OwnedFd) -> io::Result<OwnedFd> {
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_set_id_programs_nor_devices_work_on_a_mount_unasked() {
+    fn a_mount_has_neither_set_id_programs_nor_devices_by_default() {
         let options = MountOptions::new("pool");
         assert!(options.flags().contains(MountFlags::NOSUID | MountFlags::NODEV));
         let options = MountOptions { no_suid: false, no_dev: false, ..options };
@@ -349,6 +351,6 @@ mod tests {
     #[test]
     fn a_source_with_a_comma_stays_one_option() {
         let options = MountOptions::new("a,b");
-        assert!(fusermount_terms(&options).ends_with(b",fsname=a\\,b"));
+        assert!(fusermount_options(&options).ends_with(b",fsname=a\\,b"));
     }
 }

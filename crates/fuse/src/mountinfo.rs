@@ -1,5 +1,5 @@
-//! The mounts of this process's namespace, as `/proc/self/mountinfo` has them. Reading that touches no file
-//! system, so a mount that does not answer holds nothing up.
+//! The mounts of this process's namespace, from `/proc/self/mountinfo`. Reading that file sends no
+//! request to any file system, so it does not block on a mount that does not answer.
 //!
 //! ```text
 //! 50 30 0:45 / /mnt/a\040b rw,nosuid shared:9 - fuse.warren /pool rw,user_id=0
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// How our mounts are named there.
+/// The file-system type of Warren's mounts.
 pub const KIND: &str = "fuse.warren";
 
 /// Major and minor number.
@@ -22,7 +22,7 @@ pub struct MountEntry {
     pub id: u32,
     pub parent: u32,
     pub device: Device,
-    /// What of the file system is mounted.
+    /// The directory of the file system that is mounted.
     pub root: PathBuf,
     /// Where it is mounted.
     pub at: PathBuf,
@@ -30,18 +30,18 @@ pub struct MountEntry {
     pub source: PathBuf,
 }
 
-/// All mounts; of several on one directory the last one is on top.
+/// All mounts. Of several mounts on one directory, the last is on top.
 pub fn read() -> io::Result<Vec<MountEntry>> {
     fs::read("/proc/thread-self/mountinfo").map(|text| parse(&text))
 }
 
-/// The mount whose root the directory is. `None` if it is none's.
+/// The mount whose root is the directory. `None` if no mount has it as its root.
 pub fn mount_at<'a>(mounts: &'a [MountEntry], directory: &Path) -> Option<&'a MountEntry> {
     mounts.iter().rev().find(|mount| mount.at == directory)
 }
 
-/// A mount of ours on the directory, by whatever path this was named when it was mounted. `directory` has no
-/// symbolic links.
+/// Warren's mount on the directory. The path at its mounting may have been another one, through a
+/// bind mount. `directory` must have no symbolic links.
 pub fn ours_on<'a>(mounts: &'a [MountEntry], directory: &Path) -> Option<&'a MountEntry> {
     if let Some(mount) = mount_at(mounts, directory).filter(|mount| mount.is_ours) {
         return Some(mount);
@@ -54,7 +54,7 @@ pub fn ours_on<'a>(mounts: &'a [MountEntry], directory: &Path) -> Option<&'a Mou
     })
 }
 
-/// Which directory of which file system a path below a mount is.
+/// The file system of a path below a mount, and its path in that file system.
 fn place_in(mount: &MountEntry, path: &Path) -> Option<(Device, PathBuf)> {
     let below = path.strip_prefix(&mount.at).ok()?;
     Some((mount.device, mount.root.join(below)))
@@ -81,7 +81,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Blanks, tabs, line ends and backslashes are written as three octal digits.
+/// The kernel writes blanks, tabs, line ends and backslashes as three octal digits.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -115,7 +115,7 @@ nonsense
 ";
 
     #[test]
-    fn lines_become_mounts() {
+    fn lines_are_parsed() {
         let mounts = parse(MOUNTS);
         assert_eq!(mounts.len(), 5);
         let ours = &mounts[3];
@@ -129,7 +129,7 @@ nonsense
     }
 
     #[test]
-    fn a_directory_is_found_by_all_its_paths() {
+    fn a_mount_is_found_by_all_paths_of_its_directory() {
         let mounts = parse(MOUNTS);
         for (path, taken) in [
             ("/srv/a b", true),

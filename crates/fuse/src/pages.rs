@@ -1,11 +1,12 @@
-//! Having the kernel drop the pages of a file.
+//! Dropping the kernel's pages of a file, in a thread that can outlive the front.
 //!
-//! That notice waits until the requests that have the pages locked are answered, and no signal ends the wait: a
-//! thread that is in it outlives the death of its process. The next front is to answer those requests, so it must not have to
-//! wait for the thread. Hence a thread of its own gives the notice, which has a descriptor table of its own with nothing in it
-//! but the device, and touches no memory that others share. When every other thread is gone, the front's end of the
-//! custodian's link is closed, and the custodian starts the next front. All that the thread does after that is
-//! to end its notice, late: a notice too many does no harm.
+//! The kernel handles this notice only after the requests that have the pages locked are answered,
+//! and no signal interrupts the wait: a thread in it outlives the death of its process. The next
+//! front answers those requests, so it must be able to start before the thread has ended. Therefore
+//! the notice has a thread of its own. The thread has its own descriptor table, in which there is
+//! only the device, and it touches no shared memory. When all other threads of a killed front are
+//! gone, the front's end of the link to the mount keeper is closed, and the keeper starts the next
+//! front. The old thread then does nothing but finish its notice. A superfluous notice is harmless.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -17,78 +18,80 @@ use warren_base::Ino;
 
 use crate::abi;
 use crate::channel::{self, Channel};
-use crate::recall::{Range, invalidation};
+use crate::invalidate::{Cached, invalidate, notice_body};
 
-/// It makes one system call at a time.
+/// The thread makes one system call at a time and needs little stack.
 const STACK: usize = 64 * 1024;
 
-/// What the thread is to do.
-struct Job {
+/// The pages of an inode, to be dropped.
+struct PageDrop {
     ino: Ino,
     done: Sender<()>,
 }
 
-/// Drops pages, one file's after another's.
+/// Drops pages, of one file after another.
 pub struct PageDropper {
     channel: Arc<dyn Channel>,
-    /// The thread, once there was something to drop.
-    jobs: Option<Sender<Job>>,
+    /// To the thread, which starts with the first notice.
+    drops: Option<Sender<PageDrop>>,
 }
 
 impl PageDropper {
     pub fn new(channel: Arc<dyn Channel>) -> Self {
-        Self { channel, jobs: None }
+        Self { channel, drops: None }
     }
 
     pub fn channel(&self) -> &Arc<dyn Channel> {
         &self.channel
     }
 
-    /// Drops the pages of an inode. Not from a thread that serves: it waits for reads and writes of them.
+    /// Drops the pages of an inode, and waits until that is done. A worker thread must not call it,
+    /// because it waits for reads and writes of these pages.
     pub fn drop_pages(&mut self, ino: Ino) {
-        if self.jobs.is_none() {
-            self.jobs = self.start();
+        if self.drops.is_none() {
+            self.drops = self.start();
         }
         let (done, is_done) = channel();
-        let job = Job { ino, done };
-        if self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok()) && is_done.recv().is_ok() {
+        let drop = PageDrop { ino, done };
+        if self.drops.as_ref().is_some_and(|drops| drops.send(drop).is_ok())
+            && is_done.recv().is_ok()
+        {
             return;
         }
-        // There is no thread to be had. An unknown inode has no pages, and after other errors the kernel is
-        // going away.
-        let body = invalidation(ino, Range::Pages);
-        let _ = self.channel.notify(abi::NOTIFY_INVAL_INODE, &body);
+        // No thread could be started. The result does not matter: an unknown inode has no pages,
+        // and after any other error the connection is being closed.
+        let _ = invalidate(&*self.channel, ino, Cached::Pages);
     }
 
-    fn start(&self) -> Option<Sender<Job>> {
+    fn start(&self) -> Option<Sender<PageDrop>> {
         let device = self.channel.device()?.as_raw_fd();
-        let (jobs, arrivals) = channel();
+        let (drops, received) = channel();
         let (started, has_started) = channel();
-        let life = move || {
+        let run = move || {
             let Ok(device) = keep_only(device) else { return };
-            // Whoever started it waits for this.
+            // `start` waits for this.
             let _ = started.send(());
-            serve(&device, &arrivals);
+            serve(&device, &received);
         };
         let builder = thread::Builder::new().name("drop pages".into()).stack_size(STACK);
-        builder.spawn(life).ok()?;
+        builder.spawn(run).ok()?;
         // The channel keeps the device open until the thread has it in its own table.
         has_started.recv().ok()?;
-        Some(jobs)
+        Some(drops)
     }
 }
 
-fn serve(device: &OwnedFd, arrivals: &Receiver<Job>) {
-    while let Ok(Job { ino, done }) = arrivals.recv() {
-        let body = invalidation(ino, Range::Pages);
-        // As in `drop_pages`.
+fn serve(device: &OwnedFd, drops: &Receiver<PageDrop>) {
+    while let Ok(PageDrop { ino, done }) = drops.recv() {
+        let body = notice_body(ino, Cached::Pages);
+        // The result does not matter, as in `drop_pages`.
         let _ = channel::notify(device.as_fd(), abi::NOTIFY_INVAL_INODE, &body);
         let _ = done.send(());
     }
 }
 
-/// Gives the calling thread a descriptor table of its own, which has standard error and `device` only, and returns the
-/// device as this thread has it.
+/// Gives the calling thread its own descriptor table with only standard error and `device`. Returns
+/// the device in that table.
 #[expect(unsafe_code, reason = "no safe binding of close_range")]
 fn keep_only(device: RawFd) -> io::Result<OwnedFd> {
     let number = device.cast_unsigned();
@@ -97,8 +100,8 @@ fn keep_only(device: RawFd) -> io::Result<OwnedFd> {
         if first > last {
             return Ok(());
         }
-        // SAFETY: the first call gives this thread a table of its own, so that what is closed stays open for all others,
-        // and this thread uses no descriptor of theirs from then on.
+        // SAFETY: the first call gives this thread its own table, so that descriptors which it
+        // closes stay open for the other threads. From then on this thread uses none of theirs.
         match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -107,6 +110,6 @@ fn keep_only(device: RawFd) -> io::Result<OwnedFd> {
     close(number + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
     close(stderr + 1, number.saturating_sub(1), 0)?;
     close(0, stderr - 1, 0)?;
-    // SAFETY: in this thread's table it is open, and nothing else in this thread owns it.
+    // SAFETY: it is open in this thread's table, and nothing else in this thread owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(device) })
 }

@@ -1,5 +1,5 @@
-//! The process that serves a mount. It may be killed at any moment: what it works with is its
-//! custodian's, which starts the next one with the same.
+//! The front's process, which serves a mount. It may be killed at any moment: the mount keeper
+//! holds everything that the process works with, and starts the next front with the same.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,36 +17,37 @@ use warren_runtime::process::{begin, has_link};
 use warren_runtime::{Admission, slice};
 
 use crate::channel::{Channel, DevFuse};
-use crate::crew::Crew;
 use crate::front::{FrontOptions, PageCaching};
-use crate::ledger::Ledger;
+use crate::front_state::FrontState;
 use crate::pages::PageDropper;
 use crate::signals::signal_descriptor;
+use crate::workers::Workers;
 
-/// What `ps` shows behind the program's name. It is a role only with a link as standard input.
+/// The first argument of a front, as `ps` shows it. It counts only if standard input is a link.
 pub const ROLE_FRONT: &str = "front";
 
-/// What a front says when it serves.
+/// The message of a front that it serves.
 pub const READY: &[u8] = b"ready";
 
-/// What it says when a [`WriteBack`] is done.
+/// The reply of a front to a [`WriteBack`].
 pub const WRITTEN_BACK: &[u8] = b"written back";
 
-/// What a front starts with. Descriptors beside it: the device, the ledger, the admission's.
+/// The first message to a front. Its descriptors are the device, the segment of the
+/// [`FrontState`], and those of the admission.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct Bequest {
+pub struct FrontStart {
     pub pages_revalidated: bool,
     pub admission: Box<[u8]>,
 }
 
-/// From the custodian, before users of the mount are cut off: have the kernel write back and drop the pages of
-/// these inodes.
+/// From the mount keeper, before users of the mount are cut off: the front must have the kernel
+/// write back and drop the pages of these inodes.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct WriteBack {
     pub inodes: Vec<u64>,
 }
 
-impl Bequest {
+impl FrontStart {
     pub fn new(options: FrontOptions, admission: Vec<u8>) -> Self {
         Self {
             pages_revalidated: options.page_caching == PageCaching::Revalidated,
@@ -61,8 +62,8 @@ impl Bequest {
     }
 }
 
-/// If `args` (without the program's name) name the front's role, plays it to its end. A program that
-/// keeps mounts calls this first.
+/// Runs the front if `args` (without the program's name) name its role. Else returns `None`. A
+/// program that calls [`crate::keep_mount`] must call this first.
 pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     if args.first()? != ROLE_FRONT || !has_link() {
         return None;
@@ -76,40 +77,41 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     })
 }
 
-/// Serves until the mount is gone, or the custodian says so. Should that be gone, it ends: nobody would start
-/// another front or unmount, and a dead mount is what programs notice.
+/// Serves until the mount is gone, or the mount keeper ends the front or dies. Without a keeper the
+/// front must not serve on: no process would replace it or unmount, and programs notice a dead
+/// mount.
 fn serve() -> io::Result<()> {
     let mut link = begin("warren-front", false).map_err(io::Error::other)?;
     slice::shorten();
     record_all();
-    // Before there are threads, so that they inherit the mask.
+    // Before there are threads, because they inherit the signal mask.
     let signals = signal_descriptor()?;
-    let (crew, channel) = start(&mut link)?;
-    // A custodian that is gone shows below.
+    let (workers, channel) = start(&mut link)?;
+    // If the keeper is gone, the loop below notices.
     let _ = link.send(READY, &[], Wait::No);
     let closed = eventfd(0, EventfdFlags::CLOEXEC)?;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            crew.wait_closed();
-            // It cannot fail short of 2^64 closes.
+            workers.wait_closed();
+            // It fails only after 2^64 closes.
             let _ = rustix::io::write(&closed, &1_u64.to_ne_bytes());
         });
         loop {
-            await_any(&[signals.as_fd(), closed.as_fd(), link.as_fd()]);
+            wait_any(&[signals.as_fd(), closed.as_fd(), link.as_fd()]);
             match link.receive(Wait::No) {
                 Ok(Received::Packet(packet)) => write_back(&channel, &link, &packet.bytes),
                 _ => break,
             }
         }
-        crew.close();
+        workers.close();
     });
-    crew.stop();
-    // The custodian takes it for our end when it is closed.
+    workers.stop();
+    // The link must stay open until the process ends, because the keeper takes its close for that.
     std::mem::forget(link);
     Ok(())
 }
 
-/// In a thread of its own, because it waits for requests that this process serves.
+/// Runs in a thread of its own, because it waits for requests that this process serves.
 fn write_back(channel: &Arc<DevFuse>, link: &Link, packet: &[u8]) {
     let (Ok(WriteBack { inodes }), Ok(link)) = (WriteBack::from_bytes(packet), link.share()) else {
         return;
@@ -118,37 +120,39 @@ fn write_back(channel: &Arc<DevFuse>, link: &Link, packet: &[u8]) {
     let work = move || {
         let mut pages = PageDropper::new(channel);
         inodes.into_iter().for_each(|ino| pages.drop_pages(Ino(ino)));
-        // A custodian that is gone needs no answer.
+        // If the keeper is gone, no reply is needed.
         let _ = link.send(WRITTEN_BACK, &[], Wait::No);
     };
-    // A front that cannot is replaced, and the next one is told again.
+    // Without a thread there is no reply. The keeper then replaces the front, and repeats the
+    // message.
     let _ = std::thread::Builder::new().name("write back".into()).spawn(work);
 }
 
-fn start(link: &mut Link) -> io::Result<(Crew, Arc<DevFuse>)> {
+/// Receives the [`FrontStart`] and starts to serve.
+fn start(link: &mut Link) -> io::Result<(Workers, Arc<DevFuse>)> {
     let Received::Packet(packet) = link.receive(Wait::Yes)? else {
-        return Err(io::Error::other("its custodian is gone"));
+        return Err(io::Error::other("its mount keeper is gone"));
     };
-    let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
-    let bequest = Bequest::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    let start = FrontStart::from_bytes(&packet.bytes).map_err(|_| invalid())?;
     let mut fds = packet.fds.into_iter();
-    let device = fds.next().ok_or_else(nonsense)?;
-    let ledger = fds.next().ok_or_else(nonsense)?;
+    let device = fds.next().ok_or_else(invalid)?;
+    let state = fds.next().ok_or_else(invalid)?;
     let rest: Vec<OwnedFd> = fds.collect();
-    let admission = Admission::from_parts(&bequest.admission, rest).map_err(io::Error::other)?;
+    let admission = Admission::from_parts(&start.admission, rest).map_err(io::Error::other)?;
     let connection = admission.open().map_err(io::Error::other)?;
-    let ledger = Ledger::adopt(ledger).map_err(io::Error::other)?;
+    let state = FrontState::adopt(state).map_err(io::Error::other)?;
     let channel = Arc::new(DevFuse::new(device)?);
-    let (connection, ledger) = (Arc::new(connection), Arc::new(ledger));
-    let channel_of_crew: Arc<dyn Channel> = channel.clone();
-    let crew = Crew::start(connection, channel_of_crew, ledger, bequest.options())?;
-    Ok((crew, channel))
+    let (connection, state) = (Arc::new(connection), Arc::new(state));
+    let shared: Arc<dyn Channel> = channel.clone();
+    let workers = Workers::start(connection, shared, state, start.options())?;
+    Ok((workers, channel))
 }
 
 /// Waits until one of the descriptors is readable or hung up.
-fn await_any(fds: &[std::os::fd::BorrowedFd<'_>]) {
+fn wait_any(fds: &[std::os::fd::BorrowedFd<'_>]) {
     let mut fds: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    // Only a signal with a handler interrupts it, and there is none.
+    // It fails only when a signal handler interrupts it, and there is none.
     while poll(&mut fds, None).is_err() {}
 }

@@ -1,26 +1,29 @@
-//! Recalled leases: the kernel drops its copies, then the cell hears that it did.
+//! Recalled leases: the kernel drops its copies, then the front acknowledges the recall.
 //!
-//! A thread for each cell keeps one `AwaitRecall` pending there, and another one for pages, which
-//! does not hold up the first. What they tell the kernel must not
-//! wait for a request of which the cell's change is waiting for us:
+//! Two threads for each cell keep one `AwaitRecall` each in flight there: one for recalls of pages,
+//! one for all other recalls. Dropping pages can take long and must not delay the others. A notice
+//! must not wait for a request that itself waits for this recall, or both would wait for ever:
 //!
-//! | lease | notice | why it cannot wait in a circle |
-//! | --- | --- | --- |
-//! | name | the epoch of all names | it takes no lock (dropping one entry takes the directory's) |
-//! | attributes | the inode, offset -1 | it touches no page |
-//! | pages | the inode, all pages | it waits for requests that lock pages, none of which waits for it (decision 17), and never on a thread that serves |
+//! * **Name:** increment the epoch of all names. This takes no lock, whereas invalidating one entry
+//!   locks its directory.
+//! * **Attributes:** invalidate the inode at offset -1. This touches no page.
+//! * **Pages:** invalidate all pages of the inode. This waits for requests that have pages locked.
+//!   None of these requests waits for the recall (decision 17), and no worker thread sends the
+//!   notice.
 //!
-//! A reply that grants can be on its way while its lease is recalled. The kernel copes: a name looked
-//! up before the epoch grew is void, and attributes asked for before the inode was invalidated are
-//! not taken. Only an inode that is still unknown when it is invalidated (ENOENT) can get old
-//! attributes afterwards; growing the epoch makes every path to it look anew.
+//! **A recall can overtake a reply that grants the same lease.** The kernel handles this: it
+//! ignores a name that was looked up before the epoch grew, and attributes that were requested
+//! before their inode was invalidated. Only an inode that the kernel does not know yet when it is
+//! invalidated (ENOENT) can still get old attributes. Then the epoch is incremented too, so that
+//! the kernel repeats every lookup.
 //!
-//! What the mount itself changes needs no recall, but may need that notice: after a change whose answer
-//! brings no attributes (of the directory in which a name was made, say) the kernel only marks those
-//! that it has as old, and would take an answer that was on its way since before the change for new
-//! ones. After the notice it does not. So it goes out ahead of the change's own answer.
+//! **Changes through this mount** are not recalled, but some need the notice about attributes.
+//! After a change whose reply carries no attributes (those of the directory of a new name, for
+//! example) the kernel only marks the attributes that it has as stale. It would take the reply to a
+//! request from before the change for current ones. After the notice it does not. So the notice
+//! goes out before the reply to the change.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use warren_base::{CellId, Errno, Ino};
@@ -28,35 +31,36 @@ use warren_proto::typed::{AwaitRecall, Recall, Typed};
 use warren_proto::{LeaseKey, Request};
 
 use crate::abi;
-use crate::channel::Channel;
-use crate::courier::Courier;
+use crate::connection::FleetSlot;
+use crate::invalidate::{Cached, invalidate};
 use crate::pages::PageDropper;
 
-/// Before a cell that could not be asked is asked again.
+/// Pause after an `AwaitRecall` that failed, because the cell may be restarting.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What a thread listens to.
+/// The recalls that one thread receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lane {
+pub struct RecallStream {
     pub cell: CellId,
-    /// The recalls of pages, which can take long, rather than all others.
+    /// Recalls of pages, which can take long; else all other recalls.
     pub pages: bool,
 }
 
-/// Serves the recalls of a lane until told to stop. To stop it at once, cancel its request.
+/// Serves the recalls of a stream until `is_closed`. To end it at once, cancel its request.
 pub fn serve_recalls(
-    courier: &mut dyn Courier,
-    Lane { cell, pages }: Lane,
+    slot: &mut dyn FleetSlot,
+    RecallStream { cell, pages }: RecallStream,
     dropper: &mut PageDropper,
-    stop: &AtomicBool,
+    is_closed: impl Fn() -> bool,
 ) {
     let mut acknowledged = 0;
-    // What a dead predecessor had been told, it may not have done; it is not told again.
-    let mut earlier = courier.last_answer(Some(cell));
-    while !stop.load(Ordering::Acquire) {
+    // The predecessor may have died before it dropped what it received. The cell does not send a
+    // recall twice, so the last one is taken from the slot and executed again.
+    let mut inherited = slot.last_answer(Some(cell));
+    while !is_closed() {
         let request = Request::AwaitRecall { pages, acknowledged };
-        let told = earlier.take().unwrap_or_else(|| courier.call_cell(cell, &request));
-        match AwaitRecall::reply(told) {
+        let answer = inherited.take().unwrap_or_else(|| slot.call_cell(cell, &request));
+        match AwaitRecall::reply(answer) {
             Ok(Recall { number, keys }) => {
                 drop_copies(dropper, &keys);
                 acknowledged = number;
@@ -67,17 +71,17 @@ pub fn serve_recalls(
     }
 }
 
-/// On return the kernel uses no copy any more that one of `keys` guarded.
+/// On return the kernel does not use any copy that a lease of `keys` covered.
 pub fn drop_copies(pages: &mut PageDropper, keys: &[LeaseKey]) {
-    let channel = std::sync::Arc::clone(pages.channel());
+    let channel = Arc::clone(pages.channel());
     let channel = &*channel;
     let mut names = false;
-    let mut unknown = Vec::new();
+    let mut unknown: Vec<Ino> = Vec::new();
     for key in keys {
         match key {
             LeaseKey::Name(..) => names = true,
             LeaseKey::Attr(ino) => {
-                if invalidate(channel, *ino, Range::Attributes) == Err(Errno::ENOENT) {
+                if invalidate(channel, *ino, Cached::Attributes) == Err(Errno::ENOENT) {
                     unknown.push(*ino);
                 }
             }
@@ -88,51 +92,24 @@ pub fn drop_copies(pages: &mut PageDropper, keys: &[LeaseKey]) {
         let _ = channel.notify(abi::NOTIFY_INC_EPOCH, &[]);
     }
     for ino in unknown {
-        let _ = invalidate(channel, ino, Range::Attributes);
+        let _ = invalidate(channel, ino, Cached::Attributes);
     }
-}
-
-/// Attributes that the kernel has, or asked for before now, are not used any more.
-pub fn drop_attributes(channel: &dyn Channel, ino: Ino) {
-    // An unknown inode has none.
-    let _ = invalidate(channel, ino, Range::Attributes);
-}
-
-#[derive(Clone, Copy)]
-pub enum Range {
-    Attributes,
-    Pages,
-}
-
-/// `fuse_notify_inval_inode_out`. All pages are meant by a length of 0.
-pub fn invalidation(ino: Ino, range: Range) -> [u8; 24] {
-    let offset: i64 = match range {
-        Range::Attributes => -1,
-        Range::Pages => 0,
-    };
-    let mut body = [0; 24];
-    body[..8].copy_from_slice(&ino.0.to_ne_bytes());
-    body[8..16].copy_from_slice(&offset.to_ne_bytes());
-    body
-}
-
-fn invalidate(channel: &dyn Channel, ino: Ino, range: Range) -> Result<(), Errno> {
-    channel.notify(abi::NOTIFY_INVAL_INODE, &invalidation(ino, range))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::testing::FakeChannel;
-    use std::sync::Arc;
     use warren_proto::FileName;
+
+    use super::*;
+    use crate::channel::Channel;
+    use crate::testing::FakeChannel;
 
     fn dropper(channel: &Arc<FakeChannel>) -> PageDropper {
         PageDropper::new(Arc::clone(channel) as Arc<dyn Channel>)
     }
 
     #[test]
-    fn many_names_cost_one_epoch() {
+    fn recalling_many_names_increments_the_epoch_once() {
         let channel = Arc::new(FakeChannel::default());
         let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
         drop_copies(&mut dropper(&channel), &[name(b"a"), name(b"b"), LeaseKey::Attr(Ino(9))]);
@@ -141,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_of_an_inode_that_is_still_unknown_are_voided_by_the_epoch() {
+    fn recalled_attributes_of_an_unknown_inode_increment_the_epoch() {
         let channel = Arc::new(FakeChannel::default());
         channel.know_no_inode();
         drop_copies(&mut dropper(&channel), &[LeaseKey::Attr(Ino(9)), LeaseKey::Pages(Ino(9))]);

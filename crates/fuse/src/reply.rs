@@ -1,4 +1,4 @@
-//! What the kernel is told: values become the bytes of the ABI's reply structures.
+//! Replies: values become the bytes of the ABI's reply structures.
 
 use std::time::Duration;
 
@@ -8,12 +8,11 @@ use warren_proto::{Attr, FileKind, LockSpec, LockType, Opened, StatFs};
 
 use crate::abi;
 
-/// How long the kernel may use a copy without asking. What a lease guards is recalled when it
-/// changes, so that this only bounds how long a lost recall could do harm; all else is asked for
-/// every time.
+/// How long the kernel may cache what is leased. A lease is recalled before its object changes, so
+/// that this only bounds the harm of a lost recall.
 pub const LEASED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// For how long a copy is good, given whether there is a lease on it.
+/// How long the kernel may cache an object. Without a lease it must not cache it.
 pub const fn validity(leased: bool) -> Duration {
     if leased { LEASED } else { Duration::ZERO }
 }
@@ -21,11 +20,11 @@ pub const fn validity(leased: bool) -> Duration {
 /// `st_blocks` counts these.
 const SECTORS_PER_BLOCK: u64 = BLOCK_SIZE as u64 / 512;
 
-/// Set in the kernel's handle of a file that it reads and writes without its cache. Numbers of opens begin with a
-/// cell's epoch and do not come so far.
+/// Set in the kernel's handle of a file that bypasses the page cache. The number of an open begins
+/// with a cell's epoch, which never reaches this bit.
 pub const DIRECT_HANDLE: u64 = 1 << 63;
 
-/// An entry with its attributes, as `LOOKUP` and all that create answer.
+/// An entry with its attributes: the reply to `LOOKUP` and to all requests that create.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewEntry {
     pub attr: Attr,
@@ -33,7 +32,7 @@ pub struct NewEntry {
     pub attr_valid: Duration,
 }
 
-/// The body of a reply while it is built. Its memory is used again for the next.
+/// The body of a reply. Its memory is reused for the next reply.
 #[derive(Default, Debug)]
 pub struct Body {
     bytes: Vec<u8>,
@@ -87,7 +86,7 @@ impl Body {
         self.attr(&entry.attr);
     }
 
-    /// `fuse_entry_out` of a name that leads nowhere.
+    /// `fuse_entry_out` of a name that does not exist.
     pub fn absent(&mut self, valid: Duration) {
         self.zeros(16);
         self.u64(valid.as_secs());
@@ -161,7 +160,7 @@ impl Body {
         self.open_out(open, 0);
     }
 
-    /// `fuse_open_out` of a file. Whether it is used directly shows in the kernel's handle of it.
+    /// `fuse_open_out` of a file. If the file bypasses the page cache, its handle has a mark.
     pub fn open_file(&mut self, opened: &Opened) {
         let keep = if opened.keep_pages { abi::FOPEN_KEEP_CACHE } else { 0 };
         let (mark, direct) = match opened.direct {
@@ -177,7 +176,7 @@ impl Body {
         self.u32(0);
     }
 
-    /// `fuse_write_out`, and `fuse_getxattr_out`, which looks the same.
+    /// `fuse_write_out`, and `fuse_getxattr_out`, which has the same layout.
     pub fn count(&mut self, count: u32) {
         self.u32(count);
         self.u32(0);
@@ -196,7 +195,7 @@ impl Body {
         self.zeros(4 + 6 * 4);
     }
 
-    /// `fuse_lk_out`: the lock in the way, or that none is.
+    /// `fuse_lk_out`: the conflicting lock, or none.
     pub fn lock(&mut self, holder: Option<&LockSpec>) {
         let kind = match holder.map(|holder| holder.lock) {
             Some(LockType::Shared) => libc::F_RDLCK,
@@ -209,7 +208,7 @@ impl Body {
         self.u32(holder.map_or(0, |holder| holder.pid));
     }
 
-    /// `fuse_dirent`, unless the body would exceed `room` bytes: then false, and nothing is added.
+    /// `fuse_dirent`. Adds nothing and returns false if the body would exceed `room` bytes.
     pub fn dirent(
         &mut self,
         ino: Ino,
@@ -232,33 +231,33 @@ impl Body {
         true
     }
 
-    /// `fuse_init_out`, as agreed in `front::init`.
-    pub fn init(&mut self, terms: &Terms) {
+    /// `fuse_init_out`.
+    pub fn init(&mut self, reply: &InitReply) {
         self.u32(abi::MAJOR);
         self.u32(abi::MINOR);
-        self.u32(terms.max_readahead);
-        self.u32(terms.flags as u32);
-        self.u16(terms.max_background);
-        self.u16(terms.max_background / 4 * 3);
-        self.u32(terms.max_write);
+        self.u32(reply.max_readahead);
+        self.u32(reply.flags as u32);
+        self.u16(reply.max_background);
+        self.u16(reply.max_background / 4 * 3);
+        self.u32(reply.max_write);
         self.u32(1); // nanoseconds
-        self.u16((terms.max_write as usize / BLOCK_SIZE) as u16);
+        self.u16((reply.max_write as usize / BLOCK_SIZE) as u16);
         self.u16(0);
-        self.u32((terms.flags >> 32) as u32);
+        self.u32((reply.flags >> 32) as u32);
         self.zeros(7 * 4);
     }
 }
 
-/// What front and kernel agree on.
+/// The version-independent parts of `fuse_init_out`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Terms {
+pub struct InitReply {
     pub flags: u64,
     pub max_readahead: u32,
     pub max_write: u32,
     pub max_background: u16,
 }
 
-/// The kernel's 32-bit encoding of a device number, which is also what `Attr::rdev` holds, in parts.
+/// Major and minor number of `Attr::rdev`, which has the kernel's 32-bit encoding.
 const fn device_numbers(rdev: u32) -> (u32, u32) {
     ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00))
 }
@@ -287,14 +286,14 @@ mod tests {
 
     /// Sizes of the structures, from the kernel's header.
     #[test]
-    fn replies_have_the_sizes_that_the_kernel_insists_on() {
+    fn replies_have_the_sizes_of_the_kernels_structures() {
         let size = |build: &dyn Fn(&mut Body)| {
             let mut body = Body::default();
             build(&mut body);
             body.len()
         };
         let entry = NewEntry { attr: attr(), name_valid: LEASED, attr_valid: LEASED };
-        let terms = Terms { flags: 0, max_readahead: 0, max_write: 4096, max_background: 1 };
+        let reply = InitReply { flags: 0, max_readahead: 0, max_write: 4096, max_background: 1 };
         assert_eq!(size(&|body| body.entry(&entry)), 128);
         assert_eq!(size(&|body| body.absent(LEASED)), 128);
         assert_eq!(size(&|body| body.attr_out(&attr(), LEASED)), 104);
@@ -303,11 +302,11 @@ mod tests {
         assert_eq!(size(&|body| body.count(1)), 8);
         assert_eq!(size(&|body| body.statfs(&StatFs::default())), 80);
         assert_eq!(size(&|body| body.lock(None)), 24);
-        assert_eq!(size(&|body| body.init(&terms)), 64);
+        assert_eq!(size(&|body| body.init(&reply)), 64);
     }
 
     #[test]
-    fn a_directory_entry_that_does_not_fit_is_left_out_whole() {
+    fn a_directory_entry_that_does_not_fit_is_not_added() {
         let mut body = Body::default();
         assert!(body.dirent(Ino(2), 3, FileKind::Directory, b"nine_char", 40));
         assert_eq!(body.len(), 40);
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn device_numbers_survive() {
+    fn device_numbers_are_decoded() {
         let (major, minor) = (0x123, 0x45678);
         let rdev = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
         assert_eq!(device_numbers(rdev), (major, minor));

@@ -1,5 +1,5 @@
-//! A mount that is served by this very process, and ends with it. A mount that is to outlive the
-//! process that serves it has a [`crate::custodian`].
+//! A mount that the calling process serves, and that ends with it. A mount that must survive the
+//! process that serves it has a [`crate::keeper`].
 
 use std::io;
 use std::path::Path;
@@ -9,45 +9,45 @@ use std::time::Duration;
 use warren_log::Target;
 
 use crate::channel::DevFuse;
-use crate::courier::Post;
-use crate::crew::Crew;
+use crate::connection::FleetConnection;
 use crate::front::FrontOptions;
-use crate::ledger::Ledger;
+use crate::front_state::FrontState;
 use crate::mount::{Mount, MountError, MountOptions};
+use crate::workers::Workers;
 
-/// What a mount is made with.
+/// The options of a mount, its front and its log.
 #[derive(Clone, Debug)]
-pub struct ServeOptions {
+pub struct MountConfig {
     pub mount: MountOptions,
     pub front: FrontOptions,
-    /// Where the log of a mount that outlives the process goes.
+    /// The target of the log of a mount that has a keeper.
     pub log: Target,
 }
 
-/// After detaching a mount that was in use, before its users are cut off.
+/// How long the users of a detached mount have before they are cut off.
 pub const DETACH_GRACE: Duration = Duration::from_millis(200);
 
 /// A mount that is being served.
 pub struct MountedFront {
     mount: Mount,
-    crew: Crew,
+    workers: Workers,
 }
 
 /// Mounts on `dir` and starts to serve.
 pub fn mount(
-    fleet: Arc<dyn Post>,
+    fleet: Arc<dyn FleetConnection>,
     dir: &Path,
-    options: &ServeOptions,
+    config: &MountConfig,
 ) -> Result<MountedFront, MountError> {
-    let (mount, device) = Mount::new(dir, &options.mount)?;
-    let started = Ledger::create().map_err(io::Error::other).and_then(|ledger| {
+    let (mount, device) = Mount::new(dir, &config.mount)?;
+    let started = FrontState::create().map_err(io::Error::other).and_then(|state| {
         let channel = DevFuse::new(device)?;
-        Crew::start(fleet, Arc::new(channel), Arc::new(ledger), options.front)
+        Workers::start(fleet, Arc::new(channel), Arc::new(state), config.front)
     });
     match started {
-        Ok(crew) => Ok(MountedFront { mount, crew }),
+        Ok(workers) => Ok(MountedFront { mount, workers }),
         Err(error) => {
-            // The error that matters is the first.
+            // The first error is the cause.
             let _ = mount.unmount();
             Err(MountError::Serve(dir.into(), error))
         }
@@ -55,24 +55,24 @@ pub fn mount(
 }
 
 impl MountedFront {
-    /// Where it is mounted, as an absolute path.
+    /// The absolute path of the mount point.
     pub fn dir(&self) -> &Path {
         self.mount.dir()
     }
 
-    /// Waits until somebody unmounts it.
+    /// Waits until it is unmounted.
     pub fn wait(self) {
-        self.crew.wait_closed();
-        self.crew.stop();
+        self.workers.wait_closed();
+        self.workers.stop();
     }
 
-    /// Unmounts it. Who still uses it after a short grace gets errors from then on.
+    /// Unmounts it. After [`DETACH_GRACE`], programs that still use it get errors.
     pub fn unmount(self) -> io::Result<()> {
         let gone = self.mount.unmount();
-        if !matches!(gone, Ok(true)) && !self.crew.is_closed() {
+        if !matches!(gone, Ok(true)) && !self.workers.is_closed() {
             std::thread::sleep(DETACH_GRACE);
         }
-        self.crew.stop();
+        self.workers.stop();
         gone.map(|_| ())
     }
 }

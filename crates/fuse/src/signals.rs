@@ -1,16 +1,16 @@
 //! The signals that end a mount, as a descriptor.
 //!
-//! SIGTERM, SIGINT and SIGHUP ask for it. SIGUSR1 comes when the process dies that a mount is tied to: programs in
-//! the mount may go on, and nobody has asked that they be cut off.
+//! SIGTERM, SIGINT and SIGHUP request the end by force. SIGUSR1 is sent when the process dies to
+//! which the mount is tied. Programs that use the mount may still run then, and must not lose it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What the process that mounted sets as its parent's death signal.
+/// The parent death signal of a mount's process that is tied to its starter.
 pub const STARTER_DIED: i32 = libc::SIGUSR1;
 
-/// Blocks these signals and returns a descriptor that becomes readable by them. To be
-/// called while the process has one thread only, so that all inherit the mask.
+/// Blocks these signals and returns a descriptor that becomes readable when one is pending. Must be
+/// called while the process has one thread, so that all threads inherit the mask.
 #[expect(unsafe_code, reason = "no safe binding of signalfd and the signal mask")]
 pub fn signal_descriptor() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before it is used, and all pointers are to it.
@@ -29,11 +29,11 @@ pub fn signal_descriptor() -> io::Result<OwnedFd> {
     if fd.as_raw_fd() < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and is nobody else's.
+    // SAFETY: signalfd has just returned the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The number of a signal that has come; `None` if none has.
+/// Takes a pending signal and returns its number. `None` if no signal is pending.
 pub fn take_signal(descriptor: &OwnedFd) -> Option<i32> {
     // `signalfd_siginfo` begins with the number.
     let mut info = [0; size_of::<libc::signalfd_siginfo>()];

@@ -1,5 +1,5 @@
-//! A kernel and a fleet for tests. Into the kernel messages go by hand, its replies and notices are
-//! kept. The fleet answers by a function.
+//! A fake kernel and a fake fleet for unit tests. A test queues the kernel's messages, and reads
+//! the replies and notices. The fleet answers requests by a function.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -12,7 +12,7 @@ use warren_proto::{Answer, Request};
 
 use crate::abi;
 use crate::channel::{Channel, Received};
-use crate::courier::{Courier, Post};
+use crate::connection::{FleetConnection, FleetSlot};
 use crate::message::{HEAD, Head};
 
 pub type Replied = Result<Vec<u8>, Errno>;
@@ -59,6 +59,7 @@ impl FakeChannel {
         self.lock().notices.clone()
     }
 
+    /// From now on notices about an inode fail with ENOENT.
     pub fn know_no_inode(&self) {
         self.lock().knows_no_inode = true;
     }
@@ -122,9 +123,9 @@ impl Channel for FakeChannel {
 
 type Script = dyn Fn(SlotNo, &Request) -> Answer + Send + Sync;
 
-/// Answers every request by a function, which may block. There is no cell to recall anything.
+/// A fleet without cells, which answers every request by a function. The function may block.
 #[derive(Clone)]
-pub struct Scripted {
+pub struct ScriptedFleet {
     script: Arc<Script>,
     slots: u16,
     taken: Arc<AtomicU16>,
@@ -132,7 +133,7 @@ pub struct Scripted {
     busy: Arc<Mutex<BTreeSet<SlotNo>>>,
 }
 
-impl Scripted {
+impl ScriptedFleet {
     pub fn new(
         slots: u16,
         script: impl Fn(SlotNo, &Request) -> Answer + Send + Sync + 'static,
@@ -141,15 +142,15 @@ impl Scripted {
     }
 }
 
-impl Post for Scripted {
-    fn courier(&self) -> Result<Box<dyn Courier>, Errno> {
+impl FleetConnection for ScriptedFleet {
+    fn slot(&self) -> Result<Box<dyn FleetSlot>, Errno> {
         let number = self.taken.fetch_add(1, Ordering::SeqCst);
         if number >= self.slots {
             self.taken.fetch_sub(1, Ordering::SeqCst);
             return Err(Errno::EAGAIN);
         }
         let fleet = self.clone();
-        Ok(Box::new(ScriptedCourier {
+        Ok(Box::new(ScriptedSlot {
             fleet,
             number: SlotNo(number),
             calls: 0,
@@ -157,9 +158,9 @@ impl Post for Scripted {
         }))
     }
 
-    fn courier_at(&self, _: SlotNo) -> Result<Box<dyn Courier>, Errno> {
-        // It has no cells, so all slots are asked for in their order.
-        self.courier()
+    fn slot_at(&self, _: SlotNo) -> Result<Box<dyn FleetSlot>, Errno> {
+        // Without cells, the front takes all slots in their order.
+        self.slot()
     }
 
     fn slots(&self) -> usize {
@@ -175,14 +176,14 @@ impl Post for Scripted {
     }
 }
 
-struct ScriptedCourier {
-    fleet: Scripted,
+struct ScriptedSlot {
+    fleet: ScriptedFleet,
     number: SlotNo,
     calls: u32,
     payload: Vec<u8>,
 }
 
-impl Courier for ScriptedCourier {
+impl FleetSlot for ScriptedSlot {
     fn call(&mut self, _: (u32, u32), request: &Request, _: usize) -> Answer {
         self.calls += 1;
         self.fleet.busy.lock().unwrap().insert(self.number);

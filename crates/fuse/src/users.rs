@@ -1,9 +1,9 @@
-//! Which programs use a mount, and which files of it they have mapped.
+//! The programs that use a mount, and the files of it that they have mapped.
 //!
-//! A program uses it by an open file, its working or root directory, what it executes, or a mapping. All of that
-//! is in `/proc`, and is compared by device number without a request to the file system, which may not answer.
-//! What this process may not look into (another user's programs, unless it is root's) it does not see: then only
-//! the kernel knows that the mount is busy.
+//! A program uses a mount by an open file, its working or root directory, its executable, or a
+//! mapping. All of these are in `/proc`. They are compared by device number without a request to
+//! the file system, which may not answer. A process that is not root's cannot inspect programs of
+//! other users. Then only the kernel knows that the mount is busy.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -14,30 +14,30 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::mountinfo::{self, Device, MountEntry};
 
-/// Programs that are named; the others are counted.
+/// So many uses are named, and the others counted.
 const NAMED_MAX: usize = 8;
 
-/// What uses a mount.
+/// The uses of a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Uses {
-    /// Number and name of each process, in order.
+    /// Number and name of each process, by number.
     pub programs: Vec<(u32, String)>,
-    /// Inode numbers of files that are mapped so that stores reach them.
+    /// Inode numbers of files with a shared mapping.
     pub mapped: BTreeSet<u64>,
-    /// Mounts within it, and others of it.
+    /// Mounts on directories of it, and further mounts of the same file system.
     pub mounts: Vec<PathBuf>,
 }
 
 impl Uses {
-    /// Of the file system with this device number.
+    /// The uses of the file system with this device number.
     pub fn of(device: Device) -> Self {
         let mut uses = Self::default();
         let own = std::process::id();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-            // A process that ends meanwhile uses nothing any more.
+            // A process that has ended meanwhile uses nothing.
             if let Some(pid) = pid.filter(|pid| *pid != own)
-                && uses.look_at(&entry.path(), device)
+                && uses.add_process(&entry.path(), device)
             {
                 uses.programs.push((pid, name_of(&entry.path())));
             }
@@ -52,7 +52,8 @@ impl Uses {
         self.programs.is_empty() && self.mounts.is_empty()
     }
 
-    fn look_at(&mut self, process: &Path, device: Device) -> bool {
+    /// Adds the files that a process has mapped. Returns whether it uses the file system.
+    fn add_process(&mut self, process: &Path, device: Device) -> bool {
         let links = ["cwd", "root", "exe"].into_iter().map(|name| process.join(name));
         let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
         let is_open = links.chain(open.map(|entry| entry.path())).any(|it| is_on(&it, device));
@@ -62,7 +63,7 @@ impl Uses {
                 && of == device
             {
                 maps = true;
-                // Also one that may not be written now: it may have been, before.
+                // Also a read-only mapping, because it may have been writable before.
                 self.mapped.extend(shared.then_some(ino));
             }
         }
@@ -84,18 +85,18 @@ impl fmt::Display for Uses {
     }
 }
 
-/// Whether what the link in `/proc` leads to is on the file system.
+/// Whether the target of a link in `/proc` is on the file system.
 fn is_on(link: &Path, device: Device) -> bool {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     statx(CWD, link, flags, StatxFlags::empty())
         .is_ok_and(|found| (found.stx_dev_major, found.stx_dev_minor) == device)
 }
 
-/// Device, whether it is shared, and inode number, of a line like
+/// Device, whether the mapping is shared, and inode number, of a line like
 /// `7f1200000000-7f1200001000 rw-s 00000000 00:2d 1234    /mnt/file`.
 fn mapping(line: &[u8]) -> Option<(Device, bool, u64)> {
     let line = std::str::from_utf8(line.get(..line.len().min(100))?).ok().or_else(|| {
-        // The name behind may be cut within a character, or be none of text.
+        // The path at the end may be cut within a character, or not be UTF-8.
         let ascii = line.iter().position(|byte| !byte.is_ascii())?;
         std::str::from_utf8(&line[..ascii]).ok()
     })?;
@@ -106,7 +107,7 @@ fn mapping(line: &[u8]) -> Option<(Device, bool, u64)> {
     Some(((hex(major)?, hex(minor)?), flags.ends_with('s'), fields.next()?.parse().ok()?))
 }
 
-/// Without what would bend a terminal.
+/// The name of a process, with control characters escaped.
 fn name_of(process: &Path) -> String {
     let name = fs::read(process.join("comm")).unwrap_or_default();
     let mut plain = String::new();
@@ -117,7 +118,7 @@ fn name_of(process: &Path) -> String {
     plain
 }
 
-/// Mounts within mounts of the file system, and all of its own but one.
+/// Mounts on directories of the file system, and all of its own mounts but the first.
 fn mounts_of(mounts: &[MountEntry], device: Device) -> Vec<PathBuf> {
     let own: Vec<&MountEntry> = mounts.iter().filter(|mount| mount.device == device).collect();
     let within = |mount: &&MountEntry| {
@@ -133,7 +134,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn mappings_are_read() {
+    fn lines_of_maps_are_parsed() {
         let shared = b"7f12-7f13 rw-s 00001000 00:2d 1234                       /mnt/\xc3\xa4\xff";
         assert_eq!(mapping(shared), Some(((0, 0x2d), true, 1234)));
         let private = b"55d0-55d1 r-xp 00000000 fd:01 77 /bin/cat";
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_counted() {
+    fn uses_over_the_limit_are_counted() {
         let programs = (0..10).map(|pid| (pid, "p".to_owned())).collect();
         let text = Uses { programs, ..Uses::default() }.to_string();
         assert!(text.starts_with("0 (p), 1 (p)") && text.ends_with("7 (p) and 2 more"), "{text}");

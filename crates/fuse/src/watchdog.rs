@@ -1,5 +1,5 @@
-//! For tests: aborts a mount's connection after a time, so that a front that does not answer fails a
-//! test instead of hanging the machine.
+//! For tests: aborts the FUSE connection of a mount after a time limit, so that a front that does
+//! not answer fails its test instead of blocking it for ever.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -11,11 +11,11 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// While it lives the connection is watched.
+/// The time limit of a connection. Dropping it cancels the limit.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Dropped to call the dog off.
-    leash: Option<Sender<()>>,
+    /// Dropped to cancel the limit.
+    cancel: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -24,34 +24,34 @@ impl Watchdog {
     pub fn abort_after(dir: &Path, limit: Duration) -> io::Result<Self> {
         let connection = connection_of(dir)?;
         let dir = dir.to_path_buf();
-        let (leash, watched) = channel();
-        let bite = move || {
-            if watched.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+        let (cancel, cancelled) = channel();
+        let watch = move || {
+            if cancelled.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 warren_log::say(&format!("aborting FUSE connection {connection}"));
                 if abort(connection).is_err() {
-                    // A forced unmount aborts too. Nothing is left to try if that fails.
+                    // A forced unmount aborts too. If it fails, there is nothing else to try.
                     let _ =
                         rustix::mount::unmount(&dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
                 }
             }
         };
-        let thread = thread::Builder::new().name("watchdog".into()).spawn(bite)?;
-        Ok(Self { leash: Some(leash), thread: Some(thread) })
+        let thread = thread::Builder::new().name("watchdog".into()).spawn(watch)?;
+        Ok(Self { cancel: Some(cancel), thread: Some(thread) })
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.leash.take();
+        self.cancel.take();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // A panic in it was reported on standard error.
             let _ = thread.join();
         }
     }
 }
 
-/// The number of the connection is the device number of its mount. It is read without touching the
-/// mount, which may not answer.
+/// The number of a connection is the device number of its mount. It is read from `mountinfo`,
+/// because the mount may not answer.
 fn connection_of(dir: &Path) -> io::Result<u64> {
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo")?;
     let device = mounts

@@ -1,7 +1,7 @@
-//! Real programs on a mount of a real fleet, in a private mount namespace and under a watchdog.
+//! Real programs on a mount of a real fleet, in a private mount namespace with a watchdog.
 //!
-//! This test has a `main` of its own because it is also the program that a fleet's processes run. It
-//! needs root and `/dev/fuse`: without them it says so and passes.
+//! This test has its own `main`, because the processes of a fleet run the same program. It needs
+//! root and `/dev/fuse`. Without them it prints a note and passes.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mounting::{MOUNTER, Scratch, front, hides_mounts, mount_until_told, mounter};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace, front, mount_until_signalled, mounter};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use warren_fuse::Watchdog;
@@ -22,7 +22,7 @@ use warren_runtime::{Fleet, Lifetime, dispatch, start_fleet};
 const POOL_BYTES: u64 = 256 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is run in the mount, each by `sh -eu`.
+/// Scripts that `sh -eu` runs in the mount.
 const SCRIPTS: &[&str] = &[
     "mkdir -p a/b c && cp /bin/ls a/b && cmp /bin/ls a/b/ls && mv a/b c && ./c/b/ls / > /dev/null",
     "ln c/b/ls h && test $(stat -c %h h) = 2 && ln -s c/b/ls s && cmp s h && rm h && mkfifo p",
@@ -48,12 +48,12 @@ fn main() -> ExitCode {
     if let [role, pool, dir] = args.as_slice()
         && role == MOUNTER
     {
-        return mount_until_told(Path::new(pool), Path::new(dir));
+        return mount_until_signalled(Path::new(pool), Path::new(dir));
     }
     if args.iter().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;
     }
-    if !hides_mounts() {
+    if !enter_mount_namespace() {
         return ExitCode::SUCCESS;
     }
     for cells in [1, 3] {
@@ -103,10 +103,10 @@ fn a_mount_ends_by_signal_and_by_umount() {
 fn run_scripts(cells: u16) {
     let scratch = scratch(cells);
     let fleet = fleet(&scratch, cells);
-    let (admission, options) = front(&scratch.pool);
+    let (admission, config) = front(&scratch.pool);
     let connection = Arc::new(admission.open().expect("a connection"));
     let front =
-        warren_fuse::mount(connection, &scratch.mount_point("mount"), &options).expect("mount");
+        warren_fuse::mount(connection, &scratch.mount_point("mount"), &config).expect("mount");
     let watchdog = Watchdog::abort_after(front.dir(), LIMIT).expect("watchdog");
     let mut failed = Vec::new();
     for script in SCRIPTS {

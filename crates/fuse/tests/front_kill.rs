@@ -1,12 +1,13 @@
-//! Fronts are killed (`kill -9`) under load, again and again, and then fronts, cells and supervisors in turn. The mounts
-//! stay, no call fails or takes long, and whatever changes something is executed once.
+//! Fronts are killed (`kill -9`) again and again under load, and then fronts, cells and supervisors
+//! in turn. The mounts stay, no call fails or takes long, and every change is executed once.
 //!
-//! Two mounts of one fleet are worked on by threads, each of which knows what every call must answer: a
-//! create, rename or append that was executed twice shows at once. What one mount has acknowledged
-//! the other must show. This test has a `main` of its own because it is also the program that a fleet's
-//! and a mount's processes run. It needs root and `/dev/fuse`: without them it says so and passes.
-//! `--full` kills more; `--mixed KILLS` kills that many of all kinds and nothing else, with `--cells N` and on one
-//! mount with `--one-mount`.
+//! Threads work in two mounts of one fleet. Each thread knows the result of every call, so that a
+//! create, rename or append that is executed twice shows at once. What one mount has acknowledged
+//! must be visible in the other. This test has its own `main`, because the processes of a fleet and
+//! of a mount run the same program. It needs root and `/dev/fuse`. Without them it prints a note
+//! and passes. `--full` kills more processes. `--mixed KILLS` kills that many processes of all
+//! kinds and does nothing else. `--cells N` sets the number of cells, and `--one-mount` uses one
+//! mount.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -25,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mapping::Mapping;
-use mounting::{MOUNTER, Scratch, hides_mounts, mount_until_told, mounter};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace, mount_until_signalled, mounter};
 use rustix::fs::{FlockOperation, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -35,20 +36,20 @@ const POOL_BYTES: u64 = 1 << 30;
 const CELLS: u16 = 3;
 const KILLS: u32 = 24;
 const KILLS_FULL: u32 = 200;
-/// Of fronts, cells and supervisors.
+/// The same for fronts, cells and supervisors in turn.
 const MIXED: u32 = 24;
 const MIXED_FULL: u32 = 200;
-/// How long a kill may take, and all beside.
-const LIMIT_OF_KILL: Duration = Duration::from_millis(1500);
-const LIMIT_BESIDE: Duration = Duration::from_secs(40);
-/// The longest that a fleet is left alone after a cell or a supervisor was killed.
-const LULL_MAX_MS: u64 = 400;
-/// How soon a front must be there again.
-const BACK: Duration = Duration::from_secs(20);
-/// No round of a worker may take longer, so no call either.
+/// How long each kill may take, and the rest of the test.
+const LIMIT_PER_KILL: Duration = Duration::from_millis(1500);
+const LIMIT_BASE: Duration = Duration::from_secs(40);
+/// The longest pause before a cell or a supervisor is killed.
+const PAUSE_MAX_MS: u64 = 400;
+/// How soon a killed process must be replaced.
+const RESTART_MAX: Duration = Duration::from_secs(20);
+/// No round of a worker may take longer, and so no call.
 const CALL_MAX: Duration = Duration::from_secs(5);
 const PAGE: usize = 4096;
-/// The role of a process that does what `warren serve` does: its words are the test's.
+/// The role of a process that does the same as `warren serve`.
 const SERVER: &str = "server";
 
 fn main() -> ExitCode {
@@ -59,17 +60,17 @@ fn main() -> ExitCode {
     if let [role, pool, dir] = args.as_slice()
         && role == MOUNTER
     {
-        return mount_until_told(Path::new(pool), Path::new(dir));
+        return mount_until_signalled(Path::new(pool), Path::new(dir));
     }
     if let [role, pool, cells] = args.as_slice()
         && role == SERVER
     {
-        return serve_until_told(Path::new(pool), number(cells));
+        return serve_until_signalled(Path::new(pool), number(cells));
     }
     if args.iter().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;
     }
-    if !hides_mounts() {
+    if !enter_mount_namespace() {
         return ExitCode::SUCCESS;
     }
     let value = |option: &str| args.windows(2).find(|pair| pair[0] == option).map(|pair| &pair[1]);
@@ -89,7 +90,7 @@ fn number<T: std::str::FromStr<Err: std::fmt::Debug>>(arg: &OsStr) -> T {
     arg.to_str().expect("a number").parse().expect("a number")
 }
 
-/// What is killed.
+/// The kind of process that is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victim {
     Front,
@@ -101,7 +102,7 @@ const FRONTS: &[Victim] = &[Victim::Front];
 const ALL: &[Victim] =
     &[Victim::Front, Victim::Front, Victim::Front, Victim::Cell, Victim::Cell, Victim::Supervisor];
 
-/// How much, of which kinds, by their weights, and under which load.
+/// How many processes are killed, of which kinds (by their weights), and the load meanwhile.
 struct Plan {
     kills: u32,
     victims: &'static [Victim],
@@ -110,12 +111,12 @@ struct Plan {
 }
 
 impl Plan {
-    fn of_what(&self) -> &'static str {
+    fn victims_name(&self) -> &'static str {
         if self.victims == FRONTS { "fronts" } else { "fronts, cells and supervisors" }
     }
 }
 
-fn serve_until_told(pool: &Path, cells: u16) -> ExitCode {
+fn serve_until_signalled(pool: &Path, cells: u16) -> ExitCode {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
     let options = warren_runtime::ServeOptions {
         cache_bytes: 64 << 20,
@@ -130,46 +131,46 @@ fn serve_until_told(pool: &Path, cells: u16) -> ExitCode {
     }
 }
 
-/// The process of a mount, whose child is the front.
+/// The mount keeper's process, whose child is the front.
 struct Mount {
-    custodian: Child,
+    keeper: Child,
     _watchdog: Watchdog,
 }
 
 impl Mount {
     fn start(pool: &Path, dir: &Path, limit: Duration) -> Self {
-        let custodian = mounter(pool, dir);
+        let keeper = mounter(pool, dir);
         let watchdog = Watchdog::abort_after(dir, limit).expect("watchdog");
-        Self { custodian, _watchdog: watchdog }
+        Self { keeper, _watchdog: watchdog }
     }
 
-    /// The custodian's youngest child, once there is one other than `not`: the kernel may hold older ones until it has
-    /// answered.
+    /// The youngest child of the mount keeper, when it is another one than `not`. Older children
+    /// may exist, of which the kernel holds a thread.
     fn front(&self, not: Option<Pid>) -> Pid {
-        let id = self.custodian.id();
-        let deadline = Instant::now() + BACK;
+        let id = self.keeper.id();
+        let deadline = Instant::now() + RESTART_MAX;
         loop {
             let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-            let children = children.expect("the custodian is there");
+            let children = children.expect("the mount keeper runs");
             let child = children.split_whitespace().last().and_then(|pid| pid.parse().ok());
             if let Some(child) = child.and_then(Pid::from_raw).filter(|pid| Some(*pid) != not) {
                 return child;
             }
-            assert!(Instant::now() < deadline, "no front follows the one that was killed");
+            assert!(Instant::now() < deadline, "no front replaces the one that was killed");
             std::thread::sleep(Duration::from_micros(200));
         }
     }
 
     fn unmount(mut self) {
-        kill_process(Pid::from_child(&self.custodian), Signal::TERM).expect("kill");
-        assert!(self.custodian.wait().expect("wait").success());
+        kill_process(Pid::from_child(&self.keeper), Signal::TERM).expect("kill");
+        assert!(self.keeper.wait().expect("wait").success());
     }
 }
 
-/// Numbers for when to kill.
-struct Chance(u64);
+/// Pseudo-random numbers.
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -178,20 +179,20 @@ impl Chance {
 }
 
 /// What all workers share.
-struct Stage {
+struct Workload {
     mounts: [PathBuf; 2],
     stop: AtomicBool,
     calls: AtomicU64,
     critical: AtomicU32,
     failed: AtomicBool,
-    /// What the mapped page counts.
+    /// The expected counter in the mapped page.
     mapped: AtomicU64,
     /// The longest round of a worker, in microseconds.
     slowest: AtomicU64,
 }
 
-impl Stage {
-    /// Goes on until told to stop. `work` is given the number of the round.
+impl Workload {
+    /// Calls `work` with the number of the round until `stop` is set.
     fn repeat(&self, mut work: impl FnMut(u64)) {
         let mut round = 0;
         while !self.stop.load(Ordering::Relaxed) {
@@ -203,29 +204,29 @@ impl Stage {
             round += 1;
             self.calls.fetch_add(1, Ordering::Relaxed);
         }
-        assert!(round > 0, "it never came to work");
+        assert!(round > 0, "no round was completed");
     }
 }
 
-type Worker = fn(&Stage);
+type Worker = fn(&Workload);
 
 const WORKERS: &[(&str, Worker)] = &[
     ("names", names),
-    ("moves one", |stage| moves(stage, 0)),
-    ("moves two", |stage| moves(stage, 1)),
+    ("moves one", |load| moves(load, 0)),
+    ("moves two", |load| moves(load, 1)),
     ("appends", appends),
     ("data", data),
     ("attributes", attributes),
-    ("flock one", |stage| flock_holder(stage, 0)),
-    ("flock two", |stage| flock_holder(stage, 1)),
-    ("record lock one", |stage| record_lock_holder(stage, 0)),
-    ("record lock two", |stage| record_lock_holder(stage, 1)),
-    ("mapping one", |stage| mapped_count(stage, 0)),
-    ("mapping two", |stage| mapped_count(stage, 1)),
-    ("shared file one", |stage| shared_file(stage, 0)),
-    ("shared file two", |stage| shared_file(stage, 1)),
-    ("shared file three", |stage| shared_file(stage, 2)),
-    ("shared file four", |stage| shared_file(stage, 3)),
+    ("flock one", |load| flock_holder(load, 0)),
+    ("flock two", |load| flock_holder(load, 1)),
+    ("record lock one", |load| record_lock_holder(load, 0)),
+    ("record lock two", |load| record_lock_holder(load, 1)),
+    ("mapping one", |load| mapped_count(load, 0)),
+    ("mapping two", |load| mapped_count(load, 1)),
+    ("shared file one", |load| shared_file(load, 0)),
+    ("shared file two", |load| shared_file(load, 1)),
+    ("shared file three", |load| shared_file(load, 2)),
+    ("shared file four", |load| shared_file(load, 3)),
     ("from one mount to the other", across),
     ("old descriptors", old_descriptors),
 ];
@@ -243,10 +244,10 @@ fn run(plan: &Plan) {
         .expect("a child");
     let mut ready = [0];
     fleet.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("a fleet");
-    let limit = LIMIT_BESIDE + LIMIT_OF_KILL * *kills;
+    let limit = LIMIT_BASE + LIMIT_PER_KILL * *kills;
     let mounts: Vec<_> = dirs.iter().map(|dir| Mount::start(&scratch.pool, dir, limit)).collect();
     prepare(&dirs[0]);
-    let stage = Arc::new(Stage {
+    let load = Arc::new(Workload {
         mounts: [&dirs[0], &dirs[dirs.len() - 1]].map(PathBuf::clone),
         stop: AtomicBool::new(false),
         calls: AtomicU64::new(0),
@@ -258,24 +259,24 @@ fn run(plan: &Plan) {
     let workers: Vec<_> = WORKERS
         .iter()
         .map(|&(name, worker)| {
-            let stage = Arc::clone(&stage);
-            let life = move || {
-                let worked = std::panic::catch_unwind(|| worker(&stage));
+            let load = Arc::clone(&load);
+            let run_worker = move || {
+                let worked = std::panic::catch_unwind(|| worker(&load));
                 if worked.is_err() {
-                    stage.failed.store(true, Ordering::Relaxed);
-                    stage.stop.store(true, Ordering::Relaxed);
+                    load.failed.store(true, Ordering::Relaxed);
+                    load.stop.store(true, Ordering::Relaxed);
                 }
             };
-            std::thread::Builder::new().name(name.into()).spawn(life).expect("a thread")
+            std::thread::Builder::new().name(name.into()).spawn(run_worker).expect("a thread")
         })
         .collect();
-    let killed = kill_processes(plan, &mounts, fleet.id(), &stage, seed);
-    stage.stop.store(true, Ordering::Relaxed);
+    let killed = kill_processes(plan, &mounts, fleet.id(), &load, seed);
+    load.stop.store(true, Ordering::Relaxed);
     workers.into_iter().for_each(|worker| worker.join().expect("caught"));
     let (rounds, slowest) =
-        (stage.calls.load(Ordering::Relaxed), stage.slowest.load(Ordering::Relaxed));
+        (load.calls.load(Ordering::Relaxed), load.slowest.load(Ordering::Relaxed));
     println!("killed: {killed:?}; {rounds} rounds of work, the slowest {} ms", slowest / 1000);
-    let failed = stage.failed.load(Ordering::Relaxed);
+    let failed = load.failed.load(Ordering::Relaxed);
     if !failed {
         mounts.into_iter().for_each(Mount::unmount);
     }
@@ -284,7 +285,7 @@ fn run(plan: &Plan) {
     assert!(!failed && ended.success(), "seed {seed}: see above");
     let all: u32 = killed.into_values().sum();
     assert_eq!(all, plan.kills, "seed {seed}: fewer were killed");
-    println!("test {} are killed and no call fails ... ok", plan.of_what());
+    println!("test {} are killed and no call fails ... ok", plan.victims_name());
 }
 
 fn prepare(root: &Path) {
@@ -299,38 +300,38 @@ fn prepare(root: &Path) {
     fs::write(root.join("mapped"), [0; PAGE]).expect("file");
 }
 
-/// Kills, sometimes the next process as soon as it is there, and demands that some work was done. Returns how many of
-/// which kind were killed.
+/// Kills processes, sometimes as soon as they have started, and checks that the workers make
+/// progress. Returns the number of killed processes by kind.
 fn kill_processes(
     plan: &Plan,
     mounts: &[Mount],
-    keeper: u32,
-    stage: &Stage,
+    fleet_keeper: u32,
+    load: &Workload,
     seed: u64,
 ) -> BTreeMap<&'static str, u32> {
-    let mut chance = Chance(seed);
+    let mut random = Random(seed);
     let (mut last, mut killed) = ([None, None], BTreeMap::new());
     let mut number = 0;
     while number < plan.kills {
-        let which = chance.below(plan.mounts as u64) as usize;
-        let victim = plan.victims[chance.below(plan.victims.len() as u64) as usize];
+        let which = random.below(plan.mounts as u64) as usize;
+        let victim = plan.victims[random.below(plan.victims.len() as u64) as usize];
         let (name, process) = match victim {
             Victim::Front => ("fronts", mounts[which].front(last[which])),
-            Victim::Cell => ("cells", one_of(&mut chance, keeper, b"warren\0cell\0")),
+            Victim::Cell => ("cells", pick_child(&mut random, fleet_keeper, b"warren\0cell\0")),
             Victim::Supervisor => {
-                ("supervisors", one_of(&mut chance, keeper, b"warren\0supervisor\0"))
+                ("supervisors", pick_child(&mut random, fleet_keeper, b"warren\0supervisor\0"))
             }
         };
-        std::thread::sleep(match (victim, chance.below(4)) {
-            (_, 0) => Duration::from_micros(chance.below(3_000)),
-            (Victim::Front, _) => Duration::from_millis(chance.below(60)),
-            _ => Duration::from_millis(chance.below(LULL_MAX_MS)),
+        std::thread::sleep(match (victim, random.below(4)) {
+            (_, 0) => Duration::from_micros(random.below(3_000)),
+            (Victim::Front, _) => Duration::from_millis(random.below(60)),
+            _ => Duration::from_millis(random.below(PAUSE_MAX_MS)),
         });
-        if stage.stop.load(Ordering::Relaxed) {
+        if load.stop.load(Ordering::Relaxed) {
             return killed;
         }
         match kill_process(process, Signal::KILL) {
-            // It was killed last time, too.
+            // It was killed in the last round and is not reaped yet.
             Err(Errno::SRCH) if victim != Victim::Front => continue,
             result => result.expect("kill"),
         }
@@ -339,20 +340,20 @@ fn kill_processes(
             last[which] = Some(process);
         }
         number += 1;
-        if number % 8 == 0 && !goes_on(stage, seed) {
+        if number % 8 == 0 && !makes_progress(load, seed) {
             return killed;
         }
     }
     killed
 }
 
-/// Waits until work was done; false if a worker has failed.
-fn goes_on(stage: &Stage, seed: u64) -> bool {
-    let before = stage.calls.load(Ordering::Relaxed);
-    let deadline = Instant::now() + BACK;
-    while stage.calls.load(Ordering::Relaxed) < before + 100 {
-        assert!(Instant::now() < deadline, "seed {seed}: work does not go on");
-        if stage.stop.load(Ordering::Relaxed) {
+/// Waits until the workers have made progress. False if a worker has failed.
+fn makes_progress(load: &Workload, seed: u64) -> bool {
+    let before = load.calls.load(Ordering::Relaxed);
+    let deadline = Instant::now() + RESTART_MAX;
+    while load.calls.load(Ordering::Relaxed) < before + 100 {
+        assert!(Instant::now() < deadline, "seed {seed}: the workers make no progress");
+        if load.stop.load(Ordering::Relaxed) {
             return false;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -360,29 +361,30 @@ fn goes_on(stage: &Stage, seed: u64) -> bool {
     true
 }
 
-/// One of the keeper's children whose command line begins like this, once there is one.
-fn one_of(chance: &mut Chance, keeper: u32, begins: &[u8]) -> Pid {
-    let deadline = Instant::now() + BACK;
+/// A random child of the fleet's keeper whose command line begins with `begins`, when there is one.
+fn pick_child(random: &mut Random, fleet_keeper: u32, begins: &[u8]) -> Pid {
+    let deadline = Instant::now() + RESTART_MAX;
     loop {
-        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
-        let children = children.expect("the keeper is there");
+        let children =
+            fs::read_to_string(format!("/proc/{fleet_keeper}/task/{fleet_keeper}/children"));
+        let children = children.expect("the fleet's keeper runs");
         let is_one = |pid: &&str| {
             fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(begins))
         };
         let found: Vec<&str> = children.split_whitespace().filter(is_one).collect();
         if !found.is_empty() {
-            let pid = found[chance.below(found.len() as u64) as usize].parse().expect("a number");
+            let pid = found[random.below(found.len() as u64) as usize].parse().expect("a number");
             return Pid::from_raw(pid).expect("not 0");
         }
-        assert!(Instant::now() < deadline, "none follows the one that was killed");
+        assert!(Instant::now() < deadline, "no process replaces the one that was killed");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
-/// Whatever makes or removes a name succeeds exactly once.
-fn names(stage: &Stage) {
-    let dir = stage.mounts[0].join("names");
-    stage.repeat(|round| {
+/// Each creation and each removal of a name succeeds exactly once.
+fn names(load: &Workload) {
+    let dir = load.mounts[0].join("names");
+    load.repeat(|round| {
         let name = |kind: &str| dir.join(format!("{kind}{round}"));
         let file = OpenOptions::new().write(true).create_new(true).open(name("f")).expect("create");
         fs::hard_link(name("f"), name("l")).expect("link");
@@ -399,13 +401,14 @@ fn names(stage: &Stage) {
     });
 }
 
-/// In each mount a file goes from directory to directory, the same ones; each move is done once.
-fn moves(stage: &Stage, mount: usize) {
+/// In each mount a file is renamed from directory to directory, exactly once each time. Both mounts
+/// use the same directories.
+fn moves(load: &Workload, mount: usize) {
     let dir =
-        |round: u64| stage.mounts[mount].join("moves").join(["a", "b", "c"][round as usize % 3]);
+        |round: u64| load.mounts[mount].join("moves").join(["a", "b", "c"][round as usize % 3]);
     let name = |round: u64| format!("m{mount} {round}");
     fs::write(dir(0).join(name(0)), "moved").expect("write");
-    stage.repeat(|round| {
+    load.repeat(|round| {
         let (from, to) = (dir(round), dir(round + 1));
         let target = to.join(name(round + 1));
         fs::rename(from.join(name(round)), &target).expect("rename");
@@ -418,12 +421,12 @@ fn moves(stage: &Stage, mount: usize) {
     });
 }
 
-/// No append is lost and none comes twice.
-fn appends(stage: &Stage) {
-    let path = stage.mounts[0].join("appended");
+/// No append is lost or repeated.
+fn appends(load: &Workload) {
+    let path = load.mounts[0].join("appended");
     let mut file = OpenOptions::new().append(true).create(true).open(&path).expect("open");
     let mut written = 0;
-    stage.repeat(|round| {
+    load.repeat(|round| {
         file.write_all(format!("{round:015}\n").as_bytes()).expect("append");
         written = (round + 1) * 16;
         assert_eq!(file.metadata().expect("fstat").len(), written, "an append");
@@ -438,37 +441,37 @@ fn appends(stage: &Stage) {
     }
 }
 
-/// What was written is read, whatever the size and the place.
-fn data(stage: &Stage) {
+/// Reads return what was written, at random sizes and offsets.
+fn data(load: &Workload) {
     const SPAN: usize = 3 << 20;
-    let path = stage.mounts[0].join("data");
+    let path = load.mounts[0].join("data");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
     let file = file.expect("open");
     let mut expected = vec![0_u8; SPAN];
     file.set_len(SPAN as u64).expect("ftruncate");
-    let mut chance = Chance(17);
-    stage.repeat(|round| {
-        let len = 1 + chance.below(if round % 8 == 0 { 1 << 20 } else { 9000 }) as usize;
-        let at = chance.below((SPAN - len) as u64) as usize;
+    let mut random = Random(17);
+    load.repeat(|round| {
+        let len = 1 + random.below(if round % 8 == 0 { 1 << 20 } else { 9000 }) as usize;
+        let at = random.below((SPAN - len) as u64) as usize;
         expected[at..at + len].fill(round as u8);
         file.write_all_at(&expected[at..at + len], at as u64).expect("pwrite");
-        let from = chance.below((SPAN - len) as u64) as usize;
+        let from = random.below((SPAN - len) as u64) as usize;
         let mut seen = vec![1; len];
         file.read_exact_at(&mut seen, from as u64).expect("pread");
         assert!(seen == expected[from..from + len], "round {round}, {len} bytes at {from}");
         if round % 32 == 31 {
-            let cut = chance.below(SPAN as u64) as usize;
+            let cut = random.below(SPAN as u64) as usize;
             expected[cut..].fill(0);
-            file.set_len(cut as u64).expect("cut");
+            file.set_len(cut as u64).expect("truncate");
             file.set_len(SPAN as u64).expect("grow");
         }
     });
 }
 
-/// What must not be there yet is made, what must be there is removed, once.
-fn attributes(stage: &Stage) {
-    let file = File::open(stage.mounts[0].join("attributes")).expect("open");
-    stage.repeat(|round| {
+/// Creating an attribute that must not exist, and removing one that must exist, succeed once each.
+fn attributes(load: &Workload) {
+    let file = File::open(load.mounts[0].join("attributes")).expect("open");
+    load.repeat(|round| {
         let value = round.to_ne_bytes();
         rustix::fs::fsetxattr(&file, c"user.once", &value, XattrFlags::CREATE).expect("setxattr");
         let mut seen = [0; 8];
@@ -481,86 +484,93 @@ fn attributes(stage: &Stage) {
     });
 }
 
-/// Counts in a file under a lock: if two were inside at a time, or one's count was lost, it shows.
+/// Increments a counter in a file under a lock. Detects two holders at the same time and lost
+/// increments.
 fn count_locked(
-    stage: &Stage,
+    load: &Workload,
     file: &File,
     lock: impl Fn(&File),
     unlock: impl Fn(&File),
     bit: u32,
 ) {
-    stage.repeat(|_| {
+    load.repeat(|_| {
         lock(file);
-        assert_eq!(stage.critical.fetch_or(bit, Ordering::SeqCst) & bit, 0, "two hold one lock");
+        assert_eq!(
+            load.critical.fetch_or(bit, Ordering::SeqCst) & bit,
+            0,
+            "two workers hold one lock"
+        );
         let mut digits = [0; 20];
         let len = file.read_at(&mut digits, 0).expect("read");
         let count: u64 = std::str::from_utf8(&digits[..len]).unwrap().parse().expect("a number");
         file.write_all_at((count + 1).to_string().as_bytes(), 0).expect("write");
-        assert_eq!(stage.critical.fetch_and(!bit, Ordering::SeqCst) & bit, bit);
+        assert_eq!(load.critical.fetch_and(!bit, Ordering::SeqCst) & bit, bit);
         unlock(file);
     });
 }
 
-fn flock_holder(stage: &Stage, mount: usize) {
-    let path = stage.mounts[mount].join("flocked");
+fn flock_holder(load: &Workload, mount: usize) {
+    let path = load.mounts[mount].join("flocked");
     let file = OpenOptions::new().read(true).write(true).open(path).expect("open");
     let flock = |file: &File, operation| rustix::fs::flock(file, operation).expect("flock");
     let lock = |file: &File| flock(file, FlockOperation::LockExclusive);
     let unlock = |file: &File| flock(file, FlockOperation::Unlock);
-    count_locked(stage, &file, lock, unlock, 1);
+    count_locked(load, &file, lock, unlock, 1);
 }
 
-/// Locks of open file descriptions: threads share a process.
-fn record_lock_holder(stage: &Stage, mount: usize) {
-    let path = stage.mounts[mount].join("recorded");
+/// Uses locks of open file descriptions, because the threads share a process.
+fn record_lock_holder(load: &Workload, mount: usize) {
+    let path = load.mounts[mount].join("recorded");
     let file = OpenOptions::new().read(true).write(true).open(path).expect("open");
     let lock = |file: &File| ofd_lock(file, libc::F_WRLCK);
     let unlock = |file: &File| ofd_lock(file, libc::F_UNLCK);
-    count_locked(stage, &file, lock, unlock, 2);
+    count_locked(load, &file, lock, unlock, 2);
 }
 
-/// Counts in a page that is mapped in both mounts, under a lock, and syncs it before the other's turn.
-fn mapped_count(stage: &Stage, mount: usize) {
-    let path = stage.mounts[mount].join("mapped");
+/// Increments a counter in a page that both mounts have mapped, under a lock, and syncs the page
+/// before it releases the lock.
+fn mapped_count(load: &Workload, mount: usize) {
+    let path = load.mounts[mount].join("mapped");
     let file = OpenOptions::new().read(true).write(true).open(path).expect("open");
     let mapping = Mapping::new(&file, PAGE);
-    stage.repeat(|_| {
+    load.repeat(|_| {
         ofd_lock(&file, libc::F_WRLCK);
-        assert_eq!(stage.critical.fetch_or(4, Ordering::SeqCst) & 4, 0, "two hold one lock");
-        let count = stage.mapped.load(Ordering::SeqCst);
+        assert_eq!(load.critical.fetch_or(4, Ordering::SeqCst) & 4, 0, "two hold one lock");
+        let count = load.mapped.load(Ordering::SeqCst);
         assert_eq!(mapping.load(128), count, "what was synced");
         mapping.store(128, count + 1);
         mapping.sync();
-        stage.mapped.store(count + 1, Ordering::SeqCst);
-        stage.critical.fetch_and(!4, Ordering::SeqCst);
+        load.mapped.store(count + 1, Ordering::SeqCst);
+        load.critical.fetch_and(!4, Ordering::SeqCst);
         ofd_lock(&file, libc::F_UNLCK);
     });
 }
 
-/// One file is read and written in both mounts at once, so that kernels wait with pages locked when fronts are killed.
-/// Each of four workers writes every fourth record and knows what is in it; pages hold records of all.
-fn shared_file(stage: &Stage, worker: u64) {
+/// Four workers read and write one file in both mounts, so that the kernel has pages locked when
+/// fronts are killed. Each worker writes every fourth record and knows its content. A page has
+/// records of all workers.
+fn shared_file(load: &Workload, worker: u64) {
     const RECORDS: u64 = 1024;
     const LEN: u64 = 1024 - 12;
-    let path = stage.mounts[worker as usize % 2].join("shared");
+    let path = load.mounts[worker as usize % 2].join("shared");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
     let file = file.expect("open");
     let mut expected = vec![0_u8; RECORDS as usize];
-    let mut chance = Chance(worker);
-    stage.repeat(|round| {
-        let record = chance.below(RECORDS / 4) * 4 + worker;
+    let mut random = Random(worker);
+    load.repeat(|round| {
+        let record = random.below(RECORDS / 4) * 4 + worker;
         let value = round as u8 | 1;
         file.write_all_at(&[value; LEN as usize], record * LEN).expect("pwrite");
         expected[record as usize] = value;
-        let record = chance.below(RECORDS / 4) * 4 + worker;
+        let record = random.below(RECORDS / 4) * 4 + worker;
         let mut seen = [0; LEN as usize];
-        // It may lie behind the end still, in a hole.
+        // The record may still be behind the end of the file, or in a hole.
         let len = file.read_at(&mut seen, record * LEN).expect("pread");
         let right = expected[record as usize];
         assert!(seen[..len].iter().all(|byte| *byte == right), "record {record}");
         assert!(right == 0 || len == LEN as usize, "record {record}");
         let mut all = [0; 20_000];
-        file.read_at(&mut all, chance.below(RECORDS * LEN)).expect("pread");
+        file.read_at(&mut all, random.below(RECORDS * LEN)).expect("pread");
     });
 }
 
@@ -574,11 +584,11 @@ fn ofd_lock(file: &File, kind: i32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What was acknowledged in one mount is seen in the other.
-fn across(stage: &Stage) {
-    let at = |mount: u64, name: &str| stage.mounts[mount as usize % 2].join("across").join(name);
+/// What one mount has acknowledged is visible in the other.
+fn across(load: &Workload) {
+    let at = |mount: u64, name: &str| load.mounts[mount as usize % 2].join("across").join(name);
     fs::write(at(0, "value"), "-").expect("write");
-    stage.repeat(|round| {
+    load.repeat(|round| {
         let (here, there) = (round, round + 1);
         fs::write(at(here, "value"), round.to_string()).expect("write");
         let seen = fs::read_to_string(at(there, "value")).expect("read");
@@ -594,16 +604,16 @@ fn across(stage: &Stage) {
     });
 }
 
-/// Descriptors from before all kills still work, as do files opened with odd flags.
-fn old_descriptors(stage: &Stage) {
-    let dir = stage.mounts[1].join("old");
+/// Descriptors that were opened before all kills work, as do unlinked files and truncating opens.
+fn old_descriptors(load: &Workload) {
+    let dir = load.mounts[1].join("old");
     let file = File::open(dir.join("file")).expect("open");
     let nameless =
         OpenOptions::new().read(true).write(true).create_new(true).open(dir.join("gone"));
     let nameless = nameless.expect("open");
     fs::remove_file(dir.join("gone")).expect("unlink");
     let directory = CString::new(dir.as_os_str().as_encoded_bytes()).expect("no NUL");
-    stage.repeat(|round| {
+    load.repeat(|round| {
         let mut content = [0; 11];
         file.read_exact_at(&mut content, 0).expect("read");
         assert_eq!(&content, b"old content");

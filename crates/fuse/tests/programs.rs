@@ -1,7 +1,7 @@
-//! Real programs on a mounted toy. Every test runs in a child process of its own, in a private mount
-//! namespace, under a watchdog; nothing outside sees the mount.
+//! Real programs on a mount of a fleet in memory (`toy`). Each test runs in its own child process,
+//! in a private mount namespace, with a watchdog.
 //!
-//! Mounting needs root and `/dev/fuse`: without them these tests say so and pass.
+//! Mounting needs root and `/dev/fuse`. Without them these tests print a note and pass.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -22,12 +22,12 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use toy::ToyFleet;
 use warren_base::{Errno, Ino};
-use warren_fuse::{FrontOptions, MountOptions, MountedFront, PageCaching, ServeOptions, Watchdog};
+use warren_fuse::{FrontOptions, MountConfig, MountOptions, MountedFront, PageCaching, Watchdog};
 use warren_proto::{FileName, LeaseKey, Position, Reply, Request, SetAttr};
 
-/// Set in the child: it is the one that mounts.
+/// Set in the child process, which mounts.
 const INSIDE: &str = "WARREN_FUSE_TEST_INSIDE";
-/// Directories made while somebody looks.
+/// Directories created while another thread reads the attributes of their parent.
 const ROUNDS: u32 = 5_000;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -69,7 +69,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs `test` on a fresh mount. `name` is the test's own name: its child finds it by that.
+/// Runs `test` on a fresh mount. `name` must be the name of the test, because the child process
+/// selects the test by it.
 fn on_mount(name: &str, options: FrontOptions, slots: u16, test: impl FnOnce(&Mounted)) {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");
@@ -84,15 +85,15 @@ fn on_mount(name: &str, options: FrontOptions, slots: u16, test: impl FnOnce(&Mo
         assert!(status.unwrap().success(), "{name} failed inside");
         return;
     }
-    // SAFETY: the child gets a mount namespace of its own; no descriptor table is unshared.
+    // SAFETY: only the mount namespace is unshared, not the descriptor table.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
     let dir = std::env::temp_dir().join(format!("warren-fuse-{}", std::process::id()));
     fs::create_dir(&dir).unwrap();
     let toy = ToyFleet::new(slots);
-    let serve =
-        ServeOptions { mount: MountOptions::new("toy"), front: options, log: Default::default() };
-    let front = warren_fuse::mount(Arc::new(toy.clone()), &dir, &serve).unwrap();
+    let config =
+        MountConfig { mount: MountOptions::new("toy"), front: options, log: Default::default() };
+    let front = warren_fuse::mount(Arc::new(toy.clone()), &dir, &config).unwrap();
     let watchdog = Watchdog::abort_after(&dir, LIMIT).unwrap();
     test(&Mounted { toy, front: Some(front), dir, _watchdog: watchdog });
 }
@@ -123,13 +124,13 @@ fn files_are_copied_renamed_linked_and_removed() {
         m.sh("printf x > f && chmod 4755 f && test $(stat -c %a f) = 4755 && rm f");
         assert_eq!(m.sh("stat -f -c %s ."), "4096\n");
         let born = m.sh("touch new && stat -c %W new");
-        assert_ne!(born.trim(), "0", "the birth time comes through statx");
+        assert_ne!(born.trim(), "0", "statx returns the birth time");
     });
 }
 
 #[test]
-fn names_at_the_limit_and_beyond() {
-    on_mount("names_at_the_limit_and_beyond", Default::default(), 64, |m| {
+fn names_longer_than_the_limit_are_refused() {
+    on_mount("names_longer_than_the_limit_are_refused", Default::default(), 64, |m| {
         fs::write(m.path(&"n".repeat(255)), b"").unwrap();
         let too_long = fs::write(m.path(&"n".repeat(256)), b"").unwrap_err();
         assert_eq!(too_long.raw_os_error(), Some(Errno::ENAMETOOLONG.raw()));
@@ -161,7 +162,7 @@ fn data_in(page_caching: PageCaching, name: &str) {
         assert_eq!(fs::read(m.path("big")).unwrap(), b"short", "O_TRUNC");
         fs::remove_file(m.path("big")).unwrap();
         appender.write_all(b"!").unwrap();
-        assert_eq!(appender.metadata().unwrap().len(), 6, "unlinked files live while open");
+        assert_eq!(appender.metadata().unwrap().len(), 6, "an unlinked file is kept while open");
     });
 }
 
@@ -226,13 +227,13 @@ fn extended_attributes_and_set_id_bits() {
         let mut writer = Command::new("sh");
         writer.args(["-c", "echo >> \"$1\"", "sh"]).arg(&path).uid(1000).gid(1000);
         assert!(writer.status().unwrap().success());
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "a stranger wrote");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "another user wrote");
     });
 }
 
 #[test]
-fn a_killed_waiter_dies_and_the_lock_goes_on() {
-    on_mount("a_killed_waiter_dies_and_the_lock_goes_on", Default::default(), 64, |m| {
+fn a_killed_waiter_ends_and_the_next_one_gets_the_lock() {
+    on_mount("a_killed_waiter_ends_and_the_next_one_gets_the_lock", Default::default(), 64, |m| {
         let holder = File::create(m.path("l")).unwrap();
         rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let mut killed = m.spawn("exec flock l true");
@@ -240,18 +241,19 @@ fn a_killed_waiter_dies_and_the_lock_goes_on() {
         std::thread::sleep(Duration::from_millis(200));
         assert!(killed.try_wait().unwrap().is_none(), "it should wait");
         killed.kill().unwrap();
-        wait_until("a waiter was killed and lives", || killed.try_wait().unwrap().is_some());
+        wait_until("a killed waiter has not ended", || killed.try_wait().unwrap().is_some());
         assert!(waiter.try_wait().unwrap().is_none());
         drop(holder);
-        wait_until("the lock was not handed on", || waiter.try_wait().unwrap().is_some());
+        wait_until("the next waiter has not got the lock", || waiter.try_wait().unwrap().is_some());
         assert!(waiter.wait().unwrap().success());
     });
 }
 
-/// More lock waiters than threads and slots: the mount must go on serving, and every one must get it.
+/// With more requests for a lock than threads and slots, the mount must serve other requests, and
+/// every waiter must get the lock.
 #[test]
-fn more_waiters_than_slots_leave_the_mount_alive() {
-    on_mount("more_waiters_than_slots_leave_the_mount_alive", Default::default(), 8, |m| {
+fn a_mount_serves_with_more_lock_waiters_than_slots() {
+    on_mount("a_mount_serves_with_more_lock_waiters_than_slots", Default::default(), 8, |m| {
         let holder = File::create(m.path("l")).unwrap();
         rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let mut waiters: Vec<_> = (0..20).map(|_| m.spawn("exec flock l true")).collect();
@@ -260,7 +262,7 @@ fn more_waiters_than_slots_leave_the_mount_alive() {
         assert_eq!(fs::read(m.path("other")).unwrap(), b"alive");
         let mut killed = waiters.pop().unwrap();
         killed.kill().unwrap();
-        wait_until("a deferred waiter was killed and lives", || {
+        wait_until("a killed deferred waiter has not ended", || {
             killed.try_wait().unwrap().is_some()
         });
         drop(holder);
@@ -280,8 +282,8 @@ fn record_lock(file: &File, command: i32, kind: i32) -> libc::flock {
 }
 
 #[test]
-fn record_locks_of_processes_and_of_open_files_go_with_their_owner() {
-    let name = "record_locks_of_processes_and_of_open_files_go_with_their_owner";
+fn record_locks_of_processes_and_of_open_files_end_with_their_owner() {
+    let name = "record_locks_of_processes_and_of_open_files_end_with_their_owner";
     on_mount(name, Default::default(), 64, |m| {
         let open = || File::options().read(true).write(true).open(m.path("l")).unwrap();
         fs::write(m.path("l"), b"0123456789").unwrap();
@@ -291,19 +293,21 @@ fn record_locks_of_processes_and_of_open_files_go_with_their_owner() {
         let held = |file| record_lock(file, libc::F_GETLK, libc::F_WRLCK).l_type as i32;
         assert_eq!(held(&process), libc::F_WRLCK, "the open file description holds it");
         drop(ofd);
-        wait_until("an open file's lock outlived it", || held(&process) == libc::F_UNLCK);
+        wait_until("the lock of a closed open file is still held", || {
+            held(&process) == libc::F_UNLCK
+        });
         record_lock(&process, libc::F_SETLK, libc::F_WRLCK);
         let other = open();
         let ofd_sees = |file| record_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK).l_type as i32;
         assert_eq!(ofd_sees(&other), libc::F_WRLCK);
         drop(open());
-        assert_eq!(ofd_sees(&other), libc::F_UNLCK, "any close gives up a process's locks");
+        assert_eq!(ofd_sees(&other), libc::F_UNLCK, "any close releases a process's locks");
     });
 }
 
 #[test]
-fn leases_let_the_kernel_answer_and_recalls_take_effect() {
-    let name = "leases_let_the_kernel_answer_and_recalls_take_effect";
+fn the_kernel_caches_what_is_leased_until_it_is_recalled() {
+    let name = "the_kernel_caches_what_is_leased_until_it_is_recalled";
     on_mount(name, FrontOptions { page_caching: PageCaching::Leased }, 64, |m| {
         let path = m.path("f");
         fs::write(&path, b"before").unwrap();
@@ -314,7 +318,11 @@ fn leases_let_the_kernel_answer_and_recalls_take_effect() {
             fs::metadata(&path).unwrap();
             assert!(fs::metadata(m.path("g")).is_err());
         }
-        assert_eq!(m.toy.0.requests.load(Ordering::Relaxed), requests, "all came from leases");
+        assert_eq!(
+            m.toy.0.requests.load(Ordering::Relaxed),
+            requests,
+            "the kernel replied from its caches"
+        );
 
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let chmod = Request::SetAttr { ino, handle: None, set };
@@ -382,7 +390,7 @@ fn many_processes_at_once() {
     });
 }
 
-/// Not a test: prints what a request costs. Run it alone, with `--ignored --nocapture`.
+/// A measurement: prints the cost of requests. Run it alone, with `--ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_small_requests() {
@@ -419,34 +427,34 @@ fn cost_of_small_requests() {
     });
 }
 
-/// The kernel itself may take an answer from before a change for one from after it: see `recall.rs`.
+/// The kernel may take a reply from before a change for a current one: see `recall.rs`.
 #[test]
-fn a_late_answer_does_not_undo_what_the_mount_itself_changed() {
-    let name = "a_late_answer_does_not_undo_what_the_mount_itself_changed";
+fn a_late_reply_does_not_undo_a_change_through_the_same_mount() {
+    let name = "a_late_reply_does_not_undo_a_change_through_the_same_mount";
     on_mount(name, Default::default(), 64, |m| {
         let dir = m.path("d");
         fs::create_dir(&dir).unwrap();
-        let looks = AtomicBool::new(true);
+        let reads = AtomicBool::new(true);
         std::thread::scope(|scope| {
-            let look = || {
-                while looks.load(Ordering::Relaxed) {
+            let read = || {
+                while reads.load(Ordering::Relaxed) {
                     let _ = statx(CWD, &dir, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
                 }
             };
-            let looker = scope.spawn(look);
+            let reader = scope.spawn(read);
             for n in 0..ROUNDS {
                 fs::create_dir(dir.join(format!("{n}"))).unwrap();
-                // The looker's last answer may still be on its way.
+                // The last reply to the other thread may still be in flight.
                 let at = Instant::now();
                 while at.elapsed() < Duration::from_micros(200) {}
-                let (known, true_one) = (nlink(&dir, AtFlags::empty()), 3 + n);
-                if known != true_one {
-                    looks.store(false, Ordering::Relaxed);
-                    panic!("{known} links known of {true_one}");
+                let (known, expected) = (nlink(&dir, AtFlags::empty()), 3 + n);
+                if known != expected {
+                    reads.store(false, Ordering::Relaxed);
+                    panic!("the kernel has {known} links of {expected}");
                 }
             }
-            looks.store(false, Ordering::Relaxed);
-            looker.join().unwrap();
+            reads.store(false, Ordering::Relaxed);
+            reader.join().unwrap();
         });
     });
 }

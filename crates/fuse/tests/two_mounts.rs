@@ -1,10 +1,11 @@
-//! Two mounts of one fleet and one file in both: what a write was answered for, the other mount reads, however
-//! many write at the same time, and nobody waits for ever.
+//! One file in two mounts of one fleet: each mount reads what the other has written, with many
+//! writers at the same time, and no call waits for ever.
 //!
-//! Threads work in both mounts on the same pages. Each knows what every read must bring: under record
-//! locks, after a message from the other mount's thread, and through mappings. This test has a `main` of its own
-//! because it is also the program that a mount's process runs. It needs root and `/dev/fuse`: without them
-//! it says so and passes. `--full` works longer; the name of a case runs that one alone.
+//! Threads work in both mounts on the same pages. Each thread knows what every read must return:
+//! under record locks, after a message from a thread of the other mount, and through mappings. This
+//! test has its own `main`, because a mount's processes run the same program. It needs root and
+//! `/dev/fuse`. Without them it prints a note and passes. `--full` works longer. The name of a case
+//! runs that case alone.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -21,21 +22,21 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use mapping::Mapping;
-use mounting::{MOUNTER, Scratch, hides_mounts, mount_until_told, mounter};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace, mount_until_signalled, mounter};
 use rustix::process::{Pid, Signal, kill_process};
 use warren_fuse::Watchdog;
 use warren_runtime::{Lifetime, start_fleet};
 
 const POOL_BYTES: u64 = 1 << 30;
 const CELLS: u16 = 2;
-/// How long each case works.
+/// How long each case runs.
 const WORK: Duration = Duration::from_secs(3);
 const WORK_FULL: Duration = Duration::from_secs(60);
 /// No call may take longer.
 const CALL_MAX: Duration = Duration::from_secs(5);
 const PAGE: usize = 4096;
 
-type Case = fn(&Ground);
+type Case = fn(&CaseRun);
 
 const CASES: &[(&str, Case)] = &[
     ("record_locks", record_locks),
@@ -44,8 +45,8 @@ const CASES: &[(&str, Case)] = &[
     ("opposite_files", opposite_files),
     ("mapped_and_written", mapped_and_written),
     ("mapped_and_synced", mapped_and_synced),
-    ("mapped_and_cut", mapped_and_cut),
-    ("cut_under_a_mapping", cut_under_a_mapping),
+    ("mapped_and_truncated", mapped_and_truncated),
+    ("truncated_under_a_mapping", truncated_under_a_mapping),
 ];
 
 fn main() -> ExitCode {
@@ -56,9 +57,9 @@ fn main() -> ExitCode {
     if let [role, pool, dir] = args.as_slice()
         && role == MOUNTER
     {
-        return mount_until_told(Path::new(pool), Path::new(dir));
+        return mount_until_signalled(Path::new(pool), Path::new(dir));
     }
-    if args.iter().any(|arg| arg == "--list") || !hides_mounts() {
+    if args.iter().any(|arg| arg == "--list") || !enter_mount_namespace() {
         return ExitCode::SUCCESS;
     }
     let work = if args.iter().any(|arg| arg == "--full") { WORK_FULL } else { WORK };
@@ -73,16 +74,16 @@ fn main() -> ExitCode {
     let fleet = start_fleet(&serve, Lifetime::WithStarter).expect("a fleet");
     let mounts = ["one", "two"].map(|name| scratch.mount_point(name));
     let limit = work * 3 * cases.len() as u32 + CALL_MAX;
-    let custodians = mounts.each_ref().map(|dir| {
-        let custodian = mounter(&scratch.pool, dir);
-        (custodian, Watchdog::abort_after(dir, limit).expect("watchdog"))
+    let keepers = mounts.each_ref().map(|dir| {
+        let keeper = mounter(&scratch.pool, dir);
+        (keeper, Watchdog::abort_after(dir, limit).expect("watchdog"))
     });
     let mut failed = false;
     for (name, case) in cases {
-        let ground = Ground::new(mounts.clone(), name, work);
+        let run = CaseRun::new(mounts.clone(), name, work);
         let start = Instant::now();
-        let passed = std::panic::catch_unwind(|| case(&ground)).is_ok() && ground.is_sound();
-        let (rounds, slowest) = (ground.rounds.load(Ordering::Relaxed), ground.slowest());
+        let passed = std::panic::catch_unwind(|| case(&run)).is_ok() && run.is_sound();
+        let (rounds, slowest) = (run.rounds.load(Ordering::Relaxed), run.slowest());
         let verdict = if passed { "ok" } else { "FAILED" };
         println!(
             "test {name} ... {verdict} ({rounds} rounds, slowest call {slowest:?}, {:?})",
@@ -90,16 +91,16 @@ fn main() -> ExitCode {
         );
         failed |= !passed;
     }
-    for (mut custodian, _watchdog) in custodians {
-        kill_process(Pid::from_child(&custodian), Signal::TERM).expect("kill");
-        failed |= !custodian.wait().expect("wait").success();
+    for (mut keeper, _watchdog) in keepers {
+        kill_process(Pid::from_child(&keeper), Signal::TERM).expect("kill");
+        failed |= !keeper.wait().expect("wait").success();
     }
     fleet.stop().expect("stop");
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// What the threads of one case share.
-struct Ground {
+/// One run of a case: what its threads share.
+struct CaseRun {
     mounts: [PathBuf; 2],
     name: String,
     until: Instant,
@@ -108,7 +109,7 @@ struct Ground {
     failed: AtomicBool,
 }
 
-impl Ground {
+impl CaseRun {
     fn new(mounts: [PathBuf; 2], name: &str, work: Duration) -> Self {
         Self {
             mounts,
@@ -128,7 +129,7 @@ impl Ground {
         Duration::from_nanos(self.slowest_ns.load(Ordering::Relaxed))
     }
 
-    /// A file of the case, as `side` has it.
+    /// Opens a file of the case in the mount `side`.
     fn open(&self, side: usize, file: &str) -> File {
         let path = self.mounts[side].join(format!("{}-{file}", self.name));
         OpenOptions::new()
@@ -140,11 +141,11 @@ impl Ground {
             .expect("open")
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         Instant::now() < self.until && !self.failed.load(Ordering::Relaxed)
     }
 
-    /// One call, whose time counts.
+    /// Makes a call and records how long it took.
     fn timed<T>(&self, call: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = call();
@@ -166,8 +167,8 @@ impl Ground {
         u64::from_le_bytes(bytes)
     }
 
-    /// Runs the threads to their end. One that panics ends the others.
-    fn run(&self, threads: Vec<Box<dyn FnOnce() + Send + '_>>) {
+    /// Runs the threads to their end. When one of them panics, the others end too.
+    fn threads(&self, threads: Vec<Box<dyn FnOnce() + Send + '_>>) {
         std::thread::scope(|scope| {
             for thread in threads {
                 scope.spawn(|| {
@@ -180,7 +181,7 @@ impl Ground {
     }
 }
 
-/// A lock of the open file description: threads share a process.
+/// Takes or releases a lock of the open file description, because the threads share a process.
 fn lock(file: &File, kind: i32, start: u64, len: u64) {
     // SAFETY: all zeros is a valid `flock` structure.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -192,44 +193,44 @@ fn lock(file: &File, kind: i32, start: u64, len: u64) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Two threads in each mount count in records of one file, several in a page and one across two, each under a
-/// lock of the record alone. No count may be lost.
-fn record_locks(ground: &Ground) {
+/// Two threads in each mount increment counters in records of one file. Several records are in a
+/// page, and one is across two pages. Each thread locks only the record. No increment may be lost.
+fn record_locks(run: &CaseRun) {
     const RECORDS: u64 = 9;
     const LEN: u64 = 1000;
-    ground.open(0, "counts").set_len(RECORDS * LEN).expect("ftruncate");
+    run.open(0, "counts").set_len(RECORDS * LEN).expect("ftruncate");
     let expected: [AtomicU64; RECORDS as usize] = Default::default();
     let count = |side: usize, seed: u64| {
-        let file = ground.open(side, "counts");
+        let file = run.open(side, "counts");
         let mut chance = seed;
-        while ground.goes_on() {
+        while run.is_running() {
             chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed | 1);
             let record = (chance >> 33) % RECORDS;
-            // The last bytes of it, so that one lies in two pages.
+            // Within the record, so that one counter is in two pages.
             let at = record * LEN + 92;
-            ground.timed(|| lock(&file, libc::F_WRLCK, record * LEN, LEN));
-            let count = ground.number(&file, at);
+            run.timed(|| lock(&file, libc::F_WRLCK, record * LEN, LEN));
+            let count = run.number(&file, at);
             let right = &expected[record as usize];
             assert_eq!(count, right.load(Ordering::SeqCst), "record {record} seen in mount {side}");
-            ground.write(&file, &(count + 1).to_le_bytes(), at);
+            run.write(&file, &(count + 1).to_le_bytes(), at);
             right.store(count + 1, Ordering::SeqCst);
-            ground.timed(|| lock(&file, libc::F_UNLCK, record * LEN, LEN));
-            ground.rounds.fetch_add(1, Ordering::Relaxed);
+            run.timed(|| lock(&file, libc::F_UNLCK, record * LEN, LEN));
+            run.rounds.fetch_add(1, Ordering::Relaxed);
         }
     };
     let count = &count;
-    ground.run((1..=4_u64).map(|n| Box::new(move || count(n as usize % 2, n)) as _).collect());
+    run.threads((1..=4_u64).map(|n| Box::new(move || count(n as usize % 2, n)) as _).collect());
     for side in 0..2 {
-        let file = ground.open(side, "counts");
+        let file = run.open(side, "counts");
         for (record, right) in (0..).zip(&expected) {
-            assert_eq!(ground.number(&file, record * LEN + 92), right.load(Ordering::SeqCst));
+            assert_eq!(run.number(&file, record * LEN + 92), right.load(Ordering::SeqCst));
         }
     }
 }
 
-/// Passes a number to and fro between the mounts, until time is over.
+/// Two threads, one in each mount, take turns until the time is over.
 fn pass<'a>(
-    ground: &'a Ground,
+    run: &'a CaseRun,
     mut turn: impl FnMut(usize, u64) + Send + Clone + 'a,
 ) -> [Box<dyn FnOnce() + Send + 'a>; 2] {
     let (to_one, from_two) = channel();
@@ -237,11 +238,11 @@ fn pass<'a>(
     let mut other = turn.clone();
     let serve = |from: &Receiver<u64>, to: &Sender<u64>, turn: &mut dyn FnMut(u64)| {
         while let Ok(round) = from.recv()
-            && ground.goes_on()
+            && run.is_running()
         {
             turn(round);
-            ground.rounds.fetch_add(1, Ordering::Relaxed);
-            // The other one may have come to its end.
+            run.rounds.fetch_add(1, Ordering::Relaxed);
+            // The other thread may have ended.
             let _ = to.send(round + 1);
         }
     };
@@ -252,161 +253,162 @@ fn pass<'a>(
     ]
 }
 
-/// What is written in one mount the other reads once it was told so, without a lock, while the same pages
-/// are written by others in both.
-fn messages(ground: &Ground) {
+/// A thread in one mount writes and sends a message, and a thread in the other mount then reads it
+/// without a lock. Other threads write to the same pages in both mounts.
+fn messages(run: &CaseRun) {
     const LEN: u64 = 1000;
     const PAIRS: u64 = 4;
-    ground.open(0, "words").set_len(3 * PAGE as u64).expect("ftruncate");
-    let files = [0, 1].map(|side| ground.open(side, "words"));
+    run.open(0, "words").set_len(3 * PAGE as u64).expect("ftruncate");
+    let files = [0, 1].map(|side| run.open(side, "words"));
     let files = &files;
     let threads = (0..PAIRS).flat_map(|pair| {
-        pass(ground, move |side, round| {
+        pass(run, move |side, round| {
             let at = pair * LEN + 500;
-            let seen = ground.number(&files[side], at);
+            let seen = run.number(&files[side], at);
             assert_eq!(seen, round - 1, "word {pair} seen in mount {side}");
-            ground.write(&files[side], &round.to_le_bytes(), at);
+            run.write(&files[side], &round.to_le_bytes(), at);
         })
     });
-    ground.run(threads.collect());
+    run.threads(threads.collect());
 }
 
-/// The same with several pages at a time, of which the first and the last are others' too, in a file that is
-/// opened each time.
-fn whole_pages(ground: &Ground) {
+/// The same with several pages at a time, and the file is opened each time. Other threads write to
+/// the first and the last page too.
+fn whole_pages(run: &CaseRun) {
     const LEN: usize = 2 * PAGE + 1900;
-    ground.open(0, "pages").set_len(4 * LEN as u64).expect("ftruncate");
+    run.open(0, "pages").set_len(4 * LEN as u64).expect("ftruncate");
     let threads = (0..4_u64).flat_map(|pair| {
-        pass(ground, move |side, round| {
+        pass(run, move |side, round| {
             let at = pair * LEN as u64;
-            let file = ground.timed(|| ground.open(side, "pages"));
+            let file = run.timed(|| run.open(side, "pages"));
             let mut seen = vec![0; LEN];
-            ground.read(&file, &mut seen, at);
+            run.read(&file, &mut seen, at);
             let right = (round - 1) as u8;
             assert!(seen.iter().all(|byte| *byte == right), "piece {pair} seen in mount {side}");
-            ground.write(&file, &[round as u8; LEN], at);
+            run.write(&file, &[round as u8; LEN], at);
         })
     });
-    ground.run(threads.collect());
+    run.threads(threads.collect());
 }
 
-/// Each mount was the first to write a file, and then both write both.
-fn opposite_files(ground: &Ground) {
+/// Each mount is the first writer of half of the files, and then both mounts write all files.
+fn opposite_files(run: &CaseRun) {
     let files: Vec<[File; 2]> = (0..6_usize)
         .map(|number| {
             let name = format!("f{number}");
-            let first = ground.open(number % 2, &name);
+            let first = run.open(number % 2, &name);
             first.write_all_at(&[0; 2 * PAGE], 0).expect("pwrite");
-            let second = ground.open(1 - number % 2, &name);
+            let second = run.open(1 - number % 2, &name);
             if number % 2 == 0 { [first, second] } else { [second, first] }
         })
         .collect();
     let files = &files;
     let threads = (0..files.len()).flat_map(|number| {
         [100, 4000].into_iter().flat_map(move |at| {
-            pass(ground, move |side, round| {
+            pass(run, move |side, round| {
                 let file = &files[number][side];
-                assert_eq!(ground.number(file, at), round - 1, "file {number} in mount {side}");
-                ground.write(file, &round.to_le_bytes(), at);
+                assert_eq!(run.number(file, at), round - 1, "file {number} in mount {side}");
+                run.write(file, &round.to_le_bytes(), at);
             })
         })
     });
-    ground.run(threads.collect());
+    run.threads(threads.collect());
 }
 
-/// One mount stores through a mapping, the other writes beside it in the same page: neither is lost, and
-/// what was stored is read by the other once that has written.
-fn mapped_and_written(ground: &Ground) {
-    let files = [0, 1].map(|side| ground.open(side, "page"));
+/// One mount stores through a mapping, and the other writes to the same page. Neither is lost, and
+/// after its write the other mount reads what was stored.
+fn mapped_and_written(run: &CaseRun) {
+    let files = [0, 1].map(|side| run.open(side, "page"));
     files[0].set_len(2 * PAGE as u64).expect("ftruncate");
     let mapping = Mapping::new(&files[0], 2 * PAGE);
     let (files, mapping) = (&files, &mapping);
     let threads = (0..2_usize).flat_map(|page| {
-        pass(ground, move |side, round| {
+        pass(run, move |side, round| {
             let (stored, written) = (page * PAGE + 64, page * PAGE + 128);
             if side == 0 {
-                let seen = ground.timed(|| mapping.load(written));
-                assert_eq!(seen, round - 1, "what was written, through the mapping");
-                ground.timed(|| mapping.store(stored, round));
+                let seen = run.timed(|| mapping.load(written));
+                assert_eq!(seen, round - 1, "what was written, read through the mapping");
+                run.timed(|| mapping.store(stored, round));
             } else {
-                ground.write(&files[1], &round.to_le_bytes(), written as u64);
-                let seen = ground.number(&files[1], stored as u64);
+                run.write(&files[1], &round.to_le_bytes(), written as u64);
+                let seen = run.number(&files[1], stored as u64);
                 assert_eq!(seen, round - 1, "what was stored");
             }
         })
     });
-    ground.run(threads.collect());
+    run.threads(threads.collect());
 }
 
-/// One mount stores through a mapping and syncs, and the other reads it, while both write the same file.
-fn mapped_and_synced(ground: &Ground) {
-    let files = [0, 1].map(|side| ground.open(side, "page"));
+/// One mount stores through a mapping and syncs, and the other reads that. Both write to the file.
+fn mapped_and_synced(run: &CaseRun) {
+    let files = [0, 1].map(|side| run.open(side, "page"));
     files[0].set_len(4 * PAGE as u64).expect("ftruncate");
     let mapping = Mapping::new(&files[0], 4 * PAGE);
     let (files, mapping) = (&files, &mapping);
-    let mapped = pass(ground, move |side, round| {
+    let mapped = pass(run, move |side, round| {
         if side == 0 {
-            ground.timed(|| mapping.store(64, round));
-            ground.timed(|| mapping.sync());
+            run.timed(|| mapping.store(64, round));
+            run.timed(|| mapping.sync());
         } else {
-            assert_eq!(ground.number(&files[1], 64), round - 1, "what was synced");
+            assert_eq!(run.number(&files[1], 64), round - 1, "what was synced");
         }
     });
     let written = (1..3_u64).flat_map(|page| {
-        pass(ground, move |side, round| {
+        pass(run, move |side, round| {
             let at = page * PAGE as u64 + 8;
-            assert_eq!(ground.number(&files[side], at), round - 1, "page {page} in mount {side}");
-            ground.write(&files[side], &round.to_le_bytes(), at);
+            assert_eq!(run.number(&files[side], at), round - 1, "page {page} in mount {side}");
+            run.write(&files[side], &round.to_le_bytes(), at);
         })
     });
-    ground.run(written.chain(mapped).collect());
+    run.threads(written.chain(mapped).collect());
 }
 
-/// Both mounts have changed pages mapped and cut the file: the kernel writes none of them back meanwhile.
-fn mapped_and_cut(ground: &Ground) {
-    let files = [0, 1].map(|side| ground.open(side, "cut"));
+/// Both mounts have dirty mapped pages and truncate the file. No call may wait for ever.
+fn mapped_and_truncated(run: &CaseRun) {
+    let files = [0, 1].map(|side| run.open(side, "truncated"));
     files[0].set_len(64 * PAGE as u64).expect("ftruncate");
     let mappings = files.each_ref().map(|file| Mapping::new(file, 2 * PAGE));
     let (files, mappings) = (&files, &mappings);
-    let work = |side: usize, deed: usize| {
+    let work = |side: usize, action: usize| {
         let mut round = 0;
-        while ground.goes_on() {
+        while run.is_running() {
             round += 1;
-            match deed {
-                0 => ground.timed(|| mappings[side].store(side * PAGE, round)),
+            match action {
+                0 => run.timed(|| mappings[side].store(side * PAGE, round)),
                 1 => {
                     let pages = 32 + round % 32;
-                    ground.timed(|| files[side].set_len(pages * PAGE as u64)).expect("ftruncate");
+                    run.timed(|| files[side].set_len(pages * PAGE as u64)).expect("ftruncate");
                 }
-                _ => ground.write(&files[side], &round.to_le_bytes(), 4 * PAGE as u64 + 8),
+                _ => run.write(&files[side], &round.to_le_bytes(), 4 * PAGE as u64 + 8),
             }
-            ground.rounds.fetch_add(1, Ordering::Relaxed);
-            // Stores alone would leave the fleet no processor.
+            run.rounds.fetch_add(1, Ordering::Relaxed);
+            // Stores do not block, and would leave the fleet no processor.
             std::thread::yield_now();
         }
     };
     let work = &work;
     let threads = (0..6).map(|n| Box::new(move || work(n % 2, n / 2)) as _);
-    ground.run(threads.collect());
+    run.threads(threads.collect());
 }
 
-/// A file that was cut in one mount stays cut, though the other has stored behind its end as it knew it.
-fn cut_under_a_mapping(ground: &Ground) {
-    let files = [0, 1].map(|side| ground.open(side, "cut"));
-    while ground.goes_on() {
+/// A file that one mount truncates stays truncated, although the other mount has stored behind the
+/// new end.
+fn truncated_under_a_mapping(run: &CaseRun) {
+    let files = [0, 1].map(|side| run.open(side, "truncated"));
+    while run.is_running() {
         files[0].set_len(4 * PAGE as u64).expect("ftruncate");
         let mapping = Mapping::new(&files[0], 4 * PAGE);
         mapping.store(0, 7);
         mapping.store(3 * PAGE, 9);
-        ground.timed(|| files[1].set_len(PAGE as u64)).expect("ftruncate");
-        assert_eq!(ground.number(&files[1], 0), 7, "what was stored before the cut");
-        ground.timed(|| files[1].set_len(4 * PAGE as u64)).expect("ftruncate");
-        assert_eq!(ground.number(&files[1], 3 * PAGE as u64), 0, "what was cut off");
-        assert_eq!(mapping.load(3 * PAGE), 0, "what was cut off, through the mapping");
-        ground.timed(|| files[1].set_len(PAGE as u64)).expect("ftruncate");
+        run.timed(|| files[1].set_len(PAGE as u64)).expect("ftruncate");
+        assert_eq!(run.number(&files[1], 0), 7, "what was stored before the truncation");
+        run.timed(|| files[1].set_len(4 * PAGE as u64)).expect("ftruncate");
+        assert_eq!(run.number(&files[1], 3 * PAGE as u64), 0, "what was truncated");
+        assert_eq!(mapping.load(3 * PAGE), 0, "what was truncated, read through the mapping");
+        run.timed(|| files[1].set_len(PAGE as u64)).expect("ftruncate");
         drop(mapping);
-        let len = fs::metadata(ground.mounts[1].join(format!("{}-cut", ground.name)));
+        let len = fs::metadata(run.mounts[1].join(format!("{}-truncated", run.name)));
         assert_eq!(len.expect("stat").len(), PAGE as u64, "the file has grown again");
-        ground.rounds.fetch_add(1, Ordering::Relaxed);
+        run.rounds.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -5,11 +5,12 @@
 //!  any process         one pipe a process            a thread of the process that started it
 //! ```
 //!
-//! A process writes whole lines (at most `PIPE_BUF` bytes) into a pipe that never blocks it: a line for which
-//! there is no room is dropped and counted. It opens nothing, so a confined cell can do it too, and what it
-//! wrote before it was killed is in the pipe. The **recorder** is a thread of the parent (the keeper, the
-//! custodian of a mount). It knows by the pipe which process wrote a line, so none can write in the name of
-//! another. Only this thread waits for a slow disk. What it cannot write it keeps for a while, and says so.
+//! A process writes whole lines (at most `PIPE_BUF` bytes) into a pipe that never blocks it: a line
+//! for which there is no room is dropped and counted. It opens nothing, so a confined cell can do it
+//! too, and what it wrote before it was killed is in the pipe. The **recorder** is a thread of the
+//! parent (the keeper or a mount keeper). It knows by the pipe which process wrote a line, so that no
+//! process can write in the name of another. Only this thread waits for a slow disk. It keeps what it
+//! cannot write for a while, and reports that.
 
 #![forbid(unsafe_code)]
 

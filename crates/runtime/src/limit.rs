@@ -21,8 +21,8 @@ const OF_A_CELL: usize = 8;
 /// Of a client, with the keeper and the supervisor, beside one a cell.
 const OF_A_CLIENT: usize = 3;
 
-/// Of a front and its custodian beside the admission: standard streams, device, ledger, links,
-/// signals, threads.
+/// Of a front and its mount keeper, without the admission: standard streams, device, front state,
+/// links, signals, threads.
 const OF_A_FRONT: usize = 60;
 
 /// Descriptors without which a fleet of so many cells may not come to serve one client: while cells

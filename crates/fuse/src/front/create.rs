@@ -1,4 +1,4 @@
-//! Everything that makes a name.
+//! Requests that create a name.
 
 use warren_base::limits::SYMLINK_MAX;
 use warren_base::{Errno, Ino};
@@ -32,18 +32,18 @@ impl Call<'_> {
         self.make(name, NewInode::symlink(target))
     }
 
-    /// Makes what must not exist, and does not open it.
+    /// Creates a name that must not exist, without opening the inode.
     fn make(&mut self, name: FileName, new: NewInode) -> Served {
         let (flags, access) = (CreateFlags::EXCLUSIVE, AccessMode::empty());
         let made = self.call(typed::Create { dir: self.header.ino, name, new, flags, access })?;
         self.put_entry(&made.entry)
     }
 
-    /// `open` with `O_CREAT`, of a name that the kernel believes does not exist.
+    /// `open` with `O_CREAT` of a name that the kernel does not know.
     pub(super) fn create(&mut self, create: Create) -> Served {
         let new = NewInode::regular(permissions(create.mode));
-        let asked = create.flags.create_flags();
-        let flags = asked | CreateFlags::EXCLUSIVE;
+        let wanted = create.flags.create_flags();
+        let flags = wanted | CreateFlags::EXCLUSIVE;
         let made = self.call(typed::Create {
             dir: self.header.ino,
             name: create.name.clone(),
@@ -53,8 +53,8 @@ impl Call<'_> {
         });
         let (entry, opened) = match made {
             Ok(made) => (made.entry, made.into_opened()?),
-            Err(Errno::EEXIST) if !asked.contains(CreateFlags::EXCLUSIVE) => {
-                self.open_made_elsewhere(create, new)?
+            Err(Errno::EEXIST) if !wanted.contains(CreateFlags::EXCLUSIVE) => {
+                self.open_created_elsewhere(create, new)?
             }
             Err(errno) => return Err(errno),
         };
@@ -68,13 +68,13 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The name came into being meanwhile, through another mount.
+    /// Opens a file that another client has created meanwhile.
     ///
-    /// The kernel takes what this opens for new and checks no permission on it, and neither does the
-    /// cell for a front. So it is opened here only if it is a file of the caller's own whose mode
-    /// grants the access; for anything else ESTALE has the kernel look the name up anew, once, and
-    /// open it as any existing file.
-    fn open_made_elsewhere(
+    /// The kernel treats the file as new and checks no permission on it, and a cell checks none for
+    /// a front. So the front opens it only if the caller owns it and its mode grants the access.
+    /// For any other file the reply is ESTALE. Then the kernel looks the name up again, once, and
+    /// opens it as an existing file.
+    fn open_created_elsewhere(
         &mut self,
         create: Create,
         new: NewInode,
@@ -85,13 +85,13 @@ impl Call<'_> {
         let mut entry = found.entry;
         let mut opened = match found.opened {
             Some(opened) => *opened,
-            // It lies on another cell.
+            // The inode is on another cell than the name.
             None => self.call(typed::Open { ino: entry.ino, access })?,
         };
         let mut finished = may_open(&opened.attr, self.header.uid, access);
         if finished.is_ok() && create.flags.access().contains(AccessMode::TRUNCATE) {
-            let emptied = self.empty(opened.handle, create.flags.kill_privileges);
-            finished = emptied.map(|attr| (entry.attr, opened.attr) = (None, attr));
+            let truncated = self.truncate(opened.handle, create.flags.kill_privileges);
+            finished = truncated.map(|attr| (entry.attr, opened.attr) = (None, attr));
             opened.keep_pages = false;
         }
         if let Err(errno) = finished {
@@ -101,7 +101,7 @@ impl Call<'_> {
         Ok((entry, opened))
     }
 
-    fn empty(&mut self, handle: Handle, kill_privileges: bool) -> Result<Attr, Errno> {
+    fn truncate(&mut self, handle: Handle, kill_privileges: bool) -> Result<Attr, Errno> {
         let set = SetAttr { size: Some(0), kill_privileges, ..SetAttr::default() };
         let (attr, _) = self.call(typed::SetAttr { ino: handle.ino, handle: Some(handle), set })?;
         Ok(attr)
@@ -113,7 +113,7 @@ impl Call<'_> {
     }
 }
 
-/// Whether the owner's bits let `uid`, who must be the owner, open the file; else ESTALE.
+/// ESTALE unless `uid` owns the file and the owner's mode bits grant the access.
 fn may_open(attr: &Attr, uid: u32, access: AccessMode) -> Served {
     let needed = |mode: AccessMode, bit: u16| if access.contains(mode) { bit } else { 0 };
     let bits = needed(AccessMode::READ, 0o400) | needed(AccessMode::WRITE, 0o200);

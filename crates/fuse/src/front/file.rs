@@ -1,4 +1,4 @@
-//! Open files: their data and their end.
+//! Open files: open, read, write, close.
 
 use warren_base::Errno;
 use warren_base::limits::PAYLOAD_MAX;
@@ -10,7 +10,7 @@ use warren_proto::{
 
 use super::{Call, Outcome, PageCaching, Served};
 use crate::abi;
-use crate::held::Releasing;
+use crate::lock_owners::Releasing;
 use crate::message::{OpenFlags, Write};
 use crate::reply::DIRECT_HANDLE;
 
@@ -38,7 +38,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// After emptying a file while opening it. If it fails the file is closed again.
+    /// Removes the set-id bits of a file that the open has truncated. Closes the file on failure.
     fn kill_privileges(&mut self, handle: Handle) -> Served {
         let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
         let request = typed::SetAttr { ino: handle.ino, handle: Some(handle), set };
@@ -61,8 +61,9 @@ impl Call<'_> {
         if got <= len { Ok(Outcome::Payload(got as usize)) } else { Err(Errno::EPROTO) }
     }
 
-    /// Appending, the kernel has put the data into its cache already, at the end as it knows it. A
-    /// kernel that revalidates will see a size that it does not expect; any other must be told.
+    /// The kernel has already put an append into its cache, at the end of the file as it knows it.
+    /// A kernel that revalidates drops its pages when it sees another size. With leased pages, the
+    /// front must have them dropped.
     pub(super) fn write(&mut self, write: Write) -> Result<Outcome, Errno> {
         let position = if write.append { Position::End } else { Position::At(write.offset) };
         let handle = self.handle(write.open);
@@ -73,7 +74,7 @@ impl Call<'_> {
             return Err(Errno::EPROTO);
         }
         if write.sync && write.open & DIRECT_HANDLE != 0 {
-            // Of a write through its cache the kernel sees to that itself.
+            // For writes through its cache, the kernel sends an `FSYNC`.
             let (ino, handle) = (handle.ino, Some(handle));
             self.call(typed::Fsync { ino, handle, data_only: false })?;
         }
@@ -84,9 +85,9 @@ impl Call<'_> {
         Ok(if misplaced { Outcome::Misplaced } else { Outcome::Body })
     }
 
-    /// A descriptor is closed. What was written is at the cell already; record locks go.
+    /// A descriptor is closed: its owner's record locks are released. The cell has all writes.
     pub(super) fn flush(&mut self, owner: LockOwner) -> Served {
-        let releasing = self.front.held.flush(self.header.ino, owner);
+        let releasing = self.front.lock_owners.flush(self.header.ino, owner);
         self.release_locks(&releasing)
     }
 
@@ -96,13 +97,13 @@ impl Call<'_> {
         for owner in releasing.iter().map(|releasing| releasing.owner) {
             served = served.and(self.call(typed::ReleaseLocks { ino, owner }));
         }
-        self.front.held.forget(releasing);
+        self.front.lock_owners.forget(releasing);
         served
     }
 
     pub(super) fn release(&mut self, open: u64, flock: Option<LockOwner>) -> Served {
         let ino = self.header.ino;
-        let releasing = self.front.held.release(ino, open);
+        let releasing = self.front.lock_owners.release(ino, open);
         let mut served = self.release_locks(&releasing);
         if let Some(owner) = flock {
             let (flavour, lock) = (LockFlavour::Flock, LockType::Unlock);
@@ -110,7 +111,7 @@ impl Call<'_> {
             let handle = self.handle(open);
             served = served.and(self.call(typed::Lock { handle, spec, wait: false }));
         }
-        // Whatever failed before: nobody will close it again.
+        // Also after a failure, because the kernel sends no second `RELEASE`.
         served.and(self.call(typed::Close { handle: self.handle(open) }))
     }
 }

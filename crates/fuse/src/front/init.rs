@@ -1,4 +1,4 @@
-//! The first request: what kernel and front agree on.
+//! `INIT`, the first request: kernel and front negotiate version and features.
 
 use std::sync::atomic::Ordering;
 
@@ -7,14 +7,15 @@ use warren_base::limits::PAYLOAD_MAX;
 
 use super::{Call, PageCaching, Served};
 use crate::abi::{self, init};
-use crate::ledger::Agreed;
-use crate::reply::Terms;
+use crate::front_state::Negotiated;
+use crate::reply::InitReply;
 
-/// Requests of the kernel's own (read-ahead, write-back) at a time: most slots, but not all.
+/// At most so many requests of the kernel itself (read-ahead, write-back) are in flight: most
+/// slots, so that some are left for programs.
 const BACKGROUND_MAX: u16 = 48;
 
 impl Call<'_> {
-    /// EPROTO for a kernel that is too old. It speaks no major version but 7 any more.
+    /// EPROTO for a kernel that is too old. All supported kernels have major version 7.
     pub(super) fn init(
         &mut self,
         major: u32,
@@ -28,12 +29,12 @@ impl Call<'_> {
         let drops_names = minor >= abi::MINOR_EPOCH;
         self.front.names_cached.store(drops_names, Ordering::Release);
         let resends = flags & init::HAS_RESEND != 0;
-        self.front.ledger.agree(Agreed { drops_names, resends });
+        self.front.state.set_negotiated(Negotiated { drops_names, resends });
         let page_caching = match self.front.options.page_caching {
             PageCaching::Revalidated => init::AUTO_INVAL_DATA,
             PageCaching::Leased => init::EXPLICIT_INVAL_DATA,
         };
-        // Not ASYNC_DIO: decision 21.
+        // Without ASYNC_DIO, which leaves stale pages: decision 21.
         let wanted = init::ASYNC_READ
             | init::POSIX_LOCKS
             | init::FLOCK_LOCKS
@@ -48,7 +49,7 @@ impl Call<'_> {
             | init::DIRECT_IO_ALLOW_MMAP
             | init::HAS_RESEND
             | page_caching;
-        self.body.init(&Terms {
+        self.body.init(&InitReply {
             flags: wanted & flags,
             max_readahead,
             max_write: PAYLOAD_MAX as u32,

@@ -1,8 +1,8 @@
 //! Directory listings.
 //!
-//! An offset in a listing: 0 is the start, 1 after `.`, 2 after `..`, and `cookie + 2` after the
-//! entry with that cookie. Entries may share a cookie (their hash); they are never torn apart, for
-//! a listing can go on only after all of them.
+//! The offset in a listing is 0 at the start, 1 after `.`, 2 after `..`, and `cookie + 2` after the
+//! entry with that cookie. Entries with the same hash share a cookie. They must be in one reply,
+//! because a listing can continue only after all of them.
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{Errno, Ino};
@@ -14,7 +14,7 @@ use super::{Call, Served};
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTS: u64 = 2;
 
-/// Calls to cells for one listing request, so that a faulty cell cannot keep it going.
+/// At most so many calls to cells for one request, so that a faulty cell cannot make it endless.
 const PAGES_MAX: usize = 256;
 
 impl Call<'_> {
@@ -26,7 +26,7 @@ impl Call<'_> {
             let request = typed::ReadDir { dir: self.header.ino, cookie, bytes_max };
             let Listing { parent, entries, end } = match self.call(request) {
                 Ok(listing) => listing,
-                // What is there so far counts; the error comes again with the next request.
+                // The entries so far are the reply. The next request gets the error.
                 Err(errno) if page == 0 => return Err(errno),
                 Err(_) => return Ok(()),
             };
@@ -42,14 +42,14 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// False if there was no room.
+    /// False if they do not fit into `room` bytes.
     fn put_dots(&mut self, offset: u64, parent: Ino, room: usize) -> bool {
         let (dir, kind) = (self.header.ino, FileKind::Directory);
         (offset >= AFTER_DOT || self.body.dirent(dir, AFTER_DOT, kind, b".", room))
             && (offset >= AFTER_DOTS || self.body.dirent(parent, AFTER_DOTS, kind, b"..", room))
     }
 
-    /// False if there was no room for all of them.
+    /// False if not all of them fit into `room` bytes.
     fn put_entries(&mut self, entries: &[DirEntry], room: usize) -> Result<bool, Errno> {
         let mut group = (0, self.body.len());
         for entry in entries {
@@ -63,7 +63,8 @@ impl Call<'_> {
                 .ok_or(Errno::EOVERFLOW)?;
             let name = entry.name.as_bytes();
             if !self.body.dirent(entry.ino, offset, entry.kind, name, room) {
-                // Not the group alone, though: then nothing would ever be listed.
+                // A group that does not fit into an empty reply is split, because otherwise the
+                // listing would never advance.
                 if group.1 > 0 {
                     self.body.truncate(group.1);
                 }

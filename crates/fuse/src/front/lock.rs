@@ -1,8 +1,9 @@
-//! Advisory locks, waiting for them, and interrupting who waits.
+//! Advisory locks, and the interrupts of requests that wait for them.
 //!
-//! A request that waits keeps a thread and a slot. So many may do so, but never all: what comes
-//! after is deferred, that is, tried again and again by one thread for all of them. A lock that is
-//! waited for ends with its process: the kernel's `INTERRUPT` becomes a `Cancel`.
+//! A request that waits for a lock keeps a thread and a slot. The number of such requests is
+//! limited, so that threads and slots are left for others. A request over the limit is *deferred*:
+//! the background thread retries the locks of all of them. When the caller gets a signal, the
+//! kernel sends `INTERRUPT`, and the front sends a `Cancel` to the cell.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,72 +11,57 @@ use std::time::Duration;
 use warren_base::{Errno, Ino};
 use warren_proto::{Handle, LockFlavour, LockSpec, LockType, Request, typed};
 
+use super::deferred::DeferredLock;
 use super::{Call, Front, Outcome, Served};
-use crate::courier::Courier;
-use crate::interrupt::Waiting;
-use crate::message::{Header, Operation};
+use crate::connection::FleetSlot;
+use crate::interrupt::LockWait;
 
-/// Between a `Cancel` and looking whether it took effect.
+/// Pause between a `Cancel` and the check whether it took effect.
 const CANCEL_PAUSE: Duration = Duration::from_millis(1);
 
-/// A lock that is to be tried again.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Deferred {
-    pub unique: u64,
-    identity: (u32, u32),
-    ino: Ino,
-    open: u64,
-    spec: LockSpec,
-}
-
 impl Front {
-    /// Tries a deferred lock. `None` if it still must wait, else what to answer.
-    pub fn retry(&self, courier: &mut dyn Courier, lock: &Deferred) -> Option<Result<(), Errno>> {
+    /// Tries a deferred lock once. Returns what to reply, or `None` if the request still waits.
+    pub fn retry(
+        &self,
+        slot: &mut dyn FleetSlot,
+        lock: &DeferredLock,
+    ) -> Option<Result<(), Errno>> {
         if !self.interrupts.is_waiting(lock.unique) {
             return Some(Err(Errno::EINTR));
         }
         let handle = Handle { ino: lock.ino, open: lock.open };
         let request = Request::Lock { handle, spec: lock.spec, wait: false };
-        let record = self.ledger.record(courier.number());
-        let noted = self.note_lock(lock.ino, lock.open, &lock.spec);
-        let answer = noted.and_then(|()| {
-            record.attempt(lock.unique, courier.last_seq());
-            let answer = courier.call(lock.identity, &request, 0);
-            record.conclude(&answer);
+        let record = self.state.record(slot.number());
+        let added = self.add_lock_owner(lock.ino, lock.open, &lock.spec);
+        let answer = added.and_then(|()| {
+            record.begin_step(lock.unique, slot.last_seq());
+            let answer = slot.call(lock.identity, &request, 0);
+            record.end_step(&answer);
             answer
         });
         if answer == Err(Errno::EAGAIN) {
             return None;
         }
         if answer.is_ok() {
-            self.note_again(lock.ino, lock.open, &lock.spec);
+            self.add_lock_owner_again(lock.ino, lock.open, &lock.spec);
         }
         self.interrupts.end(lock.unique);
         Some(answer.map(|_| ()))
     }
 
-    /// An owner counts as a holder before it is one, so that a close meanwhile releases.
-    fn note_lock(&self, ino: Ino, open: u64, spec: &LockSpec) -> Result<(), Errno> {
+    /// Must be called before the lock is requested, so that a close meanwhile releases the lock.
+    fn add_lock_owner(&self, ino: Ino, open: u64, spec: &LockSpec) -> Result<(), Errno> {
         if spec.flavour == LockFlavour::Record && spec.lock != LockType::Unlock {
-            self.held.note(ino, spec.owner, open)?;
+            self.lock_owners.add(ino, spec.owner, open)?;
         }
         Ok(())
     }
 
-    /// And again after, because a close meanwhile forgot it. It had a place before; that there is none
-    /// now takes a close and tens of thousands of other holders in between, and then the lock stays
-    /// until the mount ends.
-    fn note_again(&self, ino: Ino, open: u64, spec: &LockSpec) {
-        let _ = self.note_lock(ino, open, spec);
-    }
-}
-
-impl Deferred {
-    /// The lock that `operation` waits for, if it is one.
-    pub fn of(header: &Header, operation: &Operation) -> Option<Self> {
-        let Operation::Lock { open, spec, wait: true } = *operation else { return None };
-        let (unique, identity, ino) = (header.unique, header.identity(), header.ino);
-        Some(Self { unique, identity, ino, open, spec })
+    /// Must be called after the lock was granted, because a close meanwhile removed the owner. It
+    /// fails only if tens of thousands of other owners were added since the first call. The lock is
+    /// then held until the mount ends.
+    fn add_lock_owner_again(&self, ino: Ino, open: u64, spec: &LockSpec) {
+        let _ = self.add_lock_owner(ino, open, spec);
     }
 }
 
@@ -92,9 +78,9 @@ impl Call<'_> {
 
     fn lock(&mut self, open: u64, spec: LockSpec, wait: bool) -> Served {
         let ino = self.header.ino;
-        self.front.note_lock(ino, open, &spec)?;
+        self.front.add_lock_owner(ino, open, &spec)?;
         self.call(typed::Lock { handle: self.handle(open), spec, wait })?;
-        self.front.note_again(ino, open, &spec);
+        self.front.add_lock_owner_again(ino, open, &spec);
         Ok(())
     }
 
@@ -107,14 +93,13 @@ impl Call<'_> {
         let unique = self.header.unique;
         if front.lock_waiters.fetch_add(1, Ordering::Relaxed) >= front.lock_waiters_max {
             front.lock_waiters.fetch_sub(1, Ordering::Relaxed);
-            front.interrupts.begin(unique, Waiting::Deferred)?;
-            // From now on the record is with whoever tries again.
-            front.ledger.record(self.courier.number()).clear();
-            let (identity, ino) = (self.header.identity(), self.header.ino);
-            return Ok(Outcome::Deferred(Deferred { unique, identity, ino, open, spec }));
+            front.interrupts.begin(unique, LockWait::Deferred)?;
+            // From now on the record in the slot of the background thread counts.
+            front.state.record(self.slot.number()).clear();
+            return Ok(Outcome::Deferred(DeferredLock::new(&self.header, open, spec)));
         }
-        let waiting = Waiting::InSlot(self.courier.number());
-        let served = front.interrupts.begin(unique, waiting).and_then(|()| {
+        let wait = LockWait::InSlot(self.slot.number());
+        let served = front.interrupts.begin(unique, wait).and_then(|()| {
             let served = self.lock(open, spec, true);
             front.interrupts.end(unique);
             served
@@ -123,22 +108,23 @@ impl Call<'_> {
         served.map(|()| Outcome::Body)
     }
 
-    /// Ends the wait of `unique`. EAGAIN has the kernel say it again: the `Cancel` was too early.
+    /// Ends the wait of request `unique`. The `Cancel` can reach the cell before that request does.
+    /// Then EAGAIN makes the kernel send the interrupt again.
     pub(super) fn interrupt(&mut self, unique: u64) -> Result<Outcome, Errno> {
         let slot = match self.front.interrupts.interrupt(unique) {
-            Some(Waiting::InSlot(slot)) => slot,
-            // Whoever tries it next finds it gone, and answers.
-            Some(Waiting::Deferred) | None => return Ok(Outcome::Silent),
+            Some(LockWait::InSlot(slot)) => slot,
+            // The next attempt at a deferred lock finds that it was interrupted, and replies.
+            Some(LockWait::Deferred) | None => return Ok(Outcome::NoReply),
         };
         if let Some(seq) = self.front.fleet.in_flight(slot) {
-            // The lock may have been granted in the meantime; both is well.
+            // It fails if the lock was granted meanwhile, which ends the wait too.
             let _ = self.call(typed::Cancel { slot, seq });
         }
         std::thread::sleep(CANCEL_PAUSE);
         if self.front.interrupts.is_waiting(unique) {
             Err(Errno::EAGAIN)
         } else {
-            Ok(Outcome::Silent)
+            Ok(Outcome::NoReply)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Looking names up, and changing what they lead to.
+//! Names, attributes, and targets of symbolic links.
 
 use std::sync::atomic::Ordering;
 
@@ -9,8 +9,8 @@ use warren_proto::{Entry, FileName, SetAttr};
 use super::{Call, Served};
 use crate::reply::{NewEntry, validity};
 
-/// How often a name is looked up anew because its inode was gone when its own cell was asked for the
-/// attributes. Each round means that somebody replaced the name in between.
+/// How often a name is looked up. A lookup is repeated if the inode was gone when its cell was
+/// asked for the attributes: then another client has replaced the name in between.
 const LOOKUP_TRIES: u32 = 16;
 
 impl Call<'_> {
@@ -26,7 +26,7 @@ impl Call<'_> {
                 LookedUp::Absent(_) => return Err(Errno::ENOENT),
             };
             match self.put_entry(&entry) {
-                // Unlinked between the two questions.
+                // Unlinked between the two calls.
                 Err(Errno::ENOENT | Errno::ESTALE) if entry.attr.is_none() => {}
                 other => return other,
             }
@@ -34,7 +34,7 @@ impl Call<'_> {
         Err(Errno::ENOENT)
     }
 
-    /// Replies with an entry. If the inode lies on another cell, that one is asked for attributes.
+    /// Replies with an entry. Gets the attributes from the inode's cell if the entry has none.
     pub(super) fn put_entry(&mut self, entry: &Entry) -> Served {
         let (attr, attr_lease) = match entry.attr {
             Some(known) => known,
@@ -57,8 +57,8 @@ impl Call<'_> {
         self.front.names_cached.load(Ordering::Acquire)
     }
 
-    /// Of a `chown` that changes neither owner nor group nothing arrives but that it was called; like any
-    /// other it takes the set-id bits away.
+    /// For a `chown` that changes neither owner nor group, the kernel sends a `SETATTR` that sets
+    /// nothing. Like any `chown` it removes the set-id bits.
     pub(super) fn set_attr(&mut self, open: Option<u64>, mut set: SetAttr) -> Served {
         set.kill_privileges |= set == SetAttr::default();
         let handle = open.map(|open| self.handle(open));

@@ -9,7 +9,7 @@ use warren_proto::{
 use super::*;
 use crate::abi::opcode;
 use crate::message::{Create, OpenFlags, Write};
-use crate::testing::Scripted;
+use crate::testing::ScriptedFleet;
 
 fn attr(ino: Ino) -> Attr {
     let time = Timestamp(0);
@@ -33,26 +33,22 @@ fn attr(ino: Ino) -> Attr {
 
 const LEASE: Option<Lease> = Some(Lease { word: 0, stamp: 0 });
 
-/// Serves operations on inode 1, by answers from a function.
-struct Bench {
+/// A front that serves operations on inode 1, and a fleet that answers by a function.
+struct FrontTest {
     front: Front,
-    courier: Box<dyn Courier>,
+    slot: Box<dyn FleetSlot>,
     body: Body,
     unique: u64,
 }
 
-impl Bench {
+impl FrontTest {
     fn new(options: FrontOptions, script: impl FnMut(&Request) -> Answer + Send + 'static) -> Self {
         let script = Mutex::new(script);
-        let fleet = Arc::new(Scripted::new(1, move |_, request| script.lock().unwrap()(request)));
-        let courier = fleet.courier().unwrap();
-        let ledger = Arc::new(Ledger::create().unwrap());
-        Self {
-            front: Front::new(fleet, ledger, options, 1),
-            courier,
-            body: Body::default(),
-            unique: 0,
-        }
+        let fleet =
+            Arc::new(ScriptedFleet::new(1, move |_, request| script.lock().unwrap()(request)));
+        let slot = fleet.slot().unwrap();
+        let state = Arc::new(FrontState::create().unwrap());
+        Self { front: Front::new(fleet, state, options, 1), slot, body: Body::default(), unique: 0 }
     }
 
     fn serve(&mut self, operation: Operation) -> Result<Outcome, Errno> {
@@ -61,7 +57,7 @@ impl Bench {
         let unique = self.unique;
         let header =
             Header { len: 0, opcode: opcode::LOOKUP, unique, ino: Ino::ROOT, uid: 0, gid: 0 };
-        self.front.serve(&mut *self.courier, &mut self.body, header, operation)
+        self.front.serve(&mut *self.slot, &mut self.body, header, operation)
     }
 
     fn init(&mut self, minor: u32, flags: u64) -> Result<Outcome, Errno> {
@@ -78,16 +74,16 @@ fn lookup(name: &[u8]) -> Operation {
 }
 
 #[test]
-fn only_offered_flags_are_taken_and_old_kernels_refused() {
-    let mut bench = Bench::new(FrontOptions::default(), |_| Err(Errno::EIO));
-    assert_eq!(bench.init(30, u64::MAX), Err(Errno::EPROTO));
-    assert_eq!(bench.init(45, crate::abi::init::FLOCK_LOCKS), Ok(Outcome::Body));
-    let flags = u32::from_ne_bytes(bench.body.as_bytes()[12..16].try_into().unwrap());
+fn only_offered_features_are_negotiated_and_old_kernels_are_refused() {
+    let mut test = FrontTest::new(FrontOptions::default(), |_| Err(Errno::EIO));
+    assert_eq!(test.init(30, u64::MAX), Err(Errno::EPROTO));
+    assert_eq!(test.init(45, crate::abi::init::FLOCK_LOCKS), Ok(Outcome::Body));
+    let flags = u32::from_ne_bytes(test.body.as_bytes()[12..16].try_into().unwrap());
     assert_eq!(u64::from(flags), crate::abi::init::FLOCK_LOCKS);
 }
 
 #[test]
-fn the_kernel_may_keep_what_is_leased_and_nothing_else() {
+fn the_kernel_may_cache_only_what_is_leased() {
     let ino = Ino(5);
     let entry = |lease, attr_lease| Entry {
         ino,
@@ -97,31 +93,31 @@ fn the_kernel_may_keep_what_is_leased_and_nothing_else() {
     };
     let answers = [entry(LEASE, LEASE), entry(None, LEASE), entry(LEASE, None)];
     let mut answers = answers.into_iter();
-    let mut bench = Bench::new(FrontOptions::default(), move |_| {
+    let mut test = FrontTest::new(FrontOptions::default(), move |_| {
         answers.next().map(Reply::Entry).ok_or(Errno::EIO)
     });
-    bench.init(45, 0).unwrap();
+    test.init(45, 0).unwrap();
     for (name, attr) in [(true, true), (false, true), (true, false)] {
-        bench.serve(lookup(b"n")).unwrap();
-        assert_eq!((bench.u64_at(16) > 0, bench.u64_at(24) > 0), (name, attr));
+        test.serve(lookup(b"n")).unwrap();
+        assert_eq!((test.u64_at(16) > 0, test.u64_at(24) > 0), (name, attr));
     }
 }
 
 #[test]
-fn a_kernel_without_epochs_keeps_no_names() {
-    let mut bench =
-        Bench::new(FrontOptions::default(), |_| Ok(Reply::Absent(Lease { word: 0, stamp: 0 })));
-    bench.init(43, 0).unwrap();
-    assert_eq!(bench.serve(lookup(b"n")), Err(Errno::ENOENT));
-    bench.init(44, 0).unwrap();
-    assert_eq!(bench.serve(lookup(b"n")), Ok(Outcome::Body));
-    assert_eq!(bench.u64_at(0), 0);
+fn a_kernel_without_epochs_caches_no_names() {
+    let mut test =
+        FrontTest::new(FrontOptions::default(), |_| Ok(Reply::Absent(Lease { word: 0, stamp: 0 })));
+    test.init(43, 0).unwrap();
+    assert_eq!(test.serve(lookup(b"n")), Err(Errno::ENOENT));
+    test.init(44, 0).unwrap();
+    assert_eq!(test.serve(lookup(b"n")), Ok(Outcome::Body));
+    assert_eq!(test.u64_at(0), 0);
 }
 
 #[test]
-fn a_name_that_is_replaced_between_two_questions_is_looked_up_anew() {
+fn a_name_that_is_replaced_between_two_calls_is_looked_up_again() {
     let mut lookups = 0;
-    let mut bench = Bench::new(FrontOptions::default(), move |request| match request {
+    let mut test = FrontTest::new(FrontOptions::default(), move |request| match request {
         Request::Lookup { .. } => {
             lookups += 1;
             let kind = FileKind::Regular;
@@ -130,35 +126,35 @@ fn a_name_that_is_replaced_between_two_questions_is_looked_up_anew() {
         Request::GetAttr { ino: Ino(3) } => Ok(Reply::Attr { attr: attr(Ino(3)), lease: None }),
         _ => Err(Errno::ENOENT),
     });
-    bench.serve(lookup(b"n")).unwrap();
-    assert_eq!(bench.u64_at(0), 3);
+    test.serve(lookup(b"n")).unwrap();
+    assert_eq!(test.u64_at(0), 3);
 }
 
 #[test]
-fn a_name_that_is_never_there_in_time_ends_the_search() {
-    let mut bench = Bench::new(FrontOptions::default(), |request| match request {
+fn repeated_lookups_of_a_name_end() {
+    let mut test = FrontTest::new(FrontOptions::default(), |request| match request {
         Request::Lookup { .. } => {
             let kind = FileKind::Regular;
             Ok(Reply::Entry(Entry { ino: Ino(9), kind, lease: None, attr: None }))
         }
         _ => Err(Errno::ESTALE),
     });
-    assert_eq!(bench.serve(lookup(b"n")), Err(Errno::ENOENT));
+    assert_eq!(test.serve(lookup(b"n")), Err(Errno::ENOENT));
 }
 
 #[test]
-fn an_answer_to_something_else_is_an_error() {
-    let mut bench = Bench::new(FrontOptions::default(), |_| Ok(Reply::Read { len: 4096 }));
-    assert_eq!(bench.serve(lookup(b"n")), Err(Errno::EPROTO));
+fn an_answer_to_another_request_is_an_error() {
+    let mut test = FrontTest::new(FrontOptions::default(), |_| Ok(Reply::Read { len: 4096 }));
+    assert_eq!(test.serve(lookup(b"n")), Err(Errno::EPROTO));
     let read = Operation::Read { open: 1, offset: 0, len: 100, direct: false };
-    assert_eq!(bench.serve(read), Err(Errno::EPROTO), "more than was asked for");
+    assert_eq!(test.serve(read), Err(Errno::EPROTO), "more than was requested");
 }
 
 #[test]
-fn emptying_while_opening_takes_set_id_bits_if_the_kernel_says_so() {
+fn a_truncating_open_removes_set_id_bits_if_the_kernel_requests_it() {
     let killed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&killed);
-    let mut bench = Bench::new(FrontOptions::default(), move |request| match request {
+    let mut test = FrontTest::new(FrontOptions::default(), move |request| match request {
         Request::Open { ino, .. } => Ok(Reply::Opened(Opened {
             handle: Handle { ino: *ino, open: 1 },
             attr: attr(*ino),
@@ -173,15 +169,15 @@ fn emptying_while_opening_takes_set_id_bits_if_the_kernel_says_so() {
     });
     let flags = (libc::O_WRONLY | libc::O_TRUNC).cast_unsigned();
     for (kill_privileges, expected) in [(false, 0), (true, 1)] {
-        bench.serve(Operation::Open(OpenFlags { flags, kill_privileges })).unwrap();
+        test.serve(Operation::Open(OpenFlags { flags, kill_privileges })).unwrap();
         assert_eq!(killed.load(std::sync::atomic::Ordering::SeqCst), expected);
     }
 }
 
 #[test]
-fn appended_data_that_landed_elsewhere_is_dropped_from_leased_pages() {
+fn an_append_at_another_offset_drops_leased_pages() {
     let options = FrontOptions { page_caching: PageCaching::Leased };
-    let mut bench = Bench::new(options, |_| Ok(Reply::Written { len: 3, size: 103 }));
+    let mut test = FrontTest::new(options, |_| Ok(Reply::Written { len: 3, size: 103 }));
     let write = |offset| {
         Operation::Write(Write {
             open: 1,
@@ -194,11 +190,11 @@ fn appended_data_that_landed_elsewhere_is_dropped_from_leased_pages() {
             sync: false,
         })
     };
-    assert_eq!(bench.serve(write(100)), Ok(Outcome::Body));
-    assert_eq!(bench.serve(write(50)), Ok(Outcome::Misplaced));
+    assert_eq!(test.serve(write(100)), Ok(Outcome::Body));
+    assert_eq!(test.serve(write(50)), Ok(Outcome::Misplaced));
 }
 
-/// Names in the listing, with their offsets.
+/// The names in a listing, with their offsets.
 fn listed(body: &Body) -> Vec<(u64, Vec<u8>)> {
     let (mut rest, mut names) = (body.as_bytes(), Vec::new());
     while !rest.is_empty() {
@@ -211,9 +207,9 @@ fn listed(body: &Body) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn entries_of_one_cookie_are_never_torn_apart() {
+fn entries_that_share_a_cookie_are_in_one_reply() {
     let cookies = [10, 20, 20, 20, 30];
-    let mut bench = Bench::new(FrontOptions::default(), move |request| {
+    let mut test = FrontTest::new(FrontOptions::default(), move |request| {
         let Request::ReadDir { cookie, .. } = request else { return Err(Errno::EIO) };
         let entry = |(index, &cookie): (usize, &u64)| DirEntry {
             ino: Ino(100),
@@ -225,12 +221,12 @@ fn entries_of_one_cookie_are_never_torn_apart() {
         let entries = cookies.iter().enumerate().map(entry).filter(after).collect();
         Ok(Reply::Listing { parent: Ino::ROOT, entries, end: true })
     });
-    // Room for five records of 32 bytes: two dots, f0, and two of the three that belong together.
+    // Room for five records of 32 bytes: two dots, f0, and two of the three with the same cookie.
     let mut offset = 0;
     let mut names = Vec::new();
     loop {
-        bench.serve(Operation::ReadDir { offset, len: 5 * 32 }).unwrap();
-        let page = listed(&bench.body);
+        test.serve(Operation::ReadDir { offset, len: 5 * 32 }).unwrap();
+        let page = listed(&test.body);
         let Some((last, _)) = page.last() else { break };
         offset = *last;
         names.extend(page.into_iter().map(|(_, name)| String::from_utf8(name).unwrap()));
@@ -239,19 +235,19 @@ fn entries_of_one_cookie_are_never_torn_apart() {
 }
 
 #[test]
-fn a_listing_goes_on_after_each_dot() {
-    let mut bench = Bench::new(FrontOptions::default(), |_| {
+fn a_listing_continues_after_each_dot() {
+    let mut test = FrontTest::new(FrontOptions::default(), |_| {
         Ok(Reply::Listing { parent: Ino(7), entries: Vec::new(), end: true })
     });
     for (offset, expected) in [(0, 2), (1, 1), (2, 0)] {
-        bench.serve(Operation::ReadDir { offset, len: 4096 }).unwrap();
-        assert_eq!(listed(&bench.body).len(), expected);
+        test.serve(Operation::ReadDir { offset, len: 4096 }).unwrap();
+        assert_eq!(listed(&test.body).len(), expected);
     }
 }
 
 #[test]
-fn closing_without_locks_asks_nobody() {
-    let mut bench = Bench::new(FrontOptions::default(), |request| match request {
+fn a_close_without_locks_sends_no_request() {
+    let mut test = FrontTest::new(FrontOptions::default(), |request| match request {
         Request::Lock { .. } | Request::ReleaseLocks { owner: LockOwner(1), .. } => Ok(Reply::Done),
         _ => Err(Errno::EIO),
     });
@@ -262,79 +258,79 @@ fn closing_without_locks_asks_nobody() {
         range: warren_proto::ByteRange::ALL,
         pid: 1,
     };
-    bench.serve(Operation::Lock { open: 4, spec, wait: false }).unwrap();
-    assert_eq!(bench.serve(Operation::Flush { owner: LockOwner(2) }), Ok(Outcome::Body));
-    assert_eq!(bench.serve(Operation::Flush { owner: LockOwner(1) }), Ok(Outcome::Body));
+    test.serve(Operation::Lock { open: 4, spec, wait: false }).unwrap();
+    assert_eq!(test.serve(Operation::Flush { owner: LockOwner(2) }), Ok(Outcome::Body));
+    assert_eq!(test.serve(Operation::Flush { owner: LockOwner(1) }), Ok(Outcome::Body));
 }
 
 #[test]
-fn capabilities_are_denied_without_a_cell() {
-    let mut bench = Bench::new(FrontOptions::default(), |_| Err(Errno::EIO));
+fn attributes_that_no_file_has_cost_no_request() {
+    let mut test = FrontTest::new(FrontOptions::default(), |_| Err(Errno::EIO));
     let mut get = |name: &[u8]| {
         let name = warren_proto::XattrName::new(name).unwrap();
-        bench.serve(Operation::GetXattr { name, len: 0 })
+        test.serve(Operation::GetXattr { name, len: 0 })
     };
     assert_eq!(get(b"security.capability"), Err(Errno::ENODATA));
     assert_eq!(get(b"system.posix_acl_access"), Err(Errno::EOPNOTSUPP));
-    assert_eq!(get(b"user.x"), Err(Errno::EIO), "that one was asked for");
+    assert_eq!(get(b"user.x"), Err(Errno::EIO), "a cell is asked for other attributes");
 }
 
-/// `open` with these flags, by root, of a name that another mount has just made for such a file: the
-/// result, and whether it was cut, and whether it is closed again.
-fn open_made_elsewhere(theirs: Attr, flags: i32) -> (Result<Outcome, Errno>, bool, bool) {
+/// Root opens a name that another mount has just created for a file with attributes `found`.
+/// Returns the result, whether the file was truncated, and whether it was closed again.
+fn open_created_elsewhere(found: Attr, flags: i32) -> (Result<Outcome, Errno>, bool, bool) {
     let seen = Arc::new(Mutex::new((false, false)));
     let noted = Arc::clone(&seen);
-    let handle = Handle { ino: theirs.ino, open: 9 };
-    let mut bench = Bench::new(FrontOptions::default(), move |request| match request {
+    let handle = Handle { ino: found.ino, open: 9 };
+    let mut test = FrontTest::new(FrontOptions::default(), move |request| match request {
         Request::Create { flags, .. } if flags.contains(CreateFlags::EXCLUSIVE) => {
             Err(Errno::EEXIST)
         }
         Request::Create { access, .. } => {
-            assert!(!access.contains(AccessMode::TRUNCATE), "before it is known whose it is");
-            let entry = Entry { ino: theirs.ino, kind: theirs.kind, lease: None, attr: None };
-            let opened = Some(Opened { handle, attr: theirs, keep_pages: true, direct: false });
+            assert!(!access.contains(AccessMode::TRUNCATE), "the owner is not known yet");
+            let entry = Entry { ino: found.ino, kind: found.kind, lease: None, attr: None };
+            let opened = Some(Opened { handle, attr: found, keep_pages: true, direct: false });
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
         }
         Request::SetAttr { set, .. } => {
             assert_eq!(set.size, Some(0));
             noted.lock().unwrap().0 = true;
-            Ok(Reply::Attr { attr: theirs, lease: None })
+            Ok(Reply::Attr { attr: found, lease: None })
         }
         Request::Close { .. } => {
             noted.lock().unwrap().1 = true;
             Ok(Reply::Done)
         }
-        other => panic!("not asked for: {other:?}"),
+        other => panic!("unexpected request {other:?}"),
     });
     let flags = OpenFlags { flags: flags.cast_unsigned(), kill_privileges: false };
-    let name = FileName::new(b"theirs").unwrap();
-    let served = bench.serve(Operation::Create(Create { name, mode: 0o100_600, flags }));
-    let (cut, closed) = *seen.lock().unwrap();
-    (served, cut, closed)
+    let name = FileName::new(b"created").unwrap();
+    let served = test.serve(Operation::Create(Create { name, mode: 0o100_600, flags }));
+    let (truncated, closed) = *seen.lock().unwrap();
+    (served, truncated, closed)
 }
 
 #[test]
-fn what_another_mount_made_meanwhile_is_opened_if_it_is_the_callers_own() {
+fn a_file_that_another_mount_created_is_opened_if_the_caller_owns_it() {
     let create = libc::O_CREAT | libc::O_RDWR;
     let own = attr(Ino(5));
-    assert_eq!(open_made_elsewhere(own, create), (Ok(Outcome::Body), false, false));
-    let cut = open_made_elsewhere(own, create | libc::O_TRUNC);
-    assert_eq!(cut, (Ok(Outcome::Body), true, false));
-    let exclusive = open_made_elsewhere(own, create | libc::O_EXCL);
+    assert_eq!(open_created_elsewhere(own, create), (Ok(Outcome::Body), false, false));
+    let truncated = open_created_elsewhere(own, create | libc::O_TRUNC);
+    assert_eq!(truncated, (Ok(Outcome::Body), true, false));
+    let exclusive = open_created_elsewhere(own, create | libc::O_EXCL);
     assert_eq!(exclusive, (Err(Errno::EEXIST), false, false));
 }
 
 #[test]
-fn what_another_mount_made_meanwhile_is_not_opened_unchecked() {
+fn a_file_that_another_mount_created_is_not_opened_without_permission() {
     let create = libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC;
     let own = attr(Ino(5));
-    for theirs in [
+    for found in [
         Attr { uid: 7, mode: 0o666, ..own },
         Attr { mode: 0o400, ..own },
         Attr { kind: FileKind::Symlink, ..own },
         Attr { kind: FileKind::Fifo, ..own },
     ] {
-        let refused = open_made_elsewhere(theirs, create);
-        assert_eq!(refused, (Err(Errno::ESTALE), false, true), "{theirs:?}");
+        let refused = open_created_elsewhere(found, create);
+        assert_eq!(refused, (Err(Errno::ESTALE), false, true), "{found:?}");
     }
 }

@@ -8,7 +8,7 @@ use super::{Call, Served};
 
 impl Call<'_> {
     pub(super) fn get_xattr(&mut self, name: XattrName, len: u32) -> Served {
-        if let Some(errno) = never_there(&name) {
+        if let Some(errno) = unsupported(&name) {
             return Err(errno);
         }
         let value = self.call(typed::GetXattr { ino: self.header.ino, name })?;
@@ -21,7 +21,7 @@ impl Call<'_> {
         self.put_sized(&list, len)
     }
 
-    /// Only the length if `len` is 0.
+    /// Replies with the length only if `len` is 0.
     fn put_sized(&mut self, value: &[u8], len: u32) -> Served {
         if len == 0 {
             self.body.count(value.len() as u32);
@@ -39,10 +39,10 @@ impl Call<'_> {
         value: Box<[u8]>,
         mode: XattrMode,
     ) -> Served {
-        if never_there(&name).is_some() {
+        if unsupported(&name).is_some() {
             return Err(Errno::EOPNOTSUPP);
         }
-        // As ext4 answers when a value exceeds the block that is there for them.
+        // As ext4 replies when a value exceeds its block for attributes.
         if value.len() > XATTR_VALUE_MAX {
             return Err(Errno::ENOSPC);
         }
@@ -50,16 +50,16 @@ impl Call<'_> {
     }
 
     pub(super) fn remove_xattr(&mut self, name: XattrName) -> Served {
-        match never_there(&name) {
+        match unsupported(&name) {
             Some(errno) => Err(errno),
             None => self.call(typed::RemoveXattr { ino: self.header.ino, name }),
         }
     }
 }
 
-/// Attributes that no file has are answered without a cell: the kernel asks for capabilities at
-/// every `execve`, and programs that list directories for access control lists at every file.
-fn never_there(name: &XattrName) -> Option<Errno> {
+/// The reply for attributes that no file has. No cell is asked, because the kernel requests file
+/// capabilities at every `execve`, and `ls` requests the access control list of every file.
+fn unsupported(name: &XattrName) -> Option<Errno> {
     match name.as_bytes() {
         b"security.capability" => Some(Errno::ENODATA),
         name if name.starts_with(b"system.") || name.starts_with(b"security.") => {

@@ -12,7 +12,7 @@ fn name(name: &[u8]) -> FileName {
 }
 
 #[test]
-fn a_header_must_tell_the_true_length() {
+fn a_header_must_have_the_true_length() {
     let bytes = message(opcode::STATFS, 2, 1, &[]);
     let mut head = [0; HEAD];
     head[..bytes.len()].copy_from_slice(&bytes);
@@ -34,7 +34,7 @@ fn names_end_at_their_nul() {
 }
 
 #[test]
-fn rename_flags_we_cannot_honour_are_refused() {
+fn unsupported_rename_flags_are_refused() {
     let parts = |flags: u32| {
         decode(opcode::RENAME2, &[&9_u64.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 4], b"a\0b\0"])
     };
@@ -59,14 +59,14 @@ fn write_in(len: u32, write_flags: u32, flags: i32) -> Vec<u8> {
 }
 
 #[test]
-fn a_write_says_as_much_as_it_brings() {
+fn the_length_of_a_write_must_be_that_of_its_data() {
     let bytes = write_in(10, 0, 0);
     assert!(Operation::decode(opcode::WRITE, &bytes, 10).is_ok());
     assert_eq!(Operation::decode(opcode::WRITE, &bytes, 11), Err(Errno::EPROTO));
 }
 
 #[test]
-fn only_a_write_of_the_program_itself_appends() {
+fn a_write_back_never_appends() {
     let appends = |write_flags| {
         let bytes = write_in(0, write_flags, libc::O_APPEND | libc::O_WRONLY);
         let Ok(Operation::Write(write)) = Operation::decode(opcode::WRITE, &bytes, 0) else {
@@ -107,7 +107,7 @@ fn locks_reach_to_the_end_and_flock_is_the_whole_file() {
 }
 
 #[test]
-fn what_is_not_known_is_not_implemented() {
+fn unknown_opcodes_get_enosys() {
     for code in [7, 37, 40, 43, 46, 47, 51, 53, 4096, u32::MAX] {
         let unsupported = Operation::Unsupported(Errno::ENOSYS);
         assert_eq!(decode(code, &[&[0; 64]]), Ok(unsupported), "opcode {code}");

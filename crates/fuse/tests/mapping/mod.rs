@@ -1,4 +1,4 @@
-//! A file of a mount, mapped for reading and writing.
+//! A shared mapping of a file.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,14 +11,14 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: it is used by volatile loads and stores only, as memory that another process shares.
+// SAFETY: only volatile loads and stores access it, as for memory that another process shares.
 unsafe impl Send for Mapping {}
 // SAFETY: likewise.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub fn new(file: &File, len: usize) -> Self {
-        // A kernel faults no page in behind the end of the file as it saw it last.
+        // A kernel faults in no page behind the end of the file as it knows it.
         assert!(file.metadata().expect("fstat").len() >= len as u64);
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: the kernel chooses a free place.
@@ -28,7 +28,7 @@ impl Mapping {
 
     pub fn load(&self, at: usize) -> u64 {
         assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: it lies in the mapping, which the file is not cut below.
+        // SAFETY: it is in the mapping, and no test truncates the file below the mapping.
         unsafe { self.start.cast::<u64>().byte_add(at).read_volatile() }
     }
 
@@ -39,7 +39,7 @@ impl Mapping {
     }
 
     pub fn sync(&self) {
-        // SAFETY: it is mapped.
+        // SAFETY: the range is mapped.
         unsafe { msync(self.start, self.len, MsyncFlags::SYNC) }.expect("msync");
     }
 }

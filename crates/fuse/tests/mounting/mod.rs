@@ -1,4 +1,5 @@
-//! What tests that mount a real fleet share: a place with a pool, a namespace, a process that mounts.
+//! What tests that mount a real fleet share: a scratch directory with a pool, a mount namespace,
+//! and a process that mounts.
 
 use std::fs;
 use std::io::Read;
@@ -12,14 +13,15 @@ use warren_base::Timestamp;
 use warren_base::limits::BLOCK_SIZE;
 use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, image};
-use warren_fuse::{FrontOptions, MountOptions, ServeOptions, keep_mount};
+use warren_fuse::{FrontOptions, MountConfig, MountOptions, keep_mount};
 use warren_runtime::{Admission, ConnectOptions};
 
-/// The role of a process that does what `warren mount` does.
+/// The role of a process that does the same as `warren mount`.
 pub const MOUNTER: &str = "mounter";
 
-/// Whether this process may mount; if so, nobody but its children sees what it mounts from now on.
-pub fn hides_mounts() -> bool {
+/// Enters a private mount namespace, which only the children of this process share. False if the
+/// process cannot mount.
+pub fn enter_mount_namespace() -> bool {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");
         return false;
@@ -75,20 +77,21 @@ impl Drop for Scratch {
     }
 }
 
-pub fn front(pool: &Path) -> (Admission, ServeOptions) {
+/// What a front of the pool starts with.
+pub fn front(pool: &Path) -> (Admission, MountConfig) {
     let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &connect).expect("an admission");
     let mount = MountOptions::new("pool");
-    (admission, ServeOptions { mount, front: FrontOptions::default(), log: Default::default() })
+    (admission, MountConfig { mount, front: FrontOptions::default(), log: Default::default() })
 }
 
-/// What a process with the role [`MOUNTER`] does.
-pub fn mount_until_told(pool: &Path, dir: &Path) -> ExitCode {
-    // A test that fails leaves nothing behind.
+/// The main function of a process with the role [`MOUNTER`]: keeps a mount until a signal.
+pub fn mount_until_signalled(pool: &Path, dir: &Path) -> ExitCode {
+    // The mount must not survive a test that fails.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
-    let (admission, options) = front(pool);
+    let (admission, config) = front(pool);
     let ready = std::io::stdout().as_fd().try_clone_to_owned().expect("standard output");
-    match keep_mount(admission, dir, &options, Some(ready)) {
+    match keep_mount(admission, dir, &config, Some(ready)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -97,7 +100,7 @@ pub fn mount_until_told(pool: &Path, dir: &Path) -> ExitCode {
     }
 }
 
-/// Such a process, which has mounted.
+/// Starts such a process, and waits until it has mounted.
 pub fn mounter(pool: &Path, dir: &Path) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args([MOUNTER.as_ref(), pool.as_os_str(), dir.as_os_str()])

@@ -1,4 +1,4 @@
-//! Record locks and `flock`, as far as the tests want them.
+//! Record locks and `flock`, as far as the tests need them.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn conflict(held: &LockSpec, wanted: &LockSpec) -> bool {
         && (held.lock == LockType::Exclusive || wanted.lock == LockType::Exclusive)
 }
 
-/// What is left of `held` beside `range`.
+/// The parts of `held` outside `range`.
 fn beside(held: LockSpec, range: ByteRange) -> Vec<LockSpec> {
     let mut left = Vec::new();
     if held.range.start < range.start {

@@ -1,5 +1,5 @@
-//! A fleet in memory: one lock, no shards, no disk. It grants every lease there is, as a cell does
-//! to a front, and recalls them when a test changes something from outside.
+//! A fleet in memory, with one lock, no shards and no disk. It grants every lease, as a cell does
+//! to a front, and recalls leases when a test makes a change as another client.
 
 mod locks;
 
@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use locks::Locks;
 use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, Errno, Ino, SlotNo, Timestamp};
-use warren_fuse::{Courier, Post};
+use warren_fuse::{FleetConnection, FleetSlot};
 use warren_proto::{
     AccessMode, Answer, Attr, CreateFlags, DirEntry, Entry, FileKind, FileName, Handle, Lease,
     LeaseKey, NewInode, Opened, Position, RenameFlags, Reply, Request, SetAttr, SetTime, StatFs,
@@ -41,16 +41,16 @@ struct State {
     recalls: [Recalls; 2],
 }
 
-/// One lane of recalls.
+/// The recalls of one stream.
 #[derive(Default)]
 struct Recalls {
-    untold: Vec<LeaseKey>,
-    /// The number of the newest recall, told or not.
+    unsent: Vec<LeaseKey>,
+    /// The number of the newest recall, sent or not.
     number: u64,
     acknowledged: u64,
 }
 
-/// The toy's inside, shared by its couriers.
+/// The state of the fleet, which its slots share.
 pub struct Toy {
     state: Mutex<State>,
     changed: Condvar,
@@ -80,8 +80,8 @@ impl ToyFleet {
         }))
     }
 
-    /// Executes a request as another client would: whatever guards what it changes is recalled, and
-    /// the recall is acknowledged, before this returns.
+    /// Executes a request as another client. Before that, it recalls the leases of `keys` and waits
+    /// until the front has acknowledged the recalls.
     pub fn change_from_outside(
         &self,
         request: &Request,
@@ -90,24 +90,24 @@ impl ToyFleet {
     ) -> Answer {
         let mut state = self.0.lock();
         for key in keys {
-            let lane = &mut state.recalls[usize::from(matches!(key, LeaseKey::Pages(_)))];
-            // A number not told yet stands for this key too.
-            lane.number += u64::from(lane.untold.is_empty());
-            lane.untold.push(key);
+            let stream = &mut state.recalls[usize::from(matches!(key, LeaseKey::Pages(_)))];
+            // A recall that is not sent yet can carry this key too.
+            stream.number += u64::from(stream.unsent.is_empty());
+            stream.unsent.push(key);
         }
-        let last = state.recalls.each_ref().map(|lane| lane.number);
+        let last = state.recalls.each_ref().map(|stream| stream.number);
         self.0.changed.notify_all();
-        let unheard = |state: &mut State| {
-            state.recalls.iter().zip(last).any(|(lane, last)| lane.acknowledged < last)
+        let unacknowledged = |state: &mut State| {
+            state.recalls.iter().zip(last).any(|(stream, last)| stream.acknowledged < last)
         };
-        let mut state = self.0.changed.wait_while(state, unheard).unwrap();
+        let mut state = self.0.changed.wait_while(state, unacknowledged).unwrap();
         state.execute((0, 0), request, payload, &mut Vec::new())
     }
 }
 
 impl ToyFleet {
-    fn courier_on(&self, number: u16) -> Box<dyn Courier> {
-        Box::new(ToyCourier {
+    fn slot_on(&self, number: u16) -> Box<dyn FleetSlot> {
+        Box::new(ToySlot {
             toy: Arc::clone(&self.0),
             number: SlotNo(number),
             seq: 0,
@@ -117,17 +117,17 @@ impl ToyFleet {
     }
 }
 
-impl Post for ToyFleet {
-    fn courier(&self) -> Result<Box<dyn Courier>, Errno> {
+impl FleetConnection for ToyFleet {
+    fn slot(&self) -> Result<Box<dyn FleetSlot>, Errno> {
         let number = self.0.free.lock().unwrap().pop().ok_or(Errno::EAGAIN)?;
-        Ok(self.courier_on(number))
+        Ok(self.slot_on(number))
     }
 
-    fn courier_at(&self, slot: SlotNo) -> Result<Box<dyn Courier>, Errno> {
+    fn slot_at(&self, slot: SlotNo) -> Result<Box<dyn FleetSlot>, Errno> {
         let mut free = self.0.free.lock().unwrap();
         let place = free.iter().position(|&number| number == slot.0).ok_or(Errno::EAGAIN)?;
         let number = free.remove(place);
-        Ok(self.courier_on(number))
+        Ok(self.slot_on(number))
     }
 
     fn slots(&self) -> usize {
@@ -143,7 +143,7 @@ impl Post for ToyFleet {
     }
 }
 
-struct ToyCourier {
+struct ToySlot {
     toy: Arc<Toy>,
     number: SlotNo,
     seq: u32,
@@ -151,7 +151,7 @@ struct ToyCourier {
     back: Vec<u8>,
 }
 
-impl Courier for ToyCourier {
+impl FleetSlot for ToySlot {
     fn call(&mut self, identity: (u32, u32), request: &Request, payload_len: usize) -> Answer {
         self.seq += 1;
         let flight = &self.toy.in_flight[usize::from(self.number.0)];
@@ -205,7 +205,7 @@ impl Courier for ToyCourier {
     }
 }
 
-impl ToyCourier {
+impl ToySlot {
     fn wait_lock(&self, request: &Request) -> Answer {
         let mut state = self.toy.lock();
         loop {
@@ -219,25 +219,25 @@ impl ToyCourier {
         }
     }
 
-    fn await_recall(&self, lane: usize, acknowledged: u64) -> Answer {
+    fn await_recall(&self, stream: usize, acknowledged: u64) -> Answer {
         let mut state = self.toy.lock();
-        state.recalls[lane].acknowledged = acknowledged;
+        state.recalls[stream].acknowledged = acknowledged;
         self.toy.changed.notify_all();
         loop {
             if state.cancelled.remove(&(self.number, self.seq)) {
                 return Err(Errno::EINTR);
             }
-            let lane = &mut state.recalls[lane];
-            if !lane.untold.is_empty() {
-                let keys = std::mem::take(&mut lane.untold);
-                return Ok(Reply::Recall { number: lane.number, keys });
+            let recalls = &mut state.recalls[stream];
+            if !recalls.unsent.is_empty() {
+                let keys = std::mem::take(&mut recalls.unsent);
+                return Ok(Reply::Recall { number: recalls.number, keys });
             }
             state = self.toy.changed.wait(state).unwrap();
         }
     }
 }
 
-impl Drop for ToyCourier {
+impl Drop for ToySlot {
     fn drop(&mut self) {
         self.toy.free.lock().unwrap().push(self.number.0);
     }

@@ -1,4 +1,4 @@
-//! Before a fleet stops its mounts are given up, each by the process that keeps it (the custodian).
+//! Before a fleet stops, each mount is unmounted by its mount keeper.
 //!
 //! ```text
 //! stop          trial ──▶ all: Ask ──▶ all idle ──▶ all: IfIdle ──▶ all gone ──▶ the core stops
@@ -86,7 +86,7 @@ impl SupervisorLoop<'_> {
         clients
     }
 
-    /// Takes what a custodian answered; false if it was not asked.
+    /// Takes the reply of a mount keeper. False if it was not asked.
     pub(super) fn in_use(&mut self, client: ClientId, number: u32, by: &[u8]) -> bool {
         let Some(front) = self.fronts().into_iter().find(|front| front.client == client) else {
             return false;

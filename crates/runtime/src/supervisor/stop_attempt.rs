@@ -18,7 +18,7 @@ use warren_supervisor::ConnectionNo;
 
 use crate::message::{Leave, STOP_TIMEOUT};
 
-/// How long the custodians may take to look who uses their mounts, and then to unmount.
+/// How long the mount keepers may take to find the users of their mounts, and then to unmount.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long they may take to write back what was stored through mappings, and to cut their users

@@ -34,9 +34,9 @@ const CASES: &[(&str, Case)] = &[
     ("forced_stop", forced_stop),
     ("terminated_fleet", terminated_fleet),
     ("stop_after_lazy_umount", stop_after_lazy_umount),
-    ("stopped_custodian", stopped_custodian),
+    ("stopped_mount_keeper", stopped_mount_keeper),
     ("dead_mount", dead_mount),
-    ("killed_custodian", killed_custodian),
+    ("killed_mount_keeper", killed_mount_keeper),
     ("mounted_twice", mounted_twice),
     ("front_that_cannot_start", front_that_cannot_start),
     ("killed_run", killed_run),
@@ -126,7 +126,7 @@ fn expect_refusal(outcome: &Outcome, code: i32, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Cells' processes, custodians and fronts have these in their command lines.
+/// The command lines of cells, mount keepers and fronts contain these.
 fn processes(words: &[&str]) -> Vec<Pid> {
     let has_all = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -236,28 +236,28 @@ fn stop_after_lazy_umount(ground: &Ground, cells: u16) -> Result<()> {
 }
 
 /// A mount whose process does not answer holds no stop up for long, and a forced one not at all.
-fn stopped_custodian(ground: &Ground, cells: u16) -> Result<()> {
+fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
     for forced in [false, true] {
-        let fleet = Fleet::start(ground, &format!("custodian-{cells}-{forced}"), "1G", cells)?;
+        let fleet = Fleet::start(ground, &format!("mount-keeper-{cells}-{forced}"), "1G", cells)?;
         let file = fleet.mounted.join("mapped");
         let program = forced.then(|| Program::mapping(ground, &file)).transpose()?;
-        let custodian = one_process(&["warren __mount"])?;
-        kill_process(custodian, Signal::STOP).context("cannot stop a process")?;
+        let keeper = one_process(&["warren __mount"])?;
+        kill_process(keeper, Signal::STOP).context("cannot stop a process")?;
         let begun = Instant::now();
         if forced {
             let stopped = fleet.warren(&["stop", "--force"], &[&fleet.pool])?;
             stopped.expect_success("stop --force")?;
         } else {
             let refused = fleet.warren(&["stop"], &[&fleet.pool])?;
-            let pid = custodian.as_raw_nonzero().to_string();
+            let pid = keeper.as_raw_nonzero().to_string();
             expect_refusal(&refused, IN_USE, &[&fleet.mounted.to_string_lossy(), &pid])?;
         }
         let took = begun.elapsed();
-        kill_process(custodian, Signal::CONT).context("cannot let a process go on")?;
+        kill_process(keeper, Signal::CONT).context("cannot let a process go on")?;
         ensure!(took < PATIENCE, "the stop took {} s", took.as_secs());
         if forced {
             // It was not there to cut its user off: what it leaves is dead, and nothing is written below.
-            wait_until("the custodian ends", || Ok(processes(&["warren __mount"]).is_empty()))?;
+            wait_until("the mount keeper ends", || Ok(processes(&["warren __mount"]).is_empty()))?;
             drop(program);
             fleet.umount()?;
             fleet.ended()?;
@@ -312,8 +312,8 @@ fn libc_enotconn() -> i32 {
     rustix::io::Errno::NOTCONN.raw_os_error()
 }
 
-/// So does a custodian that dies.
-fn killed_custodian(ground: &Ground, cells: u16) -> Result<()> {
+/// A mount whose keeper dies becomes a dead mount too.
+fn killed_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
     let name = format!("uncared-{cells}");
     let fleet = Fleet::start(ground, &name, "1G", cells)?;
     let log = ground.path(&format!("{name}.written"));
@@ -371,14 +371,14 @@ fn mounted_twice(ground: &Ground, cells: u16) -> Result<()> {
     fleet.stop_and_check()
 }
 
-/// A custodian that cannot start the next front for want of resources tries again, and calls wait.
+/// A mount keeper that cannot start the next front for want of resources retries, and calls wait.
 fn front_that_cannot_start(ground: &Ground, cells: u16) -> Result<()> {
     let fleet = Fleet::start(ground, &format!("forkless-{cells}"), "1G", cells)?;
     std::fs::write(fleet.mounted.join("before"), "kept").context("cannot write")?;
-    let custodian = one_process(&["warren __mount"])?;
+    let keeper = one_process(&["warren __mount"])?;
     let front = one_process(&["warren front"])?;
     let limit = |open: &str| {
-        let pid = custodian.as_raw_nonzero().to_string();
+        let pid = keeper.as_raw_nonzero().to_string();
         process::quietly("prlimit", &["--pid", &pid, &format!("--nofile={open}")])
     };
     limit("8:")?;

@@ -617,7 +617,7 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/fuse/src/ledger.rs",
+        file: "crates/fuse/src/front_state.rs",
         what: "a step is taken twice by a front's successor",
         find: "if self.unique() != unique & !abi::UNIQUE_RESEND {",
         replace: "if self.unique() != unique {",
@@ -625,7 +625,7 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/fuse/src/ledger.rs",
+        file: "crates/fuse/src/front_state.rs",
         what: "an answer that says that nothing was done counts as a step",
         find: "if !matches!(answer, Err(Errno::EAGAIN) | Ok(Reply::Moved(_))) {",
         replace: "if !matches!(answer, Ok(Reply::Moved(_))) {",
@@ -633,10 +633,10 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/fuse/src/held.rs",
+        file: "crates/fuse/src/lock_owners.rs",
         what: "a close releases another owner's locks too",
-        find: "self.take(ino, |held| held.owner == owner)",
-        replace: "self.take(ino, |held| held.owner >= owner)",
+        find: "self.remove(ino, |it| it.owner == owner)",
+        replace: "self.remove(ino, |it| it.owner >= owner)",
         found_by: FUSE,
         is_proven: true,
     },

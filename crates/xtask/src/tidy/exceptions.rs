@@ -69,7 +69,6 @@ const fn except(rule: Rule, of: &'static str, at_most: usize) -> Exception {
 #[rustfmt::skip] // One line for each exception.
 const KNOWN: &[Exception] = &[
     except(Rule::Circles, "bench", 6),
-    except(Rule::Circles, "fuse", 6),
     except(Rule::Circles, "pool", 3),
     except(Rule::Circles, "sim", 11),
     except(Rule::Circles, "xtask", 24),
@@ -80,7 +79,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Methods, "sim::Fleet", 81),
     except(Rule::Methods, "sim::State", 70),
     except(Rule::Methods, "sim::World", 79),
-    except(Rule::Lines, "crates/fuse/src/crew.rs", 702),
     except(Rule::Lines, "crates/sim/src/world/clients.rs", 916),
     except(Rule::Lines, "crates/xtask/src/e2e/device_faults/load.rs", 750),
     except(Rule::Lines, "crates/xtask/src/e2e/doors.rs", 643),
@@ -91,7 +89,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Columns, "cli", 42),
     except(Rule::Columns, "client", 4),
     except(Rule::Columns, "device", 53),
-    except(Rule::Columns, "fuse", 106),
     except(Rule::Columns, "fuzz", 5),
     except(Rule::Columns, "log", 29),
     except(Rule::Columns, "proto-derive", 2),
@@ -108,7 +105,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Words, "device", 21),
     except(Rule::Words, "disk", 12),
     except(Rule::Words, "documents", 118),
-    except(Rule::Words, "fuse", 457),
     except(Rule::Words, "log", 2),
     except(Rule::Words, "mailbox", 8),
     except(Rule::Words, "pool", 23),

@@ -1,20 +1,20 @@
-//! The real thing: couriers that are slots of an admitted connection.
+//! The connection of an admitted client, and its slots, as the front uses them.
 
 use warren_base::{CellId, Errno, SlotNo};
 use warren_proto::{Answer, Request};
 use warren_runtime::{Connection, Slot};
 
-use crate::courier::{Courier, Post};
+use super::{FleetConnection, FleetSlot};
 
-impl Courier for Slot {
+impl FleetSlot for Slot {
     fn call(&mut self, identity: (u32, u32), request: &Request, payload_len: usize) -> Answer {
         Self::call(self, identity, request, payload_len)
     }
 
     fn call_cell(&mut self, cell: CellId, request: &Request) -> Answer {
-        /// A recall is nobody's request.
-        const NOBODY: (u32, u32) = (0, 0);
-        Self::call_cell(self, cell, NOBODY, request, 0)
+        /// The front sends these requests for itself, not for a program.
+        const ROOT: (u32, u32) = (0, 0);
+        Self::call_cell(self, cell, ROOT, request, 0)
     }
 
     fn payload_out(&mut self) -> &mut [u8] {
@@ -38,14 +38,14 @@ impl Courier for Slot {
     }
 }
 
-impl Post for Connection {
-    fn courier(&self) -> Result<Box<dyn Courier>, Errno> {
-        let slot = self.slot().ok_or(Errno::EAGAIN)?;
+impl FleetConnection for Connection {
+    fn slot(&self) -> Result<Box<dyn FleetSlot>, Errno> {
+        let slot = Self::slot(self).ok_or(Errno::EAGAIN)?;
         Ok(Box::new(slot))
     }
 
-    fn courier_at(&self, slot: SlotNo) -> Result<Box<dyn Courier>, Errno> {
-        let slot = self.slot_at(slot).ok_or(Errno::EAGAIN)?;
+    fn slot_at(&self, slot: SlotNo) -> Result<Box<dyn FleetSlot>, Errno> {
+        let slot = Self::slot_at(self, slot).ok_or(Errno::EAGAIN)?;
         Ok(Box::new(slot))
     }
 

@@ -1,9 +1,9 @@
-//! What a dead front left unanswered, read again before anything else.
+//! Requests that a dead front did not answer: the kernel sends them again.
 //!
-//! The kernel puts such requests before all others, in their order. They are read to the last by one thread
-//! before others read, so that it is known of each whether it will come: what the ledger says of a
-//! request that did not come was answered, or nobody waits for it any more. (Without a dead front
-//! nothing comes that is sent again, and at most one request is read ahead.)
+//! The kernel puts these requests before all others, in their order. One thread reads all of them
+//! before any worker reads. After that it is known of each slot's record whether its request comes:
+//! a request that did not come was answered, or its caller is gone. Without a dead front the kernel
+//! sends nothing again, and at most one new request is read early.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -18,16 +18,16 @@ use crate::abi::{self, opcode};
 use crate::channel::{Channel, Received, make_resident};
 use crate::message::{HEAD, Head, Header};
 
-/// A message that was read and is still to be served.
-pub struct Message {
+/// A message that was read and is not yet served.
+pub struct BufferedMessage {
     head: Head,
     len: usize,
     payload: Box<[u8]>,
 }
 
-impl Message {
-    /// As if it were read now.
-    pub fn put(&self, head: &mut Head, payload: &mut [u8]) -> usize {
+impl BufferedMessage {
+    /// Copies the message to where a read would put it. Returns its length.
+    pub fn copy_to(&self, head: &mut Head, payload: &mut [u8]) -> usize {
         *head = self.head;
         let len = self.payload.len().min(payload.len());
         payload[..len].copy_from_slice(&self.payload[..len]);
@@ -39,9 +39,11 @@ impl Message {
     }
 }
 
-/// Has the kernel send again what was not answered, and reads it, and perhaps a little more.
-pub fn collect(channel: &dyn Channel) -> Vec<Message> {
-    // A kernel that cannot do it (EINVAL) keeps the requests; there are none at a mount's beginning.
+/// Has the kernel send all unanswered requests again, and reads them. The last message returned may
+/// be a new request.
+pub fn read_resent(channel: &dyn Channel) -> Vec<BufferedMessage> {
+    // EINVAL from a kernel that cannot resend. Such a mount has no second front, so that there are
+    // no unanswered requests.
     let _ = channel.notify(abi::NOTIFY_RESEND, &[]);
     let mut head = [0; HEAD];
     let mut payload = vec![0; PAYLOAD_MAX];
@@ -49,9 +51,9 @@ pub fn collect(channel: &dyn Channel) -> Vec<Message> {
     let mut messages = Vec::new();
     while let Received::Message(len) = channel.read(&mut head, &mut payload) {
         let beyond = len.saturating_sub(HEAD).min(PAYLOAD_MAX);
-        let message = Message { head, len, payload: payload[..beyond].into() };
+        let message = BufferedMessage { head, len, payload: payload[..beyond].into() };
         let is_last = message.header().is_some_and(|header| {
-            // These two overtake requests.
+            // The kernel sends these before requests.
             let overtakes =
                 matches!(header.opcode, opcode::INTERRUPT | opcode::FORGET | opcode::BATCH_FORGET);
             header.unique & abi::UNIQUE_RESEND == 0 && !overtakes
@@ -64,20 +66,20 @@ pub fn collect(channel: &dyn Channel) -> Vec<Message> {
     messages
 }
 
-/// A channel of which some messages have been read already.
-pub struct Ahead {
+/// A channel of which some messages were read early: they are received first.
+pub struct BufferedChannel {
     channel: Arc<dyn Channel>,
-    messages: Mutex<VecDeque<Message>>,
+    messages: Mutex<VecDeque<BufferedMessage>>,
     is_empty: AtomicBool,
 }
 
-impl Ahead {
-    pub fn new(channel: Arc<dyn Channel>, messages: Vec<Message>) -> Self {
+impl BufferedChannel {
+    pub fn new(channel: Arc<dyn Channel>, messages: Vec<BufferedMessage>) -> Self {
         let is_empty = AtomicBool::new(messages.is_empty());
         Self { channel, messages: Mutex::new(messages.into()), is_empty }
     }
 
-    fn take(&self) -> Option<Message> {
+    fn take(&self) -> Option<BufferedMessage> {
         if self.is_empty.load(Ordering::Acquire) {
             return None;
         }
@@ -88,10 +90,10 @@ impl Ahead {
     }
 }
 
-impl Channel for Ahead {
+impl Channel for BufferedChannel {
     fn read(&self, head: &mut Head, payload: &mut [u8]) -> Received {
         match self.take() {
-            Some(message) => Received::Message(message.put(head, payload)),
+            Some(message) => Received::Message(message.copy_to(head, payload)),
             None => self.channel.read(head, payload),
         }
     }

@@ -1,38 +1,40 @@
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Condvar, Mutex, mpsc};
 
 use warren_proto::{Reply, StatFs};
 
 use super::*;
-use crate::testing::{FakeChannel, Scripted, message};
+use crate::abi::UNIQUE_RESEND;
+use crate::testing::{FakeChannel, ScriptedFleet, message};
 
 fn statfs(unique: u64) -> Vec<u8> {
     message(opcode::STATFS, unique, 1, &[])
 }
 
-fn start(fleet: Scripted, channel: &Arc<FakeChannel>) -> io::Result<Crew> {
-    let ledger = Arc::new(Ledger::create().unwrap());
-    Crew::start(Arc::new(fleet), channel.clone(), ledger, FrontOptions::default())
+fn start(fleet: ScriptedFleet, channel: &Arc<FakeChannel>) -> io::Result<Workers> {
+    let state = Arc::new(FrontState::create().unwrap());
+    Workers::start(Arc::new(fleet), channel.clone(), state, FrontOptions::default())
 }
 
-fn crew(fleet: Scripted) -> (Arc<FakeChannel>, Crew) {
+fn workers(fleet: ScriptedFleet) -> (Arc<FakeChannel>, Workers) {
     let channel = Arc::new(FakeChannel::default());
-    let crew = start(fleet, &channel).unwrap();
-    (channel, crew)
+    let workers = start(fleet, &channel).unwrap();
+    (channel, workers)
 }
 
 #[test]
-fn a_request_that_takes_long_does_not_keep_the_next_from_being_read() {
+fn messages_are_read_while_a_request_takes_long() {
     let (release, gate) = mpsc::channel::<()>();
     let gate = Mutex::new(gate);
-    let fleet = Scripted::new(8, move |_, request| match request {
+    let fleet = ScriptedFleet::new(8, move |_, request| match request {
         Request::GetAttr { .. } => {
             let _ = gate.lock().unwrap().recv();
             Err(Errno::EIO)
         }
         _ => Ok(Reply::StatFs(StatFs::default())),
     });
-    let (channel, crew) = crew(fleet);
-    // Nothing in a GETATTR says that it will wait: the sentinel has to notice.
+    let (channel, workers) = workers(fleet);
+    // A GETATTR is not known to wait, so that the monitor has to pass the token.
     channel.send(message(opcode::GETATTR, 2, 1, &[&[0; 16]]));
     thread::sleep(Duration::from_millis(20));
     for unique in 3..100 {
@@ -42,7 +44,7 @@ fn a_request_that_takes_long_does_not_keep_the_next_from_being_read() {
     assert!(!channel.has_reply(2));
     release.send(()).unwrap();
     assert_eq!(channel.reply_to(2), Err(Errno::EIO));
-    crew.stop();
+    workers.stop();
 }
 
 #[test]
@@ -50,24 +52,24 @@ fn threads_are_bounded_by_slots_and_all_requests_are_answered() {
     let busy = Arc::new(AtomicU32::new(0));
     let most = Arc::new(AtomicU32::new(0));
     let (now, peak) = (Arc::clone(&busy), Arc::clone(&most));
-    let fleet = Scripted::new(5, move |_, _| {
+    let fleet = ScriptedFleet::new(5, move |_, _| {
         peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         thread::sleep(Duration::from_millis(2));
         now.fetch_sub(1, Ordering::SeqCst);
         Ok(Reply::StatFs(StatFs::default()))
     });
-    let (channel, crew) = crew(fleet);
+    let (channel, workers) = workers(fleet);
     (1..=50).for_each(|unique| channel.send(statfs(unique)));
     (1..=50).for_each(|unique| assert!(channel.reply_to(unique).is_ok()));
     let most = most.load(Ordering::SeqCst);
     assert!((2..=4).contains(&most), "{most} at a time");
-    crew.stop();
+    workers.stop();
 }
 
 #[test]
-fn garbage_is_survived() {
-    let fleet = Scripted::new(4, |_, _| Ok(Reply::StatFs(StatFs::default())));
-    let (channel, crew) = crew(fleet);
+fn malformed_messages_are_answered_or_ignored() {
+    let fleet = ScriptedFleet::new(4, |_, _| Ok(Reply::StatFs(StatFs::default())));
+    let (channel, workers) = workers(fleet);
     channel.send(vec![1, 2, 3]);
     channel.send(vec![255; 500]);
     channel.send(message(opcode::LOOKUP, 2, 1, &[b"no end"]));
@@ -76,14 +78,14 @@ fn garbage_is_survived() {
     assert_eq!(channel.reply_to(2), Err(Errno::EPROTO));
     assert_eq!(channel.reply_to(3), Err(Errno::ENAMETOOLONG));
     assert!(channel.reply_to(4).is_ok());
-    crew.stop();
+    workers.stop();
 }
 
 #[test]
-fn the_end_comes_even_if_a_request_waits_for_ever() {
+fn stopping_cancels_a_request_that_waits_for_ever() {
     let (cancelled, gate) = mpsc::channel::<()>();
     let (cancelled, gate) = (Mutex::new(cancelled), Mutex::new(gate));
-    let fleet = Scripted::new(6, move |_, request| match request {
+    let fleet = ScriptedFleet::new(6, move |_, request| match request {
         Request::Lock { wait: false, .. } => Err(Errno::EAGAIN),
         Request::Lock { .. } => {
             let _ = gate.lock().unwrap().recv();
@@ -95,24 +97,25 @@ fn the_end_comes_even_if_a_request_waits_for_ever() {
         }
         _ => Err(Errno::EIO),
     });
-    let (channel, crew) = crew(fleet);
+    let (channel, workers) = workers(fleet);
     let mut lock = vec![0; 48];
     lock[32..36].copy_from_slice(&libc::F_WRLCK.to_ne_bytes());
     channel.send(message(opcode::SETLKW, 2, 5, &[&lock]));
     thread::sleep(Duration::from_millis(20));
     assert!(!channel.has_reply(2));
-    crew.stop();
+    workers.stop();
     assert_eq!(channel.reply_to(2), Err(Errno::EINTR));
 }
 
-/// Each of them is tried when it comes, and all every ten milliseconds, but not all whenever another one comes.
+/// A deferred lock is tried when it arrives, and all are tried every ten milliseconds. They are not
+/// all tried at every arrival.
 #[test]
-fn a_crowd_that_waits_for_a_lock_is_tried_at_times() {
-    const CROWD: u64 = 300;
+fn deferred_locks_are_retried_in_rounds() {
+    const LOCKS: u64 = 300;
     let (attempts, gate) =
         (Arc::new(AtomicU64::new(0)), Arc::new((Mutex::new(false), Condvar::new())));
     let (tried, shut) = (Arc::clone(&attempts), Arc::clone(&gate));
-    let fleet = Scripted::new(6, move |_, request| match request {
+    let fleet = ScriptedFleet::new(6, move |_, request| match request {
         Request::Lock { wait: false, .. } => {
             tried.fetch_add(1, Ordering::SeqCst);
             if *shut.0.lock().unwrap() { Ok(Reply::Done) } else { Err(Errno::EAGAIN) }
@@ -123,60 +126,60 @@ fn a_crowd_that_waits_for_a_lock_is_tried_at_times() {
         }
         _ => Ok(Reply::StatFs(StatFs::default())),
     });
-    let (channel, crew) = crew(fleet);
+    let (channel, workers) = workers(fleet);
     let mut lock = vec![0; 48];
     lock[32..36].copy_from_slice(&libc::F_WRLCK.to_ne_bytes());
     let begun = Instant::now();
-    // After these something is answered, so that all were read.
-    (0..CROWD).for_each(|n| channel.send(message(opcode::SETLKW, 2 + 2 * n, 5, &[&lock])));
+    // The reply to a later request shows that all of them were read.
+    (0..LOCKS).for_each(|n| channel.send(message(opcode::SETLKW, 2 + 2 * n, 5, &[&lock])));
     channel.send(statfs(1));
     assert!(channel.reply_to(1).is_ok());
-    while attempts.load(Ordering::SeqCst) < 3 * CROWD {
-        assert!(begun.elapsed() < Duration::from_secs(20), "they are tried again and again");
+    while attempts.load(Ordering::SeqCst) < 3 * LOCKS {
+        assert!(begun.elapsed() < Duration::from_secs(20), "deferred locks are not retried");
         thread::sleep(Duration::from_millis(1));
     }
     let (tried, rounds) =
         (attempts.load(Ordering::SeqCst), begun.elapsed().as_millis() as u64 / 10);
-    assert!(tried <= CROWD * (3 + rounds), "{tried} attempts in {rounds} rounds");
+    assert!(tried <= LOCKS * (3 + rounds), "{tried} attempts in {rounds} rounds");
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
-    (0..CROWD).for_each(|n| assert!(channel.reply_to(2 + 2 * n).is_ok()));
-    crew.stop();
+    (0..LOCKS).for_each(|n| assert!(channel.reply_to(2 + 2 * n).is_ok()));
+    workers.stop();
 }
 
 #[test]
-fn a_cell_that_answers_nothing_does_not_keep_the_end_from_coming() {
-    let (held, gate) = mpsc::channel::<()>();
-    let (taken, is_taken) = mpsc::channel();
-    let ends = Mutex::new((gate, taken));
-    // As a cell that a signal has stopped: it answers no `Cancel` either.
-    let fleet = Scripted::new(6, move |_, request| match request {
+fn workers_stop_although_a_cell_does_not_answer() {
+    let (open_gate, gate) = mpsc::channel::<()>();
+    let (received, is_received) = mpsc::channel();
+    let ends = Mutex::new((gate, received));
+    // Like a cell that a signal has stopped, it does not answer a `Cancel` either.
+    let fleet = ScriptedFleet::new(6, move |_, request| match request {
         Request::Lock { wait: false, .. } => Err(Errno::EAGAIN),
         _ => {
-            let (gate, taken) = &*ends.lock().unwrap();
-            let _ = taken.send(());
+            let (gate, received) = &*ends.lock().unwrap();
+            let _ = received.send(());
             let _ = gate.recv();
             Err(Errno::EIO)
         }
     });
-    let (channel, crew) = crew(fleet);
+    let (channel, workers) = workers(fleet);
     let mut lock = vec![0; 48];
     lock[32..36].copy_from_slice(&libc::F_WRLCK.to_ne_bytes());
     channel.send(message(opcode::SETLKW, 2, 5, &[&lock]));
-    is_taken.recv_timeout(Duration::from_secs(20)).expect("the request waits at the cell");
+    is_received.recv_timeout(Duration::from_secs(20)).expect("the request waits at the cell");
     let (over, ended) = mpsc::channel();
     thread::spawn(move || {
-        crew.stop();
+        workers.stop();
         let _ = over.send(());
     });
-    let stopped = ended.recv_timeout(GRACE + Duration::from_secs(5));
-    drop(held);
+    let stopped = ended.recv_timeout(STOP_WAIT + Duration::from_secs(5));
+    drop(open_gate);
     assert_eq!(stopped, Ok(()));
 }
 
 #[test]
 fn a_connection_with_too_few_slots_is_refused() {
-    let fleet = Scripted::new(2, |_, _| Err(Errno::EIO));
+    let fleet = ScriptedFleet::new(2, |_, _| Err(Errno::EIO));
     let channel = Arc::new(FakeChannel::default());
     assert!(start(fleet, &channel).is_err());
 }
@@ -188,11 +191,11 @@ fn write(unique: u64) -> Vec<u8> {
     message(opcode::WRITE, unique, 5, &[&fields, b"hello"])
 }
 
-/// A fleet that takes every write, and counts them.
-fn writing() -> (Scripted, Arc<AtomicU32>) {
+/// A fleet that executes every write, and the number of writes.
+fn writing() -> (ScriptedFleet, Arc<AtomicU32>) {
     let writes = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&writes);
-    let fleet = Scripted::new(6, move |_, request| match request {
+    let fleet = ScriptedFleet::new(6, move |_, request| match request {
         Request::Write { .. } => {
             let size = u64::from(counted.fetch_add(1, Ordering::SeqCst));
             Ok(Reply::Written { len: 5, size })
@@ -203,40 +206,40 @@ fn writing() -> (Scripted, Arc<AtomicU32>) {
 }
 
 #[test]
-fn what_a_dead_front_has_executed_is_answered_and_not_executed_again() {
-    let ledger = Arc::new(Ledger::create().unwrap());
-    // The first slot that serves.
-    let record = ledger.record(SlotNo(1));
-    record.attempt(10, 0);
-    record.conclude(&Ok(Reply::Written { len: 3, size: 3 }));
+fn a_step_of_a_dead_front_is_replayed_and_not_sent_again() {
+    let state = Arc::new(FrontState::create().unwrap());
+    // The slot of the first worker.
+    let record = state.record(SlotNo(1));
+    record.begin_step(10, 0);
+    record.end_step(&Ok(Reply::Written { len: 3, size: 3 }));
     let (fleet, writes) = writing();
     let channel = Arc::new(FakeChannel::default());
     for unique in [10 | UNIQUE_RESEND, 12 | UNIQUE_RESEND, 14] {
         channel.send(write(unique));
     }
-    let crew =
-        Crew::start(Arc::new(fleet), channel.clone(), ledger, FrontOptions::default()).unwrap();
+    let workers =
+        Workers::start(Arc::new(fleet), channel.clone(), state, FrontOptions::default()).unwrap();
     let len = |unique| channel.reply_to(unique).unwrap()[0];
     assert_eq!(channel.notices()[0].0, crate::abi::NOTIFY_RESEND);
-    assert_eq!(len(10 | UNIQUE_RESEND), 3, "as it was answered");
-    assert_eq!(len(12 | UNIQUE_RESEND), 5, "nobody had begun with it");
+    assert_eq!(len(10 | UNIQUE_RESEND), 3, "the recorded answer");
+    assert_eq!(len(12 | UNIQUE_RESEND), 5, "no step was recorded");
     assert_eq!(len(14), 5);
     assert_eq!(writes.load(Ordering::SeqCst), 2);
-    crew.stop();
+    workers.stop();
 }
 
 #[test]
-fn what_a_dead_front_had_only_meant_to_do_is_done() {
-    let ledger = Arc::new(Ledger::create().unwrap());
-    let record = ledger.record(SlotNo(1));
-    record.attempt(10, 0);
+fn a_step_that_a_dead_front_did_not_send_is_sent() {
+    let state = Arc::new(FrontState::create().unwrap());
+    let record = state.record(SlotNo(1));
+    record.begin_step(10, 0);
     let (fleet, writes) = writing();
     let channel = Arc::new(FakeChannel::default());
-    // Attempted, but it never got out: the slot's last number is still what it was.
+    // The step has begun, but the slot's sequence number shows that it was not sent.
     channel.send(write(10 | UNIQUE_RESEND));
-    let crew =
-        Crew::start(Arc::new(fleet), channel.clone(), ledger, FrontOptions::default()).unwrap();
+    let workers =
+        Workers::start(Arc::new(fleet), channel.clone(), state, FrontOptions::default()).unwrap();
     assert_eq!(channel.reply_to(10 | UNIQUE_RESEND).unwrap()[0], 5);
     assert_eq!(writes.load(Ordering::SeqCst), 1);
-    crew.stop();
+    workers.stop();
 }

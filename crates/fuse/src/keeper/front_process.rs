@@ -1,0 +1,143 @@
+//! One front, as the mount keeper sees it: a child process with a link.
+//!
+//! A killed front may not end at once: the kernel can hold one of its threads until the next front
+//! has replied to requests (`pages.rs`). All other threads are gone when the front's end of the
+//! link is closed. So the keeper starts the next front when the link is closed, and reaps the old
+//! process later.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno as Os;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tracing::info;
+use warren_log::{LIFE, Recorder};
+use warren_proto::Wire;
+use warren_runtime::Admission;
+use warren_runtime::link::{Link, Received, Wait};
+use warren_runtime::process::{Tie, role_args, spawn};
+
+use super::poll::poll_for;
+use crate::front::FrontOptions;
+use crate::front_state::FrontState;
+use crate::process::{FrontStart, ROLE_FRONT, WRITTEN_BACK, WriteBack};
+
+/// How long a process may take to end after its link was closed. After that, the kernel holds one
+/// of its threads.
+const END_WAIT: Duration = Duration::from_millis(10);
+
+/// What each front of a mount starts with.
+pub struct MountResources<'a> {
+    pub device: OwnedFd,
+    pub state: FrontState,
+    pub admission: Admission,
+    pub options: FrontOptions,
+    pub recorder: &'a Recorder,
+}
+
+pub struct FrontProcess {
+    child: Child,
+    pidfd: OwnedFd,
+    link: Link,
+    pub started: Instant,
+}
+
+/// What a front has sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrontMessage {
+    /// It serves the mount.
+    Ready,
+    /// The pages of a [`WriteBack`] are written back.
+    WrittenBack,
+    /// The link is closed: the front does not serve any more.
+    Closed,
+}
+
+impl FrontProcess {
+    /// `dir` is the mount point, which `ps` shows.
+    pub fn start(resources: &MountResources<'_>, dir: &Path) -> io::Result<Self> {
+        let (link, of_front) = Link::pair()?;
+        let args = role_args([ROLE_FRONT.as_bytes(), dir.as_os_str().as_bytes()]);
+        let log = resources.recorder.pipe(&format!("front of {}", dir.display()))?;
+        let mut child = spawn(&args, of_front.into_fd(), Tie::Child(log))?;
+        info!(target: LIFE, pid = child.id(), "a front starts");
+        let sent = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .and_then(|pidfd| Self::send_start(resources, &link).map(|()| pidfd));
+        match sent {
+            Ok(pidfd) => Ok(Self { child, pidfd, link, started: Instant::now() }),
+            Err(error) => {
+                // Fails only if the child has ended.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error.into())
+            }
+        }
+    }
+
+    fn send_start(resources: &MountResources<'_>, link: &Link) -> rustix::io::Result<()> {
+        let (admission, segments) = resources.admission.parts();
+        let mut fds = vec![resources.device.as_fd(), resources.state.fd()];
+        fds.extend(segments);
+        let start = FrontStart::new(resources.options, admission);
+        match link.send(&start.to_bytes(), &fds, Wait::No) {
+            // The front has died already. Its pidfd shows that.
+            Err(Os::PIPE | Os::CONNRESET) => Ok(()),
+            sent => sent,
+        }
+    }
+
+    /// The link, readable when a message or its close can be received, and the pidfd, readable when
+    /// the process has ended.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.link.as_fd(), self.pidfd.as_fd()]
+    }
+
+    pub fn receive(&mut self) -> Option<FrontMessage> {
+        match self.link.receive(Wait::No) {
+            Ok(Received::Packet(packet)) if packet.bytes == WRITTEN_BACK => {
+                Some(FrontMessage::WrittenBack)
+            }
+            Ok(Received::Packet(_)) => Some(FrontMessage::Ready),
+            Ok(Received::Nothing) => None,
+            Ok(Received::Closed) | Err(_) => Some(FrontMessage::Closed),
+        }
+    }
+
+    /// Has the front write back and drop the pages of these inodes.
+    pub fn write_back(&self, inodes: &[u64]) {
+        // If the front has ended, its pidfd shows that, and the next front gets the same message.
+        let _ = self.link.send(&WriteBack { inodes: inodes.into() }.to_bytes(), &[], Wait::No);
+    }
+
+    pub fn terminate(&self) {
+        // Fails only if the process has ended.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+    }
+
+    pub fn kill(&mut self) {
+        // Fails only if the process has ended.
+        let _ = self.child.kill();
+    }
+
+    /// The exit status, after the pidfd was readable or the link closed. A process of which the
+    /// kernel holds a thread is killed and counts as killed. It is returned, to be reaped later.
+    pub fn end(mut self) -> io::Result<(ExitStatus, Option<Child>)> {
+        let has_ended = |pidfd: &OwnedFd| {
+            let found = poll_for(&[(pidfd.as_fd(), PollFlags::IN)], Some(END_WAIT));
+            found.first().is_some_and(|it| !it.is_empty())
+        };
+        if !has_ended(&self.pidfd) {
+            self.kill();
+            if !has_ended(&self.pidfd) {
+                return Ok((ExitStatus::from_raw(libc::SIGKILL), Some(self.child)));
+            }
+        }
+        Ok((self.child.wait()?, None))
+    }
+}
