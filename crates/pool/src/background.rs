@@ -1,13 +1,12 @@
-//! Moving elements while there is nothing better to do, so that later gets find them near.
+//! Moving elements while the cell is idle, so that later gets find them near.
 
 use warren_base::CellId;
 
-use crate::shard::{Peer, Phase};
+use crate::peer::{Peer, Phase};
 use crate::{Algorithm, Pool, PoolMessage, SearchNo};
 
 impl<T: Clone> Pool<T> {
-    /// To be called whenever the cell has nothing else to do. One call of `idle_calls` does
-    /// something.
+    /// To be called whenever the cell is idle. One call of `idle_calls` does background work.
     pub fn idle(&mut self) {
         if self.phase != Phase::Member {
             return;
@@ -22,7 +21,7 @@ impl<T: Clone> Pool<T> {
             Algorithm::BackgroundPull => self.pull_some(),
             Algorithm::BackgroundPush => self.push_some(|_| true),
             Algorithm::EstimatedPush => {
-                self.tell_size();
+                self.send_size();
                 let poorer = self.local_size().saturating_sub(self.tuning.estimate_gap);
                 self.push_some(|peer| peer.estimate < poorer);
             }
@@ -53,9 +52,9 @@ impl<T: Clone> Pool<T> {
         }
     }
 
-    /// Tells the others how many are here, if that has changed much. (In the thesis a master
-    /// gathers the numbers and passes them on; with at most 64 cells the detour saves nothing.)
-    fn tell_size(&mut self) {
+    /// Sends the number of elements to all other shards, if it has changed much. (In the thesis a
+    /// master collects the numbers and distributes them; with at most 64 cells that saves nothing.)
+    fn send_size(&mut self) {
         let size = self.local_size();
         if size.abs_diff(self.last_estimate) >= self.tuning.estimate_step {
             self.last_estimate = size;
@@ -63,11 +62,11 @@ impl<T: Clone> Pool<T> {
         }
     }
 
-    /// The ready, staying, wanted shard whose turn it is. All have their turn: who is poor is not
-    /// always near.
+    /// The ready, staying, wanted shard whose turn it is. All have their turn, because the shards
+    /// with few elements need not be near.
     pub(crate) fn next_to_send(&self, wanted: impl Fn(&Peer<T>) -> bool) -> Option<CellId> {
         let able = |peer: &Peer<T>| peer.ready && !peer.leaving && wanted(peer);
         let candidates = self.peers.iter().filter(|(_, peer)| able(peer));
-        candidates.map(|(&cell, _)| cell).min_by_key(|&cell| (cell < self.send_first, cell))
+        candidates.map(|(cell, _)| cell).min_by_key(|&cell| (cell < self.send_first, cell))
     }
 }

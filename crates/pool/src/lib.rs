@@ -1,32 +1,32 @@
 //! The distributed unordered pool: a bag of elements that the cells of a fleet share.
 //!
-//! From the dPool (fos thesis, chapter 4). Each cell holds one shard, a [`Pool`]; `add` and `get`
-//! are local calls when they can be, and messages between the shards otherwise. Six [`Algorithm`]s
-//! differ in where elements lie and when they move; none changes what is promised:
+//! From the dPool (fos thesis, chapter 4). Each cell has one shard, a [`Pool`]. `add` and `get` are
+//! local calls if possible; otherwise the shards exchange messages. Six [`Algorithm`]s differ in
+//! where elements are and when they move. All have the same guarantees:
 //!
-//! * **Found**: `get` says that the pool is empty only if there was a moment, after the call, at
-//!   which no element was anywhere, in a shard or on the way (`search.rs` says why).
-//! * **Once**: no element is handed out twice or lost, also while cells join, leave or die. What
-//!   lies in a dead shard is gone with it; the caller is told and adds again what it knows to be
-//!   free.
+//! * **Found**: `get` returns that the pool is empty only if, at some moment after the call, no
+//!   element was in a shard or on the way to one (`search.rs` has the proof).
+//! * **Once**: no element is handed out twice or lost, also while cells join, leave or die. The
+//!   elements of a dead shard are lost with it. The caller is informed, and adds those again that
+//!   it knows to be free.
 //!
-//! What the driver owes:
+//! The driver must guarantee:
 //!
 //! * Messages from one cell to another arrive in order, and effects are carried out in order.
-//! * [`Pool::peer_died`] comes, at any cell, only when everything that the dead cell had sent was
-//!   handled, at every cell: after the first barrier of recovery. (A send is atomic, so what was
-//!   sent is in its receiver's memory.)
-//! * A message to a cell that has no shard of this pool comes back as [`Pool::peer_gone`]; to a
+//! * [`Pool::peer_died`] is called, at any cell, only after all cells have handled all messages of
+//!   the dead cell: after the first barrier of recovery. (A send is atomic, so a sent message is in
+//!   its receiver's memory.)
+//! * For a message to a cell without a shard of this pool, [`Pool::peer_gone`] is called; for a
 //!   cell that is dying, not before that barrier.
 //!
-//! A cell that died can come back ([`Pool::rejoin`], [`Pool::peer_replaced`]) without the handshake
-//! of one that joins: who the members are is known. Before every shard knows it again, a search may
-//! overlook elements there, and say empty too early.
+//! The successor of a dead cell rejoins ([`Pool::rejoin`], [`Pool::peer_replaced`]) without the
+//! handshake of a join, because the members are known. Until all shards know it again, a search may
+//! miss its elements, and report an empty pool too early.
 //!
-//! A cell uses one algorithm, and members that are known from the start or rejoin. [`Pool::leave`],
-//! [`Pool::peer_died`], [`Pool::peer_gone`], [`Pool::locality`] and the other algorithms have no
-//! user yet: they are what a fleet that changes its size, and cells with several threads, need
-//! next.
+//! The cells use one algorithm, with members that are known from the start or rejoin.
+//! [`Pool::leave`], [`Pool::peer_died`], [`Pool::peer_gone`], [`Pool::locality`] and the other
+//! algorithms have no user yet: they are what a fleet that changes its size, and cells with several
+//! threads, need next.
 //!
 //! This crate is pure: no thread, no clock, no I/O, no chance.
 
@@ -35,12 +35,14 @@
 mod background;
 mod membership;
 mod message;
+mod peer;
+mod question;
 mod search;
 mod shard;
 mod tuning;
 
-pub use message::{Effect, PoolMessage, SearchNo};
-pub use shard::{Get, NotMember, Pool, Ticket};
+pub use message::{Effect, PoolMessage, SearchNo, Ticket};
+pub use shard::{Get, NotMember, Pool};
 pub use tuning::{Algorithm, DISTANCE_DEFAULT, Tuning};
 
 #[cfg(test)]

@@ -1,35 +1,35 @@
-//! Joining, leaving, dying.
+//! Members that join, leave or die.
 //!
-//! **Join.** The new shard says `Hello` to its contact and to everybody it hears of in a `Welcome`,
-//! until all it knows have welcomed it. Then it is ready, if one of those is. Of two that join at
-//! the same time, the one that comes second to any established shard hears there of the first and
-//! greets it; so when a shard is ready, every ready shard knows it. Only then does it take
-//! elements, and is sent some.
+//! **Join.** The new shard sends `Hello` to its contact and to each member named in a `Welcome`,
+//! until all shards that it knows have welcomed it. Then it is ready, if any of those is. If two
+//! shards join at the same time, a ready shard names the first of them to the second, which sends
+//! it `Hello`. So when a shard is ready, all ready shards know it. Only then does it take elements,
+//! and other shards send it elements.
 //!
 //! **Leave.**
 //!
 //! ```text
 //! leave -> Leaving to all -> all have Noted: no more elements come
-//!       -> elements passed on, all taken
-//!       -> Goodbye to all -> all have said Farewell: nobody refers to us -> Left
+//!       -> elements sent to other shards, all acknowledged
+//!       -> Goodbye to all -> Farewell from all: no shard knows this one -> Left
 //! ```
 //!
-//! Elements go to ready shards that stay. If all that are left leave, the one with the lowest
-//! number gathers them and is the last; it hands them to its caller.
+//! Elements go to ready shards that stay. If all remaining shards leave, the shard with the lowest
+//! number collects the elements. It leaves last, and returns them to its caller.
 //!
-//! **Death.** What was sent to the dead and not taken is taken back: a shard takes before it does
-//! anything else with a transfer, and everything the dead said was heard first. Searches begin anew
-//! without it.
+//! **Death.** Elements that were sent to a dead shard and not acknowledged are taken back. This is
+//! safe, because a shard acknowledges a transfer before it uses the elements, and all messages of
+//! the dead shard were handled before. Searches start again without it.
 
 use warren_base::CellId;
 use warren_base::limits::CELLS_MAX;
 
-use crate::shard::Phase;
+use crate::peer::{Peer, Phase};
 use crate::{Effect, Pool, PoolMessage, SearchNo};
 
 impl<T: Clone> Pool<T> {
-    /// Leaves the pool. [`Effect::Left`] or [`Effect::LastLeft`] follows; until then messages must
-    /// go on.
+    /// Leaves the pool. [`Effect::Left`] or [`Effect::LastLeft`] follows; until then the driver
+    /// must deliver messages.
     pub fn leave(&mut self) {
         match &mut self.phase {
             Phase::Joining { leave_after } => *leave_after = true,
@@ -46,26 +46,26 @@ impl<T: Clone> Pool<T> {
 
     pub(crate) fn greet(&mut self, cell: CellId) {
         let room = self.peers.len() < CELLS_MAX;
-        if room && cell != self.me && !self.peers.contains_key(&cell) {
-            self.meet(cell);
+        if room && cell != self.me && !self.peers.contains(cell) {
+            self.peers.meet(cell);
             self.send(cell, PoolMessage::Hello);
         }
     }
 
     pub(crate) fn on_hello(&mut self, from: CellId) {
         if self.phase == Phase::Departing {
-            // What we know shrinks with every farewell: no basis for a newcomer.
+            // The known members shrink with each `Farewell`, so a newcomer cannot use them.
             self.send(from, PoolMessage::Goodbye);
             return;
         }
         let members = self.members().filter(|&cell| cell != from).collect();
         let (center, ready) = (self.center, !matches!(self.phase, Phase::Joining { .. }));
-        let newcomer = !self.peers.contains_key(&from);
+        let newcomer = !self.peers.contains(from);
         if newcomer && self.peers.len() >= CELLS_MAX {
             return;
         }
-        // Whoever greets us knows us.
-        self.meet(from).welcomed = true;
+        // The sender of a `Hello` knows this shard.
+        self.peers.meet(from).welcomed = true;
         self.send(from, PoolMessage::Welcome { members, center, ready });
         if newcomer && self.phase == Phase::Leaving {
             self.send(from, PoolMessage::Leaving);
@@ -82,19 +82,19 @@ impl<T: Clone> Pool<T> {
         center: CellId,
         ready: bool,
     ) {
-        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Some(peer) = self.peers.get_mut(from) else { return };
         peer.welcomed = true;
         peer.ready |= ready;
         if matches!(self.phase, Phase::Joining { .. }) {
             members.into_iter().for_each(|cell| self.greet(cell));
-            if self.peers.contains_key(&center) {
+            if self.peers.contains(center) {
                 self.center = center;
             }
         }
     }
 
     pub(crate) fn on_ready(&mut self, from: CellId, members: Vec<CellId>) {
-        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Some(peer) = self.peers.get_mut(from) else { return };
         peer.ready = true;
         if matches!(self.phase, Phase::Joining { .. }) {
             members.into_iter().for_each(|cell| self.greet(cell));
@@ -102,7 +102,7 @@ impl<T: Clone> Pool<T> {
     }
 
     pub(crate) fn on_leaving(&mut self, from: CellId) {
-        if let Some(peer) = self.peers.get_mut(&from) {
+        if let Some(peer) = self.peers.get_mut(from) {
             peer.leaving = true;
         }
         self.choose_center();
@@ -110,7 +110,7 @@ impl<T: Clone> Pool<T> {
     }
 
     pub(crate) fn on_noted(&mut self, from: CellId) {
-        if let Some(peer) = self.peers.get_mut(&from) {
+        if let Some(peer) = self.peers.get_mut(from) {
             peer.noted = true;
         }
     }
@@ -120,9 +120,9 @@ impl<T: Clone> Pool<T> {
         self.send(from, PoolMessage::Farewell);
     }
 
-    /// The peer has gone. What it did not take is here again.
+    /// Removes the peer. Elements that it has not acknowledged are here again.
     pub(crate) fn forget(&mut self, cell: CellId) {
-        let Some(peer) = self.peers.remove(&cell) else { return };
+        let Some(peer) = self.peers.remove(cell) else { return };
         self.choose_center();
         self.accept(peer.unacked.into_iter().flatten().collect());
         if self.search.is_some() {
@@ -131,16 +131,16 @@ impl<T: Clone> Pool<T> {
         self.settle_moving();
     }
 
-    /// If the center goes, the lowest that stays is the next.
+    /// If the center leaves, the lowest shard that stays is the next.
     fn choose_center(&mut self) {
-        if self.center == self.me || self.takes(self.center) {
+        if self.center == self.me || self.peers.takes(self.center) {
             return;
         }
-        let staying = self.members().find(|&cell| self.takes(cell));
+        let staying = self.members().find(|&cell| self.peers.takes(cell));
         self.center = staying.map_or(self.me, |lowest| lowest.min(self.me));
     }
 
-    /// Goes on to the next phase if its time has come.
+    /// Enters the next phase if its conditions are met.
     pub(crate) fn advance(&mut self) {
         match self.phase {
             Phase::Joining { leave_after } => self.advance_join(leave_after),
@@ -155,7 +155,8 @@ impl<T: Clone> Pool<T> {
             return;
         }
         if self.peers.values().all(|peer| !peer.ready) {
-            // Not "we are alone": the pool may live on among cells that we never heard of.
+            // The pool may still exist among cells that this shard does not know, so it cannot be
+            // taken for empty.
             let waiting = std::mem::take(&mut self.waiting).into();
             self.broadcast(&PoolMessage::Goodbye);
             self.end(Effect::JoinFailed { waiting });
@@ -181,16 +182,16 @@ impl<T: Clone> Pool<T> {
         }
         let Some(first) = self.heir() else { return };
         self.pass_on(first);
-        let settled = |peer: &crate::shard::Peer<T>| peer.noted && peer.asked == 0;
-        let quiet = self.waiting.is_empty() && !self.is_moving();
+        let settled = |peer: &Peer<T>| peer.noted && peer.asked == 0;
+        let quiet = self.waiting.is_empty() && !self.peers.is_moving();
         if quiet && self.peers.values().all(settled) {
             self.phase = Phase::Departing;
             self.broadcast(&PoolMessage::Goodbye);
         }
     }
 
-    /// Who gets our elements: a ready shard that stays, in turn; or, if all leave, the lowest, if
-    /// that is not us. While somebody joins there may be nobody yet.
+    /// The shard that receives the elements: a ready shard that stays, in turn; or, if all leave,
+    /// the lowest shard unless it is this one. While a shard joins there may be none yet.
     fn heir(&self) -> Option<CellId> {
         if let Some(staying) = self.next_to_send(|_| true) {
             return Some(staying);

@@ -1,84 +1,87 @@
-//! What shards say to each other, and what a shard asks of its driver.
+//! Messages between shards, and the effects that a shard's driver carries out.
 
 use warren_base::CellId;
 use warren_proto::Wire;
 
-use crate::Ticket;
+/// A `get` that waits for its result.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(pub u64);
 
-/// Which search of the asking shard a question belongs to, so that a late answer is known as such.
+/// The search that a question belongs to, so that its shard recognises late replies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub struct SearchNo(pub u64);
 
 impl SearchNo {
-    /// Of a transfer that nobody asked for.
+    /// Of a transfer that no shard has requested.
     pub const NONE: Self = Self(0);
-    /// Of a background pull, whose answer nobody waits for.
+    /// Of a background pull, which no `get` waits for.
     pub const BACKGROUND: Self = Self(1);
-    /// Searches count on from here.
+    /// Searches are numbered from the next one on.
     pub(crate) const LAST_RESERVED: Self = Self(1);
 }
 
 /// From shard to shard.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum PoolMessage<T> {
-    /// I join, and know you as a member.
+    /// The sender joins, and knows the receiver as a member.
     Hello,
-    /// Now I know you. These are the others that I know.
+    /// The sender knows the receiver now, and these other members.
     Welcome { members: Vec<CellId>, center: CellId, ready: bool },
-    /// Everybody I know knows me: elements may be sent to me. A newcomer that I welcomed before I
-    /// was ready hears here of all the others.
+    /// All members that the sender knows, know it: elements may be sent to it. A newcomer that it
+    /// welcomed before it was ready receives all other members here.
     Ready { members: Vec<CellId> },
-    /// I leave: send me no more elements.
+    /// The sender leaves: send it no more elements.
     Leaving,
-    /// I shall send none.
+    /// Acknowledges `Leaving`: the sender sends no more elements.
     Noted,
-    /// I have nothing and get nothing: forget me.
+    /// The sender has no elements and receives none: remove it from the members.
     Goodbye,
-    /// I have.
+    /// Acknowledges `Goodbye`.
     Farewell,
-    /// Give me up to `want` elements. Answered by `Transfer` or `Empty`.
+    /// Send up to `want` elements. The reply is `Transfer` or `Empty`.
     Pull { search: SearchNo, want: u32 },
-    /// Have you any? Answered by `Empty` or `NotEmpty`.
+    /// Report whether there are elements. The reply is `Empty` or `NotEmpty`.
     Check { search: SearchNo },
-    /// I have none, and what I ever sent has arrived. `arrivals` have come to me so far.
+    /// The sender has no elements, and all elements that it sent have arrived. It has received
+    /// `arrivals` so far.
     Empty { search: SearchNo, arrivals: u64 },
-    /// I have some.
+    /// The sender has elements.
     NotEmpty { search: SearchNo },
-    /// These are yours now. `left` is how many I still have. Answered by `Taken`.
+    /// The elements belong to the receiver now. The sender has `left` more. The reply is `Taken`.
     Transfer { search: SearchNo, elements: Vec<T>, left: u64 },
-    /// Your oldest unanswered transfer has arrived; I have `size` elements now.
+    /// The oldest unacknowledged transfer has arrived; the sender has `size` elements now.
     Taken { size: u64 },
-    /// I have `size` elements now.
+    /// The sender has `size` elements now.
     Estimate { size: u64 },
 }
 
-/// What the driver shall do, in order.
+/// What the driver must do, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect<T> {
     Send {
         to: CellId,
         message: PoolMessage<T>,
     },
-    /// The answer to a `get` that was pending; `None` if the pool was empty.
+    /// The result of a `get` that was pending; `None` if the pool was empty.
     Resolved {
         ticket: Ticket,
         element: Option<T>,
     },
     /// The join has succeeded: elements can be added.
     Ready,
-    /// Nobody answered the join and nobody will. This shard is of no more use, and these gets have
-    /// no answer.
+    /// No member has answered the join, and none will. This shard can no longer be used, and these
+    /// gets have no result.
     JoinFailed {
         waiting: Vec<Ticket>,
     },
-    /// The shard has left; its elements are with the others.
+    /// The shard has left, and other shards have its elements.
     Left,
     /// The shard was the last of the pool; these were all its elements.
     LastLeft {
         elements: Vec<T>,
     },
-    /// The cell died with about so many elements. Every survivor says so; one adds again what is
-    /// free.
+    /// The cell died with about so many elements. Each survivor has this effect; the caller adds
+    /// the free elements again at one of them.
     Lost {
         cell: CellId,
         estimate: u64,

@@ -1,67 +1,35 @@
-//! Finding an element anywhere, or being sure that there is none.
+//! Finding an element in any shard, or proving that there is none.
 //!
-//! A search serves all gets that wait here. It goes in two rounds:
+//! A search serves all waiting gets of this shard. It has two rounds:
 //!
 //! 1. **Pull**: ask the peers one after the other for elements. The first that has some ends the
-//!    search. One that has none says so, and how many elements ever came to it (`arrivals`); but
-//!    not before everything that it sent has been taken.
-//! 2. **Check**: if all had none, ask all again, at once. If each still has none and `arrivals` is
-//!    what it was, the pool was empty, and the gets that waited when this round began are told so.
-//!    Anything else begins a new search; it means that elements have come somewhere, so searches do
-//!    not go round for nothing.
+//!    search. A peer without elements replies with the number of elements that it has ever received
+//!    (`arrivals`), but only after all elements that it sent have been acknowledged.
+//! 2. **Check**: if no peer had any, ask all again, at once. If each still has none and the same
+//!    `arrivals`, the pool was empty, and the gets that waited when this round began end with that
+//!    result. Otherwise a new search starts. Elements have arrived at a shard then, so searches are
+//!    not repeated without progress.
 //!
-//! Why that is right. Let `T` be the moment at which the second round begins. A shard whose
-//! `arrivals` did not change between its two answers had no element all that time, `T` included,
-//! and sent none. What it had sent before its first answer had been taken by then. So at `T`
-//! nothing lay in a shard and nothing was on the way. The searcher itself is looked at at `T`. A
-//! shard that it does not know at `T` has never been ready, so it has nothing and nobody sends to
-//! it; one that it has forgotten said goodbye, or is dead. A change of membership begins a new
+//! Proof. Let `T` be the moment at which the second round starts. A shard whose `arrivals` did not
+//! change between its two replies had no element all that time, `T` included, and sent none. The
+//! elements that it had sent before its first reply had been acknowledged by then. So at `T` no
+//! element was in a shard or on the way. The searching shard checks itself at `T`. A shard that it
+//! does not know at `T` has never been ready, so it has no elements and no shard sends to it. A
+//! shard that it has removed has sent `Goodbye`, or is dead. A change of membership starts a new
 //! search.
 //!
-//! Nobody waits in a circle: a transfer is taken at once, whatever its receiver waits for.
+//! No deadlock: a shard takes a transfer at once, also while it waits itself.
 
 use std::collections::BTreeMap;
 
 use warren_base::CellId;
 
-use crate::shard::Phase;
+use crate::peer::Phase;
+use crate::question::{Question, Round, Search};
 use crate::{Algorithm, Effect, Pool, PoolMessage, SearchNo, Ticket};
 
-#[derive(Clone, Debug)]
-pub(crate) struct Search {
-    pub number: SearchNo,
-    /// The peers, in the order of asking.
-    order: Vec<CellId>,
-    /// What each said of its arrivals in the first round.
-    arrivals: BTreeMap<CellId, u64>,
-    round: Round,
-}
-
-impl Search {
-    fn has_asked_all(&self) -> bool {
-        matches!(self.round, Round::Pull { at } if at == self.order.len())
-    }
-}
-
-/// What a peer asked while something that was sent from here was on the way.
-#[derive(Clone, Debug)]
-pub(crate) struct Question {
-    from: CellId,
-    search: SearchNo,
-    /// How many it pulls; `None` if it checks.
-    want: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Round {
-    /// The peer at this place of the order was asked; behind the last, all were.
-    Pull { at: usize },
-    /// So many answers are missing. Gets up to this ticket waited when the round began.
-    Check { missing: usize, up_to: Ticket },
-}
-
 impl<T: Clone> Pool<T> {
-    /// Searches for those who wait, from the start.
+    /// Starts a search for the waiting gets, from the first round.
     pub(crate) fn begin_search(&mut self) {
         self.search = None;
         if self.waiting.is_empty() || matches!(self.phase, Phase::Joining { .. }) {
@@ -86,7 +54,8 @@ impl<T: Clone> Pool<T> {
     fn asking_order(&self) -> Vec<CellId> {
         let mut order: Vec<CellId> = self.members().collect();
         let centralized = self.algorithm == Algorithm::Centralized;
-        let away = |cell: &CellId| (centralized && *cell != self.center, self.peers[cell].distance);
+        let away =
+            |cell: &CellId| (centralized && *cell != self.center, self.peers.distance(*cell));
         order.sort_by_key(|cell| (away(cell), *cell < self.ask_first, *cell));
         order
     }
@@ -104,10 +73,10 @@ impl<T: Clone> Pool<T> {
         self.check_if_settled();
     }
 
-    /// If all were asked and had none, and nothing that we sent is on the way: the second round.
+    /// Starts the second round if no peer had elements and no element from here is on the way.
     fn check_if_settled(&mut self) {
         let all_asked = self.search.as_ref().is_some_and(Search::has_asked_all);
-        if all_asked && !self.is_moving() {
+        if all_asked && !self.peers.is_moving() {
             self.begin_check();
         }
     }
@@ -120,13 +89,13 @@ impl<T: Clone> Pool<T> {
     }
 
     pub(crate) fn ask(&mut self, to: CellId, question: PoolMessage<T>) {
-        self.peers.get_mut(&to).expect("questions go to known shards").asked += 1;
+        self.peers.get_mut(to).expect("questions go to known shards").asked += 1;
         self.send(to, question);
     }
 
     pub(crate) fn on_pull(&mut self, from: CellId, search: SearchNo, want: u32) {
         let elements = match self.phase {
-            Phase::Member | Phase::Leaving if self.peers.contains_key(&from) => {
+            Phase::Member | Phase::Leaving if self.peers.contains(from) => {
                 self.take_oldest(want.min(self.tuning.bulk) as usize)
             }
             _ => Vec::new(),
@@ -146,10 +115,10 @@ impl<T: Clone> Pool<T> {
         }
     }
 
-    /// While something moves the answer is put off: one question of each kind a peer. Who asks
-    /// another has given up the one before.
+    /// While elements from here are on the way, the reply is deferred. For each peer and kind one
+    /// question is kept: a peer that asks again has abandoned its earlier search.
     fn answer_empty(&mut self, from: CellId, search: SearchNo, want: Option<u32>) {
-        if self.is_moving() {
+        if self.peers.is_moving() {
             let same = |old: &Question| old.from == from && old.want.is_some() == want.is_some();
             let earlier = self.deferred.iter().position(same);
             if let Some(Question { search, .. }) = earlier.map(|at| self.deferred.remove(at)) {
@@ -162,15 +131,16 @@ impl<T: Clone> Pool<T> {
         }
     }
 
-    /// Something that was sent has been taken, or is here again: what waited for that goes on.
+    /// Sent elements have been acknowledged, or are here again: resumes the search and deferred
+    /// replies.
     pub(crate) fn settle_moving(&mut self) {
-        if self.is_moving() {
+        if self.peers.is_moving() {
             return;
         }
         self.check_if_settled();
         for Question { from, search, want } in std::mem::take(&mut self.deferred) {
             match want {
-                _ if !self.peers.contains_key(&from) => {}
+                _ if !self.peers.contains(from) => {}
                 Some(want) => self.on_pull(from, search, want),
                 None => self.on_check(from, search),
             }
@@ -178,7 +148,7 @@ impl<T: Clone> Pool<T> {
     }
 
     pub(crate) fn on_empty(&mut self, from: CellId, number: SearchNo, arrivals: u64) {
-        self.answered(from);
+        self.peers.answered(from);
         let Some(search) = &mut self.search else { return };
         if search.number != number {
             return;
@@ -192,7 +162,7 @@ impl<T: Clone> Pool<T> {
             }
             Round::Pull { .. } => {}
             Round::Check { missing, up_to } => {
-                // Each answers once: its entry is taken out, so that a second answer is a change.
+                // Each replies once: its entry is removed, so that a second reply is a change.
                 if search.arrivals.remove(&from) != Some(arrivals) {
                     self.begin_search();
                     return;
@@ -208,7 +178,7 @@ impl<T: Clone> Pool<T> {
     }
 
     pub(crate) fn on_not_empty(&mut self, from: CellId, number: SearchNo) {
-        self.answered(from);
+        self.peers.answered(from);
         if self.search.as_ref().is_some_and(|search| search.number == number) {
             self.ask_first = from;
             self.begin_search();

@@ -1,24 +1,21 @@
-//! One cell's shard: the interface, the elements here, and the elements on their way.
+//! One cell's shard: the interface, its elements, and the elements that it has sent.
 //!
 //! Invariants:
-//! * While a `get` waits, no element lies here.
-//! * An element that was sent is kept as a copy until its receiver has taken it. It is used only if
-//!   the receiver can no longer take it: it died, or said goodbye, before it answered.
-//! * `arrivals` grows with every element that comes to this shard from anywhere, even one that is
-//!   passed on at once. Searches rest on it.
+//! * While a `get` waits, the shard has no elements.
+//! * A copy of a sent element is kept until its receiver has acknowledged it. The copy is used only
+//!   if the receiver can no longer take the element: it died, or sent `Goodbye`, before its reply.
+//! * `arrivals` grows with each element that comes to this shard, also if it is passed on at once.
+//!   Searches depend on it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use warren_base::CellId;
 
-use crate::search::{Question, Search};
-use crate::{Algorithm, DISTANCE_DEFAULT, Effect, PoolMessage, SearchNo, Tuning};
+use crate::peer::{Peers, Phase};
+use crate::question::{Question, Search};
+use crate::{Algorithm, Effect, PoolMessage, SearchNo, Ticket, Tuning};
 
-/// A `get` that waits for its answer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket(pub u64);
-
-/// What `get` says at once.
+/// The immediate result of `get`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Get<T> {
     Got(T),
@@ -26,59 +23,10 @@ pub enum Get<T> {
     Pending(Ticket),
 }
 
-/// The shard takes no elements, because it still joins or already leaves. The element comes back.
+/// The shard takes no elements, because it is still joining or already leaving. The element is
+/// returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotMember<T>(pub T);
-
-/// The order of a shard's life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
-    /// Some member may not know us yet.
-    Joining {
-        leave_after: bool,
-    },
-    Member,
-    /// Passing our elements on.
-    Leaving,
-    /// Nothing left; waiting to be forgotten.
-    Departing,
-    /// `Left`, `LastLeft` or `JoinFailed` was said.
-    Over,
-}
-
-/// What is known of another shard.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer<T> {
-    pub distance: u32,
-    /// It knows us.
-    pub welcomed: bool,
-    /// It takes elements.
-    pub ready: bool,
-    pub leaving: bool,
-    /// It knows that we leave.
-    pub noted: bool,
-    /// How many elements it may have.
-    pub estimate: u64,
-    /// Questions it has not answered.
-    pub asked: u32,
-    /// Copies of what was sent and not yet taken, oldest first.
-    pub unacked: VecDeque<Vec<T>>,
-}
-
-impl<T> Peer<T> {
-    pub(crate) fn new() -> Self {
-        Self {
-            distance: DISTANCE_DEFAULT,
-            welcomed: false,
-            ready: false,
-            leaving: false,
-            noted: false,
-            estimate: 0,
-            asked: 0,
-            unacked: VecDeque::new(),
-        }
-    }
-}
 
 /// One cell's shard of a pool of `T`.
 #[derive(Clone, Debug)]
@@ -87,11 +35,11 @@ pub struct Pool<T> {
     pub(crate) algorithm: Algorithm,
     pub(crate) tuning: Tuning,
     pub(crate) phase: Phase,
-    pub(crate) peers: BTreeMap<CellId, Peer<T>>,
-    /// Where elements go in the centralized algorithm. Cells may disagree for a while; then a
-    /// search is longer.
+    pub(crate) peers: Peers<T>,
+    /// The shard of all elements in the centralized algorithm. Cells may disagree for a while; then
+    /// a search takes longer.
     pub(crate) center: CellId,
-    /// Elements here. The newest is handed out first, the oldest is sent away first.
+    /// The elements. The newest is handed out first, the oldest is sent away first.
     pub(crate) elements: VecDeque<T>,
     pub(crate) arrivals: u64,
     pub(crate) waiting: VecDeque<Ticket>,
@@ -104,7 +52,6 @@ pub struct Pool<T> {
     pub(crate) send_first: CellId,
     pub(crate) idle_calls: u32,
     pub(crate) last_estimate: u64,
-    distances: BTreeMap<CellId, u32>,
     last_ticket: u64,
     effects: VecDeque<Effect<T>>,
 }
@@ -118,7 +65,7 @@ impl<T: Clone> Pool<T> {
             algorithm,
             tuning,
             phase: Phase::Member,
-            peers: BTreeMap::new(),
+            peers: Peers::new(),
             center: me,
             elements: VecDeque::new(),
             arrivals: 0,
@@ -130,7 +77,6 @@ impl<T: Clone> Pool<T> {
             send_first: me,
             idle_calls: 0,
             last_estimate: 0,
-            distances: BTreeMap::new(),
             last_ticket: 0,
             effects: VecDeque::new(),
         }
@@ -146,8 +92,8 @@ impl<T: Clone> Pool<T> {
         pool
     }
 
-    /// The shard of a cell that was lost, begun anew and empty. All `others` are told by
-    /// [`Self::peer_replaced`]; until then they may overlook what comes to lie here.
+    /// The empty shard of the successor of a lost cell. All `others` must call
+    /// [`Self::peer_replaced`]; until then their searches may miss elements here.
     pub fn rejoin(
         me: CellId,
         others: impl Iterator<Item = CellId>,
@@ -155,28 +101,23 @@ impl<T: Clone> Pool<T> {
         tuning: Tuning,
     ) -> Self {
         let mut pool = Self::create(me, algorithm, tuning);
-        others.for_each(|cell| pool.know(cell));
+        others.for_each(|cell| pool.peers.know(cell));
         pool.center = pool.members().fold(me, CellId::min);
         pool
     }
 
-    /// The cell died, as [`Self::peer_died`] would say, and has a shard again. What was on its way
-    /// to the dead is not taken back: it may have been taken there, and put to a use that outlives
-    /// it.
+    /// The cell died, as in [`Self::peer_died`], and has a shard again. Elements that were on their
+    /// way to it are not taken back, because the dead process may have taken them and used them for
+    /// something that outlives it.
     pub fn peer_replaced(&mut self, cell: CellId) {
-        if let Some(peer) = self.peers.get_mut(&cell) {
+        if let Some(peer) = self.peers.get_mut(cell) {
             peer.unacked.clear();
         }
         self.peer_died(cell);
-        self.know(cell);
+        self.peers.know(cell);
         if self.search.is_some() {
             self.begin_search();
         }
-    }
-
-    fn know(&mut self, cell: CellId) {
-        let peer = self.meet(cell);
-        (peer.welcomed, peer.ready) = (true, true);
     }
 
     /// What to do next. To be called until `None` after every other call.
@@ -184,14 +125,14 @@ impl<T: Clone> Pool<T> {
         self.effects.pop_front()
     }
 
-    /// Puts an element in. Refused until [`Effect::Ready`] and after [`leave`](Self::leave): an
-    /// element in a shard that not everybody knows could be missed by a search.
+    /// Adds an element. It is refused until [`Effect::Ready`] and after [`leave`](Self::leave),
+    /// because a search of a shard that does not know this one would miss it.
     pub fn add(&mut self, element: T) -> Result<(), NotMember<T>> {
         if self.phase != Phase::Member {
             return Err(NotMember(element));
         }
         let elsewhere = self.center != self.me && self.waiting.is_empty();
-        if self.algorithm == Algorithm::Centralized && elsewhere && self.takes(self.center) {
+        if self.algorithm == Algorithm::Centralized && elsewhere && self.peers.takes(self.center) {
             self.arrivals += 1;
             self.transfer(self.center, SearchNo::NONE, vec![element]);
         } else {
@@ -200,9 +141,9 @@ impl<T: Clone> Pool<T> {
         Ok(())
     }
 
-    /// Takes an element out, any one. How many gets may wait is the caller's to bound, by its live
-    /// tasks. Not to be called after [`leave`](Self::leave): whoever is being forgotten cannot
-    /// search. Gets that waited then are answered first.
+    /// Takes any element. The caller limits the number of waiting gets by its live tasks. Must not
+    /// be called after [`leave`](Self::leave), because a shard that is being removed cannot search.
+    /// Gets that were waiting then are resolved first.
     pub fn get(&mut self) -> Get<T> {
         let able = matches!(self.phase, Phase::Joining { leave_after: false } | Phase::Member);
         assert!(able, "the shard leaves, or is no more");
@@ -218,7 +159,7 @@ impl<T: Clone> Pool<T> {
         Get::Pending(ticket)
     }
 
-    /// Takes elements out that lie in this shard and are wanted, at most `count`, the newest first.
+    /// Takes wanted elements of this shard, at most `count`, the newest first.
     pub fn take_newest(&mut self, count: usize, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let (mut taken, mut passed) = (Vec::new(), Vec::new());
         while taken.len() < count
@@ -230,7 +171,7 @@ impl<T: Clone> Pool<T> {
         taken
     }
 
-    /// About how many elements the pool has. Never exact while others use it.
+    /// About how many elements the pool has. It is not exact while other shards use the pool.
     pub fn size(&self) -> u64 {
         let estimates = self.peers.values().map(|peer| peer.estimate);
         estimates.fold(self.local_size(), u64::saturating_add)
@@ -241,16 +182,13 @@ impl<T: Clone> Pool<T> {
         self.elements.len() as u64
     }
 
-    /// A hint: how far away `cell` is, [`DISTANCE_DEFAULT`] if never set. Nearer shards are asked
-    /// first.
+    /// A hint: how far away `cell` is, [`DISTANCE_DEFAULT`](crate::DISTANCE_DEFAULT) if never set.
+    /// Nearer shards are asked first.
     pub fn locality(&mut self, cell: CellId, distance: u32) {
-        self.distances.insert(cell, distance);
-        if let Some(peer) = self.peers.get_mut(&cell) {
-            peer.distance = distance;
-        }
+        self.peers.set_distance(cell, distance);
     }
 
-    /// What lies in this shard.
+    /// The elements of this shard.
     pub fn elements(&self) -> impl Iterator<Item = &T> {
         self.elements.iter()
     }
@@ -262,11 +200,10 @@ impl<T: Clone> Pool<T> {
 
     /// Cells whose shards are known.
     pub fn members(&self) -> impl Iterator<Item = CellId> {
-        self.peers.keys().copied()
+        self.peers.cells()
     }
 
-    /// Takes a message of another shard. It may hold anything: a peer's wrong answer is ignored,
-    /// never believed.
+    /// Handles a message of another shard. It may contain anything: a wrong reply is ignored.
     pub fn handle(&mut self, from: CellId, message: PoolMessage<T>) {
         if self.phase == Phase::Over || from == self.me {
             return;
@@ -290,17 +227,17 @@ impl<T: Clone> Pool<T> {
                 self.on_transfer(from, search, elements, left);
             }
             PoolMessage::Taken { size } => self.on_taken(from, size),
-            PoolMessage::Estimate { size } => self.estimate(from, size),
+            PoolMessage::Estimate { size } => self.peers.set_estimate(from, size),
         }
         self.advance();
     }
 
-    /// The cell is dead, by agreement, and everything it had sent to anybody was handled.
+    /// The cell is dead, all cells agree on that, and all its messages have been handled.
     pub fn peer_died(&mut self, cell: CellId) {
         if self.phase == Phase::Over {
             return;
         }
-        if let Some(peer) = self.peers.get(&cell) {
+        if let Some(peer) = self.peers.get(cell) {
             let estimate = peer.estimate;
             self.effect(Effect::Lost { cell, estimate });
         }
@@ -328,24 +265,7 @@ impl<T: Clone> Pool<T> {
         all.into_iter().for_each(|to| self.send(to, message.clone()));
     }
 
-    /// What is known of `cell` from now on.
-    pub(crate) fn meet(&mut self, cell: CellId) -> &mut Peer<T> {
-        let distance = self.distances.get(&cell).copied().unwrap_or(DISTANCE_DEFAULT);
-        let unknown = || Peer { distance, ..Peer::new() };
-        self.peers.entry(cell).or_insert_with(unknown)
-    }
-
-    /// Whether elements can be sent to `cell`.
-    pub(crate) fn takes(&self, cell: CellId) -> bool {
-        self.peers.get(&cell).is_some_and(|peer| peer.ready && !peer.leaving)
-    }
-
-    /// Whether elements that were sent from here may not have arrived.
-    pub(crate) fn is_moving(&self) -> bool {
-        self.peers.values().any(|peer| !peer.unacked.is_empty())
-    }
-
-    /// Elements have come: gets that wait have them first.
+    /// Takes in elements. Waiting gets receive them first.
     pub(crate) fn accept(&mut self, elements: Vec<T>) {
         self.arrivals += elements.len() as u64;
         for element in elements {
@@ -359,16 +279,16 @@ impl<T: Clone> Pool<T> {
         }
     }
 
-    /// Sends elements to a peer and keeps a copy until it has them.
+    /// Sends elements to a peer and keeps a copy until it has acknowledged them.
     pub(crate) fn transfer(&mut self, to: CellId, search: SearchNo, elements: Vec<T>) {
-        let peer = self.peers.get_mut(&to).expect("elements go to known shards");
+        let peer = self.peers.get_mut(to).expect("elements go to known shards");
         peer.unacked.push_back(elements.clone());
         peer.estimate = peer.estimate.saturating_add(elements.len() as u64);
         let left = self.local_size();
         self.send(to, PoolMessage::Transfer { search, elements, left });
     }
 
-    /// Takes the oldest elements out, at most `count`.
+    /// Removes the oldest elements, at most `count`.
     pub(crate) fn take_oldest(&mut self, count: usize) -> Vec<T> {
         let count = count.min(self.elements.len());
         self.elements.drain(..count).collect()
@@ -376,13 +296,13 @@ impl<T: Clone> Pool<T> {
 
     fn on_transfer(&mut self, from: CellId, search: SearchNo, elements: Vec<T>, left: u64) {
         if search != SearchNo::NONE {
-            self.answered(from);
+            self.peers.answered(from);
         }
-        self.estimate(from, left);
-        // Whoever sends to one that departs will find its goodbye before an answer, and keep its
-        // elements. To one that joins nobody sends, nor does anybody before it is ready.
+        self.peers.set_estimate(from, left);
+        // The sender of a transfer to a departing shard receives `Goodbye` instead of a reply, and
+        // keeps its elements. No shard sends to a joining shard, nor before it is ready itself.
         let takes = matches!(self.phase, Phase::Member | Phase::Leaving);
-        if !takes || self.peers.get(&from).is_none_or(|peer| !peer.ready) {
+        if !takes || self.peers.get(from).is_none_or(|peer| !peer.ready) {
             return;
         }
         self.accept(elements);
@@ -395,23 +315,10 @@ impl<T: Clone> Pool<T> {
     }
 
     fn on_taken(&mut self, from: CellId, size: u64) {
-        let taken = self.peers.get_mut(&from).and_then(|peer| peer.unacked.pop_front());
+        let taken = self.peers.get_mut(from).and_then(|peer| peer.unacked.pop_front());
         if taken.is_some() {
-            self.estimate(from, size);
+            self.peers.set_estimate(from, size);
             self.settle_moving();
-        }
-    }
-
-    fn estimate(&mut self, of: CellId, size: u64) {
-        if let Some(peer) = self.peers.get_mut(&of) {
-            peer.estimate = size;
-        }
-    }
-
-    /// One question to `peer` is answered.
-    pub(crate) fn answered(&mut self, peer: CellId) {
-        if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.asked = peer.asked.saturating_sub(1);
         }
     }
 }

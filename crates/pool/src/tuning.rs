@@ -1,20 +1,20 @@
 //! The six algorithms and their numbers (fos thesis, section 4.4).
 
-/// Where elements lie and when they move. Each after `Distributed` adds to the one before, but pull
+/// Where elements are and when they move. Each after `Distributed` adds to the one before, but pull
 /// and push exclude each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Algorithm {
-    /// All elements lie in one shard; the others send it their adds and gets.
+    /// All elements are in one shard; the others send it their adds and gets.
     Centralized,
-    /// Elements lie where they were added; a get that finds none here fetches one.
+    /// Elements stay where they were added; a get that finds none here fetches one.
     Distributed,
     /// ... and fetches many.
     Bulk,
-    /// ... and an idle shard with few elements fetches some before they are wanted.
+    /// ... and an idle shard with few elements fetches some in advance.
     BackgroundPull,
-    /// ... or an idle shard with many gives some away, in turn.
+    /// ... or an idle shard with many elements sends some to the others, in turn.
     BackgroundPush,
-    /// ... only to shards that are thought to have fewer.
+    /// ... only to shards that have fewer by their estimates.
     EstimatedPush,
 }
 
@@ -40,11 +40,11 @@ impl Algorithm {
     }
 }
 
-/// The distance to a cell that nobody has set (thesis, section 4.2.3).
+/// The distance of a cell unless it is set (thesis, section 4.2.3).
 pub const DISTANCE_DEFAULT: u32 = 10_000;
 
-/// The thesis's numbers, which were tuned for 4 KiB pages; a pool of larger things wants smaller
-/// ones.
+/// The numbers of the thesis, which were tuned for 4 KiB pages. A pool of larger elements needs
+/// smaller numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
     /// Elements moved in one message. A message of them must fit `PEER_MESSAGE_MAX`.
@@ -53,11 +53,11 @@ pub struct Tuning {
     pub idle_calls: u32,
     /// Background pull: fetch while there are fewer here.
     pub pull_below: usize,
-    /// Background push: give away while there are more here.
+    /// Background push: send some while there are more here.
     pub push_above: usize,
-    /// Estimates: tell the others when the number here has changed by so much.
+    /// Estimates: report the number here when it has changed by so much.
     pub estimate_step: u64,
-    /// Estimates: give only to shards that have so many fewer.
+    /// Estimates: send only to shards that have so many fewer.
     pub estimate_gap: u64,
 }
 

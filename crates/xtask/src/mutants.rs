@@ -1,15 +1,27 @@
 //! Faults planted in the product's source, one at a time: how many of them do the tests find?
 //!
-//! Each mutant (`mutants/table.rs`) is one textual change, with the command that must fail because of it. A copy of the
-//! tree is changed, built and tested; the product itself has nothing of it. A mutant that does not apply any more, or
-//! does not compile, is an error: the table moves with the code.
+//! Each mutant (`mutants/table.rs`) is one textual change, with the command that must fail because
+//! of it. A copy of the tree is changed, built and tested; the product itself has no planted fault.
+//! A mutant that no longer applies, or does not compile, is an error: the table moves with the
+//! code.
 //!
 //! ```text
-//! copy of the tree -> change -> build (must pass) -> test (must fail, or not end in time) -> change back -> next
+//! copy of the tree -> change -> build (must pass) -> test (must fail, or not end in time)
+//!                       ^                                           |
+//!                       +------------------ change back <-----------+
+//!
+//! target/mutants/tree    the copy
+//! target/mutants/build   its target directory
 //! ```
+//!
+//! The copy has a target directory of its own. Cargo hashes the paths of a workspace's packages
+//! relative to its root, so in a shared directory the packages of copy and product have the same
+//! names and fingerprints. The product's fingerprints would then list the files of the copy, and
+//! cargo would not see an edit of the product.
 
 mod table;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -23,9 +35,10 @@ use table::{MUTANTS, Mutant};
 
 /// Of the mutants that were tried, so many in a hundred have to be found.
 const FOUND_PERCENT: usize = 90;
-/// A test that takes longer hangs. The slowest of the commands takes about a minute and a half on two cores.
+/// A test that takes longer hangs. The slowest of the commands takes about a minute and a half on
+/// two cores.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The first build is one of everything.
+/// The first build compiles all packages.
 const BUILD_MAX: Duration = Duration::from_secs(1800);
 
 /// What of the table to try.
@@ -122,7 +135,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     Ok(invalid == 0 && found * 100 >= chosen.len() * FOUND_PERCENT)
 }
 
-/// A copy of the tree. What does not depend on it is built once for both.
+/// A copy of the tree, and where it is built.
 struct Tree {
     root: PathBuf,
     target: PathBuf,
@@ -130,24 +143,28 @@ struct Tree {
 
 impl Tree {
     fn copy(from: &Path) -> Result<Self> {
-        let target = target_directory(from);
-        let tree = Self { root: target.join("mutants"), target };
+        let place = target_directory(from).join("mutants");
+        let tree = Self { root: place.join("tree"), target: place.join("build") };
         let listing = Command::new("git")
             .args(["ls-files", "--cached", "--others", "--exclude-standard"])
             .current_dir(from)
             .output()
             .context("cannot list the tree's files")?;
         ensure!(listing.status.success(), "git does not list the tree's files");
-        for file in String::from_utf8(listing.stdout)?.lines() {
+        let listing = String::from_utf8(listing.stdout)?;
+        let mut copied = BTreeSet::new();
+        for file in listing.lines() {
             let (old, new) = (from.join(file), tree.root.join(file));
-            // What is as it was keeps its time, so that cargo does not build it again.
             let Ok(bytes) = fs::read(&old) else { continue };
+            copied.insert(new.clone());
+            // An unchanged file keeps its time, so that cargo does not build it again.
             if fs::read(&new).is_ok_and(|there| there == bytes) {
                 continue;
             }
             fs::create_dir_all(new.parent().context("a file without a directory")?)?;
             fs::write(&new, bytes).with_context(|| format!("cannot write {}", new.display()))?;
         }
+        remove_all_but(&copied, &tree.root)?;
         Ok(tree)
     }
 
@@ -207,7 +224,22 @@ impl Tree {
     }
 }
 
-/// Ends cargo and what it has started.
+/// Removes the files of an earlier copy that the tree no longer has, because cargo finds tests and
+/// programs by their place.
+fn remove_all_but(kept: &BTreeSet<PathBuf>, directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            remove_all_but(kept, &path)?;
+        } else if !kept.contains(&path) {
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends cargo and its child processes.
 fn end_group(child: &std::process::Child) {
     let group = rustix::process::Pid::from_child(child);
     // It may have ended meanwhile.
@@ -234,6 +266,17 @@ fn print_table() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_that_the_tree_no_longer_has_are_removed() {
+        let directory = std::env::temp_dir().join(format!("mutants-{}", std::process::id()));
+        let (kept, old) = (directory.join("kept.rs"), directory.join("tests/old.rs"));
+        fs::create_dir_all(directory.join("tests")).expect("a directory");
+        [&kept, &old].into_iter().for_each(|file| fs::write(file, "").expect("a file"));
+        remove_all_but(&BTreeSet::from([kept.clone()]), &directory).expect("files to remove");
+        assert!(kept.exists() && !old.exists());
+        fs::remove_dir_all(&directory).expect("a directory");
+    }
 
     #[test]
     fn every_mutant_applies_to_the_tree_as_it_is() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use warren_base::{CellId, Rng};
 use warren_proto::Wire;
 
-use crate::shard::Phase;
+use crate::peer::Phase;
 use crate::{Algorithm, Effect, Get, Pool, PoolMessage, Ticket, Tuning};
 
 const STEPS: usize = 700;
@@ -65,7 +65,7 @@ pub(super) struct Fleet {
     algorithm: Algorithm,
     faults: Faults,
     cells: BTreeMap<CellId, Pool<u64>>,
-    /// Cells that were told to leave.
+    /// Cells that were ordered to leave.
     leaving: BTreeSet<CellId>,
     channels: BTreeMap<(CellId, CellId), VecDeque<Parcel>>,
     next_cell: u16,
@@ -78,7 +78,7 @@ pub(super) struct Fleet {
     orphans: BTreeSet<(CellId, CellId, u64)>,
     /// The cell whose death is being booked.
     burying: Option<CellId>,
-    /// Dead cells of which nobody has heard yet.
+    /// Dead cells whose death is not known to any cell yet.
     dying: BTreeSet<CellId>,
     step: usize,
     /// The last step after which the pool was empty.
@@ -251,7 +251,7 @@ impl Fleet {
         for pair in undelivered {
             self.drop_channel(pair);
         }
-        for (&receiver, peer) in &dead.peers {
+        for (receiver, peer) in dead.peers.iter() {
             for &element in peer.unacked.iter().flatten() {
                 if self.untaken.remove(&(cell, receiver, element)) {
                     self.present.remove(&element);
@@ -265,8 +265,8 @@ impl Fleet {
         self.pass_barrier();
     }
 
-    /// The first barrier of recovery: when all that the dead had sent was handled, everybody hears
-    /// of it.
+    /// The first barrier of recovery: when all that the dead had sent was handled, all cells
+    /// are informed.
     fn pass_barrier(&mut self) {
         for dead in self.dying.clone() {
             if self.channels.keys().any(|pair| pair.0 == dead) {
@@ -279,7 +279,7 @@ impl Fleet {
         }
     }
 
-    /// Nobody will receive this: transfers in it are with their sender alone, or lost.
+    /// No cell will receive this message: a transfer in it is with its sender alone, or lost.
     fn drop_channel(&mut self, pair: (CellId, CellId)) {
         for parcel in self.channels.remove(&pair).unwrap() {
             self.note_untaken(pair, &parcel);
@@ -385,7 +385,7 @@ impl Fleet {
         }
         let pool = self.cells.remove(&cell).unwrap();
         assert!(
-            pool.elements.is_empty() && !pool.is_moving(),
+            pool.elements.is_empty() && !pool.peers.is_moving(),
             "seed {}: left with some",
             self.seed
         );

@@ -37,7 +37,7 @@ fn trio(algorithm: Algorithm, tuning: Tuning) -> (Pool<u32>, Pool<u32>, Pool<u32
     let mut a = Pool::create(A, algorithm, tuning);
     let mut b = Pool::join(B, A, algorithm, tuning);
     let mut c = Pool::join(C, A, algorithm, tuning);
-    assert_eq!(b.add(1), Err(NotMember(1)), "not before everybody knows it");
+    assert_eq!(b.add(1), Err(NotMember(1)), "not before all members know it");
     let (events, _) = settle(&mut [&mut a, &mut b, &mut c]);
     assert_eq!(events, [(B, Effect::Ready), (C, Effect::Ready)]);
     assert!([&a, &b, &c].iter().all(|pool| pool.members().count() == 2));
@@ -234,12 +234,12 @@ fn elements_come_only_from_members_and_to_members() {
 fn taken_out_of_the_blue_changes_nothing() {
     let (mut a, mut b, mut c) = trio(Algorithm::Centralized, Tuning::default());
     b.add(7).unwrap();
-    assert!(b.is_moving());
+    assert!(b.peers.is_moving());
     b.handle(C, PoolMessage::Taken { size: u64::MAX });
-    assert!(b.is_moving());
+    assert!(b.peers.is_moving());
     assert_eq!(b.size(), 1);
     settle(&mut [&mut a, &mut b, &mut c]);
-    assert!(!b.is_moving());
+    assert!(!b.peers.is_moving());
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn boundless_estimates_and_questions_are_bounded() {
     assert_eq!(a.size(), u64::MAX);
     a.add(1).unwrap();
     a.handle(B, PoolMessage::Pull { search: SearchNo(7), want: 1 });
-    assert!(a.is_moving());
+    assert!(a.peers.is_moving());
     for search in 0..1000 {
         a.handle(C, PoolMessage::Pull { search: SearchNo(search), want: 1 });
         a.handle(C, PoolMessage::Check { search: SearchNo(search) });

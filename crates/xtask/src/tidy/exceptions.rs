@@ -69,13 +69,11 @@ const fn except(rule: Rule, of: &'static str, at_most: usize) -> Exception {
 #[rustfmt::skip] // One line for each exception.
 const KNOWN: &[Exception] = &[
     except(Rule::Circles, "bench", 6),
-    except(Rule::Circles, "pool", 3),
     except(Rule::Circles, "sim", 11),
     except(Rule::Circles, "xtask", 24),
     except(Rule::Fields, "sim::Fleet", 29),
     except(Rule::Fields, "sim::Mix", 27),
     except(Rule::Fields, "sim::Swarm", 38),
-    except(Rule::Methods, "pool::Pool", 66),
     except(Rule::Methods, "sim::Fleet", 81),
     except(Rule::Methods, "sim::State", 70),
     except(Rule::Methods, "sim::World", 79),
@@ -107,7 +105,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Words, "documents", 100),
     except(Rule::Words, "log", 1),
     except(Rule::Words, "mailbox", 8),
-    except(Rule::Words, "pool", 23),
     except(Rule::Words, "runtime", 162),
     except(Rule::Words, "shm", 25),
     except(Rule::Words, "sim", 106),

@@ -1,0 +1,155 @@
+//! A shard's phase, and its knowledge of the other shards.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use warren_base::CellId;
+
+use crate::DISTANCE_DEFAULT;
+
+/// The stages of a shard's life, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// A member may not know this shard yet.
+    Joining {
+        leave_after: bool,
+    },
+    Member,
+    /// Its elements are being sent to other shards.
+    Leaving,
+    /// It has no elements, and waits until all members have removed it.
+    Departing,
+    /// After `Left`, `LastLeft` or `JoinFailed`.
+    Over,
+}
+
+/// The state of another shard, as far as it is known here.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer<T> {
+    pub distance: u32,
+    /// It knows this shard.
+    pub welcomed: bool,
+    /// It receives elements.
+    pub ready: bool,
+    pub leaving: bool,
+    /// It knows that this shard leaves.
+    pub noted: bool,
+    /// How many elements it may have.
+    pub estimate: u64,
+    /// Questions that it has not answered.
+    pub asked: u32,
+    /// Copies of the elements that were sent and not acknowledged, oldest first.
+    pub unacked: VecDeque<Vec<T>>,
+}
+
+impl<T> Peer<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            distance: DISTANCE_DEFAULT,
+            welcomed: false,
+            ready: false,
+            leaving: false,
+            noted: false,
+            estimate: 0,
+            asked: 0,
+            unacked: VecDeque::new(),
+        }
+    }
+}
+
+/// The other shards that are known, by cell.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers<T> {
+    known: BTreeMap<CellId, Peer<T>>,
+    /// Distances that the caller has set, also of cells that are not known yet.
+    distances: BTreeMap<CellId, u32>,
+}
+
+impl<T> Peers<T> {
+    pub(crate) const fn new() -> Self {
+        Self { known: BTreeMap::new(), distances: BTreeMap::new() }
+    }
+
+    /// The entry of `cell`, which is made if there is none.
+    pub(crate) fn meet(&mut self, cell: CellId) -> &mut Peer<T> {
+        let distance = self.distances.get(&cell).copied().unwrap_or(DISTANCE_DEFAULT);
+        let unknown = || Peer { distance, ..Peer::new() };
+        self.known.entry(cell).or_insert_with(unknown)
+    }
+
+    /// Makes `cell` a member without a handshake.
+    pub(crate) fn know(&mut self, cell: CellId) {
+        let peer = self.meet(cell);
+        (peer.welcomed, peer.ready) = (true, true);
+    }
+
+    pub(crate) fn remove(&mut self, cell: CellId) -> Option<Peer<T>> {
+        self.known.remove(&cell)
+    }
+
+    pub(crate) fn get(&self, cell: CellId) -> Option<&Peer<T>> {
+        self.known.get(&cell)
+    }
+
+    pub(crate) fn get_mut(&mut self, cell: CellId) -> Option<&mut Peer<T>> {
+        self.known.get_mut(&cell)
+    }
+
+    pub(crate) fn contains(&self, cell: CellId) -> bool {
+        self.known.contains_key(&cell)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    pub(crate) fn cells(&self) -> impl Iterator<Item = CellId> {
+        self.known.keys().copied()
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Peer<T>> {
+        self.known.values()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (CellId, &Peer<T>)> {
+        self.known.iter().map(|(cell, peer)| (*cell, peer))
+    }
+
+    pub(crate) fn set_distance(&mut self, cell: CellId, distance: u32) {
+        self.distances.insert(cell, distance);
+        if let Some(peer) = self.known.get_mut(&cell) {
+            peer.distance = distance;
+        }
+    }
+
+    pub(crate) fn distance(&self, cell: CellId) -> u32 {
+        self.known.get(&cell).map_or(DISTANCE_DEFAULT, |peer| peer.distance)
+    }
+
+    /// Whether elements can be sent to `cell`.
+    pub(crate) fn takes(&self, cell: CellId) -> bool {
+        self.known.get(&cell).is_some_and(|peer| peer.ready && !peer.leaving)
+    }
+
+    /// Whether elements that were sent from here may not have arrived.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.known.values().any(|peer| !peer.unacked.is_empty())
+    }
+
+    /// The number of elements of `cell` as it has reported it.
+    pub(crate) fn set_estimate(&mut self, cell: CellId, size: u64) {
+        if let Some(peer) = self.known.get_mut(&cell) {
+            peer.estimate = size;
+        }
+    }
+
+    /// The cell has answered a question.
+    pub(crate) fn answered(&mut self, cell: CellId) {
+        if let Some(peer) = self.known.get_mut(&cell) {
+            peer.asked = peer.asked.saturating_sub(1);
+        }
+    }
+}
