@@ -1,9 +1,8 @@
-//! The process that a mount belongs to: it keeps one mount served until that is unmounted.
+//! The mount keeper's process: it keeps one mount served until the mount is unmounted.
 //!
-//! It is this program again under a name of its own, and so is the front that it starts to serve, and
-//! starts again whenever that dies (`warren_fuse`). It says how it started in one line on its
-//! standard output, which is a pipe to who started it: an empty line when the mount is there, or an
-//! exit code and what is wrong.
+//! It runs this program with a role of its own. So do the fronts that it starts, one after another
+//! (`warren_fuse`). It reports its start in one line on its standard output, which is a pipe to its
+//! starter: an empty line when the mount is served, or an exit code and the error.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -25,15 +24,15 @@ const READY: &str = "\n";
 const TIED: &str = "tied";
 const FREE: &str = "free";
 
-/// Whether a mount ends with who started it.
+/// Whether a mount ends with the process that started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tie {
-    /// When its starter dies it unmounts; while it is in use it becomes a dead mount.
+    /// When the starter dies, the mount is unmounted. If it is in use, it becomes a dead mount.
     Tied,
     Free,
 }
 
-/// Plays the role of a mount's process if `arguments` name one.
+/// Runs the front or the mount keeper if `arguments` name one of these roles.
 pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     if let Some(code) = warren_fuse::dispatch(arguments) {
         return Some(code);
@@ -48,7 +47,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let prepared = if tie == TIED {
         rustix::process::set_parent_process_death_signal(Signal::from_named_raw(STARTER_DIED))
     } else {
-        // A session of its own: the terminal's signals are not for it.
+        // A session of its own, so that the terminal sends it no signals.
         rustix::process::setsid().map(drop)
     };
     let _named = rustix::thread::set_name(c"warren-mount");
@@ -60,14 +59,14 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     Some(match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // A starter that is gone, or was told that all is well, needs no answer.
+            // It fails if the starter has ended or has closed the pipe after the report.
             let _ = writeln!(std::io::stdout(), "{} {failure}", failure.code());
             ExitCode::from(failure.code())
         }
     })
 }
 
-/// Mounts, says so to `ready`, and serves until unmounted or signalled. It must be called before the
+/// Mounts, reports to `ready`, and keeps the mount served until its end. Must be called before the
 /// process has threads.
 pub fn serve(
     pool: &Path,
@@ -90,8 +89,8 @@ pub fn serve(
         .map_err(|error| mount_failure(&error))
 }
 
-/// Who serves a pool, or writes to it beside the fleet, can make any program root's and any device node: so these
-/// have power on a mount only if that can be root alone.
+/// A user who serves a pool, or who can write to it beside the fleet, can create set-id programs of
+/// root and any device node. So these have power on a mount only if no other user than root can.
 fn check_powers(
     powers: Powers,
     by_root: bool,
@@ -142,8 +141,8 @@ pub fn mount_failure(error: &MountError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// A mount that is kept in the background.
-pub struct Front {
+/// A mount keeper's process in the background.
+pub struct MountProcess {
     process: Child,
 }
 
@@ -154,7 +153,7 @@ pub fn start(
     powers: Powers,
     log: &Target,
     tie: Tie,
-) -> Result<Front, Failure> {
+) -> Result<MountProcess, Failure> {
     let lost = |error: std::io::Error| Failure::io(directory, "mount it", &error);
     let mut command = Command::new("/proc/self/exe");
     command
@@ -179,27 +178,28 @@ pub fn start(
         BufReader::new(stdout).read_line(&mut line).map_err(lost)?;
     }
     if line == READY {
-        return Ok(Front { process });
+        return Ok(MountProcess { process });
     }
     process.wait().map_err(lost)?;
     Err(parse_failure(line.trim_end(), directory))
 }
 
-/// What a front that did not start has said.
+/// The report of a mount keeper that could not start.
 fn parse_failure(line: &str, directory: &Path) -> Failure {
-    let told = |(code, line): (&str, &str)| Some(Failure::new(code.parse().ok()?, line));
-    line.split_once(' ').and_then(told).unwrap_or_else(|| {
+    let reported = |(code, line): (&str, &str)| Some(Failure::new(code.parse().ok()?, line));
+    line.split_once(' ').and_then(reported).unwrap_or_else(|| {
         let line = format!("{}: the mount's process ended at once; try again", directory.display());
         Failure::new(CODE_FAILURE, line)
     })
 }
 
-impl Front {
+impl MountProcess {
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Unmounts, and waits until the front is gone. Whoever still uses the mount gets errors.
+    /// Unmounts, and waits until the process has ended. Programs that still use the mount get
+    /// errors.
     pub fn unmount(mut self) -> Result<(), Failure> {
         let lost = |error: std::io::Error| {
             Failure::new(CODE_FAILURE, format!("cannot end the mount's process: {error}"))

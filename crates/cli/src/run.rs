@@ -35,7 +35,7 @@ use warren_runtime::{ClientStatus, Fleet};
 
 use crate::arguments::{Arguments, Run, Task};
 use crate::failure::{CODE_CANNOT_EXECUTE, CODE_FAILURE, CODE_NO_COMMAND, CODE_USAGE, Failure};
-use crate::front::{self, Front, Tie};
+use crate::front::{self, MountProcess, Tie};
 use crate::mkfs::{self, Wish};
 use crate::mount;
 
@@ -153,7 +153,7 @@ fn run_mounted(
     *own_front = Some(front.pid());
     guarded.own.extend(*own_front);
     let ran = run_command(arguments, &place.path, guarded);
-    let unmounted = Front::unmount(front);
+    let unmounted = MountProcess::unmount(front);
     drop(place);
     let code = ran?;
     unmounted?;
