@@ -1,13 +1,13 @@
 //! `warren bench client`: the client library alone, one client and one cell, each on a core, and
 //! everything in memory.
 //!
-//! A run goes in rounds. In a round every operation is done in batches by every contender in turn:
-//! Warren, tmpfs, and ext4 if the pool file would lie on one. What is reported of Warren is the
-//! median and the 99th percentile of its batches; a contender's ratio is the median over rounds of
+//! A run has rounds. In a round, each contender in turn executes a batch of each operation: Warren,
+//! tmpfs, and ext4 if the pool file would be on one. The report has the median and the 99th
+//! percentile of the batches of Warren. A contender's ratio is the median over rounds of
 //! its time divided by Warren's (above 1: Warren is faster).
 //!
 //! ```text
-//! subject    the operations and who does them     library    through Warren's client library
+//! subject    the operations, and contenders       library    through Warren's client library
 //! kernel     through system calls                 breakdown  where the time goes
 //! report     the result as text
 //! ```
@@ -21,8 +21,6 @@ mod subject;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use warren_base::Errno;
-use warren_proto::Credentials;
 use warren_runtime::{ConnectOptions, Connection};
 
 use crate::error::BenchError;
@@ -35,14 +33,14 @@ use kernel::KernelDirectory;
 pub(crate) use kernel::file_system_of;
 use library::Library;
 pub use subject::Operation;
-use subject::{Subject, WARREN};
+use subject::{Subject, WARREN, own_credentials};
 
-/// Rounds that are not counted: caches and branch predictors get used to the work.
+/// Rounds that are not counted: they warm up caches and branch predictors.
 const ROUNDS_BEFORE: u32 = 3;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientOptions {
-    /// Where the temporary pool is made, and the directory on the same file system.
+    /// The directory of the temporary pool, and of the files to compare with.
     pub directory: PathBuf,
     pub rounds: u32,
     /// Calls of a batch.
@@ -60,7 +58,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// What came out. Its `Display` is the report as text.
+/// The result. Its `Display` is the report as text.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Report {
     pub machine: Machine,
@@ -84,7 +82,7 @@ pub struct Measured {
     pub others: Vec<Other>,
 }
 
-/// The same by somebody else.
+/// The same operation of another contender.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Other {
     pub name: String,
@@ -120,7 +118,9 @@ pub fn run(options: &ClientOptions) -> Result<Report, BenchError> {
     }
     let operations = results(&contenders);
     let breakdown = if options.breakdown {
-        breakdown::measure(&operations, (client_cpu, cell_cpu), &interruption)?
+        let medians: Vec<_> =
+            operations.iter().map(|it| (it.operation, it.figures.median_ns)).collect();
+        breakdown::measure(&medians, (client_cpu, cell_cpu), &interruption)?
     } else {
         Vec::new()
     };
@@ -128,10 +128,10 @@ pub fn run(options: &ClientOptions) -> Result<Report, BenchError> {
     Ok(Report { machine, rounds, calls, two_cores, operations, breakdown })
 }
 
-/// Warren first.
+/// All contenders, Warren first.
 fn contenders(pool: &Path, options: &ClientOptions) -> Result<Vec<Contender>, BenchError> {
     let connection = Connection::connect(pool, &ConnectOptions::default())?;
-    let failed = |errno| call_error(WARREN, "create", errno);
+    let failed = |errno| BenchError::call(WARREN, "create", errno);
     let library = Library::new(&connection, own_credentials()).map_err(failed)?;
     let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(library)];
     if !options.alone {
@@ -144,29 +144,12 @@ fn contenders(pool: &Path, options: &ClientOptions) -> Result<Vec<Contender>, Be
     }
     for subject in &mut subjects {
         let name = subject.name().to_owned();
-        subject.prepare(options.calls).map_err(|errno| call_error(&name, "prepare", errno))?;
+        subject
+            .prepare(options.calls)
+            .map_err(|errno| BenchError::call(&name, "prepare", errno))?;
     }
     let contender = |subject| Contender { subject, batches: Default::default() };
     Ok(subjects.into_iter().map(contender).collect())
-}
-
-fn own_credentials() -> Credentials {
-    let mut groups: Vec<u32> = rustix::process::getgroups()
-        .unwrap_or_default()
-        .into_iter()
-        .map(|group| group.as_raw())
-        .collect();
-    groups.sort_unstable();
-    Credentials {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        groups,
-        checked_by_kernel: false,
-    }
-}
-
-fn call_error(contender: &str, call: &'static str, errno: Errno) -> BenchError {
-    BenchError::Call { contender: contender.to_owned(), call, errno }
 }
 
 fn run_round(
@@ -181,7 +164,8 @@ fn run_round(
             let time = subject
                 .warm_up()
                 .and_then(|()| time_batch(calls, |at| subject.perform(operation, at)));
-            let time = time.map_err(|errno| call_error(subject.name(), operation.name(), errno))?;
+            let time =
+                time.map_err(|errno| BenchError::call(subject.name(), operation.name(), errno))?;
             if counts {
                 batches[at].push(time);
             }

@@ -11,20 +11,26 @@ pub enum BenchError {
     Fleet(#[from] FleetError),
     #[error("cannot {doing}: {source}")]
     System { doing: String, source: std::io::Error },
-    /// Nothing can be made where it shall be.
+    /// The directory for the temporary files cannot be written.
     #[error("{}: cannot make a directory in it: {source}", .path.display())]
     Directory { path: PathBuf, source: std::io::Error },
-    /// A contender did not do what it was asked to.
+    /// A call to a contender has failed.
     #[error("{call} on {contender} failed: {errno}")]
     Call { contender: String, call: &'static str, errno: Errno },
-    /// What it takes is not there.
+    /// A requirement of the benchmark is missing.
     #[error("{0}")]
     Unavailable(String),
     #[error("stopped by a signal")]
     Interrupted,
 }
 
-/// For `map_err`: says what could not be done.
+impl BenchError {
+    pub(crate) fn call(contender: &str, call: &'static str, errno: Errno) -> Self {
+        Self::Call { contender: contender.to_owned(), call, errno }
+    }
+}
+
+/// For `map_err`: adds the operation that failed.
 pub(crate) fn system<E: Into<std::io::Error>>(doing: &str) -> impl FnOnce(E) -> BenchError {
     move |source| BenchError::System { doing: doing.to_owned(), source: source.into() }
 }

@@ -1,16 +1,19 @@
 //! `warren bench fsync`: append 4 KiB and fsync, by one and by several writers at once.
 //!
-//! Each writer has a file of its own and is a client of its own. A run goes in rounds; in a round the writers
-//! of each number append a batch to Warren, then to files of a file system on the same device or one that is
-//! its equal ([`Medium`]); one writes to the bare device, which is the floor. What the device was asked for on Warren's behalf is read off the cells' vitals
-//! before and after each batch.
+//! Each writer is a client of its own with a file of its own. A run has rounds. In a round, each
+//! number of writers appends a batch to Warren, then to files of a file system on the same device
+//! or an equal one ([`Medium`]). A single writer also writes to the bare device, which is the lower
+//! bound. The device requests of Warren are read from the cells' vitals before and after each
+//! batch.
 //!
 //! ```text
-//! warren    a writer through the client library      kernel   a writer through system calls
-//! bare      a writer to the bare device            report   the result as text
+//! contender  the interface of the compared systems
+//! warren     writers through the client library     kernel   writers through system calls
+//! bare       a writer to the bare device            report   the result as text
 //! ```
 
 mod bare;
+mod contender;
 mod kernel;
 mod report;
 mod warren;
@@ -29,13 +32,11 @@ use crate::machine::Machine;
 use crate::medium::{Medium, Places};
 use crate::sample::{Figures, median, median_ratio};
 use bare::Bare;
+use contender::{Contender, Counts, Writer};
 use kernel::KernelWriters;
 use warren::WarrenWriters;
 
-/// Bytes of an append.
-const APPEND_BYTES: usize = 4096;
-
-/// How many write at a time.
+/// Numbers of concurrent writers.
 const WIDTHS: [usize; 2] = [1, 8];
 
 /// Rounds that are not counted.
@@ -43,7 +44,8 @@ const ROUNDS_BEFORE: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FsyncOptions {
-    /// Where the temporary pool is made, and the files to compare with, or what loop devices are over.
+    /// The directory of the temporary pool and of the files to compare with, or of the files behind
+    /// loop devices.
     pub directory: PathBuf,
     pub on: Medium,
     pub rounds: u32,
@@ -60,7 +62,7 @@ impl Default for FsyncOptions {
     }
 }
 
-/// What came out. Its `Display` is the report as text.
+/// The result. Its `Display` is the report as text.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FsyncReport {
     pub machine: Machine,
@@ -75,9 +77,9 @@ pub struct FsyncReport {
 pub struct Width {
     pub writers: usize,
     pub warren: Speed,
-    /// What the device was asked for, for each append.
+    /// Requests to the device for each append.
     pub device: PerAppend,
-    /// The bare device if it was one writer, and the file system.
+    /// The bare device, with one writer only, and the file system.
     pub others: Vec<Other>,
 }
 
@@ -105,26 +107,7 @@ pub struct PerAppend {
     pub flushes: f64,
 }
 
-/// Somebody who appends to a file of its own and makes that durable.
-trait Writer: Send {
-    fn append(&mut self) -> Result<(), Errno>;
-}
-
-/// What the device did for a contender.
-#[derive(Clone, Copy, Default, Debug)]
-struct Counts {
-    writes: u64,
-    blocks: u64,
-    flushes: u64,
-}
-
-trait Contender {
-    fn name(&self) -> &str;
-    fn writers(&mut self) -> &mut [Box<dyn Writer>];
-    fn counts(&self) -> Result<Counts, BenchError>;
-}
-
-/// What a contender did in all rounds, with one number of writers.
+/// The times and counts of a contender in all rounds, with one number of writers.
 #[derive(Default)]
 struct Measured {
     /// Nanoseconds an append of each round: the time from the first start to the last end, shared.
@@ -167,7 +150,7 @@ pub fn run(options: &FsyncOptions) -> Result<FsyncReport, BenchError> {
     Ok(FsyncReport { machine, on, rounds, calls, widths })
 }
 
-/// Warren first.
+/// All contenders, Warren first.
 fn contenders(
     options: &FsyncOptions,
     places: &Places,
@@ -204,8 +187,7 @@ fn run_batch(
         threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Errno::EIO))).collect()
     });
     let timed: Result<Vec<Timed>, Errno> = timed.into_iter().collect();
-    let timed =
-        timed.map_err(|errno| BenchError::Call { contender: name, call: "append", errno })?;
+    let timed = timed.map_err(|errno| BenchError::call(&name, "append", errno))?;
     let (begun, ended) = (timed.iter().map(|t| t.begun).min(), timed.iter().map(|t| t.ended).max());
     let elapsed = match (begun, ended) {
         (Some(begun), Some(ended)) => (ended - begun).as_nanos() as f64,
@@ -235,16 +217,6 @@ fn time_appends(writer: &mut dyn Writer, calls: u32, start: &Barrier) -> Result<
         last = now;
     }
     Ok(Timed { begun, ended: last, latencies })
-}
-
-impl Counts {
-    fn since(self, before: Self) -> Self {
-        Self {
-            writes: self.writes - before.writes,
-            blocks: self.blocks - before.blocks,
-            flushes: self.flushes - before.flushes,
-        }
-    }
 }
 
 impl Measured {
@@ -286,8 +258,4 @@ fn result(
         ratio: median_ratio(&other[at].batches, &warren.batches),
     });
     Width { writers, warren: warren.speed(), device, others: others.collect() }
-}
-
-fn errno_of(error: std::io::Error) -> Errno {
-    error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
 }

@@ -46,7 +46,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // There is nobody left to be told.
+        // A drop cannot report an error.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

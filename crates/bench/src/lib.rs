@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! client   one client and one cell, in memory, beside the same calls on other file systems
-//! fsync    append and fsync by one and by several, beside the same on a file system and on the bare device
-//! recovery  how long nobody is answered after a kill of a cell, and of a fleet, with full logs
+//! fsync    append and fsync, one and several writers, beside a file system and the bare device
+//! recovery  the time until the first reply after a kill of a cell, and of a fleet, with full logs
 //! lone_cell  a cell's state machine alone, without processes and shared memory
 //! ground   a pool and a fleet of its own for a benchmark, gone afterwards
-//! medium   what pools and what they are compared with lie on: files, loop devices, memory
+//! medium   the media of the contenders: files, loop devices, memory
 //! sample   times of batches, medians and tails
-//! machine  the processors: pinning, and what they are
+//! machine  the processors: pinning, and their model
 //! ```
 //!
-//! A benchmark compares in one run: batches of every contender take turns, so that what the machine
-//! does beside them hits all alike, and ratios are medians of ratios of batches that were neighbours.
+//! A benchmark compares in one run: batches of all contenders take turns, so that other load on the
+//! machine affects all alike. Ratios are medians of the ratios of adjacent batches.
 
 #![forbid(unsafe_code)]
 
@@ -30,5 +30,6 @@ pub use error::BenchError;
 pub use ground::LOG_BYTES_MAX;
 pub use medium::Medium;
 
-/// The most rounds, and the most calls of a batch: a time is kept of each, and their number is counted in 32 bits.
+/// The most rounds, and the most calls of a batch, because each time is stored, and their number is
+/// counted in 32 bits.
 pub const REPETITIONS_MAX: u32 = 10_000;

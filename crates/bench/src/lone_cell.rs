@@ -1,6 +1,6 @@
 //! A cell's state machine alone: the core that a cell's process drives, over plain memory and a
-//! device that is an array. What a request costs here is what executing it costs, without processes,
-//! shared memory and system calls.
+//! device that is an array. It measures the execution of a request without processes, shared memory
+//! and system calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,16 +1,16 @@
-//! What a pool, and what it is compared with, lie on: files side by side, or devices of one kind that are made
-//! for the benchmark.
+//! The media of the contenders: files in one directory, or devices of one kind that are made for
+//! the benchmark.
 //!
 //! ```text
 //!           pool                compared with                    bare
 //! file      a file              a directory beside it            a file beside it
 //! loop      a loop device       ext4 on another, in no           a third
-//! zram      compressed memory   directory: nobody else sees it   a third
+//! zram      compressed memory   directory: no other process sees it   a third
 //! ```
 //!
-//! A loop device has the kernel's leave to end with its last user, its file has no name any more, and
-//! a mount in no directory ends with its descriptor: of those nothing is left whatever happens. A zram
-//! device is taken down when it is dropped.
+//! A loop device ends with its last user, its file has no name any more, and a mount in no
+//! directory ends with its descriptor, so none of them remains after a crash. A zram device is
+//! removed when it is dropped.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{BenchError, system};
 use crate::ground::{POOL_BYTES, Scratch};
 
-/// How long somebody may still hold a device that is taken down: udev looks at it, a cell ends.
+/// How long another process may have a device open that is being removed: udev or a cell that ends.
 const STILL_IN_USE: Duration = Duration::from_secs(10);
 
 /// Bytes written to the bare device, round and round.
@@ -116,10 +116,10 @@ impl Device {
         let file = scratch.path().join("loop");
         fill(&file, bytes)?;
         let arguments = ["--find", "--show", "--direct-io=on"].map(Path::new);
-        let said = perform("losetup", &[&arguments[..], &[&file]].concat())?;
-        let path = PathBuf::from(said.trim());
+        let output = perform("losetup", &[&arguments[..], &[&file]].concat())?;
+        let path = PathBuf::from(output.trim());
         let held = File::open(&path).map_err(system(&format!("open {}", path.display())));
-        // While somebody has it open this means: when nobody has.
+        // If a process has it open, this takes effect when it is closed.
         perform("losetup", &[Path::new("--detach"), &path])?;
         Ok(Self::Loop { path, _held: held? })
     }
@@ -203,13 +203,13 @@ fn find(program: &str, package: &str) -> Result<(), BenchError> {
     }
 }
 
-/// Runs a program, and returns what it said.
+/// Runs a program, and returns its output.
 fn perform(program: &str, arguments: &[&Path]) -> Result<String, BenchError> {
     let run = Command::new(program).args(arguments).output();
     let run = run.map_err(system(&format!("run {program}")))?;
     if !run.status.success() {
-        let said = String::from_utf8_lossy(&run.stderr);
-        return Err(BenchError::Unavailable(format!("{program} failed: {}", said.trim())));
+        let output = String::from_utf8_lossy(&run.stderr);
+        return Err(BenchError::Unavailable(format!("{program} failed: {}", output.trim())));
     }
     Ok(String::from_utf8_lossy(&run.stdout).into_owned())
 }
@@ -219,10 +219,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_from_what_fails() {
-        let told = |error: std::io::Error| no_zram(error).to_string();
-        assert!(told(std::io::ErrorKind::NotFound.into()).contains("modprobe"));
-        assert!(!told(std::io::Error::from_raw_os_error(12)).contains("modprobe"));
+    fn a_missing_module_and_a_failure_have_different_messages() {
+        let text = |error: std::io::Error| no_zram(error).to_string();
+        assert!(text(std::io::ErrorKind::NotFound.into()).contains("modprobe"));
+        assert!(!text(std::io::Error::from_raw_os_error(12)).contains("modprobe"));
         let missing = find("no-such-program", "some-package").unwrap_err().to_string();
         assert!(missing.ends_with("install some-package"), "{missing}");
         assert!(find("sh", "dash").is_ok());

@@ -1,10 +1,10 @@
-//! `warren bench recovery`: how long nobody is answered after a kill, with as much in the logs as there can be
-//! without a checkpoint.
+//! `warren bench recovery`: the time until the first reply after a kill, with as much in the logs
+//! as there can be without a checkpoint.
 //!
 //! ```text
 //! fill:   files made, written and synced by several clients, until half of a log is used
 //! cell:   kill -9 of one cell -> its successor's first answer
-//! fleet:  kill -9 of the keeper, and so of all -> replay alone, in memory -> a start -> the first answer
+//! fleet:  kill -9 of the keeper, and so of all -> replay in memory -> a start -> the first answer
 //! ```
 //!
 //! Both kills find logs filled anew, each on a pool of its own: a recovery ends with a checkpoint.
@@ -29,14 +29,15 @@ use crate::error::{BenchError, system};
 use crate::ground::{Ground, Interruption};
 use crate::machine::Machine;
 
-/// An ordinary client does not name anybody.
+/// An ordinary client acts for itself, so the identity in its requests is ignored.
 const IDENTITY: (u32, u32) = (0, 0);
 
 /// Clients that fill the logs, and the bytes that they write to each file.
 const WRITERS: usize = 8;
 const FILE_BYTES: usize = 3000;
 
-/// Of a file in so many its data is synced, and so logged; all others' operations are with the next sync.
+/// One file in so many is synced, and so its data is logged. The next sync covers the operations on
+/// all others.
 const FILES_A_SYNC: u32 = 4;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,7 +55,7 @@ impl Default for RecoveryOptions {
     }
 }
 
-/// What came out. Its `Display` is the report as text.
+/// The result. Its `Display` is the report as text.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RecoveryReport {
     pub machine: Machine,

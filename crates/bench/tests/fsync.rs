@@ -1,5 +1,6 @@
-//! The benchmark of append and fsync, small, on a real fleet, on every medium that this user may use. This test
-//! has a `main` of its own because it is also the program that the fleet's processes run.
+//! The benchmark of append and fsync, small, on a real fleet, on every medium that this user may
+//! use. This test has a `main` of its own because it is also the program that the fleet's processes
+//! run.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

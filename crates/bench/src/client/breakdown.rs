@@ -1,6 +1,6 @@
-//! Where an operation's time goes: the pieces of a round trip, each measured alone, with everything
-//! it touches in the first cache; then what of the measured round trips the pieces do not explain.
-//! That rest is cache lines on their way between the cores, and the turns of the cell's loop.
+//! The time of an operation by pieces: the pieces of a round trip, each measured alone with all its
+//! data in the first cache, then the rest of the measured round trips. The rest is the transfer of
+//! cache lines between the cores, and the turns of the cell's loop.
 
 mod segments;
 mod transfer;
@@ -13,8 +13,7 @@ use warren_proto::{
     AccessMode, Answer, CreateFlags, FileName, NewInode, Position, Reply, Request, Wire,
 };
 
-use super::subject::{IO_BYTES, Operation, STAYING, name_of};
-use super::{Measured, call_error, own_credentials};
+use super::subject::{IO_BYTES, Operation, STAYING, name_of, own_credentials};
 use crate::error::BenchError;
 use crate::ground::Interruption;
 use crate::lone_cell::LoneCell;
@@ -27,11 +26,11 @@ const CALLS: u32 = 1000;
 /// Inodes in the tree that lookups are measured in.
 const INODES: u64 = 10_000;
 
-/// How a number came about.
+/// The source of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum How {
-    /// In isolation, again and again.
+    /// Measured alone, many times.
     Measured,
     /// A measured round trip less the pieces that are part of it.
     Difference,
@@ -69,7 +68,7 @@ impl Pieces<'_> {
         for _ in 0..BATCHES {
             self.interruption.check()?;
             let time = time_batch(calls, &mut call);
-            batches.push(time.map_err(|errno| call_error(name, "a piece", errno))?);
+            batches.push(time.map_err(|errno| BenchError::call(name, "a piece", errno))?);
         }
         Ok(self.note(name, median(&batches), How::Measured))
     }
@@ -80,8 +79,9 @@ impl Pieces<'_> {
     }
 }
 
+/// Measures the pieces of the operations, whose median round trips are given in nanoseconds.
 pub fn measure(
-    operations: &[Measured],
+    medians: &[(Operation, f64)],
     cpus: (usize, usize),
     interruption: &Interruption,
 ) -> Result<Vec<Piece>, BenchError> {
@@ -95,17 +95,17 @@ pub fn measure(
     let executed = execute(&mut pieces)?;
     tree(&mut pieces)?;
     for (operation, execution) in executed {
-        let Some(measured) = operations.iter().find(|it| it.operation == operation) else {
+        let Some((_, median)) = medians.iter().find(|(it, _)| *it == operation) else {
             continue;
         };
-        let rest = measured.figures.median_ns - way - execution;
+        let rest = median - way - execution;
         let name = format!("{}: round trip less way and execution", operation.name());
         pieces.note(&name, rest, How::Difference);
     }
     Ok(pieces.pieces)
 }
 
-/// The way there and back, of a small request and a small answer; returns the sum.
+/// The round trip of a small request and a small reply; returns the sum.
 fn way(pieces: &mut Pieces<'_>) -> Result<f64, BenchError> {
     let mut segments = Segments::new()?;
     let mut body = Vec::new();
@@ -114,7 +114,7 @@ fn way(pieces: &mut Pieces<'_>) -> Result<f64, BenchError> {
         body.clear();
         std::hint::black_box(&request).encode(&mut body);
     })?;
-    sum += pieces.add("client: post it in its slot", || segments.post(&body))?;
+    sum += pieces.add("client: write it into its slot", || segments.write_request(&body))?;
     sum += pieces.add("client: ring the doorbell", || segments.ring())?;
     sum += pieces.add("client: fence, look whether the cell sleeps", || segments.look())?;
     sum += pieces.add("cell: look at the doorbell", || segments.look_at_bell())?;
@@ -136,7 +136,7 @@ fn way(pieces: &mut Pieces<'_>) -> Result<f64, BenchError> {
 /// Executing each operation in a cell alone.
 fn execute(pieces: &mut Pieces<'_>) -> Result<Vec<(Operation, f64)>, BenchError> {
     let mut cell = LoneCell::new(own_credentials());
-    let failed = |errno| call_error("the lone cell", "prepare", errno);
+    let failed = |errno| BenchError::call("the lone cell", "prepare", errno);
     let staying = FileName::new(STAYING.as_bytes()).map_err(failed)?;
     let created = Create::reply(cell.call(create(staying.clone(), CreateFlags::OPEN), 0));
     let handle = created.and_then(Created::into_opened).map_err(failed)?.handle;
@@ -180,7 +180,7 @@ fn create(name: FileName, flags: CreateFlags) -> Request {
     Request::Create { dir: Ino::ROOT, name, new: NewInode::regular(0o600), flags, access }
 }
 
-/// These two take turns: what one makes the other removes.
+/// These two take turns, because unlink removes the files of create.
 fn create_and_unlink(
     pieces: &mut Pieces<'_>,
     mut call: impl FnMut(Operation, u32) -> Answer,
@@ -191,7 +191,7 @@ fn create_and_unlink(
         pieces.interruption.check()?;
         for (operation, batches) in OPERATIONS.into_iter().zip(&mut batches) {
             let time = time_batch(CALLS / 4, |at| call(operation, at).map(drop));
-            let failed = |errno| call_error("the lone cell", operation.name(), errno);
+            let failed = |errno| BenchError::call("the lone cell", operation.name(), errno);
             batches.push(time.map_err(failed)?);
         }
     }

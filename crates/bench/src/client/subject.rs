@@ -1,20 +1,21 @@
-//! What is measured, and who is measured doing it.
+//! The measured operations, and the interface of the contenders.
 
 use serde::{Deserialize, Serialize};
 use warren_base::Errno;
+use warren_proto::Credentials;
 
 /// Bytes that one read or write moves.
 pub const IO_BYTES: usize = 4096;
 
-/// The operations, in the order in which a round runs them: what a create makes an unlink removes.
+/// The operations, in the order of a round: an unlink removes the file of a create.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// There and back.
+    /// A round trip.
     Null,
-    /// Attributes of an inode that is at hand, from its cell.
+    /// Attributes of a known inode, from its cell.
     Stat,
-    /// A name, and the attributes of what it leads to, from its cell.
+    /// A name, and the attributes of its inode, from its cell.
     Lookup,
     /// Attributes by path, from copies under leases.
     StatCached,
@@ -62,7 +63,7 @@ impl Operation {
         }
     }
 
-    /// What the design wants it to take, where it names a time, in nanoseconds.
+    /// The aim of the design in nanoseconds, if it has one.
     pub const fn aim_ns(self) -> Option<f64> {
         match self {
             Self::Null => Some(400.0),
@@ -75,24 +76,44 @@ impl Operation {
     }
 }
 
-/// Somebody who can do all of them on one directory, in which one file is open.
+/// Executes all operations on one directory, in which one file is open.
 pub trait Subject {
     fn name(&self) -> &str;
 
-    /// Gets ready for batches of up to `names` calls. Names may be used again once they are removed.
+    /// Gets ready for batches of up to `names` calls. Names may be used again once they are
+    /// removed.
     fn prepare(&mut self, names: u32) -> Result<(), Errno>;
 
-    /// What goes before every batch and is not timed, so that nobody sleeps when it begins.
+    /// Precedes each batch and is not timed, so that no thread sleeps when the batch begins.
     fn warm_up(&mut self) -> Result<(), Errno>;
 
-    /// Does the operation with name number `at`.
+    /// Executes the operation with name number `at`.
     fn perform(&mut self, operation: Operation, at: u32) -> Result<(), Errno>;
 }
 
-/// The name of the file that stays, and those of the files that come and go.
+/// The name of a file that is created and removed.
 pub fn name_of(at: u32) -> String {
     format!("file-{at:06}")
 }
-/// The name of the contender that all others are compared with.
+
+/// The contender that all others are compared with.
 pub const WARREN: &str = "warren";
+
+/// The name of the file that stays.
 pub const STAYING: &str = "a file";
+
+/// The credentials of this process.
+pub fn own_credentials() -> Credentials {
+    let mut groups: Vec<u32> = rustix::process::getgroups()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|group| group.as_raw())
+        .collect();
+    groups.sort_unstable();
+    Credentials {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups,
+        checked_by_kernel: false,
+    }
+}

@@ -1,5 +1,5 @@
-//! What the device itself takes: as much as a commit writes, then a flush, by the plainest system calls. No
-//! file system that writes as much can be quicker.
+//! The time of the device itself: a write of the size of a commit, then a flush, by the simplest
+//! system calls. No file system that writes as much can be faster.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -9,14 +9,14 @@ use rustix::fs::OFlags;
 use warren_base::Errno;
 use warren_base::limits::BLOCK_SIZE;
 
-use super::{Contender, Counts, Writer, errno_of};
+use super::contender::{Contender, Counts, Writer, errno_of};
 use crate::error::{BenchError, system};
 use crate::medium::BARE_BYTES;
 
 /// Blocks of a commit: those of one append, and its record.
 const COMMIT_BYTES: usize = 2 * BLOCK_SIZE;
 
-/// Memory as direct I/O wants it.
+/// Memory that is aligned for direct I/O.
 #[repr(C, align(4096))]
 struct Aligned([u8; COMMIT_BYTES]);
 

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{Mode, OFlags, openat};
 use warren_base::Errno;
 
-use super::{APPEND_BYTES, Contender, Counts, Writer, errno_of};
+use super::contender::{APPEND_BYTES, Contender, Counts, Writer, errno_of};
 use crate::error::{BenchError, system};
 
 pub(super) struct KernelWriters {
@@ -43,7 +43,7 @@ impl Contender for KernelWriters {
         &mut self.writers
     }
 
-    /// What it asks the device for is not known.
+    /// Its requests to the device are not known.
     fn counts(&self) -> Result<Counts, BenchError> {
         Ok(Counts::default())
     }

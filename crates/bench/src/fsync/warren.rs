@@ -7,11 +7,11 @@ use warren_proto::typed::{Create, Typed};
 use warren_proto::{AccessMode, CreateFlags, FileName, Handle, NewInode, Position, Request};
 use warren_runtime::{ConnectOptions, Connection, Slot};
 
-use super::{APPEND_BYTES, Contender, Counts, Writer};
+use super::contender::{APPEND_BYTES, Contender, Counts, Writer};
 use crate::error::BenchError;
 
 const NAME: &str = "warren";
-/// An ordinary client does not name anybody.
+/// An ordinary client acts for itself, so the identity in its requests is ignored.
 const IDENTITY: (u32, u32) = (0, 0);
 
 pub(super) struct WarrenWriters {
@@ -32,11 +32,8 @@ impl WarrenWriters {
             let connection = Connection::connect(pool, &options)?;
             let writer = connection.slot().ok_or(Errno::EAGAIN);
             let writer = writer.and_then(|slot| WarrenWriter::new(slot, &format!("file-{at}")));
-            writers.push(Box::new(writer.map_err(|errno| BenchError::Call {
-                contender: NAME.to_owned(),
-                call: "create",
-                errno,
-            })?));
+            let failed = |errno| BenchError::call(NAME, "create", errno);
+            writers.push(Box::new(writer.map_err(failed)?));
         }
         Ok(Self { pool: pool.to_owned(), writers })
     }
@@ -78,7 +75,7 @@ impl WarrenWriter {
 }
 
 impl Writer for WarrenWriter {
-    /// The payload stays in the lane: nobody but this slot writes to it.
+    /// The payload stays in the lane, because only this slot writes to it.
     fn append(&mut self) -> Result<(), Errno> {
         let (handle, position) = (self.file, Position::End);
         let write = Request::Write {

@@ -50,7 +50,7 @@ impl Segments {
         })
     }
 
-    pub fn post(&mut self, body: &[u8]) {
+    pub fn write_request(&mut self, body: &[u8]) {
         self.seq = self.seq.wrapping_add(1);
         let header = RequestHeader { seq: self.seq, ..Default::default() };
         self.requests.post(CELL, SLOT, &header, body);
