@@ -49,8 +49,8 @@ pub(crate) fn step<M: Memory>(shard: &mut Shard, mut step: Step, turn: &mut Turn
     turn.note(&step);
 }
 
-/// Makes a step. It is fetched, and checked if it is replayed. A live truncation is told how many
-/// blocks it leaves; a replayed step may have to wait for a page that it cuts.
+/// Makes a step. It is fetched, and checked if it is replayed. Sets the blocks that a live
+/// truncation leaves; a replayed step may have to wait for a page that it cuts.
 pub(crate) fn apply<M: Memory>(
     shard: &mut Shard,
     step: &mut Step,
@@ -424,7 +424,7 @@ pub(crate) fn fetch_change<M: Memory>(
     change: &Change,
     turn: &mut Turn<'_, M>,
 ) -> Result<(), Stop> {
-    // Whoever planned this has seen the inode, unless it was a peer that made it up.
+    // The cell that planned the change has read the inode; a damaged peer may send any number.
     let exists = |ino| shard.inode(ino)?.map(|_| ()).ok_or(Stop::Fail(Errno::EPROTO));
     match change {
         Change::NewInode { ino, new, .. } if new.kind == FileKind::Regular => {

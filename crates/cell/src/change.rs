@@ -48,7 +48,7 @@ pub(crate) fn ready<M: Memory>(
     for change in changes {
         fetch_change(&shards[&change.shard()], change, turn)?;
     }
-    // Almost always nobody holds such a lease, and there is no need to name what is changed.
+    // Without a front no client holds such a lease, and the keys need not be built.
     let recalls = if turn.leases.has_acknowledged() { changes } else { &[] };
     for key in recalls.iter().flat_map(leases_of).flatten() {
         free &= recall(&key, client, turn);

@@ -300,7 +300,7 @@ impl Checkpoint {
         if !broken {
             self.count_refusal(errno, turn);
         }
-        // Nobody else may ask for the next.
+        // No other cell may ask for the next checkpoint.
         turn.waits.requeue(WaitKey::LogRoom, WaitKey::NextCheckpoint);
         if turn.waits.waiting_for(WaitKey::NextCheckpoint) > 0 {
             turn.want_checkpoint();

@@ -34,7 +34,7 @@ pub struct CellConfig {
     pub owned_chunks: BTreeMap<ShardId, Vec<u64>>,
     /// Free chunks that are this cell's to give to its shards.
     pub free_chunks: Vec<u64>,
-    /// Chunks below this number are nobody's.
+    /// Chunks below this number belong to no shard: they hold the pool's own structures.
     pub reserved_chunks: u64,
     /// Blocks of the whole pool device.
     pub total_blocks: u64,

@@ -1,5 +1,5 @@
-//! How full the volume is: every cell counts its own, whoever is asked adds up (a broadcast, as
-//! Hare's for directories).
+//! How full the volume is: every cell counts its own, and the cell that a client asks adds up (a
+//! broadcast, as Hare's for directories).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +139,7 @@ impl Counting {
         if tasks.get(id).is_some() {
             turn.waits.wake(id);
         } else {
-            // Whoever asked is gone.
+            // The client that asked is gone.
             self.asks.remove(&id);
         }
     }

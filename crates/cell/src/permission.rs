@@ -1,5 +1,5 @@
-//! Who may do what: mode bits, owner, groups, the sticky bit. Root may do everything, but execute
-//! only what somebody may execute.
+//! Access checks: mode bits, owner, groups, the sticky bit. Root may do everything, but execute
+//! only files that have an execute bit.
 
 use warren_base::Errno;
 use warren_proto::{AccessMode, Attr, Credentials, FileKind};

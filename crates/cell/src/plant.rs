@@ -6,7 +6,7 @@
 //! comparison with a fault is false when it is compiled, and nothing of the faults is in the
 //! program.
 
-/// A rule that the cell breaks when it is told to.
+/// A rule that the cell breaks on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plant {
     /// A transaction that gives up leaves its locks at other cells.
@@ -15,7 +15,7 @@ pub enum Plant {
     ForgetRevoke,
     /// A block that is in use is handed out again.
     DoubleAllocate,
-    /// Who waits for a transaction's lock is not woken.
+    /// A task that waits for a transaction's lock is not woken.
     LoseWakeup,
     /// A lease gets the stamp of the one before it.
     ReuseStamp,
@@ -23,7 +23,7 @@ pub enum Plant {
     RevokeAfterCommit,
     /// A change does not wait until the copies that it recalled are gone.
     SkipRecall,
-    /// What is being recalled from somebody is granted again meanwhile.
+    /// What is being recalled from a client is granted again meanwhile.
     GrantDuringRecall,
     /// A front's write-back or truncation waits for others' pages although a task waits for its
     /// own.
@@ -32,14 +32,14 @@ pub enum Plant {
     CacheTwoWriters,
     /// A truncation does not recall pages.
     TruncateUnrecalled,
-    /// Whoever gets a lock may have pages still that are being recalled.
+    /// A client that is granted a lock may still have pages that are being recalled.
     LockBeforeRecall,
-    /// A front's successor acknowledges what its predecessor was told to drop and had not dropped
-    /// (its driver does).
+    /// A front's successor acknowledges what its predecessor was to drop and had not dropped (its
+    /// driver does).
     ForgetRecalls,
     /// An expelled client's locks stay.
     KeepLocks,
-    /// Who waits for a checkpoint that fails is told that it is done.
+    /// Tasks that wait for a checkpoint that fails go on as if it had succeeded.
     IgnoreFailure,
     /// Records are made durable before the data that they name.
     SkipDataFlush,
@@ -63,10 +63,10 @@ pub enum Plant {
     AdoptUnflushed,
     /// A client may name every inode whose number it knows.
     NumbersAreAuthority,
-    /// Of a failed flush hears only who asked for it (drivers see to that).
+    /// A failed flush is reported only to the cell that asked for it (drivers see to that).
     HideLostFlush,
-    /// What lies behind a damaged message is read, and the supervisor is not told of it (drivers
-    /// tell it).
+    /// What lies behind a damaged message is read, and it is not reported to the supervisor
+    /// (drivers report it).
     ReadOn,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,

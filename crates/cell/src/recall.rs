@@ -9,7 +9,7 @@ use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::turn::Turn;
 
-/// Whether nobody but `except` has to acknowledge before `key` may change. Sends the recall.
+/// Whether no client but `except` has to acknowledge before `key` may change. Sends the recall.
 pub(crate) fn recall<M: Memory>(
     key: &LeaseKey,
     except: Option<ClientId>,
@@ -39,8 +39,8 @@ pub(crate) fn recall_inherited_pages<M: Memory>(
     Err(Stop::Wait(Wait::Recall))
 }
 
-/// Waits until nobody but `except`, which changes the file, has pages of it. `may_overtake`: its
-/// kernel may be unable to drop its own before this is done, and so it waits only while nobody
+/// Waits until no client but `except`, which changes the file, has pages of it. `may_overtake`: its
+/// kernel may be unable to drop its own before this is done, and so it waits only while no task
 /// waits for that.
 pub(crate) fn recall_pages<M: Memory>(
     ino: Ino,
@@ -63,8 +63,8 @@ pub(crate) fn recall_pages<M: Memory>(
     Err(Stop::Wait(Wait::Recall))
 }
 
-/// Whoever gets a lock reads what was written under it before: pages that its front has to drop are
-/// gone by then.
+/// A program that is granted a lock reads what was written under it before: pages that its front
+/// has to drop are gone by then.
 pub(crate) fn drop_old_pages<M: Memory>(
     ino: Ino,
     state: &TaskState,

@@ -1,11 +1,11 @@
 //! Where a shard's blocks come from: chunks out of the distributed pool that the cells share.
 //!
-//! **Lost chunks.** Free chunks that lay at a cell are lost with it. Until a checkpoint has counted what the
-//! others have, and what nobody has was handed out again (`warren-supervisor`'s `count.rs`), nobody
-//! can say that there is no chunk left: who finds none waits for another checkpoint.
+//! **Lost chunks.** Free chunks that lay at a cell are lost with it. A checkpoint counts what the
+//! other cells have, and the supervisor hands out what no cell has (its `count.rs`). Before that it
+//! is not certain that no chunk is left: a task that finds none waits for another checkpoint.
 //!
-//! What a peer says of chunks is checked before the pool hears it: no chunk comes from it that no
-//! shard may own, or that one of this cell's has, and no cell is heard of that does not exist.
+//! A peer's message about chunks is checked before it reaches the pool: each chunk is one that a
+//! shard may own and none of this cell's has, and each cell that it names exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -12,7 +12,7 @@ use crate::send::suspect;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
-/// Chunks that are nobody's any more.
+/// Gives chunks that belong to no shard any more back to the pool.
 pub(crate) fn give_chunks<M: Memory>(
     shards: &mut Shards,
     chunks: Vec<u64>,

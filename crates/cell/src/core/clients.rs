@@ -30,8 +30,8 @@ impl Core {
         Ok(())
     }
 
-    /// A client is gone. What it asked for is dropped, but transactions, which others take part in,
-    /// are finished. Nobody waits for its copies.
+    /// A client is gone. What it asked for is dropped, but transactions, in which other cells take
+    /// part, are finished. No task waits for its copies.
     pub(super) fn expel<M: Memory>(&mut self, client: ClientId, turn: &mut Turn<'_, M>) {
         if !turn.clients.expel(client) {
             return;

@@ -142,8 +142,8 @@ impl Core {
     pub(super) fn order<M: Memory>(&mut self, order: Order, turn: &mut Turn<'_, M>) {
         match order {
             Order::Admit { client, credentials, acknowledged_leases, slots } => {
-                // It may have been the predecessor's; one that was not only hears of more than it
-                // must.
+                // It may have been the predecessor's. A client that was not only receives needless
+                // recalls.
                 if acknowledged_leases && self.replay.is_of_process() {
                     turn.leases.inherit(client);
                 }

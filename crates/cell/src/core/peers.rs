@@ -77,7 +77,7 @@ impl Core {
         let outcome = match reply {
             PeerReply::Committed { txn } => {
                 self.coordinator.acknowledged(&mut self.shards, from, txn, turn);
-                return self.end_recovery_if_heard(turn);
+                return self.end_recovery_if_complete(turn);
             }
             PeerReply::Hardened { lsn, result } => return hardened(from, lsn, result, turn),
             PeerReply::Counted { ask, count } => {
@@ -143,8 +143,8 @@ impl Core {
         for txn in self.participants.of_cell(from, false) {
             self.leave(txn, turn);
         }
-        self.replay.heard(from);
-        self.end_recovery_if_heard(turn);
+        self.replay.received_all_of(from);
+        self.end_recovery_if_complete(turn);
     }
 
     /// The supervisor knows which free chunks the logs have claimed: those are not this cell's to
@@ -153,17 +153,17 @@ impl Core {
         if self.replay.is_claiming() {
             turn.chunks.exclude(chunks);
             poll_pool(&mut self.shards, turn);
-            self.hear_others(turn);
+            self.exchange_decisions(turn);
         }
     }
 
     /// Sends what this cell has decided, and waits for what the others have.
-    pub(super) fn hear_others<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
-        let decided = self.replay.begin_to_hear(turn);
+    pub(super) fn exchange_decisions<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+        let decided = self.replay.begin_exchange(turn);
         turn.peers.send_decisions_to_all();
         self.coordinator.resume(&mut self.shards, decided, turn);
         self.take_in_early(turn);
-        self.end_recovery_if_heard(turn);
+        self.end_recovery_if_complete(turn);
     }
 
     /// Takes in messages that came too early, as far as they are not too early still.
@@ -173,11 +173,11 @@ impl Core {
         }
     }
 
-    /// Ends the recovery when every cell was heard, what they sent is made here, and they have made
-    /// what was sent to them.
-    pub(super) fn end_recovery_if_heard<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    /// Ends the recovery when every cell has sent its decisions, they are made here, and every cell
+    /// has made what was sent to it.
+    pub(super) fn end_recovery_if_complete<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
         let is_made = self.participants.has_made_all_again() && !self.coordinator.has_recovered();
-        if !self.replay.has_heard_all() || !is_made {
+        if !self.replay.has_all_decisions() || !is_made {
             return;
         }
         self.replay.end();

@@ -130,7 +130,7 @@ impl Core {
                 self.finish(&task, Some((Err(errno), 0)), turn);
             }
             Err(Stop::Wait(Wait::Joined(cell))) => {
-                // Nobody else shall wait for a lost cell.
+                // No other task shall wait for a lost cell.
                 self.coordinator.abort(&mut self.shards, &mut task, turn);
                 self.wait(id, task, Wait::Joined(cell), turn);
             }
@@ -229,7 +229,7 @@ impl Core {
             }
             Work::Again { .. } => {
                 self.participants.make_again(&mut self.shards, task, turn)?;
-                self.end_recovery_if_heard(turn);
+                self.end_recovery_if_complete(turn);
                 Ok(None)
             }
             Work::Recover => {
@@ -240,7 +240,7 @@ impl Core {
                 let participants = &mut self.participants;
                 self.replay.run(&mut self.shards, participants, turn)?;
                 if self.replay.is_of_process() {
-                    self.hear_others(turn);
+                    self.exchange_decisions(turn);
                 }
                 Ok(None)
             }
@@ -334,7 +334,7 @@ impl Core {
             (Work::OpenShard { shard }, Err(errno)) => turn.shard_is_broken(*shard, *errno),
             (Work::Replay, Err(errno)) => turn.log_is_broken(*errno),
             (Work::Commit { from, .. }, Err(Errno::EPROTO)) => suspect(*from, turn),
-            // Decided elsewhere and impossible here: nobody may build on half of it.
+            // Decided elsewhere and impossible here: no client may see half of it.
             (Work::Commit { changes, .. } | Work::Again { changes, .. }, Err(errno)) => {
                 let shard = changes.first().map(Change::shard);
                 shard.into_iter().for_each(|shard| turn.shard_is_broken(shard, *errno));

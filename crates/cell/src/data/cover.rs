@@ -19,8 +19,8 @@ const INLINE_PAGES: usize = 8;
 /// Bytes of the log that these take, with what is said of each.
 const INLINE_MAX: u64 = INLINE_PAGES as u64 * (PAGE + 64);
 
-/// Logs whatever of a file no step covers yet that takes the name of something else. What is told
-/// by a later record, or by another log that rests on it, is not there without that.
+/// Logs whatever of a file no step covers yet that takes the name of something else. A later
+/// record, or another log, may rest on that name, and does not bring the data.
 pub(crate) fn cover_replacement<M: Memory>(
     shard: &mut Shard,
     ino: Ino,

@@ -129,7 +129,7 @@ fn touch_atime<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
     if !turn.log_has_room() || shard.room(dirty) < ATIME_ROOM_MIN {
         return;
     }
-    // Nobody waits for this: a copy that cannot be revoked at once keeps its old time.
+    // No task waits for this: a copy that cannot be revoked at once keeps its old time.
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
     step(shard, Step::Accessed { ino, atime: now }, turn);
 }

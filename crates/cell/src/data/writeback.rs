@@ -17,7 +17,7 @@ use crate::turn::Turn;
 /// Pages that get places in one go.
 pub(crate) const WRITE_BACK_BATCH: usize = 1024;
 
-/// Gives dirty pages of one file places, as many as one record tells of: after a power failure all
+/// Gives dirty pages of one file places, as many as fit one record: after a power failure all
 /// of them count or none. Returns whether there are more.
 pub(crate) fn place_pages_of<M: Memory>(
     shard: &mut Shard,

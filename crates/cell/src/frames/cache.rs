@@ -1,11 +1,11 @@
 //! The buffer cache: pages of file data in the cell's frames.
 //!
 //! A page is *loading*, *clean* or *dirty*; a clean or dirty one may also be *being written*. The
-//! frame of a page that is being written or loaded belongs to that I/O too: whoever changes the
-//! page moves it to another frame, whoever drops it leaves the frame to the I/O.
+//! frame of a page that is being written or loaded belongs to that I/O too: a change moves the page
+//! to another frame, and dropping the page leaves the frame to the I/O.
 //!
-//! Invariants: every frame is free, a page's, or an I/O's. Only clean pages that nobody pinned and
-//! that no I/O uses are evicted.
+//! Invariants: every frame is free, a page's, or an I/O's. Only clean pages are evicted that
+//! are not pinned and that no I/O uses.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,8 +27,8 @@ pub(crate) struct Page {
     pub(crate) frame: FrameNo,
     pub(crate) state: PageState,
     pub(crate) writing: Option<IoId>,
-    /// Changed since a step of the log last told where the page is, or what is in it; then it is
-    /// among those of the [`DirtySet`].
+    /// Changed since the last step of the log that says where the page is, or what is in it; then
+    /// it is among those of the [`DirtySet`].
     uncovered: bool,
     /// Where it was to be written as it is now, and could not be.
     pub(crate) failed: Option<BlockNo>,
@@ -56,7 +56,7 @@ const NODE_FRAMES_MIN: usize = 4;
 #[derive(Debug, Default)]
 struct DirtySet {
     pages: BTreeSet<PageNo>,
-    /// Those changed since a step of the log last told where the page is, or what is in it.
+    /// Those changed since the last step of the log that says where the page is, or what is in it.
     uncovered: BTreeSet<PageNo>,
     by_shard: HashMap<ShardId, u64, FixedState>,
 }

@@ -93,7 +93,7 @@ impl Io {
         self.node_frames > 0
     }
 
-    /// Nobody needs the nodes any more that were not begun to be written.
+    /// Drops the queued nodes whose writes have not begun: their checkpoint has failed.
     pub(crate) fn forget_queued_nodes(&mut self) {
         self.node_writes.clear();
     }

@@ -36,7 +36,8 @@ pub(crate) fn fsync<M: Memory>(
     }
     let client = state.client.expect("a request");
     if state.durable.is_none() && turn.clients.acknowledges(client) {
-        // Whoever has synced a mapping tells others, which must not see older pages.
+        // A program that has synced a mapping may tell other programs, which must not see older
+        // pages.
         recall_inherited_pages(ino, |other| other != client, turn)?;
         if turn.leases.has_overtaken(ino, client) {
             if turn.leases.await_pages(ino, Some(client)) {

@@ -205,8 +205,8 @@ pub(crate) fn hold_log<M: Memory>(turn: &mut Turn<'_, M>) {
     }
 }
 
-/// The device has lost what was written, as another process was told: no flush makes that good, and
-/// no checkpoint comes that writes it anew.
+/// The device has lost what was written, and has reported that to another process: no later flush
+/// makes it good, and no checkpoint will write it anew.
 pub(crate) fn hold_log_for_ever<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) {
     turn.log.commits.hold(true);
     turn.log.commits.doom(errno);

@@ -17,7 +17,7 @@ pub(crate) const STEPS_LOCAL: u32 = 64;
 /// Steps of one run of a transaction, before others have their turn.
 pub(crate) const STEPS_A_RUN: u32 = 1024;
 
-/// How far up somebody came.
+/// How far up an operation has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ascent {
     at: Ino,

@@ -129,7 +129,7 @@ fn look_at<M: Memory>(shards: &Shards, end: Lsn, turn: &Turn<'_, M>) -> Result<T
             sizes.insert(*ino, shard.inode(*ino)?.map_or(0, |inode| inode.size));
         }
     }
-    // Pages past the end are of before a truncation that the table was not told of any more.
+    // A page past the end was cut off, and the process died before it cleared the table's entry.
     let lives = |at: PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
     // Of each page the newest comes first, and counts.
     tagged.sort_unstable_by_key(|(at, since, frame)| (*at, Reverse(*since), *frame));

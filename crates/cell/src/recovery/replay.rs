@@ -4,17 +4,13 @@
 //!
 //! ```text
 //! load -> LogEnd -> Ends of all logs -> LogCut, until no cut moves any more -> Replay up to the cut
-//!      -> Replayed -> Claimed: chunks that logs have claimed are nobody's to give
-//!      -> Resend decided transactions to all, and hear theirs -> Ready
+//!      -> Replayed -> Claimed: chunks that logs have claimed are given to no other shard
+//!      -> send decided transactions to all cells, and receive theirs -> Ready
 //! ```
 //!
 //! After the end of a process alone its image is whole: the successor replays it to its end at
-//! once, dirty pages come back from their frames, and the rest is the same from "resend" on
-//! (`loss.rs`).
-//!
-//! Of the log on the device no more is needed than tells where it ends: what cannot be read behind
-//! that is in nobody's way. Where it may go on in a block that cannot be read there may be a record
-//! that was answered for, and the recovery is refused.
+//! once, dirty pages come back from their frames, and the rest is the same from "send" on
+//! (`core/peers.rs`).
 //!
 //! A repair replays what it can: without the steps of a shard whose tree is not as of the last
 //! checkpoint, for those rest on what is gone. Each step changes one shard's tree, so the other
@@ -22,7 +18,7 @@
 //!
 //! Invariants:
 //! * Nothing is served before every transaction that a peer has decided is made here too, for its
-//!   keys are not locked any more, and before everybody has made those that were decided here.
+//!   keys are not locked any more, and before every cell has made those that were decided here.
 //! * A request that the log says was executed is answered from there: its record was made, its
 //!   reply may not have been.
 
@@ -52,10 +48,10 @@ enum Phase {
     /// Agreeing with the other cells how much of each log counts.
     Cutting,
     Replaying,
-    /// Waiting to hear which chunks are taken.
+    /// Waiting for the supervisor to say which chunks are taken.
     Claiming,
-    /// Waiting to hear what other cells have decided.
-    Hearing,
+    /// Decisions are exchanged with the other cells.
+    Exchanging,
     Done,
 }
 
@@ -75,14 +71,14 @@ pub(crate) struct Replay {
     claimed: Vec<(u64, warren_base::ShardId)>,
     pub(crate) frames: InheritedFrames,
     pub(crate) early: Early,
-    /// Transactions decided here that some cell may not have heard of, and who may wait for that.
+    /// Transactions decided here that some cell may not have made, and the slot that may wait.
     decided: BTreeMap<TxnId, (SlotRef, Vec<Change>)>,
-    /// Cells that have not said yet what they decided.
-    unheard: BTreeSet<CellId>,
+    /// Cells that have not sent all their decisions.
+    undecided: BTreeSet<CellId>,
 }
 
 impl Replay {
-    /// `others` are the cells to be heard before anything is served.
+    /// `others` are the cells whose decisions are needed before a client is served.
     pub(crate) fn new(
         kind: Recovery,
         start: Lsn,
@@ -107,7 +103,7 @@ impl Replay {
             frames: InheritedFrames::new(kind == Recovery::Process),
             early: Early::default(),
             decided: BTreeMap::new(),
-            unheard: others,
+            undecided: others,
         }
     }
 
@@ -191,7 +187,7 @@ impl Replay {
         participants: &mut Participants,
         turn: &mut Turn<'_, M>,
     ) -> Result<(), Stop> {
-        /// Records of one go, so that I/O and peers are heard in between.
+        /// Records of one go, so that I/O and messages of peers are taken in between.
         const BATCH: usize = 256;
         for _ in 0..BATCH {
             if self.record.is_none() {
@@ -365,13 +361,13 @@ impl Replay {
         self.phase == Phase::Claiming
     }
 
-    /// Begins to hear the other cells. Returns what a predecessor has decided and not all may have
+    /// Begins to exchange decisions with the other cells. Returns what a predecessor has decided and not all may have
     /// made.
-    pub(crate) fn begin_to_hear<M: Memory>(
+    pub(crate) fn begin_exchange<M: Memory>(
         &mut self,
         turn: &mut Turn<'_, M>,
     ) -> BTreeMap<TxnId, Vec<Change>> {
-        self.phase = Phase::Hearing;
+        self.phase = Phase::Exchanging;
         let mut decided = BTreeMap::new();
         for (txn, (from, others)) in std::mem::take(&mut self.decided) {
             turn.answers.waited_until(from, self.at);
@@ -386,13 +382,13 @@ impl Replay {
     }
 
     /// A cell has sent all that it decided.
-    pub(crate) fn heard(&mut self, from: CellId) {
-        self.unheard.remove(&from);
+    pub(crate) fn received_all_of(&mut self, from: CellId) {
+        self.undecided.remove(&from);
     }
 
-    /// Whether every cell was heard.
-    pub(crate) fn has_heard_all(&self) -> bool {
-        self.phase == Phase::Hearing && self.unheard.is_empty()
+    /// Whether every cell has sent all that it decided.
+    pub(crate) fn has_all_decisions(&self) -> bool {
+        self.phase == Phase::Exchanging && self.undecided.is_empty()
     }
 
     /// Whether a message has to wait, which is kept then: one of recovery until the log is

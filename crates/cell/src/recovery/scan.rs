@@ -1,6 +1,6 @@
 //! Where the log on the device ends: its blocks are read into the image, and its records looked at.
 //!
-//! Of the log no more is needed than tells where it ends: a block behind that need not be readable.
+//! Only the log up to its end is needed: a block behind that need not be readable.
 //! Where the log may go on in a block that cannot be read there may be a record that was answered
 //! for, and the recovery is refused.
 

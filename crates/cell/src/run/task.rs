@@ -66,7 +66,7 @@ impl Task {
             || self.txn.as_ref().is_some_and(|txn| txn.holds_any())
     }
 
-    /// The one shard that its work needs, as far as can be told before it runs. `None` if it needs
+    /// The one shard that its work needs, as far as is known before it runs. `None` if it needs
     /// all.
     pub(crate) fn shard(&self) -> Option<ShardId> {
         match &self.work {

@@ -53,8 +53,8 @@ impl<T: Copy> LockTable<T> {
         self.blocks(key, LockMode::Read)
     }
 
-    /// Locks `key` for `txn`, or puts `task` in the queue. Whoever holds it in a weaker mode
-    /// already must not ask again (it would wait for itself).
+    /// Locks `key` for `txn`, or puts `task` in the queue. A transaction that holds it in a
+    /// weaker mode must not ask again (it would wait for itself).
     pub(crate) fn lock(&mut self, key: &LockKey, mode: LockMode, txn: TxnId, task: T) -> bool {
         let lock = self
             .locks

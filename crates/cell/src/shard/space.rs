@@ -72,8 +72,7 @@ impl Space {
         self.chunks.get(&number).is_some_and(|chunk| chunk.used & bit != 0)
     }
 
-    /// A chunk that was nobody's becomes the shard's. False if it is so already: a peer gave it
-    /// away twice.
+    /// A free chunk becomes the shard's. False if it is so already: a peer gave it away twice.
     pub(crate) fn claim(&mut self, number: u64) -> bool {
         if self.has(number) {
             return false;
@@ -258,7 +257,7 @@ impl Space {
         (kept.collect(), released.collect())
     }
 
-    /// The checkpoint is durable. Returns the chunks that are nobody's now.
+    /// The checkpoint is durable. Returns the chunks that belong to no shard now.
     pub(crate) fn switched(&mut self) -> Vec<u64> {
         for block in std::mem::take(&mut self.sealed) {
             let (number, bit) = split(block);

@@ -431,7 +431,7 @@ impl Coordinator {
         turn.txn_ends(txn.id);
     }
 
-    /// Tells each cell that recovers that it was sent all that was decided here, once that is so.
+    /// Sends `AllSaid` to each cell that recovers, once it was sent all that was decided here.
     pub(crate) fn send_all_said<M: Memory>(&self, turn: &mut Turn<'_, M>) {
         if !turn.log.image.is_open() {
             return;

@@ -294,7 +294,7 @@ impl Participants {
     }
 
     /// Makes a decided transaction's changes on this cell unless they are made: after a recovery of
-    /// either side. Its keys are locked, or nobody is served yet.
+    /// either side. Its keys are locked, or no client is served yet.
     pub(crate) fn make_again<M: Memory>(
         &mut self,
         shards: &mut Shards,

@@ -95,7 +95,7 @@ const KNOWN: &[Exception] = &[
     except(Rule::Words, "affinity", 22),
     except(Rule::Words, "base", 3),
     except(Rule::Words, "bench", 1),
-    except(Rule::Words, "cell", 81),
+    except(Rule::Words, "cell", 39),
     except(Rule::Words, "cli", 42),
     except(Rule::Words, "client", 3),
     except(Rule::Words, "device", 21),

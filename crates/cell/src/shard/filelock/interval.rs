@@ -94,7 +94,7 @@ impl<K: Copy + Ord> Intervals<K> {
         found
     }
 
-    /// Shows all that meet `range` and are not of `except`, in order, until told to stop.
+    /// Shows all that meet `range` and are not of `except`, in order, until `see` breaks.
     pub(crate) fn visit(
         &self,
         range: ByteRange,
