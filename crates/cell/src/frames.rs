@@ -4,6 +4,8 @@ pub(crate) mod cache;
 pub(crate) mod io;
 pub(crate) mod pages;
 pub(crate) mod table;
+#[cfg(test)]
+pub(crate) mod test_memory;
 pub(crate) mod transfer;
 
 use warren_base::{BlockNo, Ino};

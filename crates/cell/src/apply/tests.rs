@@ -9,8 +9,9 @@ use warren_proto::{AccessMode, CapabilityKey, FileName, Handle, NewInode};
 
 use super::*;
 use crate::config::{Backing, CellConfig, LogConfig, Recovery};
-use crate::event::{Clock, FrameNo, SlotRef};
+use crate::event::Clock;
 use crate::frames::cache::PageState;
+use crate::frames::test_memory::Frames;
 use crate::turn::Shared;
 
 const NOW: Timestamp = Timestamp(7);
@@ -19,23 +20,6 @@ const FILE: Ino = Ino(2);
 const OTHER: Ino = Ino(3);
 const LOG_BLOCKS: u64 = 192;
 const CHUNK: u64 = 4;
-
-struct Frames(Vec<[u8; BLOCK_SIZE]>);
-
-impl Memory for Frames {
-    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
-        &self.0[frame.0 as usize]
-    }
-
-    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
-        &mut self.0[frame.0 as usize]
-    }
-
-    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
-    fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
-    fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}
-    fn store_word(&mut self, _: ClientId, _: u32, _: u64) {}
-}
 
 /// One shard, with what it shares with others.
 struct Room {

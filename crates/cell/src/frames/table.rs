@@ -81,25 +81,7 @@ impl FrameTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::SlotRef;
-    use warren_base::ClientId;
-
-    struct Frames(Vec<[u8; BLOCK_SIZE]>);
-
-    impl Memory for Frames {
-        fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
-            &self.0[frame.0 as usize]
-        }
-
-        fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
-            &mut self.0[frame.0 as usize]
-        }
-
-        fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
-        fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
-        fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}
-        fn store_word(&mut self, _: ClientId, _: u32, _: u64) {}
-    }
+    use crate::frames::test_memory::Frames;
 
     #[test]
     fn an_entry_counts_only_whole() {

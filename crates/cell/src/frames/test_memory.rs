@@ -1,0 +1,24 @@
+//! Memory for unit tests.
+
+use warren_base::ClientId;
+use warren_base::limits::BLOCK_SIZE;
+
+use crate::event::{FrameNo, Memory, SlotRef};
+
+/// Frames of a test. It has no clients.
+pub(crate) struct Frames(pub(crate) Vec<[u8; BLOCK_SIZE]>);
+
+impl Memory for Frames {
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+        &self.0[frame.0 as usize]
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+        &mut self.0[frame.0 as usize]
+    }
+
+    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
+    fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
+    fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}
+    fn store_word(&mut self, _: ClientId, _: u32, _: u64) {}
+}
