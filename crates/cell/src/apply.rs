@@ -20,7 +20,6 @@ use warren_proto::{
     Attributes, Change, Cover, FileKind, InlinePage, LeaseKey, Run, Step, XattrName,
 };
 
-use crate::event::Memory;
 use crate::frames::pages::{cut_page, forget_pages, put_page, truncate_with_pages};
 use crate::run::wait::Stop;
 use crate::shard;
@@ -44,18 +43,18 @@ pub(crate) enum Mode {
 }
 
 /// Makes a step of the running task, and notes it.
-pub(crate) fn step<M: Memory>(shard: &mut Shard, mut step: Step, turn: &mut Turn<'_, M>) {
+pub(crate) fn step(shard: &mut Shard, mut step: Step, turn: &mut Turn<'_>) {
     apply(shard, &mut step, Mode::Live, turn).expect("a live step waits for nothing");
     turn.note(&step);
 }
 
 /// Makes a step. It is fetched, and checked if it is replayed. Sets the blocks that a live
 /// truncation leaves; a replayed step may have to wait for a page that it cuts.
-pub(crate) fn apply<M: Memory>(
+pub(crate) fn apply(
     shard: &mut Shard,
     step: &mut Step,
     mode: Mode,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     match step {
         Step::Change(change) => {
@@ -110,11 +109,7 @@ pub(crate) fn apply<M: Memory>(
 }
 
 /// Brings the nodes that a logged step touches.
-pub(crate) fn fetch_step<M: Memory>(
-    shard: &Shard,
-    step: &Step,
-    turn: &mut Turn<'_, M>,
-) -> Result<(), Stop> {
+pub(crate) fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
     match step {
         Step::Change(change) => fetch_change(shard, change, turn),
         Step::SetAttr { ino, .. } => {
@@ -152,11 +147,7 @@ pub(crate) fn fetch_step<M: Memory>(
 
 /// Whether a step can be made that is fetched. All that were logged can; but who can write to the
 /// device can make a record with a right checksum say anything.
-pub(crate) fn check_step<M: Memory>(
-    shard: &Shard,
-    step: &Step,
-    turn: &mut Turn<'_, M>,
-) -> Result<(), Stop> {
+pub(crate) fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let exists = |ino: &Ino| Ok::<_, Stop>(shard.inode(*ino)?.is_some());
     let can_be = match step {
         Step::SetAttr { ino, .. } => {
@@ -220,13 +211,13 @@ fn make_wrote(shard: &mut Shard, ino: Ino, size: u64, blocks: u64, mode: u16, no
     (inode.mtime, inode.ctime) = (now, now);
 }
 
-fn make_set_xattr<M: Memory>(
+fn make_set_xattr(
     shard: &mut Shard,
     ino: Ino,
     name: &XattrName,
     value: Option<&[u8]>,
     now: Timestamp,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) {
     let found = xattr_bucket(shard, ino, name, turn);
     let Ok((key, mut bucket)) = found else { panic!("the bucket was read in the same go") };
@@ -243,11 +234,11 @@ fn make_set_xattr<M: Memory>(
 }
 
 /// The bucket that an attribute belongs to.
-pub(crate) fn xattr_bucket<M: Memory>(
+pub(crate) fn xattr_bucket(
     shard: &Shard,
     ino: Ino,
     name: &XattrName,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(Key, Vec<Xattr>), Stop> {
     let key = Key::xattr(ino, name_hash(turn.volume.secret, name.as_bytes()));
     let mut bucket = Vec::new();
@@ -269,7 +260,7 @@ pub(crate) fn xattr_fits(bucket: &[Xattr], name: &XattrName, value: &[u8]) -> bo
     record.encoded_len() <= VALUE_MAX
 }
 
-fn make_reaped<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
+fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let belongings = shard.belongings(ino, usize::MAX);
     for (key, value) in belongings.unwrap_or_else(|_| panic!("read in the same go")) {
         if let Value::Extent(extent) = &value {
@@ -287,12 +278,12 @@ fn make_reaped<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
 }
 
 /// Cuts a file, or makes it longer by a hole.
-fn make_truncated<M: Memory>(
+fn make_truncated(
     shard: &mut Shard,
     ino: Ino,
     (size, blocks, now): (u64, &mut u64, Timestamp),
     mode: Mode,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     match mode {
         Mode::Live => {
@@ -315,13 +306,13 @@ fn make_truncated<M: Memory>(
 }
 
 /// Pages of a file have places: consecutive pages, in `runs` of consecutive blocks.
-fn make_placed<M: Memory>(
+fn make_placed(
     shard: &mut Shard,
     ino: Ino,
     runs: &[Run],
     cover: &Cover,
     mode: Mode,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     if mode == Mode::Power {
         catch_up(shard, ino, turn)?;
@@ -346,13 +337,13 @@ fn make_placed<M: Memory>(
 }
 
 /// The record holds pages of a file.
-fn make_inline<M: Memory>(
+fn make_inline(
     shard: &mut Shard,
     ino: Ino,
     pages: &[InlinePage],
     cover: &Cover,
     mode: Mode,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     match mode {
         Mode::Live => pages.iter().for_each(|page| turn.cache.cover((ino, page.page))),
@@ -380,7 +371,7 @@ fn covered(shard: &mut Shard, ino: Ino, cover: &Cover, end: Option<u64>, mode: M
 }
 
 /// What was cut off a file while it was behind is cut off before it catches up.
-fn catch_up<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
+fn catch_up(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let Some(cut) = shard.behind.cut_of(ino) else { return Ok(()) };
     let Some(inode) = shard.inode(ino)? else { return Ok(()) };
     let (size, mtime) = (inode.size, inode.mtime);
@@ -419,10 +410,10 @@ pub(crate) fn cover_of(shard: &Shard, ino: Ino, complete: bool) -> Cover {
 
 /// Reads the nodes that the change will touch, and sees that the records are there which it
 /// changes: a damaged image may lack some, or a peer's change be nonsense.
-pub(crate) fn fetch_change<M: Memory>(
+pub(crate) fn fetch_change(
     shard: &Shard,
     change: &Change,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     // The cell that planned the change has read the inode; a damaged peer may send any number.
     let exists = |ino| shard.inode(ino)?.map(|_| ()).ok_or(Stop::Fail(Errno::EPROTO));
@@ -449,7 +440,7 @@ pub(crate) fn fetch_change<M: Memory>(
     }
 }
 
-pub(crate) fn make_one<M: Memory>(shard: &mut Shard, change: &Change, turn: &mut Turn<'_, M>) {
+pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) {
     let secret = turn.volume.secret;
     match change {
         Change::NewInode { ino, new, uid, gid, parent, now } => {

@@ -3,7 +3,6 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, Capability, Credentials, Reply, Request, RequestHeader};
 
-use crate::event::Memory;
 use crate::plant::Plant;
 use crate::shards::Shards;
 use crate::turn::Turn;
@@ -12,12 +11,12 @@ use crate::{permission, shard};
 /// Whether the client has a capability for every inode that the request names. For a front its
 /// kernel has walked. The answer to all others is the same whether or not there is such an inode.
 #[inline]
-pub(crate) fn may_name<M: Memory>(
+pub(crate) fn may_name(
     client: ClientId,
     who: &Credentials,
     header: &RequestHeader,
     request: &Request,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> bool {
     if who.checked_by_kernel || turn.plants(Plant::NumbersAreAuthority) {
         return true;
@@ -33,13 +32,13 @@ pub(crate) fn may_name<M: Memory>(
 /// What lets the client name the inode that a permitted walk has reached with this answer: where a
 /// name leads, and where `..` leads if the client may search the directory. A front needs nothing.
 #[inline]
-pub(crate) fn granted<M: Memory>(
+pub(crate) fn granted(
     shards: &mut Shards,
     client: ClientId,
     who: &Credentials,
     request: &Request,
     answer: &Answer,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Capability {
     let reached = match (request, answer) {
         (_, Ok(Reply::Entry(entry) | Reply::Created { entry, .. })) => entry.ino,

@@ -59,11 +59,11 @@ impl Cell {
     }
 
     /// Takes one event in. Effects are appended in the order in which they are to be carried out.
-    pub fn apply<M: Memory>(
+    pub fn apply(
         &mut self,
         now: Clock,
         event: Event,
-        memory: &mut M,
+        memory: &mut dyn Memory,
         effects: &mut Vec<Effect>,
     ) {
         let mut turn = self.shared.turn(now, memory, effects);

@@ -8,7 +8,6 @@ use warren_proto::{Change, LeaseKey, Step};
 
 use crate::apply::{fetch_change, step};
 use crate::chunks::claim::ensure_room;
-use crate::event::Memory;
 use crate::plant::Plant;
 use crate::reap::unlinked;
 use crate::recall::recall;
@@ -36,13 +35,13 @@ fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
 
 /// Brings what the changes need; they all lie on this cell. `promised` blocks of each change's
 /// shard are spoken for already.
-pub(crate) fn ready<M: Memory>(
+pub(crate) fn ready(
     shards: &mut Shards,
     changes: &[Change],
     client: Option<ClientId>,
     state: &mut TaskState,
     promised: bool,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     let mut free = true;
     for change in changes {
@@ -73,11 +72,11 @@ pub(crate) fn ready<M: Memory>(
 
 /// Makes the changes, which are [`Self::ready`]. Counts stay within their range even where a
 /// damaged image or a peer had them wrong.
-pub(crate) fn make<M: Memory>(
+pub(crate) fn make(
     shards: &mut Shards,
     changes: &[Change],
     client: Option<ClientId>,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) {
     if turn.plants(Plant::RevokeAfterCommit) {
         turn.leases.late.push((changes.to_vec(), client));
@@ -95,7 +94,7 @@ pub(crate) fn make<M: Memory>(
 }
 
 /// Revokes what [`Plant::RevokeAfterCommit`] has put off.
-pub(crate) fn revoke_late<M: Memory>(turn: &mut Turn<'_, M>) {
+pub(crate) fn revoke_late(turn: &mut Turn<'_>) {
     if turn.leases.late.is_empty() {
         return;
     }
@@ -104,7 +103,7 @@ pub(crate) fn revoke_late<M: Memory>(turn: &mut Turn<'_, M>) {
     }
 }
 
-fn revoke_all<M: Memory>(changes: &[Change], client: Option<ClientId>, turn: &mut Turn<'_, M>) {
+fn revoke_all(changes: &[Change], client: Option<ClientId>, turn: &mut Turn<'_>) {
     let acknowledging = client.filter(|client| turn.clients.acknowledges(*client));
     for change in changes {
         for key in leases_of(change).iter().flatten() {

@@ -26,7 +26,7 @@ use crate::checkpoint::writeback::place_pages;
 use crate::chunks::claim::claim_spare;
 use crate::chunks::host::reserve::{review_host, stock_up};
 use crate::chunks::supply::release_chunks;
-use crate::event::{Effect, Memory};
+use crate::event::Effect;
 use crate::log::durable::{fail_if_held, free_log, hold_log_for_ever};
 use crate::plant::Plant;
 use crate::run::state::TaskState;
@@ -75,18 +75,13 @@ impl Checkpoint {
         }
     }
 
-    pub(crate) fn drain<M: Memory>(&mut self, number: u64, turn: &mut Turn<'_, M>) {
+    pub(crate) fn drain(&mut self, number: u64, turn: &mut Turn<'_>) {
         turn.checkpoints.begin(number);
         turn.waits.requeue(WaitKey::NextCheckpoint, WaitKey::Checkpoint(number));
         turn.report_if_drained();
     }
 
-    pub(crate) fn start_writing<M: Memory>(
-        &mut self,
-        number: u64,
-        count: bool,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(crate) fn start_writing(&mut self, number: u64, count: bool, turn: &mut Turn<'_>) {
         if turn.checkpoints.number() == number {
             self.count = count;
             turn.chunks.begin_count(count);
@@ -96,12 +91,12 @@ impl Checkpoint {
     }
 
     /// Fixes the state that the checkpoint holds. Waits for nodes as often as need be.
-    pub(crate) fn fix<M: Memory>(
+    pub(crate) fn fix(
         &mut self,
         shards: &mut Shards,
         participants: &mut Participants,
         state: &mut TaskState,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         // It was given up meanwhile.
         if turn.checkpoints.phase() != Phase::Fixing {
@@ -140,7 +135,7 @@ impl Checkpoint {
     }
 
     /// The state could not be fixed: there is no checkpoint this time.
-    pub(crate) fn fix_failed<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) {
+    pub(crate) fn fix_failed(errno: Errno, turn: &mut Turn<'_>) {
         // It was given up meanwhile.
         if turn.checkpoints.phase() != Phase::Fixing {
             return;
@@ -151,12 +146,12 @@ impl Checkpoint {
     }
 
     /// Gives the tree's dirty nodes places and queues them to be written.
-    fn write_tree<M: Memory>(
+    fn write_tree(
         &mut self,
         shards: &mut Shards,
         id: ShardId,
         written: &mut Written,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let mut places: Vec<BlockNo> = Vec::new();
         loop {
@@ -221,7 +216,7 @@ impl Checkpoint {
     }
 
     /// Reports when the checkpoint's writes are done.
-    pub(crate) fn advance<M: Memory>(&mut self, shards: &mut Shards, turn: &mut Turn<'_, M>) {
+    pub(crate) fn advance(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) {
         self.turns += 1;
         if turn.checkpoints.phase() == Phase::Idle && self.turns.is_multiple_of(TURNS_PER_COUNT) {
             self.evict_nodes(shards, turn);
@@ -237,7 +232,7 @@ impl Checkpoint {
         turn.effects.push(Effect::Report(Report::Written { cell, number, result }));
     }
 
-    fn evict_nodes<M: Memory>(&mut self, shards: &mut Shards, turn: &mut Turn<'_, M>) {
+    fn evict_nodes(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) {
         let resident: usize = shards.values().map(|shard| shard.tree.resident_nodes()).sum();
         let most = self.nodes_max;
         if resident <= most {
@@ -254,12 +249,7 @@ impl Checkpoint {
         }
     }
 
-    pub(crate) fn switched<M: Memory>(
-        &mut self,
-        shards: &mut Shards,
-        number: u64,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(crate) fn switched(&mut self, shards: &mut Shards, number: u64, turn: &mut Turn<'_>) {
         if turn.checkpoints.number() != number {
             return;
         }
@@ -278,12 +268,12 @@ impl Checkpoint {
         turn.waits.wake_all(WaitKey::Checkpoint(number));
     }
 
-    pub(crate) fn failed<M: Memory>(
+    pub(crate) fn failed(
         &mut self,
         shards: &mut Shards,
         (participants, tasks): (&mut Participants, &Tasks),
         (number, errno, broken): (u64, Errno, bool),
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         if turn.checkpoints.number() != number {
             return;
@@ -321,7 +311,7 @@ impl Checkpoint {
     /// One such failure may pass. After the next the fleet gives up changes, so that reads go on:
     /// they open files, and what is open is in the log. (A full host is waited for: it has room for
     /// checkpoints, decision 18.)
-    fn count_refusal<M: Memory>(&mut self, errno: Errno, turn: &mut Turn<'_, M>) {
+    fn count_refusal(&mut self, errno: Errno, turn: &mut Turn<'_>) {
         let is_refused = errno != Errno::ENOSPC && !turn.log_has_room();
         self.refused = if is_refused { self.refused + 1 } else { 0 };
         if self.refused == REFUSALS_MAX {
@@ -330,12 +320,12 @@ impl Checkpoint {
     }
 
     /// It was given up: who waits for it waits for the next, which comes unasked.
-    pub(crate) fn abandoned<M: Memory>(
+    pub(crate) fn abandoned(
         &mut self,
         shards: &mut Shards,
         participants: &mut Participants,
         number: u64,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         if turn.checkpoints.number() == number && turn.checkpoints.phase() != Phase::Idle {
             self.undo(shards, participants, false, turn);
@@ -346,12 +336,12 @@ impl Checkpoint {
 
     /// Its superblock may be on the device, and come to count when the fleet is gone, if
     /// `may_count`.
-    fn undo<M: Memory>(
+    fn undo(
         &mut self,
         shards: &mut Shards,
         participants: &mut Participants,
         may_count: bool,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         turn.io.forget_queued_nodes();
         for (id, mut places) in std::mem::take(&mut self.roots) {
@@ -374,7 +364,7 @@ impl Checkpoint {
 }
 
 /// Logs anew what of the session was logged before the checkpoint. Returns where that begins.
-fn snapshot_session<M: Memory>(shards: &Shards, turn: &mut Turn<'_, M>) -> Lsn {
+fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
     /// Steps of one record, of at most about 64 bytes.
     const BATCH: usize = 512;
     let start = turn.log.begin_anew(turn.memory);
@@ -406,13 +396,13 @@ fn snapshot_session<M: Memory>(shards: &Shards, turn: &mut Turn<'_, M>) -> Lsn {
 
 /// Blocks of checkpoints that failed may be used again once no node is being written: a late write
 /// would overtake a new one.
-pub(crate) fn reclaim_retracted<M: Memory>(shards: &mut Shards, turn: &Turn<'_, M>) {
+pub(crate) fn reclaim_retracted(shards: &mut Shards, turn: &Turn<'_>) {
     if !turn.io.writes_nodes() {
         shards.values_mut().for_each(|shard| shard.space.reclaim());
     }
 }
 
-fn end<M: Memory>(turn: &mut Turn<'_, M>) {
+fn end(turn: &mut Turn<'_>) {
     turn.checkpoints.enter(Phase::Idle);
     turn.waits.wake_all(WaitKey::Undrained);
 }

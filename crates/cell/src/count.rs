@@ -7,7 +7,7 @@ use warren_base::CellId;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_proto::{Count, PeerRequest, StatFs};
 
-use crate::event::{Effect, Memory};
+use crate::event::Effect;
 use crate::run::task::Tasks;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::send::send_request;
@@ -39,7 +39,7 @@ fn add(a: Count, b: Count) -> Count {
 }
 
 /// What this cell's shards hold.
-pub(crate) fn count<M: Memory>(shards: &Shards, turn: &Turn<'_, M>) -> Count {
+pub(crate) fn count(shards: &Shards, turn: &Turn<'_>) -> Count {
     let host = &turn.chunks.host;
     let local = turn.chunks.local();
     let allocated = if host.has_all() { local } else { host.allocated() };
@@ -60,11 +60,11 @@ pub(crate) fn count<M: Memory>(shards: &Shards, turn: &Turn<'_, M>) -> Count {
 impl Counting {
     /// Adds up what all cells say. The first call asks them, and the task runs again when they
     /// have.
-    pub(crate) fn stat_fs<M: Memory>(
+    pub(crate) fn stat_fs(
         &mut self,
         shards: &Shards,
         id: TaskId,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<StatFs, Stop> {
         let ask = self.asks.remove(&id).unwrap_or_else(|| {
             let open: BTreeSet<_> =
@@ -93,7 +93,7 @@ impl Counting {
     }
 
     /// A successor of the cell has to be asked again.
-    pub(crate) fn ask_again<M: Memory>(&self, cell: CellId, turn: &mut Turn<'_, M>) {
+    pub(crate) fn ask_again(&self, cell: CellId, turn: &mut Turn<'_>) {
         let open = |(id, ask): (&TaskId, &Ask)| ask.open.contains(&cell).then_some(id.0);
         let asks: Vec<u64> = self.asks.iter().filter_map(open).collect();
         for ask in asks {
@@ -102,13 +102,13 @@ impl Counting {
     }
 
     /// A peer has counted.
-    pub(crate) fn counted<M: Memory>(
+    pub(crate) fn counted(
         &mut self,
         tasks: &Tasks,
         from: CellId,
         ask: u64,
         count: Count,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         let id = TaskId(ask);
         let Some(ask) = self.asks.get_mut(&id) else { return };
@@ -121,12 +121,7 @@ impl Counting {
     }
 
     /// The host has room for so many blocks.
-    pub(crate) fn host_counted<M: Memory>(
-        &mut self,
-        tasks: &Tasks,
-        blocks: u64,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(crate) fn host_counted(&mut self, tasks: &Tasks, blocks: u64, turn: &mut Turn<'_>) {
         let mut over = Vec::new();
         for (id, ask) in &mut self.asks {
             ask.host = Some(blocks);
@@ -135,7 +130,7 @@ impl Counting {
         over.into_iter().for_each(|id| self.over(tasks, id, turn));
     }
 
-    fn over<M: Memory>(&mut self, tasks: &Tasks, id: TaskId, turn: &mut Turn<'_, M>) {
+    fn over(&mut self, tasks: &Tasks, id: TaskId, turn: &mut Turn<'_>) {
         if tasks.get(id).is_some() {
             turn.waits.wake(id);
         } else {

@@ -12,7 +12,7 @@ use warren_proto::{Credentials, Reply, Request};
 
 use crate::data::read::read;
 use crate::data::write::{WriteMode, write};
-use crate::event::{Memory, SlotRef};
+use crate::event::SlotRef;
 use crate::permission;
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
@@ -30,12 +30,12 @@ pub(crate) struct Call<'a> {
 }
 
 /// Executes a request that concerns one inode, in its shard.
-pub(crate) fn execute<M: Memory>(
+pub(crate) fn execute(
     shard: &mut Shard,
     Call { from, payload, who }: Call<'_>,
     request: Request,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let client = from.client;
     match request {

@@ -68,20 +68,20 @@ impl Leases {
         &mut self,
         key: LeaseKey,
         client: ClientId,
-        memory: &mut impl Memory,
+        memory: &mut dyn Memory,
     ) -> Lease {
         self.words.grant(key, client, memory)
     }
 
     /// Revokes all word leases on `key`.
-    pub(crate) fn revoke(&mut self, key: &LeaseKey, memory: &mut impl Memory) {
+    pub(crate) fn revoke(&mut self, key: &LeaseKey, memory: &mut dyn Memory) {
         self.words.revoke(key, memory);
     }
 
     /// Revokes the word leases on all names of a directory. A copy of a name also states that its
     /// holder may search the directory, and the right to do so has changed. (A front's kernel
     /// checks that itself, each time.)
-    pub(crate) fn revoke_names(&mut self, dir: Ino, memory: &mut impl Memory) {
+    pub(crate) fn revoke_names(&mut self, dir: Ino, memory: &mut dyn Memory) {
         self.words.revoke_names(dir, memory);
     }
 

@@ -93,7 +93,7 @@ impl OpLog {
     }
 
     /// A recovery has read the log up to `end`: records may be appended behind that.
-    pub(crate) fn resume<M: Memory>(&mut self, end: Lsn, memory: &mut M) {
+    pub(crate) fn resume(&mut self, end: Lsn, memory: &mut dyn Memory) {
         self.image.resume(end, memory);
         self.commits.resume();
     }
@@ -172,11 +172,11 @@ impl OpLog {
     }
 
     /// Puts a record into the log. Returns it without its steps; what waits for it may be done now.
-    pub(crate) fn append<M: Memory>(
+    pub(crate) fn append(
         &mut self,
         mut record: Record,
         cause: Cause,
-        memory: &mut M,
+        memory: &mut dyn Memory,
     ) -> Record {
         self.depends.name_in(&mut record, self.image.end());
         self.image.append(&mut record, &cause, memory);
@@ -184,12 +184,12 @@ impl OpLog {
     }
 
     /// Where the log of a checkpoint begins, whose state is fixed now.
-    pub(crate) fn begin_anew<M: Memory>(&mut self, memory: &mut M) -> Lsn {
+    pub(crate) fn begin_anew(&mut self, memory: &mut dyn Memory) -> Lsn {
         self.depends.begin_anew();
         self.image.pad(memory)
     }
 
-    fn pad<M: Memory>(&mut self, memory: &mut M) -> Lsn {
+    fn pad(&mut self, memory: &mut dyn Memory) -> Lsn {
         self.image.pad(memory)
     }
 

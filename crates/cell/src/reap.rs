@@ -5,7 +5,6 @@ use warren_disk::{Key, Kind, Value};
 use warren_proto::Step;
 
 use crate::apply::step;
-use crate::event::Memory;
 use crate::frames::pages::forget_pages;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
@@ -19,7 +18,7 @@ const REAP_BATCH: usize = 128;
 
 /// An inode lost a link. Without any it goes at once if that is little work, else (it is open,
 /// large, or some of it is not in memory) its orphan record says that it has to.
-pub(crate) fn unlinked<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
+pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let dirty = turn.cache.dirty_pages_of(shard.id);
     let is_open = shard.opens.is_open(ino);
     if shard.inode_mut(ino).nlink > 0 {
@@ -44,11 +43,11 @@ pub(crate) fn unlinked<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'
 /// Frees what an inode without links and opens holds, some of it in each go. Only the last of these
 /// is a step of the log: who replays it finds the orphan as the last checkpoint has it, and begins
 /// anew. The blocks are held until a checkpoint counts that lacks them.
-pub(crate) fn reap<M: Memory>(
+pub(crate) fn reap(
     shard: &mut Shard,
     ino: Ino,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     // It goes on even without room for the nodes it makes dirty, but not before a checkpoint has
     // made what room there is.

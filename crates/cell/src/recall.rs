@@ -3,18 +3,14 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Capability, LeaseKey, Reply};
 
-use crate::event::{Effect, Memory};
+use crate::event::Effect;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::turn::Turn;
 
 /// Whether no client but `except` has to acknowledge before `key` may change. Sends the recall.
-pub(crate) fn recall<M: Memory>(
-    key: &LeaseKey,
-    except: Option<ClientId>,
-    turn: &mut Turn<'_, M>,
-) -> bool {
+pub(crate) fn recall(key: &LeaseKey, except: Option<ClientId>, turn: &mut Turn<'_>) -> bool {
     let free = turn.leases.recall(key, except);
     if !free {
         send_recalls(turn);
@@ -24,10 +20,10 @@ pub(crate) fn recall<M: Memory>(
 
 /// Recalls the pages that a predecessor may have granted to the fronts that `from` names. Waits
 /// until they are gone.
-pub(crate) fn recall_inherited_pages<M: Memory>(
+pub(crate) fn recall_inherited_pages(
     ino: Ino,
     from: impl Fn(ClientId) -> bool,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     if turn.leases.recall_inherited(&LeaseKey::Pages(ino), from) {
         return Ok(());
@@ -42,11 +38,11 @@ pub(crate) fn recall_inherited_pages<M: Memory>(
 /// Waits until no client but `except`, which changes the file, has pages of it. `may_overtake`: its
 /// kernel may be unable to drop its own before this is done, and so it waits only while no task
 /// waits for that.
-pub(crate) fn recall_pages<M: Memory>(
+pub(crate) fn recall_pages(
     ino: Ino,
     except: Option<ClientId>,
     may_overtake: bool,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     if recall(&LeaseKey::Pages(ino), except, turn) {
         return Ok(());
@@ -65,11 +61,7 @@ pub(crate) fn recall_pages<M: Memory>(
 
 /// A program that is granted a lock reads what was written under it before: pages that its front
 /// has to drop are gone by then.
-pub(crate) fn drop_old_pages<M: Memory>(
-    ino: Ino,
-    state: &TaskState,
-    turn: &mut Turn<'_, M>,
-) -> Result<(), Stop> {
+pub(crate) fn drop_old_pages(ino: Ino, state: &TaskState, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let client = state.client.expect("a request");
     if turn.plants(Plant::LockBeforeRecall) {
         return Ok(());
@@ -85,7 +77,7 @@ pub(crate) fn drop_old_pages<M: Memory>(
 }
 
 /// Sends recalls to the clients that listen.
-pub(crate) fn send_recalls<M: Memory>(turn: &mut Turn<'_, M>) {
+pub(crate) fn send_recalls(turn: &mut Turn<'_>) {
     if !turn.leases.has_listeners() {
         return;
     }

@@ -13,13 +13,12 @@
 use warren_base::Ino;
 
 use crate::data::cover::cover_file;
-use crate::event::Memory;
 use crate::run::wait::{Stop, Wait};
 use crate::shards::Shards;
 use crate::turn::Turn;
 
 /// Goes on with it. It runs again after every commit, until one has found nothing new.
-pub(crate) fn save<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
+pub(crate) fn save(shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
     if turn.log.image.is_open() && !turn.log.commits.is_held() {
         while turn.log_has_room()
             && let Some(ino) = first_uncovered(shards, turn)
@@ -40,7 +39,7 @@ pub(crate) fn save<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) -> Re
 }
 
 /// A file of which no record says what it holds.
-fn first_uncovered<M: Memory>(shards: &Shards, turn: &Turn<'_, M>) -> Option<Ino> {
+fn first_uncovered(shards: &Shards, turn: &Turn<'_>) -> Option<Ino> {
     let files = || shards.values().find_map(|shard| shard.behind.first());
     let fixed = || shards.values().find_map(|shard| shard.behind.first_fixed());
     turn.cache.first_uncovered().or_else(files).or_else(fixed)

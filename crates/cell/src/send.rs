@@ -4,15 +4,15 @@ use warren_base::{CellId, Lsn};
 use warren_proto::control::Suspicion;
 use warren_proto::{PeerReply, PeerRequest};
 
-use crate::event::{Effect, Memory, PeerBody, PeerMessage};
+use crate::event::{Effect, PeerBody, PeerMessage};
 use crate::turn::Turn;
 
-pub(crate) fn send_reply<M: Memory>(to: CellId, reply: PeerReply, turn: &mut Turn<'_, M>) {
+pub(crate) fn send_reply(to: CellId, reply: PeerReply, turn: &mut Turn<'_>) {
     let message = message(PeerBody::Reply(reply));
     turn.effects.push(Effect::Send { to, message });
 }
 
-pub(crate) fn send_request<M: Memory>(to: CellId, request: PeerRequest, turn: &mut Turn<'_, M>) {
+pub(crate) fn send_request(to: CellId, request: PeerRequest, turn: &mut Turn<'_>) {
     let message = message(PeerBody::Request(request));
     turn.effects.push(Effect::Send { to, message });
 }
@@ -23,6 +23,6 @@ pub(crate) const fn message(body: PeerBody) -> PeerMessage {
 }
 
 /// The peer has sent what no honest one does. It is not executed.
-pub(crate) fn suspect<M: Memory>(peer: CellId, turn: &mut Turn<'_, M>) {
+pub(crate) fn suspect(peer: CellId, turn: &mut Turn<'_>) {
     turn.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
 }

@@ -116,9 +116,9 @@ pub(crate) struct Shared {
 }
 
 /// What the code of one turn may reach, beside the shard that it was handed.
-pub(crate) struct Turn<'a, M> {
+pub(crate) struct Turn<'a> {
     pub(crate) now: Clock,
-    pub(crate) memory: &'a mut M,
+    pub(crate) memory: &'a mut dyn Memory,
     /// In the order in which they are to be carried out.
     pub(crate) effects: &'a mut Vec<Effect>,
     /// The steps that were made and are not in the log yet.
@@ -141,7 +141,7 @@ pub(crate) struct Turn<'a, M> {
     pub(crate) readiness: &'a mut Readiness,
 }
 
-impl<M> fmt::Debug for Turn<'_, M> {
+impl fmt::Debug for Turn<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Turn").field("now", &self.now).finish_non_exhaustive()
     }
@@ -189,12 +189,12 @@ impl Shared {
         }
     }
 
-    pub(crate) fn turn<'a, M: Memory>(
+    pub(crate) fn turn<'a>(
         &'a mut self,
         now: Clock,
-        memory: &'a mut M,
+        memory: &'a mut dyn Memory,
         effects: &'a mut Vec<Effect>,
-    ) -> Turn<'a, M> {
+    ) -> Turn<'a> {
         // Without room the log of a cell that no successor follows is kept for what lasts.
         let omits_session =
             self.log.commits.is_last() && self.log.room(self.cache.dirty_pages()) == 0;
@@ -224,7 +224,7 @@ impl Shared {
     }
 }
 
-impl<M: Memory> Turn<'_, M> {
+impl Turn<'_> {
     /// Whether a rule is broken on purpose.
     #[inline]
     pub(crate) fn plants(&self, plant: Plant) -> bool {

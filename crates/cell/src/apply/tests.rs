@@ -60,7 +60,7 @@ impl Room {
         Self { shard: Shard::open(ShardId(0), None, Vec::new()), shared, memory, mode }
     }
 
-    fn in_turn<T>(&mut self, run: impl FnOnce(&mut Shard, &mut Turn<'_, Frames>) -> T) -> T {
+    fn in_turn<T>(&mut self, run: impl FnOnce(&mut Shard, &mut Turn<'_>) -> T) -> T {
         let clock = Clock { monotonic: Instant(1), wall: NOW };
         let mut effects = Vec::new();
         let mut turn = self.shared.turn(clock, &mut self.memory, &mut effects);

@@ -4,7 +4,6 @@ use warren_base::Ino;
 
 use crate::checkpoint::phase::Phase;
 use crate::data::writeback::{WRITE_BACK_BATCH, place_run};
-use crate::event::Memory;
 use crate::frames::transfer::read_node;
 use crate::run::wait::{Stop, Wait};
 use crate::shards::Shards;
@@ -14,7 +13,7 @@ use crate::turn::Turn;
 const WRITES_MAX: usize = 16;
 
 /// Writes dirty pages before the cache is full of them.
-pub(crate) fn write_back<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) {
+pub(crate) fn write_back(shards: &mut Shards, turn: &mut Turn<'_>) {
     // Which blocks are free is known only when all records are replayed.
     if !turn.log.image.is_open() {
         return;
@@ -41,10 +40,10 @@ pub(crate) fn write_back<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>)
 }
 
 /// Gives up to `limit` dirty pages places, in the order of their files, and starts to write them.
-pub(crate) fn place_pages<M: Memory>(
+pub(crate) fn place_pages(
     shards: &mut Shards,
     limit: usize,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     let Some(first) = turn.cache.dirty_from((Ino(0), 0)).next() else { return Ok(()) };
     place_run(shards.own(first.0.shard()), first, limit, turn)

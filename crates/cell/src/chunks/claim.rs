@@ -6,7 +6,6 @@ use warren_pool::Get;
 use warren_proto::Step;
 
 use crate::apply::step;
-use crate::event::Memory;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
@@ -15,12 +14,12 @@ use crate::turn::Turn;
 
 /// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If
 /// not, a chunk is fetched; if there is none, a checkpoint may free some; only then it is ENOSPC.
-pub(crate) fn ensure_room<M: Memory>(
+pub(crate) fn ensure_room(
     shard: &mut Shard,
     need: u64,
     growth: Growth,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     let id = shard.id;
     loop {
@@ -61,13 +60,13 @@ pub(crate) fn ensure_room<M: Memory>(
 }
 
 /// A chunk that a checkpoint cannot do without, if one is at hand.
-pub(crate) fn claim_spare<M: Memory>(shard: &mut Shard, turn: &mut Turn<'_, M>) -> bool {
+pub(crate) fn claim_spare(shard: &mut Shard, turn: &mut Turn<'_>) -> bool {
     let Some(chunk) = turn.chunks.take_allocated() else { return false };
     claim(shard, chunk, turn)
 }
 
 /// Whether the chunk was new to the shard.
-pub(crate) fn claim<M: Memory>(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_, M>) -> bool {
+pub(crate) fn claim(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) -> bool {
     let is_new = !shard.space.has(chunk);
     if is_new {
         step(shard, Step::Claimed { shard: shard.id, chunk }, turn);
@@ -76,7 +75,7 @@ pub(crate) fn claim<M: Memory>(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_
 }
 
 /// There is none now for tasks that wait for one.
-pub(crate) fn no_chunk_for<M: Memory>(shard: ShardId, turn: &mut Turn<'_, M>) {
+pub(crate) fn no_chunk_for(shard: ShardId, turn: &mut Turn<'_>) {
     for id in turn.waits.take_queue(WaitKey::Chunk(shard)) {
         turn.waits.signal(id).no_chunk = true;
         turn.waits.wake(id);

@@ -6,39 +6,31 @@ use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};
 
 use crate::chunks::claim::{claim, no_chunk_for};
 use crate::chunks::host::reserve::advance_host;
-use crate::event::{Effect, Memory, PeerBody};
+use crate::event::{Effect, PeerBody};
 use crate::run::wait::WaitKey;
 use crate::send::suspect;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
 /// Gives chunks that belong to no shard any more back to the pool.
-pub(crate) fn give_chunks<M: Memory>(
-    shards: &mut Shards,
-    chunks: Vec<u64>,
-    turn: &mut Turn<'_, M>,
-) {
+pub(crate) fn give_chunks(shards: &mut Shards, chunks: Vec<u64>, turn: &mut Turn<'_>) {
     chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
     poll_pool(shards, turn);
 }
 
 /// Chunks that were lost with a cell.
-pub(crate) fn take_found<M: Memory>(
-    shards: &mut Shards,
-    runs: &[(u64, u64)],
-    turn: &mut Turn<'_, M>,
-) {
+pub(crate) fn take_found(shards: &mut Shards, runs: &[(u64, u64)], turn: &mut Turn<'_>) {
     let chunks_known = &*turn.chunks;
     let chunks = runs.iter().flat_map(|(first, count)| *first..first.saturating_add(*count));
     let chunks = chunks.take_while(|chunk| chunks_known.is_legal(*chunk)).collect();
     give_chunks(shards, chunks, turn);
 }
 
-pub(crate) fn pool_message<M: Memory>(
+pub(crate) fn pool_message(
     shards: &mut Shards,
     from: CellId,
     message: PoolMessage<u64>,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) {
     if !may_be(shards, &message, turn) {
         return suspect(from, turn);
@@ -51,7 +43,7 @@ pub(crate) fn pool_message<M: Memory>(
 }
 
 /// Whether what the message names exists, and what it gives is not here already.
-fn may_be<M: Memory>(shards: &Shards, message: &PoolMessage<u64>, turn: &mut Turn<'_, M>) -> bool {
+fn may_be(shards: &Shards, message: &PoolMessage<u64>, turn: &mut Turn<'_>) -> bool {
     match message {
         PoolMessage::Welcome { members, .. } | PoolMessage::Ready { members } => {
             members.iter().all(|cell| turn.chunks.has_cell(*cell))
@@ -65,7 +57,7 @@ fn may_be<M: Memory>(shards: &Shards, message: &PoolMessage<u64>, turn: &mut Tur
 }
 
 /// Carries out what the pool wants done.
-pub(crate) fn poll_pool<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) {
+pub(crate) fn poll_pool(shards: &mut Shards, turn: &mut Turn<'_>) {
     while let Some(effect) = turn.chunks.pool.poll() {
         match effect {
             PoolEffect::Send { to, message } => {
@@ -96,12 +88,7 @@ pub(crate) fn poll_pool<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) 
     advance_host(turn);
 }
 
-fn chunk_resolved<M: Memory>(
-    shards: &mut Shards,
-    ticket: Ticket,
-    element: Option<u64>,
-    turn: &mut Turn<'_, M>,
-) {
+fn chunk_resolved(shards: &mut Shards, ticket: Ticket, element: Option<u64>, turn: &mut Turn<'_>) {
     let shard = turn.chunks.waiting.remove(&ticket);
     match (element, shard) {
         (Some(chunk), Some(shard)) if !turn.chunks.host.take(chunk) => {
@@ -119,11 +106,7 @@ fn chunk_resolved<M: Memory>(
 }
 
 /// Chunks that were shards' until the last checkpoint are free, and allocated.
-pub(crate) fn release_chunks<M: Memory>(
-    shards: &mut Shards,
-    chunks: Vec<u64>,
-    turn: &mut Turn<'_, M>,
-) {
+pub(crate) fn release_chunks(shards: &mut Shards, chunks: Vec<u64>, turn: &mut Turn<'_>) {
     turn.chunks.host.released(&chunks);
     give_chunks(shards, chunks, turn);
 }

@@ -5,7 +5,7 @@ use warren_proto::control::Report;
 use warren_proto::{Capability, LeaseKey, Request, Step};
 
 use crate::core::Core;
-use crate::event::{Effect, Memory, SlotRef};
+use crate::event::{Effect, SlotRef};
 use crate::inode::lock::{cancel_lock, grant_file_locks};
 use crate::lease::recalls::Lane;
 use crate::plant::Plant;
@@ -15,11 +15,11 @@ use crate::turn::Turn;
 
 impl Core {
     /// A client listens for recalls. On each lane only one of its slots can.
-    pub(super) fn listen<M: Memory>(
+    pub(super) fn listen(
         from: SlotRef,
         seq: u32,
         (lane, acknowledged): (Lane, u64),
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Errno> {
         if let Some((to, seq)) = turn.clients.listen(from, seq, lane)? {
             Self::reply_error(to, seq, Errno::EINTR, turn);
@@ -32,7 +32,7 @@ impl Core {
 
     /// A client is gone. What it asked for is dropped, but transactions, in which other cells take
     /// part, are finished. No task waits for its copies.
-    pub(super) fn expel<M: Memory>(&mut self, client: ClientId, turn: &mut Turn<'_, M>) {
+    pub(super) fn expel(&mut self, client: ClientId, turn: &mut Turn<'_>) {
         if !turn.clients.expel(client) {
             return;
         }
@@ -52,7 +52,7 @@ impl Core {
 
     /// Releases everything of a client that was expelled, once no task can write to its memory any
     /// more.
-    pub(super) fn let_go<M: Memory>(&mut self, client: ClientId, turn: &mut Turn<'_, M>) {
+    pub(super) fn let_go(&mut self, client: ClientId, turn: &mut Turn<'_>) {
         if !turn.clients.is_leaving(client) || !self.tasks.of_client(client).is_empty() {
             return;
         }
@@ -82,7 +82,7 @@ impl Core {
     }
 
     /// Ends the wait of another slot's request, if it is one that can be interrupted.
-    pub(super) fn cancel<M: Memory>(&mut self, target: SlotRef, seq: u32, turn: &mut Turn<'_, M>) {
+    pub(super) fn cancel(&mut self, target: SlotRef, seq: u32, turn: &mut Turn<'_>) {
         if turn.clients.end_listening(target, seq) {
             return Self::reply_error(target, seq, Errno::EINTR, turn);
         }
@@ -97,12 +97,7 @@ impl Core {
     }
 
     /// Answers a request that is not executed, or not to its end.
-    pub(super) fn reply_error<M: Memory>(
-        to: SlotRef,
-        seq: u32,
-        errno: Errno,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(super) fn reply_error(to: SlotRef, seq: u32, errno: Errno, turn: &mut Turn<'_>) {
         let (answer, granted) = (Err(errno), Capability::NONE);
         turn.effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted });
     }

@@ -12,7 +12,7 @@ use crate::checkpoint::reclaim_retracted;
 use crate::chunks::host::reserve::{discarded, host_measured, reserved};
 use crate::chunks::supply::{poll_pool, pool_message, take_found};
 use crate::core::Core;
-use crate::event::{Effect, Event, IoId, Memory, PeerBody, PeerMessage, SlotRef};
+use crate::event::{Effect, Event, IoId, PeerBody, PeerMessage, SlotRef};
 use crate::frames::io::Purpose;
 use crate::frames::transfer::{wake_io, write_done};
 use crate::log::durable::{
@@ -26,7 +26,7 @@ use crate::shard::Shard;
 use crate::turn::{Readiness, Turn};
 
 impl Core {
-    pub(crate) fn take_in<M: Memory>(&mut self, event: Event, turn: &mut Turn<'_, M>) {
+    pub(crate) fn take_in(&mut self, event: Event, turn: &mut Turn<'_>) {
         revoke_late(turn);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.frames.are_to_keep() {
@@ -59,12 +59,12 @@ impl Core {
         });
     }
 
-    pub(super) fn request<M: Memory>(
+    pub(super) fn request(
         &mut self,
         from: SlotRef,
         header: RequestHeader,
         request: Request,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         let Some(who) = self.asks(from, &header, Some(&request), turn) else { return };
         let id = turn.waits.new_id();
@@ -72,11 +72,11 @@ impl Core {
     }
 
     /// A request that is not executed for what came of it.
-    pub(super) fn refuse_request<M: Memory>(
+    pub(super) fn refuse_request(
         &mut self,
         from: SlotRef,
         header: RequestHeader,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         if self.asks(from, &header, None, turn).is_some() {
             Self::reply_error(from, header.seq, Errno::EIO, turn);
@@ -86,12 +86,12 @@ impl Core {
     /// On whose behalf the request is to be executed, unless it is not to be. One that was executed
     /// by a predecessor is answered from its log; what that answer leads to is granted only with
     /// the request at hand.
-    pub(super) fn asks<M: Memory>(
+    pub(super) fn asks(
         &mut self,
         from: SlotRef,
         header: &RequestHeader,
         request: Option<&Request>,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Option<Arc<Credentials>> {
         let who = turn.clients.acts_as(from, header)?;
         // A slot that rings again before it was answered harms only itself.
@@ -121,12 +121,7 @@ impl Core {
         Some(who)
     }
 
-    pub(super) fn peer<M: Memory>(
-        &mut self,
-        from: CellId,
-        message: PeerMessage,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(super) fn peer(&mut self, from: CellId, message: PeerMessage, turn: &mut Turn<'_>) {
         if !turn.log.image.is_open() {
             self.replay.early.depends(from, message.lsn);
         } else if !turn.plants(Plant::ForgetDepends) {
@@ -139,7 +134,7 @@ impl Core {
         }
     }
 
-    pub(super) fn order<M: Memory>(&mut self, order: Order, turn: &mut Turn<'_, M>) {
+    pub(super) fn order(&mut self, order: Order, turn: &mut Turn<'_>) {
         match order {
             Order::Admit { client, credentials, acknowledged_leases, slots } => {
                 // It may have been the predecessor's. A client that was not only receives needless
@@ -177,12 +172,7 @@ impl Core {
         }
     }
 
-    pub(super) fn io_done<M: Memory>(
-        &mut self,
-        io: IoId,
-        result: Result<(), Errno>,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(super) fn io_done(&mut self, io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
         let purpose = turn.io.live.remove(&io).expect("an I/O ends once");
         match purpose {
             Purpose::LoadNode { shard, pointer, frame } => {

@@ -22,7 +22,6 @@ use warren_proto::{PeerReply, PeerRequest};
 use crate::chunks::supply::poll_pool;
 use crate::core::Core;
 use crate::count::count;
-use crate::event::Memory;
 use crate::log::durable::{harden_again, harden_for, hardened};
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;
@@ -32,12 +31,7 @@ use crate::txn::coordinator::Outcome;
 
 impl Core {
     /// Another cell wants something of this one.
-    pub(super) fn peer_request<M: Memory>(
-        &mut self,
-        from: CellId,
-        request: PeerRequest,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(super) fn peer_request(&mut self, from: CellId, request: PeerRequest, turn: &mut Turn<'_>) {
         if self.replay.is_early(from, &request, turn) {
             return;
         }
@@ -68,12 +62,7 @@ impl Core {
     }
 
     /// Another cell answers.
-    pub(super) fn peer_reply<M: Memory>(
-        &mut self,
-        from: CellId,
-        reply: PeerReply,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(super) fn peer_reply(&mut self, from: CellId, reply: PeerReply, turn: &mut Turn<'_>) {
         let outcome = match reply {
             PeerReply::Committed { txn } => {
                 self.coordinator.acknowledged(&mut self.shards, from, txn, turn);
@@ -91,19 +80,14 @@ impl Core {
     }
 
     /// The other cell's transaction is over here.
-    fn leave<M: Memory>(&mut self, txn: TxnId, turn: &mut Turn<'_, M>) {
+    fn leave(&mut self, txn: TxnId, turn: &mut Turn<'_>) {
         if let Some(task) = self.participants.leave(&mut self.shards, txn, turn) {
             self.tasks.remove(task);
         }
     }
 
     /// The cell's process is gone, and all that it had sent was handled.
-    pub(super) fn peer_lost<M: Memory>(
-        &mut self,
-        lost: CellId,
-        epoch: Epoch,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(super) fn peer_lost(&mut self, lost: CellId, epoch: Epoch, turn: &mut Turn<'_>) {
         turn.peers.lose(lost);
         turn.chunks.peer_lost();
         turn.log.depends.forget_peer(lost);
@@ -123,7 +107,7 @@ impl Core {
     }
 
     /// A successor of the lost cell starts.
-    pub(super) fn peer_joined<M: Memory>(&mut self, cell: CellId, turn: &mut Turn<'_, M>) {
+    pub(super) fn peer_joined(&mut self, cell: CellId, turn: &mut Turn<'_>) {
         turn.peers.join(cell);
         turn.chunks.peer_joined(cell);
         poll_pool(&mut self.shards, turn);
@@ -139,7 +123,7 @@ impl Core {
     /// A cell has named all transactions that it, or a predecessor, decided and that may not be
     /// made here. A predecessor's others did not happen. A cell that lives sends this only to a
     /// cell that recovers, which has none of its transactions.
-    fn all_said<M: Memory>(&mut self, from: CellId, turn: &mut Turn<'_, M>) {
+    fn all_said(&mut self, from: CellId, turn: &mut Turn<'_>) {
         for txn in self.participants.of_cell(from, false) {
             self.leave(txn, turn);
         }
@@ -149,7 +133,7 @@ impl Core {
 
     /// The supervisor knows which free chunks the logs have claimed: those are not this cell's to
     /// give.
-    pub(super) fn chunks_claimed<M: Memory>(&mut self, chunks: &[u64], turn: &mut Turn<'_, M>) {
+    pub(super) fn chunks_claimed(&mut self, chunks: &[u64], turn: &mut Turn<'_>) {
         if self.replay.is_claiming() {
             turn.chunks.exclude(chunks);
             poll_pool(&mut self.shards, turn);
@@ -158,7 +142,7 @@ impl Core {
     }
 
     /// Sends what this cell has decided, and waits for what the others have.
-    pub(super) fn exchange_decisions<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    pub(super) fn exchange_decisions(&mut self, turn: &mut Turn<'_>) {
         let decided = self.replay.begin_exchange(turn);
         turn.peers.send_decisions_to_all();
         self.coordinator.resume(&mut self.shards, decided, turn);
@@ -167,7 +151,7 @@ impl Core {
     }
 
     /// Takes in messages that came too early, as far as they are not too early still.
-    fn take_in_early<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    fn take_in_early(&mut self, turn: &mut Turn<'_>) {
         for (from, request) in self.replay.early.take_requests() {
             self.peer_request(from, request, turn);
         }
@@ -175,7 +159,7 @@ impl Core {
 
     /// Ends the recovery when every cell has sent its decisions, they are made here, and every cell
     /// has made what was sent to it.
-    pub(super) fn end_recovery_if_complete<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    pub(super) fn end_recovery_if_complete(&mut self, turn: &mut Turn<'_>) {
         let is_made = self.participants.has_made_all_again() && !self.coordinator.has_recovered();
         if !self.replay.has_all_decisions() || !is_made {
             return;

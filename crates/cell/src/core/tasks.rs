@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::writeback::write_back;
 use crate::chunks::supply::poll_pool;
 use crate::core::Core;
-use crate::event::{Effect, Memory, SlotRef};
+use crate::event::{Effect, SlotRef};
 use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages};
 use crate::inode::answer::{Finished, done};
 use crate::inode::lock::{grant_more_file_locks, lock_file};
@@ -31,7 +31,7 @@ use crate::turn::Turn;
 use crate::txn::participant::Participants;
 
 impl Core {
-    pub(super) fn run_ready<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    pub(super) fn run_ready(&mut self, turn: &mut Turn<'_>) {
         loop {
             while let Some((id, task)) = self.next_ready(turn) {
                 self.run(id, task, turn);
@@ -54,10 +54,7 @@ impl Core {
     }
 
     /// The next task to run, taken out.
-    pub(super) fn next_ready<M: Memory>(
-        &mut self,
-        turn: &mut Turn<'_, M>,
-    ) -> Option<(TaskId, Task)> {
+    pub(super) fn next_ready(&mut self, turn: &mut Turn<'_>) -> Option<(TaskId, Task)> {
         loop {
             for (id, work) in turn.waits.take_started() {
                 self.tasks.park(id, Task::new(work));
@@ -71,7 +68,7 @@ impl Core {
     }
 
     /// Runs a task until it is finished or has to wait.
-    pub(super) fn run<M: Memory>(&mut self, id: TaskId, task: Task, turn: &mut Turn<'_, M>) {
+    pub(super) fn run(&mut self, id: TaskId, task: Task, turn: &mut Turn<'_>) {
         let Work::Request { from, header, .. } = &task.work else {
             return self.run_task(id, task, turn);
         };
@@ -80,12 +77,7 @@ impl Core {
         turn.memory.executes(None);
     }
 
-    pub(super) fn run_task<M: Memory>(
-        &mut self,
-        id: TaskId,
-        mut task: Task,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(super) fn run_task(&mut self, id: TaskId, mut task: Task, turn: &mut Turn<'_>) {
         if !task.state.pinned.is_empty() {
             task.state.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
             turn.waits.wake_all(WaitKey::Frames);
@@ -140,11 +132,11 @@ impl Core {
 
     /// Answers the task, whose transaction is decided, unless another cell has to change an entry
     /// first.
-    pub(super) fn answer_decided<M: Memory>(
+    pub(super) fn answer_decided(
         &mut self,
         (id, mut task): (TaskId, Task),
         decided: Box<Decided>,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         if self.coordinator.changes_entries(decided.txn) {
             task.decided = Some(decided);
@@ -155,11 +147,11 @@ impl Core {
 
     /// Runs the task in the affinity that it asks for, or in a coarser one if it turns out to need
     /// that.
-    pub(super) fn work_in_affinity<M: Memory>(
+    pub(super) fn work_in_affinity(
         &mut self,
         id: TaskId,
         task: &mut Task,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<Option<(Answer, u32)>, Stop> {
         let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
         let mut affinity = shard.map_or(Affinity::Volume, Affinity::Names);
@@ -174,11 +166,11 @@ impl Core {
         }
     }
 
-    pub(super) fn work<M: Memory>(
+    pub(super) fn work(
         &mut self,
         id: TaskId,
         task: &mut Task,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<Option<(Answer, u32)>, Stop> {
         if let Work::Request { request, .. } = &task.work
             && let Some(answer) = self.misdirected(request, turn)
@@ -258,11 +250,7 @@ impl Core {
 
     /// The answer to a request that is not executed here, whatever it asks: its shard is not this
     /// cell's, or it names an inode that can be nowhere. Inode numbers are the client's word alone.
-    pub(super) fn misdirected<M: Memory>(
-        &self,
-        request: &Request,
-        turn: &Turn<'_, M>,
-    ) -> Option<Answer> {
+    pub(super) fn misdirected(&self, request: &Request, turn: &Turn<'_>) -> Option<Answer> {
         let is_nowhere = |ino: Ino| ino.sequence() == 0 || turn.volume.owner(ino.shard()).is_none();
         if request.inode().is_some_and(|ino| ino.sequence() == 0)
             || request.other_inode().is_some_and(is_nowhere)
@@ -273,11 +261,11 @@ impl Core {
         elsewhere.then_some(Ok(Reply::Moved(turn.volume.map_version)))
     }
 
-    pub(super) fn run_request<M: Memory>(
+    pub(super) fn run_request(
         &mut self,
         id: TaskId,
         task: &mut Task,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<Finished, Stop> {
         let Work::Request { from, header, request, who } = &task.work else {
             unreachable!("called for requests only");
@@ -311,11 +299,11 @@ impl Core {
         }
     }
 
-    pub(super) fn finish<M: Memory>(
+    pub(super) fn finish(
         &mut self,
         task: &Task,
         answer: Option<(Answer, u32)>,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         if let Work::Request { from, header, request, who } = &task.work {
             return self.finish_request((*from, header.seq), (who, request), answer, turn);
@@ -343,12 +331,12 @@ impl Core {
         }
     }
 
-    pub(super) fn finish_request<M: Memory>(
+    pub(super) fn finish_request(
         &mut self,
         (to, seq): (SlotRef, u32),
         (who, request): (&Credentials, &Request),
         answer: Option<(Answer, u32)>,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         let Some((answer, payload_len)) = answer else { return };
         let granted = granted(&mut self.shards, to.client, who, request, &answer, turn);
@@ -356,11 +344,7 @@ impl Core {
         self.let_go(to.client, turn);
     }
 
-    pub(super) fn open_shard<M: Memory>(
-        &mut self,
-        id: ShardId,
-        turn: &mut Turn<'_, M>,
-    ) -> Result<(), Stop> {
+    pub(super) fn open_shard(&mut self, id: ShardId, turn: &mut Turn<'_>) -> Result<(), Stop> {
         let shard = self.shards.get_mut(&id).expect("opened once");
         if !shard.space_open {
             shard.open_space()?;
@@ -379,13 +363,7 @@ impl Core {
     }
 
     /// Registers a task with what it waits for.
-    pub(super) fn wait<M: Memory>(
-        &mut self,
-        id: TaskId,
-        mut task: Task,
-        wait: Wait,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(super) fn wait(&mut self, id: TaskId, mut task: Task, wait: Wait, turn: &mut Turn<'_>) {
         match wait {
             Wait::Registered => {}
             Wait::Node(shard, pointer) => {
@@ -425,11 +403,7 @@ impl Core {
 }
 
 /// The record of what a task has just done.
-fn seal_task<M: Memory>(
-    task: &mut Task,
-    answer: Option<&warren_proto::Answer>,
-    turn: &mut Turn<'_, M>,
-) {
+fn seal_task(task: &mut Task, answer: Option<&warren_proto::Answer>, turn: &mut Turn<'_>) {
     let decided = task.decided.as_mut().map(|it| (it.txn, std::mem::take(&mut it.others)));
     if turn.record.is_empty() && decided.is_none() {
         return;

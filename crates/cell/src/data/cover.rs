@@ -6,7 +6,7 @@ use warren_proto::{InlinePage, Step};
 
 use crate::apply::{cover_of, step};
 use crate::data::writeback::place_pages_of;
-use crate::event::{FrameNo, Memory};
+use crate::event::FrameNo;
 use crate::plant::Plant;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
@@ -21,10 +21,10 @@ const INLINE_MAX: u64 = INLINE_PAGES as u64 * (PAGE + 64);
 
 /// Logs whatever of a file no step covers yet that takes the name of something else. A later
 /// record, or another log, may rest on that name, and does not bring the data.
-pub(crate) fn cover_replacement<M: Memory>(
+pub(crate) fn cover_replacement(
     shard: &mut Shard,
     ino: Ino,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     if turn.plants(Plant::RenameBeforeData) {
         return Ok(());
@@ -43,11 +43,7 @@ pub(crate) fn cover_replacement<M: Memory>(
 }
 
 /// Logs whatever of the file no step covers yet: a few pages in line, more by giving them places.
-pub(crate) fn cover_file<M: Memory>(
-    shard: &mut Shard,
-    ino: Ino,
-    turn: &mut Turn<'_, M>,
-) -> Result<(), Stop> {
+pub(crate) fn cover_file(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let pages = turn.cache.uncovered_pages(ino);
     if pages.is_empty() && !shard.behind.contains(ino) {
         return Ok(());

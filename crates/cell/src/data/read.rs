@@ -6,7 +6,7 @@ use warren_proto::{AccessMode, FileKind, Handle, LeaseKey, Position, Step};
 
 use crate::apply::step;
 use crate::data::write::move_to;
-use crate::event::{Memory, SlotRef};
+use crate::event::SlotRef;
 use crate::frames::pages::{bring_pages, pages_of, part_of};
 use crate::frames::transfer::load_pages;
 use crate::run::wait::Stop;
@@ -23,13 +23,13 @@ const ATIME_ROOM_MIN: u64 = 32;
 const DAY: i64 = 86_400_000_000_000;
 
 /// Reads into the payload of `to`; returns how many bytes.
-pub(crate) fn read<M: Memory>(
+pub(crate) fn read(
     shard: &mut Shard,
     to: SlotRef,
     handle: Handle,
     position: Position,
     (len, direct): (u32, bool),
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<u32, Stop> {
     let file = shard.opens.get(handle, to.client)?;
     // A front's kernel has looked itself, and reads pages for writers, too.
@@ -65,7 +65,7 @@ pub(crate) fn read<M: Memory>(
     Ok(len as u32)
 }
 
-fn copy_out<M: Memory>(to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut Turn<'_, M>) {
+fn copy_out(to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut Turn<'_>) {
     let mut at = 0;
     for page in pages_of(offset, len) {
         let (start, count) = part_of(page, offset, offset + len);
@@ -78,13 +78,13 @@ fn copy_out<M: Memory>(to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut 
 }
 
 /// Starts to read what a sequential reader will want next.
-fn read_ahead<M: Memory>(
+fn read_ahead(
     shard: &mut Shard,
     handle: Handle,
     offset: u64,
     len: u64,
     size: u64,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) {
     let sequential = shard.opens.get_mut(handle).is_some_and(|file| file.read_end == offset);
     let (next, last) = ((offset + len).div_ceil(PAGE), size.div_ceil(PAGE));
@@ -116,7 +116,7 @@ fn read_ahead<M: Memory>(
 
 /// The access time, as relatime keeps it: brought up to date if it is older than the last change,
 /// or a day old.
-fn touch_atime<M: Memory>(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_, M>) {
+fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let now = turn.now.wall;
     let Ok(Some(inode)) = shard.inode(ino) else { return };
     let due = inode.atime <= inode.mtime

@@ -5,7 +5,6 @@ use warren_base::{Errno, Ino};
 use warren_proto::{LeaseKey, Step};
 
 use crate::apply::step;
-use crate::event::Memory;
 use crate::frames::pages::bring_cut_page;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
@@ -19,13 +18,13 @@ const PAGE: u64 = BLOCK_SIZE as u64;
 /// Brings what truncation needs: the page that the new end cuts, and a frame if it is being
 /// written. `may_overtake`: as a kernel does it, which writes no mapped page back until it is
 /// answered.
-pub(crate) fn ready_to_truncate<M: Memory>(
+pub(crate) fn ready_to_truncate(
     shard: &mut Shard,
     ino: Ino,
     size: u64,
     may_overtake: bool,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     if size > FILE_SIZE_MAX {
         return Err(Errno::EFBIG.into());
@@ -45,12 +44,7 @@ pub(crate) fn ready_to_truncate<M: Memory>(
 }
 
 /// Sets the size of a file for which [`ready_to_truncate`] has been done.
-pub(crate) fn truncate_now<M: Memory>(
-    shard: &mut Shard,
-    ino: Ino,
-    size: u64,
-    turn: &mut Turn<'_, M>,
-) {
+pub(crate) fn truncate_now(shard: &mut Shard, ino: Ino, size: u64, turn: &mut Turn<'_>) {
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
     step(shard, Step::Truncate { ino, size, blocks: 0, now: turn.now.wall }, turn);
 }

@@ -6,7 +6,7 @@ use warren_proto::{AccessMode, Credentials, FileKind, Handle, LeaseKey, Position
 
 use crate::apply::step;
 use crate::chunks::claim::ensure_room;
-use crate::event::{FrameNo, Memory, SlotRef};
+use crate::event::{FrameNo, SlotRef};
 use crate::frames::cache::PageState;
 use crate::frames::pages::{
     PageWrite, move_for_change, pages_of, part_of, tag, take_frames, wait_for_frames,
@@ -33,14 +33,14 @@ pub(crate) struct WriteMode<'a> {
 }
 
 /// Writes the payload of `from`; returns its length and where the file ends now.
-pub(crate) fn write<M: Memory>(
+pub(crate) fn write(
     shard: &mut Shard,
     (from, len): (SlotRef, usize),
     handle: Handle,
     position: Position,
     WriteMode { strips, write_back, direct }: WriteMode<'_>,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(u32, u64), Stop> {
     let file = shard.opens.get(handle, from.client)?;
     if !file.access.contains(AccessMode::WRITE) {
@@ -94,23 +94,18 @@ pub(crate) fn write<M: Memory>(
 }
 
 /// The object behind the handle reads and writes there next.
-pub(crate) fn move_to<M: Memory>(
-    shard: &mut Shard,
-    handle: Handle,
-    offset: u64,
-    turn: &mut Turn<'_, M>,
-) {
+pub(crate) fn move_to(shard: &mut Shard, handle: Handle, offset: u64, turn: &mut Turn<'_>) {
     step(shard, Step::Moved { handle, offset }, turn);
 }
 
 /// Brings what a write needs: old pages that it covers in part, frames, blocks.
-fn plan_write<M: Memory>(
+fn plan_write(
     shard: &mut Shard,
     ino: Ino,
     offset: u64,
     end: u64,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Vec<PageWrite>, Stop> {
     let pages = pages_of(offset, end - offset);
     let is_partial = |page| part_of(page, offset, end).1 < BLOCK_SIZE;
@@ -144,12 +139,12 @@ fn plan_write<M: Memory>(
 }
 
 /// Copies the payload into the planned pages. Returns how many holes were filled.
-fn copy_in<M: Memory>(
+fn copy_in(
     from: SlotRef,
     ino: Ino,
     (offset, end): (u64, u64),
     plan: Vec<PageWrite>,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> u64 {
     let (mut at, mut filled) = (0, 0);
     for PageWrite { page, frame, hole } in plan {

@@ -5,7 +5,7 @@ use warren_proto::{Run, Step};
 
 use crate::apply::{cover_of, step};
 use crate::chunks::claim::claim_spare;
-use crate::event::{FrameNo, Memory};
+use crate::event::FrameNo;
 use crate::frames::PageNo;
 use crate::frames::cache::Cache;
 use crate::frames::transfer::write_pages;
@@ -19,10 +19,10 @@ pub(crate) const WRITE_BACK_BATCH: usize = 1024;
 
 /// Gives dirty pages of one file places, as many as fit one record: after a power failure all
 /// of them count or none. Returns whether there are more.
-pub(crate) fn place_pages_of<M: Memory>(
+pub(crate) fn place_pages_of(
     shard: &mut Shard,
     ino: Ino,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<bool, Stop> {
     let dirty = |cache: &Cache| cache.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
     let mut placed = Ok(());
@@ -37,11 +37,11 @@ pub(crate) fn place_pages_of<M: Memory>(
 }
 
 /// Gives the run of dirty pages that begins with `first` places, and starts to write it.
-pub(crate) fn place_run<M: Memory>(
+pub(crate) fn place_run(
     shard: &mut Shard,
     first: PageNo,
     limit: usize,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     let ino = first.0;
     if !may_place_twice(shard, turn) && write_again(shard, first, turn) {
@@ -75,7 +75,7 @@ pub(crate) fn place_run<M: Memory>(
 
 /// Whether log and shard have room to place every dirty page and then, when that has failed, once
 /// more.
-fn may_place_twice<M: Memory>(shard: &Shard, turn: &Turn<'_, M>) -> bool {
+fn may_place_twice(shard: &Shard, turn: &Turn<'_>) -> bool {
     let (all, own) = (turn.cache.dirty_pages(), turn.cache.dirty_pages_of(shard.id));
     turn.log_room(2 * all) > 0 && shard.room(2 * own) > 0
 }
@@ -83,7 +83,7 @@ fn may_place_twice<M: Memory>(shard: &Shard, turn: &Turn<'_, M>) -> bool {
 /// Writes pages from `first` on to where they could not be written before, as the log says already.
 /// They are given other places as long as there is room for that: the blocks may be bad. Returns
 /// whether there are any.
-fn write_again<M: Memory>(_shard: &mut Shard, first: PageNo, turn: &mut Turn<'_, M>) -> bool {
+fn write_again(_shard: &mut Shard, first: PageNo, turn: &mut Turn<'_>) -> bool {
     let mut again = Vec::new();
     let dirty: Vec<PageNo> = turn.cache.dirty_from(first).take(WRITE_BACK_BATCH).collect();
     for at in dirty {
@@ -95,7 +95,7 @@ fn write_again<M: Memory>(_shard: &mut Shard, first: PageNo, turn: &mut Turn<'_,
     !again.is_empty()
 }
 
-fn alloc_block<M: Memory>(shard: &mut Shard, turn: &mut Turn<'_, M>) -> Option<BlockNo> {
+fn alloc_block(shard: &mut Shard, turn: &mut Turn<'_>) -> Option<BlockNo> {
     let block = shard.space.alloc();
     if block.is_some() || !claim_spare(shard, turn) {
         return block;
@@ -104,11 +104,7 @@ fn alloc_block<M: Memory>(shard: &mut Shard, turn: &mut Turn<'_, M>) -> Option<B
 }
 
 /// Enters the places of consecutive pages of one file in its extents.
-fn record_places<M: Memory>(
-    shard: &mut Shard,
-    placed: &[(PageNo, FrameNo, BlockNo)],
-    turn: &mut Turn<'_, M>,
-) {
+fn record_places(shard: &mut Shard, placed: &[(PageNo, FrameNo, BlockNo)], turn: &mut Turn<'_>) {
     let adjacent =
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
     let mut runs: Vec<Run> = Vec::new();

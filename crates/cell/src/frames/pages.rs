@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino, Timestamp};
 
-use crate::event::{FrameNo, Memory};
+use crate::event::FrameNo;
 use crate::frames::cache::PageState;
 use crate::frames::{PageNo, Placed};
 use crate::log::record::After;
@@ -42,11 +42,11 @@ pub(crate) struct PageWrite {
 }
 
 /// Waits until every page that is not in a hole is in the cache.
-pub(crate) fn bring_pages<M: Memory>(
+pub(crate) fn bring_pages(
     shard: &mut Shard,
     ino: Ino,
     pages: std::ops::RangeInclusive<u64>,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     for page in pages.clone() {
         let missing = match turn.cache.page((ino, page)) {
@@ -62,12 +62,12 @@ pub(crate) fn bring_pages<M: Memory>(
 
 /// What a task waits for that needs all of these pages, some of which are missing: those in the
 /// cache stay there, and of the others those are read that have a place and pass `is_read`.
-pub(crate) fn wait_for_these<M: Memory>(
+pub(crate) fn wait_for_these(
     shard: &mut Shard,
     ino: Ino,
     pages: std::ops::RangeInclusive<u64>,
     is_read: impl Fn(u64) -> bool,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Stop {
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
     for page in pages {
@@ -86,11 +86,7 @@ pub(crate) fn wait_for_these<M: Memory>(
 
 /// Takes the frames that the plan wants, all or none. The pages that it found in the cache stay
 /// there.
-pub(crate) fn take_frames<M: Memory>(
-    ino: Ino,
-    plan: &mut [PageWrite],
-    turn: &mut Turn<'_, M>,
-) -> bool {
+pub(crate) fn take_frames(ino: Ino, plan: &mut [PageWrite], turn: &mut Turn<'_>) -> bool {
     let found: Vec<PageNo> = plan.iter().map(|write| (ino, write.page)).collect();
     let found: Vec<_> = found.into_iter().filter(|at| turn.cache.page(*at).is_some()).collect();
     found.iter().for_each(|at| turn.cache.pin(*at));
@@ -106,7 +102,7 @@ pub(crate) fn take_frames<M: Memory>(
 }
 
 /// A frame for a page that is in the cache, and stays there.
-pub(crate) fn take_frame_beside<M: Memory>(at: PageNo, turn: &mut Turn<'_, M>) -> Option<FrameNo> {
+pub(crate) fn take_frame_beside(at: PageNo, turn: &mut Turn<'_>) -> Option<FrameNo> {
     turn.cache.pin(at);
     let frame = turn.cache.take_frame();
     turn.cache.unpin(at);
@@ -114,7 +110,7 @@ pub(crate) fn take_frame_beside<M: Memory>(at: PageNo, turn: &mut Turn<'_, M>) -
 }
 
 /// Frames come back when write-back goes on, unless there could never be enough.
-pub(crate) fn wait_for_frames<T, M: Memory>(pages: u64, turn: &mut Turn<'_, M>) -> Result<T, Stop> {
+pub(crate) fn wait_for_frames<T>(pages: u64, turn: &mut Turn<'_>) -> Result<T, Stop> {
     if pages > u64::from(turn.cache.frames()) / 2 {
         return Err(Errno::ENOMEM.into());
     }
@@ -125,12 +121,7 @@ pub(crate) fn wait_for_frames<T, M: Memory>(pages: u64, turn: &mut Turn<'_, M>) 
 /// the `whole` of it changes), and is dirty. The old frame stays what it is until the record is
 /// made: so the record decides whether the change happened. `new` is to be tagged once it is
 /// changed.
-pub(crate) fn move_for_change<M: Memory>(
-    at: PageNo,
-    new: FrameNo,
-    whole: bool,
-    turn: &mut Turn<'_, M>,
-) {
+pub(crate) fn move_for_change(at: PageNo, new: FrameNo, whole: bool, turn: &mut Turn<'_>) {
     let Some(page) = turn.cache.page(at) else {
         if !whole {
             turn.memory.frame_mut(new).fill(0);
@@ -148,16 +139,16 @@ pub(crate) fn move_for_change<M: Memory>(
 }
 
 /// Says in the table what is in the frame once the record is made, now that it is there.
-pub(crate) fn tag<M: Memory>(frame: FrameNo, at: PageNo, turn: &mut Turn<'_, M>) {
+pub(crate) fn tag(frame: FrameNo, at: PageNo, turn: &mut Turn<'_>) {
     turn.table.set(frame, at, turn.log.image.end(), turn.memory);
 }
 
 /// Puts a page that a record holds into the cache. Returns whether it was not dirty before.
-pub(crate) fn put_page<M: Memory>(
+pub(crate) fn put_page(
     _shard: &mut Shard,
     at: PageNo,
     bytes: &[u8],
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<bool, Stop> {
     let found = turn.cache.page(at);
     let new = match found {
@@ -177,11 +168,11 @@ pub(crate) fn put_page<M: Memory>(
 
 /// Drops pages of a file. Returns how many of them had no place yet: they were counted as blocks
 /// when written.
-pub(crate) fn forget_pages<M: Memory>(
+pub(crate) fn forget_pages(
     shard: &mut Shard,
     ino: Ino,
     pages: std::ops::RangeInclusive<u64>,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> u64 {
     let mut unplaced = 0;
     for (number, page) in turn.cache.drop_pages(ino, pages) {
@@ -195,11 +186,11 @@ pub(crate) fn forget_pages<M: Memory>(
 
 /// Brings the page that a file's new end cuts, so that what is behind it can be zeroed (a replayed
 /// truncation).
-pub(crate) fn cut_page<M: Memory>(
+pub(crate) fn cut_page(
     shard: &mut Shard,
     ino: Ino,
     size: u64,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     let old = shard.inode(ino)?.map_or(0, |inode| inode.size);
     if size >= old || size.is_multiple_of(PAGE) {
@@ -209,10 +200,10 @@ pub(crate) fn cut_page<M: Memory>(
 }
 
 /// Brings a page, and sees that there is a frame for the rest of it.
-pub(crate) fn bring_cut_page<M: Memory>(
+pub(crate) fn bring_cut_page(
     shard: &mut Shard,
     at: PageNo,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     bring_pages(shard, at.0, at.1..=at.1, turn)?;
     if turn.cache.page(at).is_some() {
@@ -223,12 +214,12 @@ pub(crate) fn bring_cut_page<M: Memory>(
 }
 
 /// The part of truncation that the cache has in it. What the table says changes with the record.
-pub(crate) fn truncate_with_pages<M: Memory>(
+pub(crate) fn truncate_with_pages(
     shard: &mut Shard,
     ino: Ino,
     size: u64,
     now: Timestamp,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) {
     let old = shard.inode(ino).ok().flatten().map_or(0, |inode| inode.size);
     let mut unplaced = 0;

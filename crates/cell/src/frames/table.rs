@@ -49,7 +49,7 @@ impl FrameTable {
     }
 
     /// The page is in the frame if the log comes to have a record at `since`.
-    pub(crate) fn set<M: Memory>(&self, frame: FrameNo, at: PageNo, since: Lsn, memory: &mut M) {
+    pub(crate) fn set(&self, frame: FrameNo, at: PageNo, since: Lsn, memory: &mut dyn Memory) {
         let mut entry = [0; ENTRY];
         entry[..8].copy_from_slice(&at.0.0.to_le_bytes());
         entry[8..16].copy_from_slice(&at.1.to_le_bytes());
@@ -60,13 +60,13 @@ impl FrameTable {
         memory.frame_mut(table)[offset..offset + ENTRY].copy_from_slice(&entry);
     }
 
-    pub(crate) fn clear<M: Memory>(&self, frame: FrameNo, memory: &mut M) {
+    pub(crate) fn clear(&self, frame: FrameNo, memory: &mut dyn Memory) {
         let (table, offset) = self.place(frame);
         memory.frame_mut(table)[offset..offset + ENTRY].fill(0);
     }
 
     /// What a predecessor's entry says, and since when.
-    pub(crate) fn read<M: Memory>(&self, frame: FrameNo, memory: &M) -> Option<(PageNo, Lsn)> {
+    pub(crate) fn read(&self, frame: FrameNo, memory: &dyn Memory) -> Option<(PageNo, Lsn)> {
         let (table, offset) = self.place(frame);
         let entry = &memory.frame(table)[offset..offset + ENTRY];
         let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));

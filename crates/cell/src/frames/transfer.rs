@@ -3,7 +3,7 @@
 use warren_base::{BlockNo, Errno, Lsn, ShardId};
 use warren_disk::BlockPtr;
 
-use crate::event::{Effect, FrameNo, IoId, Memory};
+use crate::event::{Effect, FrameNo, IoId};
 use crate::frames::cache::PageState;
 use crate::frames::io::Purpose;
 use crate::frames::{PageNo, Placed};
@@ -17,11 +17,7 @@ const BLOCKS_MAX: usize = 256;
 const NODE_FRAMES_MAX: usize = 256;
 
 /// Starts to read a node; `None` if there is no frame to read it into.
-pub(crate) fn read_node<M: Memory>(
-    shard: ShardId,
-    pointer: BlockPtr,
-    turn: &mut Turn<'_, M>,
-) -> Option<IoId> {
+pub(crate) fn read_node(shard: ShardId, pointer: BlockPtr, turn: &mut Turn<'_>) -> Option<IoId> {
     if let Some(io) = turn.io.node_loads.get(&pointer.block) {
         return Some(*io);
     }
@@ -35,11 +31,11 @@ pub(crate) fn read_node<M: Memory>(
 
 /// Reads pages for a task, and keeps them until it runs again. All or none: a task that cannot have
 /// all its pages now waits without holding any.
-pub(crate) fn wait_for_pages<M: Memory>(
+pub(crate) fn wait_for_pages(
     id: TaskId,
     state: &mut TaskState,
     pages: Vec<(PageNo, Option<Placed>)>,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) {
     let budget = turn.cache.frames() / 2;
     if pages.len() as u32 > budget {
@@ -81,11 +77,7 @@ pub(crate) fn wait_for_pages<M: Memory>(
 }
 
 /// Reads pages into frames, those that lie together in one I/O.
-pub(crate) fn load_pages<M: Memory>(
-    wanted: &[(PageNo, Placed)],
-    frames: Vec<FrameNo>,
-    turn: &mut Turn<'_, M>,
-) {
+pub(crate) fn load_pages(wanted: &[(PageNo, Placed)], frames: Vec<FrameNo>, turn: &mut Turn<'_>) {
     let adjacent = |a: &(PageNo, Placed), b: &(PageNo, Placed)| a.1.block.offset(1) == b.1.block;
     let mut frames = frames.into_iter();
     for run in wanted.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
@@ -101,11 +93,7 @@ pub(crate) fn load_pages<M: Memory>(
 }
 
 /// Writes pages that have just been given places, those that lie together in one I/O.
-pub(crate) fn write_pages<M: Memory>(
-    placed: &[(PageNo, FrameNo, BlockNo)],
-    lsn: Lsn,
-    turn: &mut Turn<'_, M>,
-) {
+pub(crate) fn write_pages(placed: &[(PageNo, FrameNo, BlockNo)], lsn: Lsn, turn: &mut Turn<'_>) {
     let adjacent =
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
     for run in placed.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
@@ -120,7 +108,7 @@ pub(crate) fn write_pages<M: Memory>(
 }
 
 /// Writes as many queued tree nodes as there are frames for.
-pub(crate) fn issue_node_writes<M: Memory>(turn: &mut Turn<'_, M>) {
+pub(crate) fn issue_node_writes(turn: &mut Turn<'_>) {
     while !turn.io.node_writes.is_empty() && turn.io.node_frames < NODE_FRAMES_MAX {
         let io = turn.io.new_id();
         let (mut start, mut frames) = (BlockNo(0), Vec::new());
@@ -146,14 +134,14 @@ pub(crate) fn issue_node_writes<M: Memory>(turn: &mut Turn<'_, M>) {
     }
 }
 
-pub(crate) fn write_done<M: Memory>(result: Result<(), Errno>, turn: &mut Turn<'_, M>) {
+pub(crate) fn write_done(result: Result<(), Errno>, turn: &mut Turn<'_>) {
     turn.io.writes -= 1;
     if let Err(errno) = result {
         turn.io.write_error.get_or_insert(errno);
     }
 }
 
-pub(crate) fn wake_io<M: Memory>(io: IoId, outcome: Result<(), Errno>, turn: &mut Turn<'_, M>) {
+pub(crate) fn wake_io(io: IoId, outcome: Result<(), Errno>, turn: &mut Turn<'_>) {
     match outcome {
         Ok(()) => turn.waits.wake_all(WaitKey::Io(io)),
         Err(errno) => turn.waits.fail_all(WaitKey::Io(io), errno),

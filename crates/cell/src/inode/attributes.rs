@@ -10,7 +10,6 @@ use warren_proto::{
 use crate::apply::step;
 use crate::chunks::claim::ensure_room;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
-use crate::event::Memory;
 use crate::inode::answer::{Finished, done, go_on_if};
 use crate::inode::grant::grant_attr;
 use crate::permission;
@@ -22,11 +21,11 @@ use crate::shard::Shard;
 use crate::shard::room::Growth;
 use crate::turn::Turn;
 
-pub(crate) fn get_attr<M: Memory>(
+pub(crate) fn get_attr(
     shard: &mut Shard,
     ino: Ino,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let attr = shard.living(ino)?.attr;
     let lease = grant_attr(shard, ino, client, turn);
@@ -34,12 +33,12 @@ pub(crate) fn get_attr<M: Memory>(
 }
 
 /// Waits until the attributes of the inode may change, with room for so many nodes.
-pub(crate) fn ready_to_change<M: Memory>(
+pub(crate) fn ready_to_change(
     shard: &mut Shard,
     ino: Ino,
     (nodes, growth): (u64, Growth),
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     shard.check_unlocked(ino, LockMode::Write)?;
     shard.living_inode(ino)?;
@@ -50,14 +49,14 @@ pub(crate) fn ready_to_change<M: Memory>(
     Ok(())
 }
 
-pub(crate) fn set_attr<M: Memory>(
+pub(crate) fn set_attr(
     shard: &mut Shard,
     ino: Ino,
     set: SetAttr,
     writable: Option<bool>,
     who: &Credentials,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     if set == SetAttr::default() && !who.checked_by_kernel {
         return get_attr(shard, ino, state.client.expect("a request"), turn);
@@ -87,13 +86,13 @@ pub(crate) fn set_attr<M: Memory>(
 }
 
 /// What the attributes are once they are set.
-pub(crate) fn attributes_after<M: Memory>(
+pub(crate) fn attributes_after(
     shard: &mut Shard,
     ino: Ino,
     set: &SetAttr,
     old: &Attr,
     who: &Credentials,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Attributes {
     let now = turn.now.wall;
     let time = |set: SetTime| match set {

@@ -3,38 +3,37 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{FileName, Lease, LeaseKey, LockKey};
 
-use crate::event::Memory;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-pub(crate) fn grant_name<M: Memory>(
+pub(crate) fn grant_name(
     shard: &Shard,
     dir: Ino,
     name: &FileName,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Option<Lease> {
     let lock = || LockKey::Name(dir, name.clone());
     grant(shard, lock, LeaseKey::Name(dir, name.clone()), client, turn)
 }
 
-pub(crate) fn grant_attr<M: Memory>(
+pub(crate) fn grant_attr(
     shard: &Shard,
     ino: Ino,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Option<Lease> {
     let lock = || LockKey::Inode(ino);
     grant(shard, lock, LeaseKey::Attr(ino), client, turn)
 }
 
 /// A lease on what this cell has just looked up, unless a transaction may be changing it.
-fn grant<M: Memory>(
+fn grant(
     shard: &Shard,
     lock: impl FnOnce() -> LockKey,
     key: LeaseKey,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Option<Lease> {
     let locks = &shard.locks;
     if !locks.is_empty() && locks.is_changing(&lock()) {

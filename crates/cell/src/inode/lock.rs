@@ -5,7 +5,7 @@ use warren_proto::{
     AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Reply, Step,
 };
 
-use crate::event::{Effect, Memory, SlotRef};
+use crate::event::{Effect, SlotRef};
 use crate::inode::answer::{Finished, done};
 use crate::inode::open::{check_opens, descriptor};
 use crate::recall::drop_old_pages;
@@ -30,13 +30,13 @@ pub(crate) fn test_lock(
 /// Locks or unlocks. A lock that was granted to a request that waited is logged before anything
 /// that the request may still wait for: other owners were refused for it, so a successor must know
 /// it. Such a request cannot be cancelled any more, nor when a successor executes it again.
-pub(crate) fn lock_file<M: Memory>(
+pub(crate) fn lock_file(
     shards: &mut Shards,
     (id, from, uid): (TaskId, SlotRef, u32),
     handle: Handle,
     (spec, wait): (LockSpec, bool),
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let (ino, client) = (handle.ino, state.client.expect("a request"));
     let shard = shards.get_mut(&ino.shard()).ok_or(Errno::ESTALE)?;
@@ -91,13 +91,13 @@ pub(crate) fn lock_file<M: Memory>(
 /// Takes, changes or releases the lock. If it is blocked, the request waits as `wait`; EAGAIN
 /// without that, and EDEADLK if waiting would never end. Nothing has changed if this has to run in
 /// a coarser affinity.
-fn lock_or_wait<M: Memory>(
+fn lock_or_wait(
     shards: &mut Shards,
     ino: Ino,
     who: (ClientId, u32),
     spec: LockSpec,
     wait: Option<TaskId>,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<LockOutcome, Stop> {
     let locks = &mut shards.own(ino.shard()).file_locks;
     if locks.lock(ino, who, spec, turn.lock_index)? == LockOutcome::Granted {
@@ -120,9 +120,9 @@ fn lock_or_wait<M: Memory>(
 
 /// Lets requests go on whose locks can be granted now, as far as the log has room: each logs its
 /// lock at once, and what runs before it may take the other half.
-pub(crate) fn grant_file_locks<'a, M: Memory>(
+pub(crate) fn grant_file_locks<'a>(
     shards: impl IntoIterator<Item = &'a mut Shard>,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) {
     let room = turn.log_room(turn.cache.dirty_pages());
     let mut max = (room / 2 / crate::log::PER_GRANT).max(room.min(1)) as usize;
@@ -136,12 +136,12 @@ pub(crate) fn grant_file_locks<'a, M: Memory>(
     }
 }
 
-pub(crate) fn release_file_locks<M: Memory>(
+pub(crate) fn release_file_locks(
     shard: &mut Shard,
     ino: Ino,
     (client, uid): (ClientId, u32),
     owner: LockOwner,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) {
     if !shard.file_locks.release(ino, client, LockFlavour::Record, owner, turn.lock_index) {
         return;
@@ -153,7 +153,7 @@ pub(crate) fn release_file_locks<M: Memory>(
 }
 
 /// The log had no room for the records of all that could be granted.
-pub(crate) fn grant_more_file_locks<M: Memory>(shards: &mut Shards, turn: &mut Turn<'_, M>) {
+pub(crate) fn grant_more_file_locks(shards: &mut Shards, turn: &mut Turn<'_>) {
     grant_file_locks(shards.values_mut(), turn);
     if turn.lock_index.is_to_grant() && !turn.waits.has_ready() {
         turn.want_checkpoint();
@@ -161,7 +161,7 @@ pub(crate) fn grant_more_file_locks<M: Memory>(shards: &mut Shards, turn: &mut T
 }
 
 /// The task waits for a file lock no more, if it did.
-pub(crate) fn cancel_lock<M: Memory>(id: TaskId, shards: &mut Shards, turn: &mut Turn<'_, M>) {
+pub(crate) fn cancel_lock(id: TaskId, shards: &mut Shards, turn: &mut Turn<'_>) {
     if let Some(ino) = turn.lock_index.file_of(id) {
         shards.own(ino.shard()).file_locks.cancel(id, turn.lock_index);
     }

@@ -9,7 +9,6 @@ use warren_proto::{
 use crate::apply::step;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::data::write::move_to;
-use crate::event::Memory;
 use crate::inode::answer::{Finished, done};
 use crate::inode::attributes::ready_to_change;
 use crate::permission;
@@ -21,13 +20,13 @@ use crate::shard::Shard;
 use crate::shard::room::Growth;
 use crate::turn::Turn;
 
-pub(crate) fn open_file<M: Memory>(
+pub(crate) fn open_file(
     shard: &mut Shard,
     ino: Ino,
     access: AccessMode,
     who: &Credentials,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     permission::check_open(who, &shard.living(ino)?.attr, access)?;
     let client = state.client.expect("a request");
@@ -38,19 +37,19 @@ pub(crate) fn open_file<M: Memory>(
 
 /// Whether the user can have another file open, or lock held or waited for: those of all users must
 /// fit a snapshot of the session, and each has a share of it, whatever the number of its clients.
-pub(crate) fn check_opens<M: Memory>(uid: u32, turn: &mut Turn<'_, M>) -> Result<(), Errno> {
+pub(crate) fn check_opens(uid: u32, turn: &mut Turn<'_>) -> Result<(), Errno> {
     let all = turn.opens.all() + turn.lock_index.count();
     let own = turn.opens.of_user(uid) + turn.lock_index.count_of_user(uid);
     if may_take(uid, own, all, turn.log.session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
 }
 
 /// What an open has to wait for: emptying the file.
-pub(crate) fn ready_to_open<M: Memory>(
+pub(crate) fn ready_to_open(
     shard: &mut Shard,
     ino: Ino,
     access: AccessMode,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     if access.contains(AccessMode::TRUNCATE) {
         let nodes = shard.truncation();
@@ -61,13 +60,13 @@ pub(crate) fn ready_to_open<M: Memory>(
 }
 
 /// Opens an inode for which [`ready_to_open`] has been done.
-pub(crate) fn open_now<M: Memory>(
+pub(crate) fn open_now(
     shard: &mut Shard,
     ino: Ino,
     access: AccessMode,
     who: &Credentials,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Opened {
     if access.contains(AccessMode::TRUNCATE) {
         truncate_now(shard, ino, 0, turn);
@@ -101,11 +100,11 @@ pub(crate) fn open_now<M: Memory>(
     Opened { handle, attr: value.attr, keep_pages, direct }
 }
 
-pub(crate) fn close<M: Memory>(
+pub(crate) fn close(
     shard: &mut Shard,
     handle: Handle,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let ino = handle.ino;
     shard.opens.get(handle, client)?;
@@ -122,12 +121,12 @@ pub(crate) fn close<M: Memory>(
     done(Reply::Done)
 }
 
-pub(crate) fn seek<M: Memory>(
+pub(crate) fn seek(
     shard: &mut Shard,
     handle: Handle,
     position: u64,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     shard.opens.get(handle, client)?;
     move_to(shard, handle, position, turn);

@@ -4,7 +4,6 @@ use warren_base::Ino;
 use warren_proto::Reply;
 
 use crate::data::cover::cover_file;
-use crate::event::Memory;
 use crate::inode::answer::{Finished, done};
 use crate::log::durable::harden;
 use crate::plant::Plant;
@@ -24,11 +23,11 @@ pub(crate) fn sync(state: &mut TaskState) -> Result<Finished, Stop> {
 }
 
 /// Makes the log durable with everything that was done to the file, or to the directory.
-pub(crate) fn fsync<M: Memory>(
+pub(crate) fn fsync(
     shard: &mut Shard,
     ino: Ino,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     shard.living(ino)?;
     if state.checkpointed {

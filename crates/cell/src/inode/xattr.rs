@@ -6,7 +6,6 @@ use warren_disk::{Kind, Value};
 use warren_proto::{Attr, Credentials, FileKind, LeaseKey, Reply, Step, XattrMode, XattrName};
 
 use crate::apply::{step, xattr_bucket, xattr_fits};
-use crate::event::Memory;
 use crate::inode::answer::{Finished, done, fits_answer, go_on_if};
 use crate::inode::attributes::ready_to_change;
 use crate::permission;
@@ -17,12 +16,12 @@ use crate::shard::Shard;
 use crate::shard::room::Growth;
 use crate::turn::Turn;
 
-pub(crate) fn get_xattr<M: Memory>(
+pub(crate) fn get_xattr(
     shard: &Shard,
     ino: Ino,
     name: &XattrName,
     who: &Credentials,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let value = shard.living(ino)?;
     match check_xattr_name(name, &value.attr) {
@@ -35,14 +34,14 @@ pub(crate) fn get_xattr<M: Memory>(
     done(Reply::Xattr(found.ok_or(Errno::ENODATA)?.value))
 }
 
-pub(crate) fn set_xattr<M: Memory>(
+pub(crate) fn set_xattr(
     shard: &mut Shard,
     ino: Ino,
     name: XattrName,
     new: Option<(Box<[u8]>, XattrMode)>,
     who: &Credentials,
     state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let growth = if new.is_some() { Growth::Grows } else { Growth::Keeps };
     ready_to_change(shard, ino, (shard.nodes_of_xattr(), growth), state, turn)?;

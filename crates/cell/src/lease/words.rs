@@ -50,7 +50,7 @@ impl Words {
         &mut self,
         key: LeaseKey,
         client: ClientId,
-        memory: &mut impl Memory,
+        memory: &mut dyn Memory,
     ) -> Lease {
         let word = word_of(&key);
         let holders = self.holders.entry(word).or_default();
@@ -66,7 +66,7 @@ impl Words {
     }
 
     /// Revokes all leases on `key`.
-    pub(super) fn revoke(&mut self, key: &LeaseKey, memory: &mut impl Memory) {
+    pub(super) fn revoke(&mut self, key: &LeaseKey, memory: &mut dyn Memory) {
         if self.holders.is_empty() {
             return;
         }
@@ -86,7 +86,7 @@ impl Words {
 
     /// Revokes the leases on all names of a directory. This looks at every word, and is rare enough
     /// for that.
-    pub(super) fn revoke_names(&mut self, dir: Ino, memory: &mut impl Memory) {
+    pub(super) fn revoke_names(&mut self, dir: Ino, memory: &mut dyn Memory) {
         self.holders.retain(|word, holders| {
             holders.retain(|holder| {
                 let revoked = matches!(&holder.key, LeaseKey::Name(of, _) if *of == dir);

@@ -8,7 +8,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Ino, Lsn};
 use warren_proto::{PeerReply, PeerRequest};
 
-use crate::event::{Effect, FrameNo, IoId, Memory};
+use crate::event::{Effect, FrameNo, IoId};
 use crate::log::commit::Commit;
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
@@ -19,7 +19,7 @@ use crate::turn::Turn;
 const WRITE_MAX: u64 = 256;
 
 /// A checkpoint has made everything before `lsn` durable.
-pub(crate) fn free_log<M: Memory>(lsn: Lsn, turn: &mut Turn<'_, M>) {
+pub(crate) fn free_log(lsn: Lsn, turn: &mut Turn<'_>) {
     turn.log.free(lsn);
     answer_peers(None, turn);
     turn.waits.wake_all(WaitKey::Durable);
@@ -28,26 +28,26 @@ pub(crate) fn free_log<M: Memory>(lsn: Lsn, turn: &mut Turn<'_, M>) {
 
 /// Begins to make the log durable up to `lsn`, with what it rests on, as far as that is not under
 /// way.
-pub(crate) fn harden<M: Memory>(lsn: Lsn, turn: &mut Turn<'_, M>) {
+pub(crate) fn harden(lsn: Lsn, turn: &mut Turn<'_>) {
     turn.log.commits.want(lsn);
     ask_peers(lsn, turn);
 }
 
 /// Asks other cells to make durable what this log rests on up to `lsn`.
-fn ask_peers<M: Memory>(lsn: Lsn, turn: &mut Turn<'_, M>) {
+fn ask_peers(lsn: Lsn, turn: &mut Turn<'_>) {
     for (cell, there) in turn.log.depends.ask(lsn) {
         send_request(cell, PeerRequest::Harden { lsn: there }, turn);
     }
 }
 
 /// A successor of the cell has to be asked again.
-pub(crate) fn harden_again<M: Memory>(cell: CellId, turn: &mut Turn<'_, M>) {
+pub(crate) fn harden_again(cell: CellId, turn: &mut Turn<'_>) {
     turn.log.depends.forget_asked(cell);
     ask_peers(turn.log.commits.wanted(), turn);
 }
 
 /// Another cell wants the log durable up to `lsn`.
-pub(crate) fn harden_for<M: Memory>(by: CellId, lsn: Lsn, turn: &mut Turn<'_, M>) {
+pub(crate) fn harden_for(by: CellId, lsn: Lsn, turn: &mut Turn<'_>) {
     // No cell can rest on what was not sent yet.
     let lsn = lsn.min(turn.log.image.end());
     turn.log.commits.want(lsn);
@@ -60,7 +60,7 @@ pub(crate) fn harden_for<M: Memory>(by: CellId, lsn: Lsn, turn: &mut Turn<'_, M>
 
 /// Answers the cells that wait for no more than is durable; all of them if the log could not be
 /// made durable.
-fn answer_peers<M: Memory>(failed: Option<Errno>, turn: &mut Turn<'_, M>) {
+fn answer_peers(failed: Option<Errno>, turn: &mut Turn<'_>) {
     let durable = turn.log.commits.durable();
     for asked in turn.log.depends.answerable(durable, failed) {
         let result = match failed {
@@ -72,11 +72,11 @@ fn answer_peers<M: Memory>(failed: Option<Errno>, turn: &mut Turn<'_, M>) {
 }
 
 /// Another cell's log is durable up to `lsn`, and rests on `frontier` there.
-pub(crate) fn hardened<M: Memory>(
+pub(crate) fn hardened(
     cell: CellId,
     lsn: Lsn,
     result: Result<Vec<(CellId, Lsn)>, Errno>,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) {
     let frontier = match result {
         Ok(frontier) => frontier,
@@ -92,7 +92,7 @@ pub(crate) fn hardened<M: Memory>(
 }
 
 /// What was written so far will be durable when the flush is over.
-fn flush<M: Memory>(turn: &mut Turn<'_, M>) -> IoId {
+fn flush(turn: &mut Turn<'_>) -> IoId {
     turn.log.commits.flushing();
     turn.cache.begin_flush();
     let io = turn.io.new_id();
@@ -101,7 +101,7 @@ fn flush<M: Memory>(turn: &mut Turn<'_, M>) -> IoId {
     io
 }
 
-fn write_log<M: Memory>(goal: Lsn, turn: &mut Turn<'_, M>) {
+fn write_log(goal: Lsn, turn: &mut Turn<'_>) {
     let (block, area) = (BLOCK_SIZE as u64, turn.log.image.area());
     let (mut at, mut left) = (turn.log.commits.durable().0 / block, 0);
     while at < goal.0 / block {
@@ -125,7 +125,7 @@ fn write_log<M: Memory>(goal: Lsn, turn: &mut Turn<'_, M>) {
     };
 }
 
-pub(crate) fn log_write_done<M: Memory>(result: Result<(), Errno>, turn: &mut Turn<'_, M>) {
+pub(crate) fn log_write_done(result: Result<(), Errno>, turn: &mut Turn<'_>) {
     let Commit::Writing { goal, left, failed } = turn.log.commits.state else {
         unreachable!("writes of the log belong to a commit");
     };
@@ -138,10 +138,7 @@ pub(crate) fn log_write_done<M: Memory>(result: Result<(), Errno>, turn: &mut Tu
 }
 
 /// The log was written through, or could not be. Returns the files of which something may be lost.
-pub(crate) fn written_through<M: Memory>(
-    result: Result<(), Errno>,
-    turn: &mut Turn<'_, M>,
-) -> Vec<Ino> {
+pub(crate) fn written_through(result: Result<(), Errno>, turn: &mut Turn<'_>) -> Vec<Ino> {
     let Commit::WritingThrough { goal } = turn.log.commits.state else {
         unreachable!("one commit at a time");
     };
@@ -155,11 +152,7 @@ pub(crate) fn written_through<M: Memory>(
 }
 
 /// A flush is over. Returns the files of which something may be lost.
-pub(crate) fn flush_done<M: Memory>(
-    io: IoId,
-    result: Result<(), Errno>,
-    turn: &mut Turn<'_, M>,
-) -> Vec<Ino> {
+pub(crate) fn flush_done(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) -> Vec<Ino> {
     if let Err(errno) = turn.log.commits.judge(result) {
         return flush_failed(errno, turn);
     }
@@ -173,7 +166,7 @@ pub(crate) fn flush_done<M: Memory>(
     Vec::new()
 }
 
-fn commit_done<M: Memory>(goal: Lsn, turn: &mut Turn<'_, M>) {
+fn commit_done(goal: Lsn, turn: &mut Turn<'_>) {
     let here = waiting_for_log(turn);
     turn.log.commits.done(goal, here, turn.now.monotonic);
     answer_peers(None, turn);
@@ -181,7 +174,7 @@ fn commit_done<M: Memory>(goal: Lsn, turn: &mut Turn<'_, M>) {
 }
 
 /// It is not known what of the data written so far is on the device.
-fn flush_failed<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) -> Vec<Ino> {
+fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<Ino> {
     let mut behind = Vec::new();
     for (at, frame) in turn.cache.end_flush(false) {
         behind.push(at.0);
@@ -196,7 +189,7 @@ fn flush_failed<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) -> Vec<Ino> {
 
 /// What records name may not be on the device: nothing more is committed before a checkpoint has
 /// written everything anew.
-pub(crate) fn hold_log<M: Memory>(turn: &mut Turn<'_, M>) {
+pub(crate) fn hold_log(turn: &mut Turn<'_>) {
     let is_news = !turn.log.commits.is_faulty() && !turn.checkpoints.will_write();
     turn.log.commits.hold(false);
     // A device that fails again is tried again only when a client or a cell asks for it.
@@ -207,20 +200,20 @@ pub(crate) fn hold_log<M: Memory>(turn: &mut Turn<'_, M>) {
 
 /// The device has lost what was written, and has reported that to another process: no later flush
 /// makes it good, and no checkpoint will write it anew.
-pub(crate) fn hold_log_for_ever<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) {
+pub(crate) fn hold_log_for_ever(errno: Errno, turn: &mut Turn<'_>) {
     turn.log.commits.hold(true);
     turn.log.commits.doom(errno);
 }
 
 /// The supervisor knows of a failed flush. Tasks that wait for room or durability wait in vain.
-pub(crate) fn become_read_only<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) {
+pub(crate) fn become_read_only(errno: Errno, turn: &mut Turn<'_>) {
     hold_log_for_ever(errno, turn);
     fail_if_held(errno, turn);
     turn.waits.wake_all(WaitKey::LogRoom);
 }
 
 /// The checkpoint that was to end the hold has failed: what waits for the log fails.
-pub(crate) fn fail_if_held<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) {
+pub(crate) fn fail_if_held(errno: Errno, turn: &mut Turn<'_>) {
     if turn.log.commits.is_held() {
         turn.log.commits.want_nothing_more();
         answer_peers(Some(errno), turn);
@@ -229,14 +222,14 @@ pub(crate) fn fail_if_held<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) {
 }
 
 /// What waits for the log fails. It is tried again when a client or a cell asks again.
-fn commit_failed<M: Memory>(errno: Errno, turn: &mut Turn<'_, M>) {
+fn commit_failed(errno: Errno, turn: &mut Turn<'_>) {
     turn.log.commits.failed();
     hold_log(turn);
     fail_if_held(errno, turn);
 }
 
 /// Goes on with a commit, as far as it can.
-pub(crate) fn advance_log<M: Memory>(turn: &mut Turn<'_, M>) {
+pub(crate) fn advance_log(turn: &mut Turn<'_>) {
     if turn.log.needs_checkpoint() {
         turn.want_checkpoint();
     }
@@ -260,7 +253,7 @@ pub(crate) fn advance_log<M: Memory>(turn: &mut Turn<'_, M>) {
 }
 
 /// Goes on with a commit whose data may still be being written.
-fn settle<M: Memory>(goal: Lsn, turn: &mut Turn<'_, M>) {
+fn settle(goal: Lsn, turn: &mut Turn<'_>) {
     let commits = &mut turn.log.commits;
     // A checkpoint may have been quicker.
     if goal <= commits.durable() {
@@ -279,6 +272,6 @@ fn settle<M: Memory>(goal: Lsn, turn: &mut Turn<'_, M>) {
 }
 
 /// Tasks and cells that wait for the log to be durable.
-fn waiting_for_log<M: Memory>(turn: &Turn<'_, M>) -> usize {
+fn waiting_for_log(turn: &Turn<'_>) -> usize {
     turn.waits.waiting_for(WaitKey::Durable) + turn.log.depends.asking()
 }

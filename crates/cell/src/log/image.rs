@@ -77,7 +77,7 @@ impl Image {
 
     /// Goes on behind what a recovery has read, in a block of its own. What lies between is no
     /// record, and must not look like the beginning of one.
-    pub(super) fn resume<M: Memory>(&mut self, end: Lsn, memory: &mut M) {
+    pub(super) fn resume(&mut self, end: Lsn, memory: &mut dyn Memory) {
         self.is_open = true;
         (self.last, self.end) = (end, end);
         self.pad(memory);
@@ -89,7 +89,7 @@ impl Image {
         (FrameNo(self.first.0 + block as u32), at)
     }
 
-    fn copy_in<M: Memory>(&self, at: Lsn, bytes: &[u8], memory: &mut M) {
+    fn copy_in(&self, at: Lsn, bytes: &[u8], memory: &mut dyn Memory) {
         let (mut at, mut rest) = (at, bytes);
         while !rest.is_empty() {
             let (frame, offset) = self.place(at);
@@ -100,7 +100,7 @@ impl Image {
     }
 
     /// Copies bytes of the image.
-    pub(crate) fn copy_out<M: Memory>(&self, at: Lsn, into: &mut [u8], memory: &M) {
+    pub(crate) fn copy_out(&self, at: Lsn, into: &mut [u8], memory: &dyn Memory) {
         let (mut at, mut rest) = (at, into);
         while !rest.is_empty() {
             let (frame, offset) = self.place(at);
@@ -112,7 +112,7 @@ impl Image {
     }
 
     /// Appends a record with its cause.
-    pub(super) fn append<M: Memory>(&mut self, record: &mut Record, cause: &Cause, memory: &mut M) {
+    pub(super) fn append(&mut self, record: &mut Record, cause: &Cause, memory: &mut dyn Memory) {
         assert!(self.is_open, "a record over what is to be replayed");
         let (bytes, steps) = record.body(cause);
         let lsn = self.end;
@@ -130,7 +130,7 @@ impl Image {
 
     /// Fills the block with zeros, so that what comes lies in the next one. Returns where that
     /// begins.
-    pub(super) fn pad<M: Memory>(&mut self, memory: &mut M) -> Lsn {
+    pub(super) fn pad(&mut self, memory: &mut dyn Memory) -> Lsn {
         let (frame, at) = self.place(self.end);
         if at > 0 {
             memory.frame_mut(frame)[at..].fill(0);

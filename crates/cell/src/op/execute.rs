@@ -9,7 +9,6 @@ use warren_proto::{
 
 use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
-use crate::event::Memory;
 use crate::inode::grant::{grant_attr, grant_name};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op;
@@ -30,12 +29,12 @@ const fn replaced_by(change: &Change) -> Option<Ino> {
     }
 }
 
-pub(crate) fn run_on_names<M: Memory>(
+pub(crate) fn run_on_names(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
     id: TaskId,
     task: &mut Task,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Answer, Stop> {
     loop {
         if task.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
@@ -49,12 +48,12 @@ pub(crate) fn run_on_names<M: Memory>(
 }
 
 /// What the request comes to; `None` if that has to be found out again, under more locks.
-fn plan<M: Memory>(
+fn plan(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
     id: TaskId,
     task: &mut Task,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Option<Plan>, Stop> {
     let Work::Request { from, request, who, .. } = &task.work else {
         unreachable!("only requests are on names");
@@ -106,10 +105,10 @@ fn plan<M: Memory>(
 /// Logs what files of this cell hold that take the names of others. Out of line: most operations
 /// replace nothing.
 #[cold]
-fn cover_replacements<M: Memory>(
+fn cover_replacements(
     shards: &mut Shards,
     changes: &[Change],
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     for change in changes {
         if let Some(ino) = replaced_by(change)
@@ -130,13 +129,13 @@ fn own_changes<'a>(shards: &Shards, changes: &'a [Change]) -> Cow<'a, [Change]> 
     changes.iter().filter(is_own).cloned().collect()
 }
 
-fn carry_out<M: Memory>(
+fn carry_out(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
     id: TaskId,
     task: &mut Task,
     plan: Plan,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Result<Answer, Stop> {
     let client = task.state.client.expect("a request");
     if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
@@ -160,12 +159,12 @@ fn carry_out<M: Memory>(
     Ok(answer(shards, plan.reply, who, client, turn))
 }
 
-fn answer<M: Memory>(
+fn answer(
     shards: &mut Shards,
     reply: PlannedReply,
     who: &Credentials,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Answer {
     match reply {
         PlannedReply::Reply(reply) => Ok(reply),
@@ -194,23 +193,23 @@ fn answer<M: Memory>(
     }
 }
 
-fn lease_name<M: Memory>(
+fn lease_name(
     shards: &Shards,
     dir: Ino,
     name: &FileName,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Option<Lease> {
     grant_name(shards.get(&dir.shard())?, dir, name, client, turn)
 }
 
-fn entry<M: Memory>(
+fn entry(
     shards: &Shards,
     (dir, name): (Ino, &FileName),
     (ino, kind): (Ino, FileKind),
     attr: Option<Attr>,
     client: ClientId,
-    turn: &mut Turn<'_, M>,
+    turn: &mut Turn<'_>,
 ) -> Entry {
     let lease = lease_name(shards, dir, name, client, turn);
     let attr = attr.map(|attr| {

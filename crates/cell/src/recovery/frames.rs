@@ -50,7 +50,7 @@ impl InheritedFrames {
 
     /// Sets aside what the predecessor's frames may hold of dirty pages. There are others: some
     /// frames never hold any ([`crate::frames::cache`]).
-    pub(crate) fn keep<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    pub(crate) fn keep(&mut self, turn: &mut Turn<'_>) {
         let (table, memory) = (&turn.table, &*turn.memory);
         turn.cache.keep_frames(|frame| table.read(frame, memory).is_some());
         self.are_kept = true;
@@ -59,11 +59,11 @@ impl InheritedFrames {
     /// Dirty pages of the predecessor, from its frames. Everything that has to be read is read
     /// before anything is changed, and nothing is logged before all is done: if the cell dies in
     /// between, its successor does the same again.
-    pub(super) fn take_back<M: Memory>(
+    pub(super) fn take_back(
         &mut self,
         shards: &mut Shards,
         end: Lsn,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let mut taking = match self.taking.take() {
             Some(taking) => taking,
@@ -87,11 +87,11 @@ impl InheritedFrames {
 
     /// Which of these pages are, byte for byte, what was given a place before: the predecessor had
     /// begun to write them, and it is not known whether it did.
-    fn find_places<M: Memory>(
+    fn find_places(
         &mut self,
         shards: &Shards,
         taking: &mut Taking,
-        memory: &M,
+        memory: &dyn Memory,
     ) -> Result<(), Stop> {
         while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
             let shard = &shards[&at.0.shard()];
@@ -108,14 +108,14 @@ impl InheritedFrames {
 
     /// Writes them where they belong. Another place would want a block that was not promised, once
     /// more with every successor, until none is left for a checkpoint.
-    pub(super) fn write_again<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    pub(super) fn write_again(&mut self, turn: &mut Turn<'_>) {
         let placed = std::mem::take(&mut self.placed);
         write_pages(&placed, turn.log.image.end(), turn);
     }
 }
 
 /// Which frames hold dirty pages that count.
-fn look_at<M: Memory>(shards: &Shards, end: Lsn, turn: &Turn<'_, M>) -> Result<Taking, Stop> {
+fn look_at(shards: &Shards, end: Lsn, turn: &Turn<'_>) -> Result<Taking, Stop> {
     let (table, memory) = (&*turn.table, &*turn.memory);
     let frames = (0..turn.cache.frames()).map(FrameNo);
     let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));

@@ -31,7 +31,7 @@ use warren_proto::{Cause, Change, PeerRequest, Step};
 
 use crate::apply::{Mode, apply, check_step, fetch_step};
 use crate::config::Recovery;
-use crate::event::{Effect, Memory, SlotRef};
+use crate::event::{Effect, SlotRef};
 use crate::recovery::early::Early;
 use crate::recovery::frames::InheritedFrames;
 use crate::recovery::scan::{Scan, parse};
@@ -123,7 +123,7 @@ impl Replay {
 
 impl Replay {
     /// The shards are open: recovery begins.
-    pub(crate) fn begin<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    pub(crate) fn begin(&mut self, turn: &mut Turn<'_>) {
         match self.kind {
             Recovery::None => {}
             Recovery::Power => self.scan_log(turn),
@@ -133,32 +133,27 @@ impl Replay {
         }
     }
 
-    fn read_record<M: Memory>(&self, limit: Lsn, turn: &Turn<'_, M>) -> Option<RawRecord> {
+    fn read_record(&self, limit: Lsn, turn: &Turn<'_>) -> Option<RawRecord> {
         let log = &*turn.log;
         let copy = |at, into: &mut [u8]| log.image.copy_out(at, into, turn.memory);
         read_record(self.at, limit, log.image.incarnation(), copy)
     }
 
     /// Looks at what is loaded of the log, and reads on unless its end has been found.
-    fn scan_log<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    fn scan_log(&mut self, turn: &mut Turn<'_>) {
         if let Some(end) = self.scan.advance(turn) {
             (self.phase, self.cut) = (Phase::Cutting, end);
             self.report_cut(turn);
         }
     }
 
-    fn report_cut<M: Memory>(&self, turn: &mut Turn<'_, M>) {
+    fn report_cut(&self, turn: &mut Turn<'_>) {
         let (cell, lsn) = (turn.volume.id, self.cut);
         turn.report(Report::LogEnd { cell, lsn });
     }
 
     /// Blocks of the log up to `lsn` were read, or not.
-    pub(crate) fn log_loaded<M: Memory>(
-        &mut self,
-        lsn: Lsn,
-        result: Result<(), Errno>,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(crate) fn log_loaded(&mut self, lsn: Lsn, result: Result<(), Errno>, turn: &mut Turn<'_>) {
         match self.scan.loaded(lsn, result) {
             Ok(()) => self.scan_log(turn),
             Err(errno) => turn.log_is_broken(errno),
@@ -166,7 +161,7 @@ impl Replay {
     }
 
     /// Where all logs end, as far as is known: this cell's is cut where it rests on more than that.
-    pub(crate) fn cut_log<M: Memory>(&mut self, ends: &[Lsn], turn: &mut Turn<'_, M>) {
+    pub(crate) fn cut_log(&mut self, ends: &[Lsn], turn: &mut Turn<'_>) {
         if let Some(at) = self.scan.rests_beyond(ends) {
             self.cut = self.cut.min(at);
         }
@@ -174,18 +169,18 @@ impl Replay {
     }
 
     /// All cells agree: what is before the cut happened.
-    pub(crate) fn start<M: Memory>(&mut self, turn: &mut Turn<'_, M>) {
+    pub(crate) fn start(&mut self, turn: &mut Turn<'_>) {
         self.phase = Phase::Replaying;
         self.at = turn.log.image.start();
         turn.waits.start(Work::Replay);
     }
 
     /// Replays records until something has to be read first.
-    pub(crate) fn run<M: Memory>(
+    pub(crate) fn run(
         &mut self,
         shards: &mut Shards,
         participants: &mut Participants,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         /// Records of one go, so that I/O and messages of peers are taken in between.
         const BATCH: usize = 256;
@@ -211,7 +206,7 @@ impl Replay {
     }
 
     /// What a transaction leaves to others lies with others.
-    fn check_cause<M: Memory>(&self, cause: &Cause, turn: &mut Turn<'_, M>) -> Result<(), Stop> {
+    fn check_cause(&self, cause: &Cause, turn: &mut Turn<'_>) -> Result<(), Stop> {
         let Cause::Decided { others, .. } = cause else { return Ok(()) };
         let is_theirs = |change: &Change| {
             turn.volume.owner(change.shard()).is_some_and(|it| it != turn.volume.id)
@@ -219,11 +214,11 @@ impl Replay {
         if others.iter().all(is_theirs) { Ok(()) } else { Err(Errno::EIO.into()) }
     }
 
-    fn replay_record<M: Memory>(
+    fn replay_record(
         &mut self,
         shards: &mut Shards,
         participants: &mut Participants,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let (record, mut steps, cause) = self.record.take().expect("the caller has put it there");
         let outcome = self.replay_steps(shards, &mut steps, turn);
@@ -258,11 +253,11 @@ impl Replay {
         Ok(())
     }
 
-    fn replay_steps<M: Memory>(
+    fn replay_steps(
         &mut self,
         shards: &mut Shards,
         steps: &mut [Step],
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let mode = self.mode();
         for step in &mut steps[self.made..] {
@@ -289,11 +284,7 @@ impl Replay {
         Ok(())
     }
 
-    fn finish<M: Memory>(
-        &mut self,
-        shards: &mut Shards,
-        turn: &mut Turn<'_, M>,
-    ) -> Result<(), Stop> {
+    fn finish(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
         if self.is_of_process() {
             self.frames.take_back(shards, self.cut, turn)?;
         } else {
@@ -318,11 +309,11 @@ impl Replay {
     }
 
     /// Opens, offsets and locks, as the steps of the session say.
-    pub(crate) fn remake_session<M: Memory>(
+    pub(crate) fn remake_session(
         &mut self,
         shards: &mut Shards,
         step: &mut Step,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         match step {
             Step::Opened { handle, .. } | Step::Closed { handle } | Step::Moved { handle, .. } => {
@@ -363,10 +354,7 @@ impl Replay {
 
     /// Begins to exchange decisions with the other cells. Returns what a predecessor has decided and not all may have
     /// made.
-    pub(crate) fn begin_exchange<M: Memory>(
-        &mut self,
-        turn: &mut Turn<'_, M>,
-    ) -> BTreeMap<TxnId, Vec<Change>> {
+    pub(crate) fn begin_exchange(&mut self, turn: &mut Turn<'_>) -> BTreeMap<TxnId, Vec<Change>> {
         self.phase = Phase::Exchanging;
         let mut decided = BTreeMap::new();
         for (txn, (from, others)) in std::mem::take(&mut self.decided) {
@@ -393,11 +381,11 @@ impl Replay {
 
     /// Whether a message has to wait, which is kept then: one of recovery until the log is
     /// replayed, others until the recovery is over.
-    pub(crate) fn is_early<M: Memory>(
+    pub(crate) fn is_early(
         &mut self,
         from: CellId,
         request: &PeerRequest,
-        turn: &Turn<'_, M>,
+        turn: &Turn<'_>,
     ) -> bool {
         let is_of_recovery = matches!(
             request,

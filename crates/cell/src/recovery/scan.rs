@@ -9,7 +9,7 @@ use warren_base::{CellId, Errno, Lsn};
 use warren_disk::{FoundRecord, RawRecord, find_record};
 use warren_proto::{Cause, Reader, Step, Wire};
 
-use crate::event::{Effect, FrameNo, Memory};
+use crate::event::{Effect, FrameNo};
 use crate::turn::Turn;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -44,14 +44,14 @@ impl Scan {
     }
 
     /// The next record in what is loaded.
-    fn find_record<M: Memory>(&self, turn: &Turn<'_, M>) -> FoundRecord {
+    fn find_record(&self, turn: &Turn<'_>) -> FoundRecord {
         let image = &turn.log.image;
         let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
         find_record(self.at, self.loaded, image.incarnation(), copy)
     }
 
     /// Looks at what is loaded. Returns where the log ends, or reads on.
-    pub(super) fn advance<M: Memory>(&mut self, turn: &mut Turn<'_, M>) -> Option<Lsn> {
+    pub(super) fn advance(&mut self, turn: &mut Turn<'_>) -> Option<Lsn> {
         let limit = Lsn(turn.log.image.start().0 + turn.log.image.area().bytes());
         loop {
             let record = match self.find_record(turn) {
@@ -72,7 +72,7 @@ impl Scan {
         }
     }
 
-    fn load<M: Memory>(&self, limit: Lsn, turn: &mut Turn<'_, M>) {
+    fn load(&self, limit: Lsn, turn: &mut Turn<'_>) {
         let (from, area) = (self.loaded, turn.log.image.area());
         let (place, _) = area.place(from);
         let left = (limit.0 - from.0) / BLOCK;

@@ -12,7 +12,6 @@ use warren_base::{CellId, Epoch, Errno, Ino, TxnId};
 use warren_proto::{Change, InodeValue, KeyValue, LockKey, LockMode, PeerRequest, Step};
 
 use super::{Awaits, Txn};
-use crate::event::Memory;
 use crate::plant::Plant;
 use crate::run::task::{Decided, Task, Tasks};
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
@@ -85,12 +84,7 @@ const fn is_worth(key: &LockKey, value: &KeyValue) -> bool {
 }
 
 /// Releases a key that the transaction holds or waits for at this cell.
-pub(super) fn unlock<M: Memory>(
-    shards: &mut Shards,
-    key: &LockKey,
-    txn: TxnId,
-    turn: &mut Turn<'_, M>,
-) {
+pub(super) fn unlock(shards: &mut Shards, key: &LockKey, txn: TxnId, turn: &mut Turn<'_>) {
     let Some(shard) = shards.get_mut(&key.shard()) else { return };
     let woken = shard.locks.unlock(key, txn);
     if !turn.plants(Plant::LoseWakeup) {
@@ -104,24 +98,24 @@ impl Coordinator {
         Self { next, tasks: BTreeMap::new(), committing: BTreeMap::new(), steps_up: 0 }
     }
 
-    fn new_id<M: Memory>(&mut self, turn: &Turn<'_, M>) -> TxnId {
+    fn new_id(&mut self, turn: &Turn<'_>) -> TxnId {
         self.next += 1;
         TxnId { cell: turn.volume.id, seq: self.next }
     }
 
     /// Makes the task a transaction. The operation runs again to note what it touches.
-    pub(crate) fn begin<M: Memory>(&mut self, task: &mut Task, turn: &Turn<'_, M>) {
+    pub(crate) fn begin(&mut self, task: &mut Task, turn: &Turn<'_>) {
         task.txn = Some(Box::new(Txn::new(self.new_id(turn))));
     }
 
     /// Whether the transaction holds all that its operation touched. If not, sees to it that it
     /// will; the operation then has to run again.
-    pub(crate) fn hold_all<M: Memory>(
+    pub(crate) fn hold_all(
         &mut self,
         shards: &mut Shards,
         (id, task): (TaskId, &mut Task),
         touched: BTreeMap<LockKey, LockMode>,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<bool, Stop> {
         let txn = task.txn.as_mut().expect("a transaction");
         if txn.holds(&touched) {
@@ -147,11 +141,11 @@ impl Coordinator {
     }
 
     /// Locks what is wanted, in order. Waits as often as need be; called again each time.
-    pub(crate) fn acquire<M: Memory>(
+    pub(crate) fn acquire(
         &mut self,
         shards: &mut Shards,
         (id, task): (TaskId, &mut Task),
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let client = task.state.client.unwrap_or_default();
         let txn = task.txn.as_mut().expect("a transaction");
@@ -202,11 +196,11 @@ impl Coordinator {
     }
 
     /// Looks at an inode of another cell, under locks that keep what is looked at from changing.
-    pub(crate) fn peek<M: Memory>(
+    pub(crate) fn peek(
         &mut self,
         (id, task): (TaskId, &mut Task),
         ino: Ino,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Stop {
         let Some(to) = turn.volume.owner(ino.shard()) else { return Errno::EIO.into() };
         if turn.peers.is_lost(to) {
@@ -220,12 +214,12 @@ impl Coordinator {
     }
 
     /// A participant has answered.
-    pub(crate) fn answered<M: Memory>(
+    pub(crate) fn answered(
         &self,
         from: CellId,
         (id, outcome): (TxnId, Outcome),
         tasks: &mut Tasks,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         // An answer to a transaction that is not known here is late or forged: it changes nothing.
         let Some(task_id) = self.tasks.get(&id).copied() else { return };
@@ -254,12 +248,12 @@ impl Coordinator {
     }
 
     /// The transaction happens: other cells are sent their changes.
-    pub(crate) fn commit<M: Memory>(
+    pub(crate) fn commit(
         &mut self,
         shards: &mut Shards,
         (id, task): (TaskId, &mut Task),
         remote: Vec<Change>,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         let txn = task.txn.take().expect("a transaction");
         let mut by_cell: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
@@ -311,13 +305,7 @@ impl Coordinator {
         self.committing.values().any(|commit| commit.is_recovered)
     }
 
-    fn send_commit<M: Memory>(
-        &mut self,
-        txn: TxnId,
-        to: CellId,
-        changes: Vec<Change>,
-        turn: &mut Turn<'_, M>,
-    ) {
+    fn send_commit(&mut self, txn: TxnId, to: CellId, changes: Vec<Change>, turn: &mut Turn<'_>) {
         if let Some(commit) = self.committing.get_mut(&txn) {
             commit.sent.insert(to, changes.clone());
         }
@@ -331,7 +319,7 @@ impl Coordinator {
 
     /// Sends `cell`, which has lost what it held, its part of every transaction that it may not
     /// have made.
-    pub(crate) fn send_again<M: Memory>(&self, cell: CellId, turn: &mut Turn<'_, M>) {
+    pub(crate) fn send_again(&self, cell: CellId, turn: &mut Turn<'_>) {
         for (txn, commit) in &self.committing {
             if let Some(changes) = commit.sent.get(&cell) {
                 let request = PeerRequest::Again { txn: *txn, changes: changes.clone() };
@@ -341,7 +329,7 @@ impl Coordinator {
     }
 
     /// A transaction that a predecessor has decided is to be made by other cells.
-    fn take_over<M: Memory>(&mut self, txn: TxnId, others: Vec<Change>, turn: &Turn<'_, M>) {
+    fn take_over(&mut self, txn: TxnId, others: Vec<Change>, turn: &Turn<'_>) {
         let mut sent: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in others {
             let owner = turn.volume.owner(change.shard()).expect("this cell has made the record");
@@ -355,11 +343,11 @@ impl Coordinator {
 
     /// Goes on with what a predecessor has decided: sends all of it to every cell, and only then
     /// that this is all.
-    pub(crate) fn resume<M: Memory>(
+    pub(crate) fn resume(
         &mut self,
         shards: &mut Shards,
         decided: BTreeMap<TxnId, Vec<Change>>,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         let txns: Vec<TxnId> = decided.keys().copied().collect();
         decided.into_iter().for_each(|(txn, others)| self.take_over(txn, others, turn));
@@ -372,12 +360,12 @@ impl Coordinator {
     }
 
     /// A cell has made its part of the transaction.
-    pub(crate) fn acknowledged<M: Memory>(
+    pub(crate) fn acknowledged(
         &mut self,
         shards: &mut Shards,
         from: CellId,
         txn: TxnId,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         if let Some(commit) = self.committing.get_mut(&txn) {
             commit.sent.remove(&from);
@@ -387,7 +375,7 @@ impl Coordinator {
 
     /// Goes on with a decided transaction: answers when all entries are changed, and takes the next
     /// step when every cell that was sent its changes has made them.
-    fn advance<M: Memory>(&mut self, shards: &mut Shards, id: TxnId, turn: &mut Turn<'_, M>) {
+    fn advance(&mut self, shards: &mut Shards, id: TxnId, turn: &mut Turn<'_>) {
         let Some(commit) = self.committing.get_mut(&id) else { return };
         if !commit.changes_entries() {
             let (held, task) = (std::mem::take(&mut commit.held), commit.task.take());
@@ -412,12 +400,7 @@ impl Coordinator {
 
     /// Releases everything that the task's transaction holds, here and elsewhere. The task has none
     /// afterwards.
-    pub(crate) fn abort<M: Memory>(
-        &mut self,
-        shards: &mut Shards,
-        task: &mut Task,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(crate) fn abort(&mut self, shards: &mut Shards, task: &mut Task, turn: &mut Turn<'_>) {
         let Some(txn) = task.txn.take() else { return };
         self.tasks.remove(&txn.id);
         if !turn.plants(Plant::SkipAbort) {
@@ -432,7 +415,7 @@ impl Coordinator {
     }
 
     /// Sends `AllSaid` to each cell that recovers, once it was sent all that was decided here.
-    pub(crate) fn send_all_said<M: Memory>(&self, turn: &mut Turn<'_, M>) {
+    pub(crate) fn send_all_said(&self, turn: &mut Turn<'_>) {
         if !turn.log.image.is_open() {
             return;
         }

@@ -15,7 +15,6 @@ use crate::apply::fetch_change;
 use crate::change::{make, ready};
 use crate::chunks::claim::ensure_room;
 use crate::data::cover::cover_replacement;
-use crate::event::Memory;
 use crate::plant::Plant;
 use crate::recall::recall;
 use crate::run::state::TaskState;
@@ -75,12 +74,12 @@ fn writes(mode: LockMode) -> bool {
 
 impl Participants {
     /// A transaction happened that may not be made here.
-    pub(crate) fn again<M: Memory>(
+    pub(crate) fn again(
         &mut self,
         shards: &Shards,
         from: CellId,
         (txn, changes): (TxnId, Vec<Change>),
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         let owned = |change: &Change| shards.contains_key(&change.shard());
         let locked = |change: &Change| self.has_locked(shards, txn, change);
@@ -116,12 +115,12 @@ impl Participants {
     }
 
     /// Locks the keys one after the other, then answers what they are worth.
-    pub(crate) fn prepare<M: Memory>(
+    pub(crate) fn prepare(
         &mut self,
         shards: &mut Shards,
         id: TaskId,
         task: &mut Task,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let Work::Prepare { from, txn, keys, next, .. } = task.work.clone() else {
             unreachable!("called for this work only");
@@ -151,13 +150,13 @@ impl Participants {
     }
 
     /// Everything is locked: revokes, sets blocks aside, and reads.
-    fn prepared<M: Memory>(
+    fn prepared(
         &mut self,
         shards: &mut Shards,
         (id, txn): (TaskId, TxnId),
         keys: &[(LockKey, LockMode)],
         state: &mut TaskState,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<Vec<(LockKey, KeyValue)>, Stop> {
         let mut free = true;
         for (key, mode) in keys {
@@ -206,13 +205,13 @@ impl Participants {
     }
 
     /// Sets blocks aside for what the transaction may change under these keys.
-    fn promise<M: Memory>(
+    fn promise(
         &mut self,
         shards: &mut Shards,
         txn: TxnId,
         keys: &[(LockKey, LockMode)],
         state: &mut TaskState,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let homes: BTreeSet<ShardId> = keys.iter().map(|(key, _)| key.shard()).collect();
         let mut promised = Vec::new();
@@ -241,11 +240,7 @@ impl Participants {
         Ok(())
     }
 
-    fn value_of<M: Memory>(
-        shards: &Shards,
-        key: &LockKey,
-        turn: &Turn<'_, M>,
-    ) -> Result<KeyValue, Stop> {
+    fn value_of(shards: &Shards, key: &LockKey, turn: &Turn<'_>) -> Result<KeyValue, Stop> {
         let shard = &shards[&key.shard()];
         Ok(match key {
             LockKey::Tree => KeyValue::Tree,
@@ -258,10 +253,10 @@ impl Participants {
         })
     }
 
-    pub(crate) fn answer_peek<M: Memory>(
+    pub(crate) fn answer_peek(
         shards: &Shards,
         (from, txn, ino): (CellId, TxnId, Ino),
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let value = match shards.get(&ino.shard()) {
             Some(shard) => shard.linked_or_open(ino)?,
@@ -272,11 +267,11 @@ impl Participants {
     }
 
     /// Makes a transaction's changes on this cell, which were decided elsewhere.
-    pub(crate) fn commit<M: Memory>(
+    pub(crate) fn commit(
         &mut self,
         shards: &mut Shards,
         task: &mut Task,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let Work::Commit { from, txn, changes } = &task.work else {
             unreachable!("called for this work only");
@@ -295,11 +290,11 @@ impl Participants {
 
     /// Makes a decided transaction's changes on this cell unless they are made: after a recovery of
     /// either side. Its keys are locked, or no client is served yet.
-    pub(crate) fn make_again<M: Memory>(
+    pub(crate) fn make_again(
         &mut self,
         shards: &mut Shards,
         task: &mut Task,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let Work::Again { from, txn, changes } = &task.work else {
             unreachable!("called for this work only");
@@ -325,11 +320,11 @@ impl Participants {
 
     /// Releases what the transaction holds at this cell, which takes part in it. Returns the task
     /// that still locks for it, which is to be dropped.
-    pub(crate) fn leave<M: Memory>(
+    pub(crate) fn leave(
         &mut self,
         shards: &mut Shards,
         txn: TxnId,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) -> Option<TaskId> {
         let participant = self.known.remove(&txn)?;
         turn.log.end_txn();
@@ -354,13 +349,7 @@ impl Participants {
     }
 
     /// A prepare or peek failed. What is locked stays so until the coordinator sends `Abort`.
-    pub(crate) fn refuse<M: Memory>(
-        &mut self,
-        to: CellId,
-        txn: TxnId,
-        errno: Errno,
-        turn: &mut Turn<'_, M>,
-    ) {
+    pub(crate) fn refuse(&mut self, to: CellId, txn: TxnId, errno: Errno, turn: &mut Turn<'_>) {
         if let Some(participant) = self.known.get_mut(&txn) {
             participant.state = State::Prepared;
         }
@@ -368,13 +357,13 @@ impl Participants {
     }
 
     /// A coordinator wants these keys locked.
-    pub(crate) fn receive_prepare<M: Memory>(
+    pub(crate) fn receive_prepare(
         &mut self,
         shards: &Shards,
         from: CellId,
         (txn, client): (TxnId, ClientId),
         keys: Vec<(LockKey, LockMode)>,
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         // A checkpoint makes room, and that waits for transactions: this one has to begin anew.
         if !turn.log_has_room() {
@@ -394,12 +383,12 @@ impl Participants {
     }
 
     /// A coordinator has decided: these changes are to be made.
-    pub(crate) fn receive_commit<M: Memory>(
+    pub(crate) fn receive_commit(
         &self,
         shards: &Shards,
         from: CellId,
         (txn, changes): (TxnId, Vec<Change>),
-        turn: &mut Turn<'_, M>,
+        turn: &mut Turn<'_>,
     ) {
         let locked = changes.iter().all(|change| self.has_locked(shards, txn, change));
         if !locked || txn.cell != from || !self.known.contains_key(&txn) {

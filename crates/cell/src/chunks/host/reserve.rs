@@ -6,13 +6,13 @@ use super::{DISCARD_BATCH, KEEP, TIGHT, blocks_of, runs};
 use crate::chunks::claim::no_chunk_for;
 use crate::chunks::free::Chunks;
 use crate::config::Backing;
-use crate::event::{Effect, IoId, Memory};
+use crate::event::{Effect, IoId};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::turn::Turn;
 
 /// Begins to reserve what is wanted.
-pub(crate) fn advance_host<M: Memory>(turn: &mut Turn<'_, M>) {
+pub(crate) fn advance_host(turn: &mut Turn<'_>) {
     let host = &mut turn.chunks.host;
     if std::mem::take(&mut host.wants_batch) && !host.is_reserving() {
         turn.chunks.fill_batch();
@@ -34,7 +34,7 @@ pub(crate) fn advance_host<M: Memory>(turn: &mut Turn<'_, M>) {
     }
 }
 
-pub(crate) fn reserved<M: Memory>(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_, M>) {
+pub(crate) fn reserved(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
     let chunks = &mut turn.chunks;
     let run = chunks.host.reserving.remove(&io).expect("it was begun");
     if result.is_ok() {
@@ -66,10 +66,7 @@ pub(crate) fn reserved<M: Memory>(io: IoId, result: Result<(), Errno>, turn: &mu
 
 /// A checkpoint cannot wait for chunks once it has begun to fix its state: it begins with some that
 /// are allocated, if there are any to allocate.
-pub(crate) fn stock_up<M: Memory>(
-    state: &mut TaskState,
-    turn: &mut Turn<'_, M>,
-) -> Result<(), Stop> {
+pub(crate) fn stock_up(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let host = &turn.chunks.host;
     let is_stocked = host.has_all() || !host.allocated.is_empty();
     if is_stocked || turn.chunks.pool.local_size() == 0 || state.granted {
@@ -81,7 +78,7 @@ pub(crate) fn stock_up<M: Memory>(
 }
 
 /// Sees whether some of what is free can be given back to the host.
-pub(crate) fn review_host<M: Memory>(turn: &mut Turn<'_, M>) {
+pub(crate) fn review_host(turn: &mut Turn<'_>) {
     match turn.chunks.host.backing {
         Backing::Device => discard(turn),
         Backing::OnDemand if !turn.chunks.host.allocated.is_empty() => {
@@ -92,7 +89,7 @@ pub(crate) fn review_host<M: Memory>(turn: &mut Turn<'_, M>) {
 }
 
 /// The host has room for so many blocks.
-pub(crate) fn host_measured<M: Memory>(blocks: u64, turn: &mut Turn<'_, M>) {
+pub(crate) fn host_measured(blocks: u64, turn: &mut Turn<'_>) {
     if turn.chunks.host.backing == Backing::OnDemand {
         turn.chunks.host.keep = if blocks < TIGHT { 0 } else { KEEP };
     }
@@ -100,7 +97,7 @@ pub(crate) fn host_measured<M: Memory>(blocks: u64, turn: &mut Turn<'_, M>) {
 }
 
 /// Gives allocated chunks back, all but those that are kept.
-fn discard<M: Memory>(turn: &mut Turn<'_, M>) {
+fn discard(turn: &mut Turn<'_>) {
     let Chunks { pool, host, .. } = &mut turn.chunks;
     let surplus = host.allocated.len().saturating_sub(host.keep).min(DISCARD_BATCH);
     if surplus == 0 || !host.discarding.is_empty() || !host.takes_back {
@@ -116,7 +113,7 @@ fn discard<M: Memory>(turn: &mut Turn<'_, M>) {
     }
 }
 
-pub(crate) fn discarded<M: Memory>(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_, M>) {
+pub(crate) fn discarded(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
     let host = &mut turn.chunks.host;
     let run = host.discarding.remove(&io).expect("it was begun");
     if result.is_err() {
