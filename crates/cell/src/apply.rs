@@ -103,7 +103,8 @@ pub(crate) fn apply(
         | Step::Finished { .. }
         | Step::Locked { .. }
         | Step::Expelled { .. }
-        | Step::Unanswered { .. } => {}
+        | Step::Unanswered { .. }
+        | Step::GivenUp { .. } => {}
     }
     Ok(())
 }

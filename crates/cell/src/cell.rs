@@ -33,10 +33,11 @@ impl Cell {
     pub fn new(config: CellConfig, now: Clock, effects: &mut Vec<Effect>) -> Self {
         let shared = Shared::new(&config);
         let mut owned = config.owned_chunks;
-        let open = config.roots.iter().map(|(id, root)| {
+        let served = config.roots.iter().filter(|(id, _)| !config.lost.contains(id));
+        let open = served.map(|(id, root)| {
             Shard::open(*id, root.as_ref(), owned.remove(id).unwrap_or_default())
         });
-        let shards = Shards::new(config.map.len(), open);
+        let shards = Shards::new(config.map.len(), open, &config.lost);
         let LogConfig { start, recovery, .. } = config.log;
         let others = shared.peers.all().into_iter().collect();
         let core = Core {
@@ -45,7 +46,7 @@ impl Cell {
             participants: Participants::default(),
             counting: Counting::default(),
             checkpoint: Checkpoint::new(config.nodes_max),
-            replay: Replay::new(recovery, start, others, config.lost),
+            replay: Replay::new(recovery, start, others),
             shards,
         };
         let mut cell = Self { core, shared };

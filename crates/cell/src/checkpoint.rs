@@ -27,6 +27,7 @@ use crate::chunks::claim::claim_spare;
 use crate::chunks::host::reserve::{review_host, stock_up};
 use crate::chunks::supply::release_chunks;
 use crate::event::Effect;
+use crate::give_up::write_given_up;
 use crate::log::durable::{fail_if_held, free_log, hold_log_for_ever};
 use crate::plant::Plant;
 use crate::run::state::TaskState;
@@ -118,6 +119,8 @@ impl Checkpoint {
         }
         // Chunks that were claimed for the trees go before, the session that goes on comes behind.
         turn.seal();
+        let kept = write_given_up(shards, &mut written, turn);
+        turn.io.queue_nodes(kept);
         written.log_start = match turn.log.snapshot() {
             Some(start) => start,
             None => snapshot_session(shards, turn),
@@ -254,9 +257,10 @@ impl Checkpoint {
             return;
         }
         for (id, _) in std::mem::take(&mut self.roots) {
-            let chunks = shards.get_mut(&id).expect("owned").space.switched();
+            let chunks = shards.space_mut(id).expect("owned").switched();
             release_chunks(shards, chunks, turn);
         }
+        shards.recorded(true);
         review_host(turn);
         self.applied.clear();
         turn.chunks.end_count();
@@ -345,7 +349,10 @@ impl Checkpoint {
     ) {
         turn.io.forget_queued_nodes();
         for (id, mut places) in std::mem::take(&mut self.roots) {
-            let shard = shards.get_mut(&id).expect("owned");
+            let Some(shard) = shards.get_mut(&id) else {
+                shards.space_mut(id).expect("owned").failed();
+                continue;
+            };
             shard.space.failed();
             // What was written may not be there: everything in memory is written again.
             shard.tree.soil_all();
@@ -358,6 +365,7 @@ impl Checkpoint {
                 }
             }
         }
+        shards.recorded(false);
         reclaim_retracted(shards, turn);
         participants.applied().append(&mut self.applied);
     }

@@ -26,8 +26,8 @@ pub struct CellConfig {
     pub capabilities: CapabilityKey,
     /// Root slots of the shards this cell owns, as the device holds them (`None`: never written).
     pub roots: Vec<(ShardId, Option<RootSlot>)>,
-    /// Of these the shards whose trees are not as of the last checkpoint: a replay passes their
-    /// steps over. They are given neither a root nor chunks, and stay empty.
+    /// Of these the shards that a repair leaves out, because their trees cannot be read. They are
+    /// not served, and nothing is recorded of them.
     pub lost: BTreeSet<ShardId>,
     /// The chunks that the region map gives to this cell's shards (and others', which are not
     /// looked at).

@@ -19,6 +19,7 @@ mod count;
 mod data;
 mod event;
 mod frames;
+mod give_up;
 mod inode;
 mod lease;
 mod log;

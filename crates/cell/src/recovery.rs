@@ -3,4 +3,4 @@
 pub(crate) mod early;
 pub(crate) mod frames;
 pub(crate) mod replay;
-mod scan;
+pub(crate) mod scan;

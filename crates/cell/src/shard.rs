@@ -56,6 +56,8 @@ pub(crate) struct Shard {
     pub(crate) space_open: bool,
     /// Its chunks by the region map, until then.
     owned_chunks: Vec<u64>,
+    /// Its root slot says that it was given up.
+    is_marked: bool,
 }
 
 const PAGE: u64 = BLOCK_SIZE as u64;
@@ -80,6 +82,7 @@ impl Shard {
             changed: false,
             space_open: false,
             owned_chunks,
+            is_marked: root.is_some_and(|slot| slot.given_up),
         }
     }
 
@@ -110,9 +113,13 @@ impl Shard {
         visited.map_err(|absent| self.absent(absent))
     }
 
-    /// Reads the chunk records into `space`. Called until it no longer waits. EIO if there is one
-    /// of a chunk that the region map does not give to this shard: nothing may be written then.
+    /// Reads the chunk records into `space`. Called until it no longer waits. EIO if the shard was
+    /// given up, or if there is a record of a chunk that the region map does not give to it:
+    /// nothing may be written then.
     pub(crate) fn open_space(&mut self) -> Result<(), Stop> {
+        if self.is_marked {
+            return Err(Errno::EIO.into());
+        }
         let mut chunks = Vec::new();
         let visit = |key: &Key, value: &Value| {
             if let Value::Chunk(used) = value {

@@ -5,17 +5,22 @@
 //! `Volume` or `Serial` it reaches all. One that finds it needs more has changed nothing yet and
 //! runs again in the coarser affinity (the paper's slow path).
 //!
+//! A shard that was given up is handed to no task (`give_up.rs`). The cell knows only which chunks
+//! it has claimed.
+//!
 //! One thread runs a cell's tasks for now, so the scheduler never finds its way barred; what it
 //! hands out and counts is what several threads will ask it for.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Index;
 
 use warren_affinity::{Affinity, Counters, Scheduler, Shape};
-use warren_base::ShardId;
+use warren_base::{Errno, ShardId};
 
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
+use crate::shard::space::Space;
 
 pub(crate) struct Shards {
     scheduler: Scheduler<()>,
@@ -24,11 +29,35 @@ pub(crate) struct Shards {
     ids: Vec<ShardId>,
     running: Affinity,
     held: Option<Box<Shard>>,
+    given_up: BTreeMap<ShardId, GivenUp>,
+}
+
+/// What is left of a shard that was given up.
+#[derive(Debug)]
+struct GivenUp {
+    /// Only which chunks it has claimed and released.
+    space: Space,
+    errno: Errno,
+    record: Mark,
+}
+
+/// Whether its root slot says that it was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mark {
+    Missing,
+    /// With the checkpoint that is being written.
+    Written,
+    Durable,
 }
 
 impl Shards {
-    /// The shards of a cell, of the `count` that the volume has.
-    pub(crate) fn new(count: usize, shards: impl Iterator<Item = Shard>) -> Self {
+    /// The shards of a cell, of the `count` that the volume has. `lost` are those that are not
+    /// served, of which no checkpoint keeps or records anything.
+    pub(crate) fn new(
+        count: usize,
+        shards: impl Iterator<Item = Shard>,
+        lost: &BTreeSet<ShardId>,
+    ) -> Self {
         let mut resting: Vec<_> = (0..count).map(|_| None).collect();
         let mut ids = Vec::new();
         for shard in shards {
@@ -39,7 +68,11 @@ impl Shards {
         ids.sort_unstable();
         let shape = Shape { files: 1, stripes: 1, ..Shape::of(count as u16) };
         let scheduler = Scheduler::new(shape, warren_affinity::Limits::default());
-        Self { scheduler, resting, ids, running: Affinity::Serial, held: None }
+        let gone = |id: &ShardId| {
+            (*id, GivenUp { space: Space::default(), errno: Errno::EIO, record: Mark::Durable })
+        };
+        let given_up = lost.iter().map(gone).collect();
+        Self { scheduler, resting, ids, running: Affinity::Serial, held: None, given_up }
     }
 
     /// Begins to run in `affinity`, which gets its shard.
@@ -61,10 +94,72 @@ impl Shards {
         self.running = Affinity::Serial;
     }
 
-    /// Whether the shard is this cell's, handed out or not.
+    /// Whether the shard is this cell's, handed out or not, or given up.
     pub(crate) fn contains_key(&self, id: &ShardId) -> bool {
         let is_handed_out = matches!(self.running, Affinity::Names(own) if own == *id);
-        is_handed_out || self.resting.get(usize::from(id.0)).is_some_and(Option::is_some)
+        is_handed_out
+            || self.resting.get(usize::from(id.0)).is_some_and(Option::is_some)
+            || self.is_given_up(*id)
+    }
+
+    /// Whether the shard is this cell's and is not served any more.
+    #[inline]
+    pub(crate) fn is_given_up(&self, id: ShardId) -> bool {
+        !self.given_up.is_empty() && self.given_up.contains_key(&id)
+    }
+
+    /// Whether the shard is this cell's and may be handed out, or is.
+    #[inline]
+    pub(crate) fn serves(&self, id: ShardId) -> bool {
+        self.contains_key(&id) && !self.is_given_up(id)
+    }
+
+    /// Takes the shard out, which is not served any more. `None` if it was not served before.
+    pub(crate) fn give_up(&mut self, id: ShardId) -> Option<Box<Shard>> {
+        assert!(!matches!(self.running, Affinity::Names(_)), "it may be handed out");
+        let shard = self.resting.get_mut(usize::from(id.0))?.take()?;
+        self.ids.retain(|own| *own != id);
+        Some(shard)
+    }
+
+    /// Keeps what the shard, which was given up for this reason, has of chunks.
+    pub(crate) fn keep_space(&mut self, id: ShardId, space: Space, errno: Errno) {
+        self.given_up.insert(id, GivenUp { space, errno, record: Mark::Missing });
+    }
+
+    /// The space of a shard of this cell, given up or not.
+    pub(crate) fn space_mut(&mut self, id: ShardId) -> Option<&mut Space> {
+        if self.is_given_up(id) {
+            return self.given_up.get_mut(&id).map(|gone| &mut gone.space);
+        }
+        self.get_mut(&id).map(|shard| &mut shard.space)
+    }
+
+    /// The shards that were given up and of which no checkpoint says so, with the reason.
+    pub(crate) fn newly_given_up(&self) -> impl Iterator<Item = (ShardId, Errno)> {
+        let missing = self.given_up.iter().filter(|(_, gone)| gone.record == Mark::Missing);
+        missing.map(|(id, gone)| (*id, gone.errno))
+    }
+
+    /// Those that were given up and of which no checkpoint says so. They are in the one that is
+    /// being written now.
+    pub(crate) fn unrecorded(&mut self) -> Vec<ShardId> {
+        let missing = self.given_up.iter_mut().filter(|(_, gone)| gone.record == Mark::Missing);
+        missing
+            .map(|(id, gone)| {
+                gone.record = Mark::Written;
+                *id
+            })
+            .collect()
+    }
+
+    /// The checkpoint that was being written is durable, or it has failed.
+    pub(crate) fn recorded(&mut self, is_durable: bool) {
+        let written = self.given_up.values_mut().filter(|gone| gone.record == Mark::Written);
+        written.for_each(|gone| {
+            gone.record = if is_durable { Mark::Durable } else { Mark::Missing };
+            if is_durable { drop(gone.space.switched()) } else { gone.space.failed() }
+        });
     }
 
     /// A shard of this cell that the running task was handed.
@@ -85,9 +180,10 @@ impl Shards {
     }
 
     /// The shard, if it is this cell's. The task has to run in a coarser affinity if it was not
-    /// handed the shard.
+    /// handed the shard; EIO if the shard was given up.
     pub(crate) fn local(&self, id: ShardId) -> Result<Option<&Shard>, Stop> {
         match self.get(&id) {
+            None if self.is_given_up(id) => Err(Errno::EIO.into()),
             None if self.contains_key(&id) => Err(Stop::Wait(Wait::Coarser)),
             shard => Ok(shard),
         }

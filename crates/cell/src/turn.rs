@@ -185,7 +185,7 @@ impl Shared {
             checkpoints: Checkpoints::new(config.generation),
             peers: Peers::new(others.collect()),
             answers: Answers::default(),
-            readiness: Readiness::new(config.roots.len(), is_recovered),
+            readiness: Readiness::new(config.roots.len() - config.lost.len(), is_recovered),
         }
     }
 
@@ -243,12 +243,6 @@ impl Turn<'_> {
             let Volume { id: cell, epoch, map_version: map, .. } = *self.volume;
             self.report(Report::Ready { cell, epoch, map });
         }
-    }
-
-    /// The shard can be served no more.
-    pub(crate) fn shard_is_broken(&mut self, shard: ShardId, errno: Errno) {
-        let cell = self.volume.id;
-        self.report(Report::Broken { cell, shard, errno });
     }
 
     /// The log cannot be read, so it is not known what the shards were.

@@ -30,7 +30,7 @@ pub(crate) mod participant;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::{CellId, Ino, TxnId};
+use warren_base::{CellId, Ino, ShardId, TxnId};
 use warren_proto::{InodeValue, KeyValue, LockKey, LockMode};
 
 use crate::op::ascent::Ascent;
@@ -96,6 +96,11 @@ impl Txn {
     /// Whether it cannot go on without the cell.
     pub(crate) fn rests_on(&self, cell: CellId) -> bool {
         self.participants.contains(&cell) || self.awaited_cell() == Some(cell)
+    }
+
+    /// Whether it has locked, or wants to lock, a key of the shard.
+    pub(crate) fn touches(&self, shard: ShardId) -> bool {
+        self.held.keys().chain(self.wanted.keys()).any(|key| key.shard() == shard)
     }
 
     /// Whether it keeps others from going on.

@@ -52,24 +52,8 @@ fn describe(fleet: &FleetStatus) -> String {
         fleet.supervisor_pid,
         times(fleet.supervisor_restarts.into()),
     );
+    text += &warnings(fleet);
     // Writing to a string does not fail.
-    if let Some(why) = &fleet.checkpoint.broken {
-        let since = fleet.checkpoint.read_only_since;
-        let since = since.map_or_else(String::new, |at| format!(" since {}", utc(at)));
-        let why = printable(why);
-        let _ = writeln!(
-            text,
-            "  READ-ONLY{since}: a write or flush of the pool's device failed ({why}); what was synced before is safe; \
-             copy what is not, look after the device, then `warren stop --discard` and start again"
-        );
-    }
-    if let Some(harm) = &fleet.pool_harm {
-        let harm = printable(harm);
-        let _ = writeln!(
-            text,
-            "  POOL FILE {harm}: what it holds may be lost when the fleet ends; copy it out of a mount first"
-        );
-    }
     if !fleet.log.is_empty() {
         let trouble = fleet.log_trouble.iter().map(|why| {
             format!(
@@ -100,6 +84,38 @@ fn describe(fleet: &FleetStatus) -> String {
     }
     if !fleet.stopped_pids.is_empty() {
         let _ = writeln!(text, "  stopped by a signal: {}", numbers(&fleet.stopped_pids));
+    }
+    text
+}
+
+/// What an administrator has to look after.
+fn warnings(fleet: &FleetStatus) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    if let Some(why) = &fleet.checkpoint.broken {
+        let since = fleet.checkpoint.read_only_since;
+        let since = since.map_or_else(String::new, |at| format!(" since {}", utc(at)));
+        let why = printable(why);
+        let _ = writeln!(
+            text,
+            "  READ-ONLY{since}: a write or flush of the pool's device failed ({why}); what was synced before is safe; \
+             copy what is not, look after the device, then `warren stop --discard` and start again"
+        );
+    }
+    for gone in &fleet.given_up {
+        let (shard, since, why) = (gone.shard, utc(gone.since), printable(&gone.errno));
+        let _ = writeln!(
+            text,
+            "  SHARD {shard} GIVEN UP since {since}: its state is damaged ({why}); what lies there answers EIO, \
+             all else is served; stop the fleet and run `warren fsck -y`"
+        );
+    }
+    if let Some(harm) = &fleet.pool_harm {
+        let harm = printable(harm);
+        let _ = writeln!(
+            text,
+            "  POOL FILE {harm}: what it holds may be lost when the fleet ends; copy it out of a mount first"
+        );
     }
     text
 }

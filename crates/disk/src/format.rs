@@ -20,7 +20,7 @@ use crate::{BlockPtr, BlockWrite};
 use thiserror::Error;
 use warren_base::FileKind;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX, SHARDS_DEFAULT, SHARDS_MAX};
-use warren_base::{BlockNo, Ino, Lsn, ShardId, Timestamp};
+use warren_base::{BlockNo, Ino, ShardId, Timestamp};
 
 /// Bytes of the smallest pool: a few dozen chunks beside the metadata.
 pub const SIZE_MIN: u64 = 32 << 20;
@@ -183,8 +183,7 @@ fn root_slots(
         root,
         height,
         next_sequence: Ino::ROOT.sequence() + 1,
-        log: 0,
-        lsn: Lsn(0),
+        given_up: false,
         inodes: 1,
         used_blocks: 1,
     };

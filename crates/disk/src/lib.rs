@@ -12,6 +12,7 @@
 mod codec;
 pub mod format;
 mod inode;
+mod kept;
 mod key;
 mod layout;
 mod log;
@@ -26,6 +27,7 @@ mod value;
 use warren_base::BlockNo;
 
 pub use inode::{Inode, MODE_MASK, Part};
+pub use kept::{KEPT_MAX, KeptRecords};
 pub use key::{Key, Kind, name_hash};
 pub use layout::{Layout, OWNERS_PER_PAGE, ROOT_SLOT_SIZE, SlotPlace};
 pub use log::{

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0     4     8      24           32    34    35 36       40         48         56     64
-//!   |magic| crc | uuid | generation |shard|hght|0 |root crc |root block|next seq. | log  | lsn |
+//!   |magic| crc | uuid | generation |shard|hght|0 |root crc |root block|next seq. |state | 0   |
 //!   72       80          88
 //!   | inodes | used blocks | zeros ... |  512
 //! ```
@@ -10,17 +10,19 @@
 //! A checkpoint writes a slot for every shard that it changed, always the one that does not count,
 //! and then commits by the superblock. A slot whose generation is above the superblock's is of a
 //! checkpoint that never was. Root block 0 stands for a tree without records; a shard both of whose
-//! slots are all zero has never been used.
+//! slots are all zero has never been used. State 1 marks a shard that was given up (decision 28):
+//! the rest of the slot is what the last checkpoint before that said.
 
 use crate::codec::{Put, Take, crc_behind};
 use crate::layout::ROOT_SLOT_SIZE;
 use crate::node::{BlockPtr, ROOT_HEIGHT_MAX};
 use crate::superblock::{Superblock, Uuid};
 use thiserror::Error;
-use warren_base::{BlockNo, Ino, Lsn, ShardId};
+use warren_base::{BlockNo, Ino, ShardId};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WRoo");
 const COVERED_FROM: usize = 8;
+const STATE_GIVEN_UP: u64 = 1;
 const FIELDS_LEN: usize = 88;
 
 const _: () = {
@@ -40,9 +42,9 @@ pub struct RootSlot {
     pub height: u8,
     /// The sequence number of the next inode, at least 1.
     pub next_sequence: u64,
-    /// Up to where of which log the tree includes changes.
-    pub log: u64,
-    pub lsn: Lsn,
+    /// The shard is not served until it is repaired: its tree is as of the last checkpoint before
+    /// it was given up.
+    pub given_up: bool,
     pub inodes: u64,
     pub used_blocks: u64,
 }
@@ -104,7 +106,7 @@ impl RootSlot {
         out.u8(self.height);
         out.u8(0);
         out.u32(checksum);
-        for field in [block, self.next_sequence, self.log, self.lsn.0] {
+        for field in [block, self.next_sequence, u64::from(self.given_up), 0] {
             out.u64(field);
         }
         out.u64(self.inodes);
@@ -126,29 +128,32 @@ impl RootSlot {
         } else if crc != crc_behind(bytes, COVERED_FROM) {
             Err(RootSlotError::BadChecksum)
         } else {
-            Self::decode_fields(&mut take).ok_or(short)?.checked()
+            let (slot, is_known) = Self::decode_fields(&mut take).ok_or(short)?;
+            if is_known { slot.checked() } else { Err(RootSlotError::Nonsense("state")) }
         }
     }
 
-    fn decode_fields(take: &mut Take<'_>) -> Option<Self> {
+    /// The fields, and whether the state is one that this version knows.
+    fn decode_fields(take: &mut Take<'_>) -> Option<(Self, bool)> {
         let (uuid, generation) = (take.array()?, take.u64()?);
         let (shard, height, _zero) = (ShardId(take.u16()?), take.u8()?, take.u8()?);
         let (checksum, block) = (take.u32()?, BlockNo(take.u64()?));
         let root = (block.0 != 0).then_some(BlockPtr { block, checksum });
-        let (next_sequence, log, lsn) = (take.u64()?, take.u64()?, Lsn(take.u64()?));
+        let (next_sequence, state, zero) = (take.u64()?, take.u64()?, take.u64()?);
         let (inodes, used_blocks) = (take.u64()?, take.u64()?);
-        Some(Self {
+        let given_up = state == STATE_GIVEN_UP;
+        let slot = Self {
             uuid,
             shard,
             generation,
             root,
             height,
             next_sequence,
-            log,
-            lsn,
+            given_up,
             inodes,
             used_blocks,
-        })
+        };
+        Some((slot, (given_up || state == 0) && zero == 0))
     }
 
     fn checked(self) -> Result<Self, RootSlotError> {
@@ -158,8 +163,6 @@ impl RootSlot {
             Err(RootSlotError::Nonsense("height"))
         } else if !sequences.contains(&self.next_sequence) {
             Err(RootSlotError::Nonsense("next sequence"))
-        } else if self.log != 0 || self.lsn != Lsn(0) {
-            Err(RootSlotError::Nonsense("log"))
         } else {
             Ok(self)
         }
@@ -218,8 +221,7 @@ mod tests {
             root: Some(BlockPtr { block: BlockNo(77), checksum: 5 }),
             height: 2,
             next_sequence: Ino::SEQUENCE_MAX + 1,
-            log: 0,
-            lsn: Lsn(0),
+            given_up: false,
             inodes: 4,
             used_blocks: 5,
         }

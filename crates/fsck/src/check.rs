@@ -61,6 +61,7 @@ impl Checker<'_> {
                 Some(Some(slot)) => {
                     self.roots.insert(slot.shard, slot);
                     self.check_shard(&slot);
+                    self.check_given_up(&slot);
                 }
                 Some(None) => {}
                 None => {

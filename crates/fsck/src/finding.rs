@@ -2,7 +2,7 @@
 
 use crate::read::ReadError;
 use thiserror::Error;
-use warren_base::{BlockNo, FileKind, Ino, ShardId};
+use warren_base::{BlockNo, CellId, FileKind, Ino, ShardId};
 use warren_disk::{Key, LogTableError, NodeError, RegionError, RootSlotError, SuperblockError};
 
 /// Whether a finding means that something is wrong.
@@ -38,6 +38,12 @@ pub enum Finding {
     RootSlot { shard: ShardId, error: RootSlotError },
     #[error("shard {shard}: root slot {slot} may have been the newer one: {error}")]
     RootSlotCopy { shard: ShardId, slot: usize, error: RootSlotError },
+    #[error("shard {shard}: was given up: what lies there is not served until it is repaired")]
+    GivenUp { shard: ShardId },
+    #[error(
+        "shard {shard}: {bytes} bytes of the log of cell {cell} are kept for it from block {block} on"
+    )]
+    Kept { shard: ShardId, cell: CellId, block: BlockNo, bytes: usize },
     #[error("shard {shard}: tree node at block {block}: {error}")]
     Node { shard: ShardId, block: BlockNo, error: NodeError },
     #[error("shard {shard}: {what} is {recorded} in the root slot, {found} were found")]
@@ -112,9 +118,10 @@ pub enum Finding {
 impl Finding {
     pub fn severity(&self) -> Severity {
         match self {
-            Self::SuperblockBehind { .. } | Self::LogTableCopy { .. } | Self::Orphan { .. } => {
-                Severity::Note
-            }
+            Self::SuperblockBehind { .. }
+            | Self::LogTableCopy { .. }
+            | Self::Kept { .. }
+            | Self::Orphan { .. } => Severity::Note,
             _ => Severity::Damage,
         }
     }

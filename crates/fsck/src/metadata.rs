@@ -5,7 +5,9 @@ use crate::read::{Reader, UNREADABLE};
 use crate::report::Report;
 use warren_base::BlockNo;
 use warren_base::limits::BLOCK_SIZE;
-use warren_disk::{BadPage, CopiesState, LogTable, RegionError, RegionMap, Superblock};
+use warren_disk::{
+    BadPage, CopiesState, KeptRecords, LogTable, RegionError, RegionMap, Superblock,
+};
 
 /// The block, or nothing at all and a finding.
 pub(crate) fn block_or_none(
@@ -96,4 +98,13 @@ pub(crate) fn check_log_table(
             }
         }
     }
+}
+
+/// The log records that are kept from this block on, if any are.
+pub(crate) fn kept_at(reader: &mut Reader<'_>, block: BlockNo) -> Option<KeptRecords> {
+    let mut bytes = reader.block(block).ok()?.to_vec();
+    for at in 1..KeptRecords::blocks(&bytes)? {
+        bytes.extend_from_slice(&reader.block(block.offset(at)).ok()?);
+    }
+    KeptRecords::decode(&bytes)
 }

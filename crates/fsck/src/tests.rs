@@ -132,8 +132,7 @@ impl ShardDraft {
             root,
             height,
             next_sequence: self.next_sequence,
-            log: 0,
-            lsn: Lsn(0),
+            given_up: false,
             inodes: self.slot_inodes,
             used_blocks: self.used.count_ones().into(),
         }

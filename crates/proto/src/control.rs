@@ -63,6 +63,8 @@ pub struct Written {
     pub claimed: Vec<(u64, ShardId)>,
     /// Chunks that shards have released.
     pub released: Vec<u64>,
+    /// Shards that were given up since the last checkpoint, whose trees stay what they were.
+    pub given_up: Vec<ShardId>,
     /// From where the cell's log is to be replayed after this checkpoint.
     pub log_start: Lsn,
     /// If it was requested.
@@ -161,10 +163,17 @@ pub enum Report {
         lost: CellId,
         epoch: Epoch,
     },
-    /// A shard cannot be served: its state on the device cannot be read or is invalid.
-    Broken {
+    /// The cell has given up a shard, whose state cannot be read or is invalid. It answers EIO to
+    /// requests for what lies there, and serves its other shards.
+    GivenUp {
         cell: CellId,
         shard: ShardId,
+        errno: Errno,
+    },
+    /// The device has done nothing for the cell for some seconds, and the cell cannot go on without
+    /// what it holds.
+    Unreadable {
+        cell: CellId,
         errno: Errno,
     },
     /// The cell's op log cannot be read, or is invalid.

@@ -9,7 +9,7 @@
 //! ([`Step::Placed`], [`Step::Inline`]): they contain the place of the bytes and the size of the
 //! file. `docs/disk-format.md` describes how either kind of recovery reads each step.
 
-use warren_base::{BlockNo, CellId, ClientId, Ino, Lsn, ShardId, SlotNo, Timestamp, TxnId};
+use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Lsn, ShardId, SlotNo, Timestamp, TxnId};
 
 use crate::{AccessMode, Answer, Change, Handle, LockSpec, Wire, XattrName};
 
@@ -176,6 +176,11 @@ pub enum Step {
     Unanswered {
         request: Executed,
     },
+    /// The shard is given up: nothing of it is served any more, and no later step is of it.
+    GivenUp {
+        shard: ShardId,
+        errno: Errno,
+    },
 }
 
 impl Step {
@@ -211,7 +216,8 @@ impl Step {
             | Self::Moved { .. }
             | Self::Locked { .. }
             | Self::Expelled { .. }
-            | Self::Unanswered { .. } => None,
+            | Self::Unanswered { .. }
+            | Self::GivenUp { .. } => None,
         }
     }
 }

@@ -39,12 +39,24 @@ pub struct FleetStatus {
     /// room for.
     pub free_blocks: u64,
     pub shards: u16,
+    /// Shards that are not served until they are repaired.
+    #[serde(default)]
+    pub given_up: Vec<GivenUpStatus>,
     /// The names of all mailboxes.
     pub mailboxes: Vec<String>,
     /// Reports without a capability of the supervisor's mailbox.
     pub reports_refused: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,
+}
+
+/// A shard that is not served.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GivenUpStatus {
+    pub shard: u16,
+    pub errno: String,
+    /// Seconds since 1970.
+    pub since: i64,
 }
 
 /// A fleet's checkpoints.

@@ -484,6 +484,7 @@ impl SupervisorLoop<'_> {
                     self.apply(Event::FlushFailed { errno: Errno::EIO })?;
                 }
                 // The core ignores those of an earlier epoch.
+                logged::report(&report);
                 self.apply(Event::Report { from, epoch, report })
             }
             Ok(FromCell::Failed { kind, line }) => {

@@ -314,8 +314,8 @@ impl World {
     /// Whether the fleet may end with this failure. Writes of cells that fail end none, but a last checkpoint may fail
     /// for them.
     fn may_fail(&self, failure: Ended) -> bool {
-        let is_broken = matches!(failure, Ended::BrokenShard { shard, errno: Errno::EIO }
-            if self.fleet.incidents.excuse_broken(self.fleet.owner(shard)));
+        let is_broken = matches!(failure, Ended::Unreadable { cell, errno: Errno::EIO }
+            if self.fleet.incidents.excuse_broken(cell));
         is_broken
             || self.fleet.may_be_read_only()
             || (self.is_stopping && self.fleet.cell_faults > 0)

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, ShardId};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant};
 use warren_proto::control::{Order, Report, Suspicion};
 use warren_proto::{Credentials, Wire};
 
@@ -170,8 +170,8 @@ pub enum Failure {
     CellExited { cell: CellId, epoch: Epoch },
     /// So many processes of a cell ended in a row, each before it had served for a while.
     NoSuccessor { cell: CellId, tries: u32 },
-    /// The state of a shard on the device cannot be read.
-    BrokenShard { shard: ShardId, errno: Errno },
+    /// The device does nothing for a cell that cannot go on without it.
+    Unreadable { cell: CellId, errno: Errno },
     /// The op log of a cell cannot be read from the device.
     BrokenLog { cell: CellId, errno: Errno },
     /// A cell has another version of the shard map than the supervisor.
@@ -199,8 +199,11 @@ impl fmt::Display for Failure {
             Self::NoSuccessor { cell, tries } => {
                 write!(f, "cell {cell} cannot go on: {tries} of its processes ended in a row")
             }
-            Self::BrokenShard { shard, errno } => {
-                write!(f, "shard {shard} cannot be served: {errno}; run fsck")
+            Self::Unreadable { cell, errno } => {
+                write!(
+                    f,
+                    "cell {cell} can read nothing from the device: {errno}; look after the device"
+                )
             }
             Self::BrokenLog { cell, errno } => {
                 write!(f, "the log of cell {cell} cannot be replayed: {errno}; run fsck")

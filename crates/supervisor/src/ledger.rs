@@ -10,6 +10,10 @@
 //! with the committed state if they have no new one. A bad copy is stale too, because the
 //! superblock after the next could not tell whether it was the newer one.
 //!
+//! A shard none of whose root slots can be used is *unreadable*: it is given up, and its slots are
+//! left as they are for a repair. A slot of it that was never committed is blanked, because the
+//! next superblock would make it count.
+//!
 //! Claims and releases of an attempt that failed have no effect: the cells report them again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +34,6 @@ const PAGE_GENERATION: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LedgerError {
     Region(RegionError),
-    Root(ShardId, RootSlotError),
     Logs(LogTableError),
     /// The device is shorter than the size in the superblock.
     TooShort,
@@ -41,7 +44,6 @@ impl fmt::Display for LedgerError {
         match self {
             Self::Region(error) => error.fmt(f),
             Self::Logs(error) => error.fmt(f),
-            Self::Root(shard, error) => write!(f, "shard {shard}: {error}"),
             Self::TooShort => f.write_str("the device ends before the pool does"),
         }
     }
@@ -71,6 +73,9 @@ pub struct Ledger {
     stale_shards: BTreeSet<ShardId>,
     /// A chunk of each region-map page whose spare copy was never committed.
     stale_chunks: BTreeSet<u64>,
+    /// Shards whose slots cannot be used, and the slots of theirs that were never committed.
+    unreadable: BTreeMap<ShardId, RootSlotError>,
+    blanks: BTreeSet<(ShardId, usize)>,
 }
 
 /// A checkpoint that is being recorded.
@@ -122,9 +127,11 @@ impl Ledger {
                 .collect(),
             stale_shards: BTreeSet::new(),
             stale_chunks: BTreeSet::new(),
+            unreadable: BTreeMap::new(),
+            blanks: BTreeSet::new(),
             superblock,
         };
-        ledger.load_shards(lost)?;
+        ledger.load_shards(lost);
         let torn = !ledger.regions.bad_pages().is_empty();
         if torn || has_uncommitted_page(regions, ledger.superblock.generation) {
             // Rare (the fleet was killed within milliseconds of a checkpoint), so all pages are
@@ -134,7 +141,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    fn load_shards(&mut self, lost: &BTreeSet<ShardId>) -> Result<(), LedgerError> {
+    fn load_shards(&mut self, lost: &BTreeSet<ShardId>) {
         let layout = self.superblock.layout;
         for shard in (0..layout.shards()).map(ShardId) {
             if lost.contains(&shard) {
@@ -145,24 +152,33 @@ impl Ledger {
                 let place = layout.root_slot(shard, slot);
                 &self.root_blocks[&place.block][place.offset..][..ROOT_SLOT_SIZE]
             });
-            let chosen = RootSlot::choose(slots, &self.superblock, shard)
-                .map_err(|error| LedgerError::Root(shard, error))?;
-            let ChosenRoot { root, spare, spare_state } = chosen;
-            self.shards.push(ShardRecord { root, spare });
-            match spare_state {
-                SlotState::Uncommitted(_) => drop(self.stale_shards.insert(shard)),
-                // The bad slot may be the newer one, unless the other is of the last checkpoint.
-                SlotState::Bad(_)
+            let states = slots.map(|bytes| RootSlot::state(bytes, &self.superblock, shard));
+            match RootSlot::choose(slots, &self.superblock, shard) {
+                Err(error) => self.lose_shard(shard, error, states),
+                Ok(ChosenRoot { root, spare_state: SlotState::Bad(_), .. })
                     if root.is_none_or(|root| root.generation < self.superblock.generation) =>
                 {
-                    return Err(LedgerError::Root(shard, RootSlotError::InDoubt));
+                    self.lose_shard(shard, RootSlotError::InDoubt, states);
                 }
-                // The bad slot is the older one. After the next checkpoint that would be unknown.
-                SlotState::Bad(_) => drop(self.stale_shards.insert(shard)),
-                SlotState::NeverWritten | SlotState::Committed(_) => {}
+                Ok(ChosenRoot { root, spare, spare_state }) => {
+                    self.shards.push(ShardRecord { root, spare });
+                    // A bad slot is the older one here. After the next checkpoint that would be
+                    // unknown.
+                    if matches!(spare_state, SlotState::Uncommitted(_) | SlotState::Bad(_)) {
+                        self.stale_shards.insert(shard);
+                    }
+                }
             }
         }
-        Ok(())
+    }
+
+    /// Neither slot of the shard tells what it is: it counts as given up.
+    fn lose_shard(&mut self, shard: ShardId, error: RootSlotError, states: [SlotState; 2]) {
+        let root = RootSlot { given_up: true, ..self.empty_slot(shard) };
+        self.shards.push(ShardRecord { root: Some(root), spare: 0 });
+        self.unreadable.insert(shard, error);
+        let uncommitted = (0..2).filter(|slot| matches!(states[*slot], SlotState::Uncommitted(_)));
+        self.blanks.extend(uncommitted.map(|slot| (shard, slot)));
     }
 
     pub const fn superblock(&self) -> &Superblock {
@@ -202,6 +218,26 @@ impl Ledger {
         chunks
     }
 
+    /// The slot of a shard without records.
+    fn empty_slot(&self, shard: ShardId) -> RootSlot {
+        RootSlot {
+            uuid: self.superblock.uuid,
+            shard,
+            generation: self.superblock.generation,
+            root: None,
+            height: 0,
+            next_sequence: 1,
+            given_up: false,
+            inodes: 0,
+            used_blocks: 0,
+        }
+    }
+
+    /// Shards whose root slots cannot be used. They count as given up.
+    pub const fn unreadable(&self) -> &BTreeMap<ShardId, RootSlotError> {
+        &self.unreadable
+    }
+
     /// The root slot that counts; `None` if the shard was never used.
     pub fn root(&self, shard: ShardId) -> Option<&RootSlot> {
         self.shards.get(usize::from(shard.0))?.root.as_ref()
@@ -219,7 +255,10 @@ impl Ledger {
         assert!(number > self.superblock.generation);
         let starts = self.log_starts(written)?;
         let is_empty = |(_, part): &(_, Written)| {
-            part.roots.is_empty() && part.claimed.is_empty() && part.released.is_empty()
+            part.roots.is_empty()
+                && part.claimed.is_empty()
+                && part.released.is_empty()
+                && part.given_up.is_empty()
         };
         let unchanged = written.iter().all(is_empty) && starts == self.logs.starts;
         if unchanged && (!clean || self.superblock.clean) {
@@ -233,6 +272,12 @@ impl Ledger {
                     return Err(Errno::EPROTO);
                 }
                 self.add_root(&mut attempt, root)?;
+            }
+            for &shard in &part.given_up {
+                if owner(owners, shard) != Some(*cell) || attempt.shards.contains_key(&shard) {
+                    return Err(Errno::EPROTO);
+                }
+                self.add_mark(&mut attempt, shard);
             }
         }
         self.add_stale_shards(&mut attempt);
@@ -336,8 +381,7 @@ impl Ledger {
             root: root.root.map(|(block, checksum)| BlockPtr { block, checksum }),
             height: root.height,
             next_sequence: root.next_sequence,
-            log: 0,
-            lsn: Lsn(0),
+            given_up: false,
             inodes: root.inodes,
             used_blocks: root.blocks,
         };
@@ -345,7 +389,19 @@ impl Ledger {
         Ok(())
     }
 
+    /// Marks the shard as given up. Its tree stays as it is.
+    fn add_mark(&self, attempt: &mut Attempt, shard: ShardId) {
+        let root = self.root(shard).copied().unwrap_or_else(|| self.empty_slot(shard));
+        if !root.given_up {
+            let generation = attempt.superblock.generation;
+            self.put_slot(attempt, RootSlot { generation, given_up: true, ..root });
+        }
+    }
+
     fn add_stale_shards(&self, attempt: &mut Attempt) {
+        for &(shard, slot) in &self.blanks {
+            self.put_bytes(attempt, (shard, slot), &[0; ROOT_SLOT_SIZE]);
+        }
         for &shard in &self.stale_shards {
             if attempt.shards.contains_key(&shard) {
                 continue;
@@ -354,21 +410,23 @@ impl Ledger {
             match self.shards[usize::from(shard.0)].root {
                 Some(root) => self.put_slot(attempt, RootSlot { generation, ..root }),
                 // The shard was never used, and its slots stay empty.
-                None => self.put_bytes(attempt, shard, &[0; ROOT_SLOT_SIZE]),
+                None => {
+                    let spare = self.shards[usize::from(shard.0)].spare;
+                    self.put_bytes(attempt, (shard, spare), &[0; ROOT_SLOT_SIZE]);
+                }
             }
         }
     }
 
     fn put_slot(&self, attempt: &mut Attempt, slot: RootSlot) {
         let spare = self.shards[usize::from(slot.shard.0)].spare;
-        self.put_bytes(attempt, slot.shard, &slot.encode());
+        self.put_bytes(attempt, (slot.shard, spare), &slot.encode());
         attempt.shards.insert(slot.shard, ShardRecord { root: Some(slot), spare: 1 - spare });
     }
 
-    /// Puts bytes into the spare slot of the shard. The other slots of the block stay.
-    fn put_bytes(&self, attempt: &mut Attempt, shard: ShardId, bytes: &[u8]) {
-        let spare = self.shards[usize::from(shard.0)].spare;
-        let place = self.superblock.layout.root_slot(shard, spare);
+    /// Puts bytes into a slot of the shard. The other slots of the block stay.
+    fn put_bytes(&self, attempt: &mut Attempt, (shard, slot): (ShardId, usize), bytes: &[u8]) {
+        let place = self.superblock.layout.root_slot(shard, slot);
         let block = (attempt.root_blocks.entry(place.block))
             .or_insert_with(|| self.root_blocks[&place.block].clone());
         block[place.offset..][..ROOT_SLOT_SIZE].copy_from_slice(bytes);
@@ -388,6 +446,7 @@ impl Ledger {
         }
         self.root_blocks.extend(attempt.root_blocks);
         self.stale_shards.clear();
+        self.blanks.clear();
     }
 
     /// The attempt has failed, but any part of it may be on the device.

@@ -39,6 +39,6 @@ pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};
 pub use loss::{SUCCESSORS_MAX, pause_before};
 pub use stage::Stage;
-pub use status::{CellStatus, ClientStatus, Status};
+pub use status::{CellStatus, ClientStatus, GivenUp, Status};
 pub use stop::STOP_MAX;
 pub use supervisor::{Config, Predecessor, STOP_WAIT, Supervisor};

@@ -1,6 +1,7 @@
 //! The state of the fleet as `warren status` shows it.
 
-use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, Timestamp};
+use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId, Timestamp};
+use warren_proto::Wire;
 
 use crate::admission::ClientState;
 use crate::fleet::CellState;
@@ -20,9 +21,18 @@ pub struct Status {
     /// Why no checkpoint can be recorded any more, and since when the cells know.
     pub broken: Option<Errno>,
     pub broken_since: Option<Timestamp>,
+    /// Shards that are not served until they are repaired.
+    pub given_up: Vec<(ShardId, GivenUp)>,
     pub chunks_free: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,
+}
+
+/// Why a shard is not served, and since when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub struct GivenUp {
+    pub errno: Errno,
+    pub since: Timestamp,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,10 +6,11 @@
 //! next start replays. A cell that is lost while cells end has only ended sooner, because all its
 //! data is on the device.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warren_base::limits::CELLS_MAX;
-use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Timestamp};
+use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, ShardId, Timestamp};
 use warren_disk::CopiesState;
 use warren_proto::control::{Order, Report, Suspicion};
 
@@ -24,6 +25,7 @@ use crate::recorder::Recorder;
 use crate::recovery::{Next, Recovery};
 use crate::schedule::Schedule;
 use crate::stage::Stage;
+use crate::status::GivenUp;
 use crate::stop::{Loss, Stop};
 use crate::turn::Turn;
 
@@ -70,6 +72,8 @@ pub struct Supervisor {
     failure: Option<Failure>,
     /// Since when the cells know that nothing can be recorded any more.
     broken_since: Option<Timestamp>,
+    /// Shards that their cells do not serve.
+    given_up: BTreeMap<ShardId, GivenUp>,
 }
 
 impl Supervisor {
@@ -96,6 +100,7 @@ impl Supervisor {
             behind: behind(copies),
             failure: None,
             broken_since: None,
+            given_up: BTreeMap::new(),
         }
     }
 
@@ -184,8 +189,11 @@ impl Supervisor {
                 self.recover(next, turn);
             }
             Report::LossHandled { lost, .. } => self.losses.acknowledged(from, lost),
-            Report::Broken { shard, errno, .. } => {
-                self.fail(Failure::BrokenShard { shard, errno }, turn);
+            Report::GivenUp { shard, errno, .. } => {
+                self.given_up.entry(shard).or_insert(GivenUp { errno, since: turn.wall });
+            }
+            Report::Unreadable { errno, .. } => {
+                self.fail(Failure::Unreadable { cell: from, errno }, turn);
             }
             Report::Stuck { errno, .. } => self.recorder.break_off(errno),
             Report::BrokenLog { errno, .. } => {

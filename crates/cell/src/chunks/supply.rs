@@ -1,7 +1,7 @@
 //! Free chunks on their way: from and to other cells, from a checkpoint, to shards that wait for
 //! one.
 
-use warren_base::{CellId, Errno};
+use warren_base::CellId;
 use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};
 
 use crate::chunks::claim::{claim, no_chunk_for};
@@ -77,11 +77,8 @@ pub(crate) fn poll_pool(shards: &mut Shards, turn: &mut Turn<'_>) {
                 turn.chunks.add_early();
                 turn.report_if_ready();
             }
-            // Without chunks no shard can be written to.
-            PoolEffect::JoinFailed { .. } => {
-                let first = shards.ids().first().copied();
-                first.into_iter().for_each(|shard| turn.shard_is_broken(shard, Errno::EPROTO));
-            }
+            // Some cell has sent what no correct one does. A successor joins anew.
+            PoolEffect::JoinFailed { .. } => panic!("the other cells have no pool of free chunks"),
             PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
         }
     }

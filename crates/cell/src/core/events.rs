@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warren_base::{CellId, Errno, Ino, ShardId};
+use warren_base::{BlockNo, CellId, Errno, Ino, ShardId};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Capability, Credentials, Reply, Request, RequestHeader};
 
@@ -13,7 +13,7 @@ use crate::chunks::host::reserve::{discarded, host_measured, reserved};
 use crate::chunks::supply::{poll_pool, pool_message, take_found};
 use crate::core::Core;
 use crate::event::{Effect, Event, IoId, PeerBody, PeerMessage, SlotRef};
-use crate::frames::io::Purpose;
+use crate::frames::io::{Purpose, READ_PAUSE, Unread};
 use crate::frames::transfer::{wake_io, write_done};
 use crate::log::durable::{
     become_read_only, flush_done, hold_log, log_write_done, written_through,
@@ -22,7 +22,6 @@ use crate::plant::Plant;
 use crate::run::task::Task;
 use crate::run::wait::{WaitKey, Waits};
 use crate::run::work::Work;
-use crate::shard::Shard;
 use crate::turn::{Readiness, Turn};
 
 impl Core {
@@ -43,6 +42,7 @@ impl Core {
                 self.counting.host_counted(&self.tasks, blocks, turn);
             }
             Event::Tick => {
+                turn.waits.wake_all(WaitKey::Reading);
                 poll_pool(&mut self.shards, turn);
                 turn.report_if_ready();
             }
@@ -174,28 +174,28 @@ impl Core {
 
     pub(super) fn io_done(&mut self, io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
         let purpose = turn.io.live.remove(&io).expect("an I/O ends once");
+        if result.is_ok() {
+            turn.io.succeeded(turn.now.monotonic);
+        }
         match purpose {
             Purpose::LoadNode { shard, pointer, frame } => {
                 turn.io.node_loads.remove(&pointer.block);
-                let loaded = result.and_then(|()| {
-                    let shard = self.shards.get_mut(&shard).expect("owned");
-                    let bytes = turn.memory.frame(frame);
-                    shard.tree.load(pointer, bytes).map_err(|_| Errno::EIO)
-                });
+                let is_intact = result.is_ok()
+                    && self.shards.get_mut(&shard).is_none_or(|shard| {
+                        shard.tree.load(pointer, turn.memory.frame(frame)).is_ok()
+                    });
                 turn.cache.give_frame(frame);
-                wake_io(io, loaded, turn);
+                self.loaded(io, (shard, pointer.block), result, is_intact, turn);
             }
-            Purpose::LoadPages { pages } => {
-                let mut outcome = result;
+            Purpose::LoadPages { block, pages } => {
+                let (mut is_intact, shard) = (true, pages[0].0.0.shard());
                 for (at, frame, checksum) in pages {
-                    let intact =
+                    let is_right =
                         result.is_ok() && crc32c::crc32c(turn.memory.frame(frame)) == checksum;
-                    turn.cache.finish_load(at, frame, io, intact);
-                    if !intact {
-                        outcome = Err(Errno::EIO);
-                    }
+                    turn.cache.finish_load(at, frame, io, is_right);
+                    is_intact &= is_right;
                 }
-                wake_io(io, outcome, turn);
+                self.loaded(io, (shard, block), result, is_intact, turn);
             }
             Purpose::WritePages { pages, lsn } => {
                 for (at, frame, block) in pages {
@@ -228,13 +228,55 @@ impl Core {
     /// What was written of these files may be lost: it is behind.
     pub(super) fn mark_behind(&mut self, files: Vec<Ino>) {
         for ino in files {
-            self.shard_mut(ino.shard()).behind.insert(ino);
+            if let Some(shard) = self.shards.get_mut(&ino.shard()) {
+                shard.behind.insert(ino);
+            }
         }
     }
 
-    /// A shard of this cell.
-    pub(super) fn shard_mut(&mut self, id: ShardId) -> &mut Shard {
-        self.shards.get_mut(&id).expect("a shard of this cell")
+    /// A read of the shard has ended. Tasks that wait for it go on, or fail if nothing sound was
+    /// read. For a task that must not fail, the read is repeated for a while. Then the shard is
+    /// given up, and the task goes on without it.
+    fn loaded(
+        &mut self,
+        io: IoId,
+        (shard, block): (ShardId, BlockNo),
+        result: Result<(), Errno>,
+        is_intact: bool,
+        turn: &mut Turn<'_>,
+    ) {
+        let errno = match result {
+            Ok(()) if is_intact => {
+                turn.io.read(block);
+                return wake_io(io, Ok(()), turn);
+            }
+            Ok(()) => Errno::EIO,
+            Err(errno) => errno,
+        };
+        let waiting = turn.waits.of_queue(WaitKey::Io(io)).iter();
+        let mut needed = waiting.filter_map(|id| self.tasks.get(*id)).filter(|it| it.must_go_on());
+        let Some(first) = needed.next() else { return wake_io(io, Err(errno), turn) };
+        // A checkpoint may fail.
+        let may_fail = matches!(first.work, Work::Fix) && needed.next().is_none();
+        let found = match result {
+            Ok(()) => Unread::Damaged,
+            Err(_) => turn.io.refused(block, turn.now.monotonic),
+        };
+        match found {
+            Unread::Again => {
+                turn.waits.requeue(WaitKey::Io(io), WaitKey::Reading);
+                turn.effects.push(Effect::Wake(turn.now.monotonic + READ_PAUSE));
+            }
+            Unread::Damaged => {
+                self.give_up(shard, errno, turn);
+                wake_io(io, Ok(()), turn);
+            }
+            Unread::Dead if may_fail => wake_io(io, Err(errno), turn),
+            Unread::Dead => {
+                let cell = turn.volume.id;
+                turn.report(Report::Unreadable { cell, errno });
+            }
+        }
     }
 
     pub(crate) fn start_opening(&self, readiness: &Readiness, waits: &mut Waits) {

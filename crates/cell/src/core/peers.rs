@@ -22,6 +22,7 @@ use warren_proto::{PeerReply, PeerRequest};
 use crate::chunks::supply::poll_pool;
 use crate::core::Core;
 use crate::count::count;
+use crate::give_up::of_served;
 use crate::log::durable::{harden_again, harden_for, hardened};
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;
@@ -38,8 +39,8 @@ impl Core {
         let shards = &mut self.shards;
         match request {
             PeerRequest::Harden { lsn } => harden_for(from, lsn, turn),
-            PeerRequest::Again { txn, mut changes } => {
-                changes.retain(|change| !self.replay.is_lost(change.shard()));
+            PeerRequest::Again { txn, changes } => {
+                let changes = of_served(shards, changes);
                 self.participants.again(shards, from, (txn, changes), turn);
             }
             PeerRequest::AllSaid => self.all_said(from, turn),
@@ -50,6 +51,7 @@ impl Core {
                 turn.waits.start(Work::Peek { from, txn, ino });
             }
             PeerRequest::Commit { txn, changes } => {
+                let changes = of_served(shards, changes);
                 self.participants.receive_commit(shards, from, (txn, changes), turn);
             }
             PeerRequest::Count { ask } => {

@@ -12,6 +12,7 @@ use crate::chunks::supply::poll_pool;
 use crate::core::Core;
 use crate::event::{Effect, SlotRef};
 use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages};
+use crate::give_up::{give_up, refuses};
 use crate::inode::answer::{Finished, done};
 use crate::inode::lock::{grant_more_file_locks, lock_file};
 use crate::inode::sync::sync;
@@ -117,6 +118,11 @@ impl Core {
                 self.coordinator.abort(&mut self.shards, &mut task, turn);
                 self.wait(id, task, Wait::Checkpoint, turn);
             }
+            Err(Stop::Fail(errno)) if self.is_decided(&task.work, errno) => {
+                self.give_up_refusing(&task.work, errno, turn);
+                turn.waits.wake(id);
+                self.tasks.park(id, task);
+            }
             Err(Stop::Fail(errno)) => {
                 self.coordinator.abort(&mut self.shards, &mut task, turn);
                 self.finish(&task, Some((Err(errno), 0)), turn);
@@ -153,6 +159,9 @@ impl Core {
         task: &mut Task,
         turn: &mut Turn<'_>,
     ) -> Result<Option<(Answer, u32)>, Stop> {
+        if task.shard().is_some_and(|shard| self.shards.is_given_up(shard)) {
+            return Err(Errno::EIO.into());
+        }
         let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
         let mut affinity = shard.map_or(Affinity::Volume, Affinity::Names);
         loop {
@@ -237,7 +246,7 @@ impl Core {
                 Ok(None)
             }
             Work::Reap { ino } => {
-                reap(self.shard_mut(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
+                reap(self.shards.own(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
             }
             Work::Fix => {
                 let (shards, participants) = (&mut self.shards, &mut self.participants);
@@ -319,14 +328,12 @@ impl Core {
             }
             (Work::Fix, Err(errno)) => Checkpoint::fix_failed(*errno, turn),
             (Work::Save, Err(_)) => turn.report_stopped(),
-            (Work::OpenShard { shard }, Err(errno)) => turn.shard_is_broken(*shard, *errno),
+            (Work::OpenShard { shard }, Err(errno)) => {
+                self.give_up(*shard, *errno, turn);
+                self.shard_opened(turn);
+            }
             (Work::Replay, Err(errno)) => turn.log_is_broken(*errno),
             (Work::Commit { from, .. }, Err(Errno::EPROTO)) => suspect(*from, turn),
-            // Decided elsewhere and impossible here: no client may see half of it.
-            (Work::Commit { changes, .. } | Work::Again { changes, .. }, Err(errno)) => {
-                let shard = changes.first().map(Change::shard);
-                shard.into_iter().for_each(|shard| turn.shard_is_broken(shard, *errno));
-            }
             _ => {}
         }
     }
@@ -350,16 +357,51 @@ impl Core {
             shard.open_space()?;
         }
         let orphans = shard.orphans()?;
-        turn.readiness.shard_opened();
         if self.replay.is_done() {
             for ino in orphans {
                 turn.waits.start(Work::Reap { ino });
             }
-        } else if turn.readiness.shards_are_open() {
+        }
+        self.shard_opened(turn);
+        Ok(())
+    }
+
+    /// One shard less has to be opened.
+    fn shard_opened(&self, turn: &mut Turn<'_>) {
+        turn.readiness.shard_opened();
+        if !self.replay.is_done() && turn.readiness.shards_are_open() {
             turn.waits.start(Work::Recover);
         }
         turn.report_if_ready();
-        Ok(())
+    }
+
+    /// Whether the work makes what was decided elsewhere, and cannot: no client may see half of it.
+    fn is_decided(&self, work: &Work, errno: Errno) -> bool {
+        match work {
+            // The peer has sent what cannot be.
+            Work::Commit { .. } => errno != Errno::EPROTO,
+            Work::Again { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Gives up the shard whose part of the decided changes cannot be made. The work goes on with
+    /// the others.
+    fn give_up_refusing(&mut self, work: &Work, errno: Errno, turn: &mut Turn<'_>) {
+        let (Work::Commit { changes, .. } | Work::Again { changes, .. }) = work else { return };
+        let served = || changes.iter().map(Change::shard).find(|id| self.shards.serves(*id));
+        let refusing = refuses(&self.shards, changes, turn);
+        if let Some((shard, errno)) = refusing.or_else(|| served().map(|shard| (shard, errno))) {
+            self.give_up(shard, errno, turn);
+        }
+    }
+
+    /// Gives up a shard, and wakes the tasks that work there: they get EIO.
+    pub(super) fn give_up(&mut self, shard: ShardId, errno: Errno, turn: &mut Turn<'_>) {
+        give_up(&mut self.shards, shard, errno, turn);
+        for id in self.tasks.in_shard(shard) {
+            turn.waits.wake(id);
+        }
     }
 
     /// Registers a task with what it waits for.
@@ -372,7 +414,7 @@ impl Core {
             }
             Wait::Pages(pages) => wait_for_pages(id, &mut task.state, pages, turn),
             Wait::Key(key) => {
-                let shard = self.shards.get_mut(&key.shard()).expect("blocked here");
+                let shard = self.shards.own(key.shard());
                 shard.locks.observe(&key, id);
             }
             Wait::Recall => turn.waits.wait_for(WaitKey::Recall, id),

@@ -332,6 +332,11 @@ impl Cache {
         }
     }
 
+    /// The files of the shard that have pages here, in order.
+    pub(crate) fn files_of(&self, shard: ShardId) -> BTreeSet<Ino> {
+        self.files.keys().copied().filter(|ino| ino.shard() == shard).collect()
+    }
+
     /// Drops pages of `ino`, dirty ones too. Returns those that may have an entry in the table; the
     /// frames of those that no I/O uses are the caller's.
     pub(crate) fn drop_pages(

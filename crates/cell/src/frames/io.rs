@@ -1,10 +1,11 @@
 //! I/O under way: what each is for, and what its end means.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Errno, FixedState, Lsn, ShardId};
+use warren_base::{BlockNo, Errno, FixedState, Instant, Lsn, ShardId};
 use warren_disk::{BlockPtr, BlockWrite};
 
 use crate::event::{FrameNo, IoId};
@@ -17,7 +18,9 @@ pub(crate) enum Purpose {
         pointer: BlockPtr,
         frame: FrameNo,
     },
+    /// From `block` on.
     LoadPages {
+        block: BlockNo,
         pages: Vec<(PageNo, FrameNo, u32)>,
     },
     /// The record that says where they lie begins at `lsn`.
@@ -51,12 +54,53 @@ pub(crate) struct Io {
     /// Writes under way, and whether one has failed since it was asked.
     pub(crate) writes: usize,
     pub(crate) write_error: Option<Errno>,
+    /// Since when the device has refused to read these blocks, for tasks that cannot do without.
+    unread: BTreeMap<BlockNo, Instant>,
+    /// When the device did last what was asked.
+    last_success: Instant,
 }
+
+/// What to do about a block that the device has refused to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unread {
+    /// Try again: the device may be back soon.
+    Again,
+    /// The block cannot be read, others can.
+    Damaged,
+    /// The device does nothing.
+    Dead,
+}
+
+/// How long a read is tried again that a task cannot do without, and how often.
+const READ_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const READ_PAUSE: Duration = Duration::from_millis(100);
 
 impl Io {
     pub(crate) fn new_id(&mut self) -> IoId {
         self.next += 1;
         IoId(self.next)
+    }
+
+    /// The device has done what was asked.
+    pub(crate) fn succeeded(&mut self, now: Instant) {
+        self.last_success = now;
+    }
+
+    /// The device has refused to read the block.
+    pub(crate) fn refused(&mut self, block: BlockNo, now: Instant) -> Unread {
+        let since = *self.unread.entry(block).or_insert(now);
+        if now < since + READ_WAIT {
+            return Unread::Again;
+        }
+        self.unread.remove(&block);
+        if self.last_success > since { Unread::Damaged } else { Unread::Dead }
+    }
+
+    /// The block was read.
+    pub(crate) fn read(&mut self, block: BlockNo) {
+        if !self.unread.is_empty() {
+            self.unread.remove(&block);
+        }
     }
 
     pub(crate) fn start_log_write(&mut self, io: IoId) {

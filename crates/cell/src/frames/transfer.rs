@@ -87,8 +87,9 @@ pub(crate) fn load_pages(wanted: &[(PageNo, Placed)], frames: Vec<FrameNo>, turn
             turn.cache.insert(*at, *frame, PageState::Loading(io));
         }
         let pages = run.iter().zip(&targets).map(|((at, p), frame)| (*at, *frame, p.checksum));
-        turn.io.live.insert(io, Purpose::LoadPages { pages: pages.collect() });
-        turn.effects.push(Effect::Read { io, block: run[0].1.block, frames: targets });
+        let (block, pages) = (run[0].1.block, pages.collect());
+        turn.io.live.insert(io, Purpose::LoadPages { block, pages });
+        turn.effects.push(Effect::Read { io, block, frames: targets });
     }
 }
 

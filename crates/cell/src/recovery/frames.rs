@@ -75,8 +75,13 @@ impl InheritedFrames {
             return found;
         }
         for (at, frame) in taking.kept {
-            turn.cache.insert(at, frame, PageState::Dirty);
-            shards.own(at.0.shard()).behind.insert(at.0);
+            match shards.get_mut(&at.0.shard()) {
+                Some(shard) => {
+                    turn.cache.insert(at, frame, PageState::Dirty);
+                    shard.behind.insert(at.0);
+                }
+                None => taking.spare.push(frame),
+            }
         }
         for frame in taking.spare {
             turn.table.clear(frame, turn.memory);
@@ -94,8 +99,8 @@ impl InheritedFrames {
         memory: &dyn Memory,
     ) -> Result<(), Stop> {
         while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
-            let shard = &shards[&at.0.shard()];
-            if let Some(place) = shard.placed(at.0, at.1)?
+            if let Some(shard) = shards.get(&at.0.shard())
+                && let Some(place) = shard.placed(at.0, at.1)?
                 && shard.space.uses(place.block)
                 && place.checksum == crc32c::crc32c(memory.frame(*frame))
             {

@@ -12,9 +12,9 @@
 //! once, dirty pages come back from their frames, and the rest is the same from "send" on
 //! (`core/peers.rs`).
 //!
-//! A repair replays what it can: without the steps of a shard whose tree is not as of the last
-//! checkpoint, for those rest on what is gone. Each step changes one shard's tree, so the other
-//! trees become what they were.
+//! The steps of a shard that was given up are passed over, for they rest on what is gone. Each step
+//! changes one shard's tree, so the other trees become what they were. A shard in which a step
+//! cannot be made is given up (`give_up.rs`).
 //!
 //! Invariants:
 //! * Nothing is served before every transaction that a peer has decided is made here too, for its
@@ -32,6 +32,7 @@ use warren_proto::{Cause, Change, PeerRequest, Step};
 use crate::apply::{Mode, apply, check_step, fetch_step};
 use crate::config::Recovery;
 use crate::event::{Effect, SlotRef};
+use crate::give_up::give_up;
 use crate::recovery::early::Early;
 use crate::recovery::frames::InheritedFrames;
 use crate::recovery::scan::{Scan, parse};
@@ -58,8 +59,6 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct Replay {
     kind: Recovery,
-    /// Shards whose trees are not as of the last checkpoint. Their steps are passed over.
-    lost_shards: BTreeSet<ShardId>,
     phase: Phase,
     scan: Scan,
     /// Where the next record begins that is to be replayed, and where the log is cut.
@@ -79,12 +78,7 @@ pub(crate) struct Replay {
 
 impl Replay {
     /// `others` are the cells whose decisions are needed before a client is served.
-    pub(crate) fn new(
-        kind: Recovery,
-        start: Lsn,
-        others: BTreeSet<CellId>,
-        lost_shards: BTreeSet<ShardId>,
-    ) -> Self {
+    pub(crate) fn new(kind: Recovery, start: Lsn, others: BTreeSet<CellId>) -> Self {
         let phase = match kind {
             Recovery::None => Phase::Done,
             Recovery::Power => Phase::Loading,
@@ -92,7 +86,6 @@ impl Replay {
         };
         Self {
             kind,
-            lost_shards,
             phase,
             scan: Scan::new(start),
             at: start,
@@ -261,23 +254,19 @@ impl Replay {
     ) -> Result<(), Stop> {
         let mode = self.mode();
         for step in &mut steps[self.made..] {
-            match step.shard() {
-                Some(id) if self.lost_shards.contains(&id) => {}
-                Some(id) => {
-                    if let Step::Claimed { chunk, .. } = step
-                        && shards.values().any(|shard| shard.space.has(*chunk))
-                    {
-                        return Err(Errno::EIO.into());
+            match (step.shard(), &step) {
+                (Some(id), _) if shards.is_given_up(id) => pass_over(shards, id, step, turn),
+                (Some(id), _) => match replay_step(shards, id, step, mode, turn) {
+                    // The rest of the record is of other shards, and may be made.
+                    Err(Stop::Fail(errno)) if shards.serves(id) => {
+                        give_up(shards, id, errno, turn);
+                        pass_over(shards, id, step, turn);
                     }
-                    let shard = shards.get_mut(&id).ok_or(Errno::EIO)?;
-                    fetch_step(shard, step, turn)?;
-                    check_step(shard, step, turn)?;
-                    let made = apply(shard, step, mode, turn);
-                    turn.settle();
-                    made?;
-                }
-                None if mode == Mode::Frames => self.remake_session(shards, step, turn)?,
-                None => {}
+                    made => made?,
+                },
+                (None, Step::GivenUp { shard, errno }) => give_up(shards, *shard, *errno, turn),
+                (None, _) if mode == Mode::Frames => self.remake_session(shards, step, turn)?,
+                (None, _) => {}
             }
             self.made += 1;
         }
@@ -292,6 +281,10 @@ impl Replay {
         }
         self.phase = Phase::Claiming;
         turn.log.resume(self.cut, turn.memory);
+        for (shard, errno) in shards.newly_given_up() {
+            turn.note(&Step::GivenUp { shard, errno });
+        }
+        turn.seal();
         self.frames.write_again(turn);
         for (cell, lsn) in self.early.take_points() {
             turn.log.depends.receive(cell, lsn);
@@ -364,11 +357,6 @@ impl Replay {
         decided
     }
 
-    /// Whether the shard's steps are passed over: its tree is not as of the last checkpoint.
-    pub(crate) fn is_lost(&self, shard: ShardId) -> bool {
-        self.lost_shards.contains(&shard)
-    }
-
     /// A cell has sent all that it decided.
     pub(crate) fn received_all_of(&mut self, from: CellId) {
         self.undecided.remove(&from);
@@ -401,5 +389,37 @@ impl Replay {
     /// The recovery is over.
     pub(crate) fn end(&mut self) {
         self.phase = Phase::Done;
+    }
+}
+
+/// Makes a step of a shard again.
+fn replay_step(
+    shards: &mut Shards,
+    id: ShardId,
+    step: &mut Step,
+    mode: Mode,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    if let Step::Claimed { chunk, .. } = step
+        && shards.values().any(|shard| shard.space.has(*chunk))
+    {
+        return Err(Errno::EIO.into());
+    }
+    let shard = shards.get_mut(&id).ok_or(Errno::EIO)?;
+    fetch_step(shard, step, turn)?;
+    check_step(shard, step, turn)?;
+    let made = apply(shard, step, mode, turn);
+    turn.settle();
+    made
+}
+
+/// A step of a shard that was given up is not made, but a chunk that it claims stays its own: data
+/// may lie there that its kept log records name.
+fn pass_over(shards: &mut Shards, id: ShardId, step: &Step, turn: &Turn<'_>) {
+    if let Step::Claimed { chunk, .. } = step
+        && turn.chunks.is_legal(*chunk)
+        && let Some(space) = shards.space_mut(id)
+    {
+        space.claim(*chunk);
     }
 }

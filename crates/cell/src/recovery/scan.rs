@@ -31,7 +31,7 @@ pub(super) struct Scan {
 
 /// A record's steps and cause. A log whose records are intact but make no sense was not written by
 /// a cell.
-pub(super) fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
+pub(crate) fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
     let mut reader = Reader::new(&record.body);
     let steps = (0..record.steps).map(|_| Step::decode(&mut reader).ok());
     let steps = steps.collect::<Option<Vec<_>>>()?;

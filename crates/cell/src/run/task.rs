@@ -66,6 +66,19 @@ impl Task {
             || self.txn.as_ref().is_some_and(|txn| txn.holds_any())
     }
 
+    /// Whether nothing can be refused that it does: a shard that it cannot read is given up.
+    pub(crate) const fn must_go_on(&self) -> bool {
+        let work = &self.work;
+        matches!(
+            work,
+            Work::Commit { .. }
+                | Work::Again { .. }
+                | Work::Fix
+                | Work::Replay
+                | Work::OpenShard { .. }
+        )
+    }
+
     /// The one shard that its work needs, as far as is known before it runs. `None` if it needs
     /// all.
     pub(crate) fn shard(&self) -> Option<ShardId> {
@@ -159,6 +172,19 @@ impl Tasks {
     pub(crate) fn with_txn(&self, wanted: impl Fn(&Txn) -> bool) -> Vec<TaskId> {
         let is_wanted = |task: &Task| task.txn.as_ref().is_some_and(|txn| wanted(txn));
         self.waiting.iter().filter(|(_, task)| is_wanted(task)).map(|(id, _)| *id).collect()
+    }
+
+    /// The waiting tasks that work in the shard, as far as they name it.
+    pub(crate) fn in_shard(&self, shard: ShardId) -> Vec<TaskId> {
+        let is_there = |task: &Task| match &task.work {
+            Work::Prepare { keys, .. } => keys.iter().any(|(key, _)| key.shard() == shard),
+            Work::Request { .. } => {
+                task.shard() == Some(shard)
+                    || task.txn.as_ref().is_some_and(|txn| txn.touches(shard))
+            }
+            _ => task.shard() == Some(shard),
+        };
+        self.waiting.iter().filter(|(_, task)| is_there(task)).map(|(id, _)| *id).collect()
     }
 
     /// The task that will answer this slot.

@@ -92,6 +92,8 @@ pub(crate) enum WaitKey {
     LogRoom,
     /// The next event.
     Turn,
+    /// The time at which a read is tried again.
+    Reading,
 }
 
 /// What a task is sent along with its wake-up.
@@ -189,6 +191,11 @@ impl Waits {
     /// The tasks that waited for this. The caller wakes them.
     pub(crate) fn take_queue(&mut self, key: WaitKey) -> Vec<TaskId> {
         self.queues.remove(&key).unwrap_or_default()
+    }
+
+    /// The tasks that wait for this.
+    pub(crate) fn of_queue(&self, key: WaitKey) -> &[TaskId] {
+        self.queues.get(&key).map_or(&[], Vec::as_slice)
     }
 
     pub(crate) fn is_waited_for(&self, key: WaitKey) -> bool {

@@ -280,6 +280,17 @@ impl<T: Copy + Ord> FileLocks<T> {
         }
     }
 
+    /// Drops everything. What waits is not granted.
+    pub(crate) fn clear(&mut self, index: &mut LockIndex<T>) {
+        for task in index.tasks_on(|ino| self.files.contains_key(&ino)) {
+            self.cancel(task, index);
+        }
+        let held: Vec<_> = self.all().map(|(ino, client, ..)| (ino, client)).collect();
+        for (ino, client) in held {
+            self.forget_client(ino, client, index);
+        }
+    }
+
     /// Drops everything of a client on the inode. [`Self::grant`] comes next.
     pub(crate) fn forget_client(&mut self, ino: Ino, client: ClientId, index: &mut LockIndex<T>) {
         let places = index.waits_of_client(client).filter(|place| place.ino == ino);

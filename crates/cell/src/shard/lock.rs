@@ -48,6 +48,13 @@ impl<T: Copy> LockTable<T> {
                 .is_some_and(|lock| lock.holders.iter().any(|(_, held)| !held.compatible(mode)))
     }
 
+    /// Everything that waits for a key.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = T> + '_ {
+        self.locks.values().flat_map(|lock| &lock.waiters).map(|waiter| match waiter {
+            Waiter::Txn(_, _, task) | Waiter::Observer(task) => *task,
+        })
+    }
+
     /// Whether some transaction may change what `key` names: then no lease is granted on it.
     pub(crate) fn is_changing(&self, key: &LockKey) -> bool {
         self.blocks(key, LockMode::Read)

@@ -155,7 +155,8 @@ impl Coordinator {
         }
         turn.txn_begins(txn.id);
         if let Awaits::Lock(key) = &txn.awaits {
-            if !shards[&key.shard()].locks.is_held(key, txn.id) {
+            let shard = shards.get(&key.shard()).ok_or(Errno::EIO)?;
+            if !shard.locks.is_held(key, txn.id) {
                 return Err(Stop::Wait(Wait::Registered));
             }
             txn.awaits = Awaits::Nothing;
@@ -165,7 +166,7 @@ impl Coordinator {
             let owner = turn.volume.owner(key.shard()).ok_or(Errno::ESTALE)?;
             if owner == turn.volume.id {
                 txn.held.insert(key.clone(), mode);
-                let shard = shards.own(key.shard());
+                let shard = shards.get_mut(&key.shard()).ok_or(Errno::EIO)?;
                 if let LockKey::New(_) = key {
                     let ino = shard.next_ino()?;
                     shard.use_sequence(ino);

@@ -15,6 +15,7 @@ use crate::apply::fetch_change;
 use crate::change::{make, ready};
 use crate::chunks::claim::ensure_room;
 use crate::data::cover::cover_replacement;
+use crate::give_up::of_served;
 use crate::plant::Plant;
 use crate::recall::recall;
 use crate::run::state::TaskState;
@@ -126,6 +127,9 @@ impl Participants {
             unreachable!("called for this work only");
         };
         let Some(participant) = self.known.get(&txn) else { return Ok(()) };
+        if keys.iter().any(|(key, _)| shards.is_given_up(key.shard())) {
+            return Err(Errno::EIO.into());
+        }
         // How many of this message's keys are locked (or in a queue) already.
         let done = participant.keys.len() - next;
         if let Some((key, _)) = participant.keys.last().filter(|_| done > 0)
@@ -276,7 +280,7 @@ impl Participants {
         let Work::Commit { from, txn, changes } = &task.work else {
             unreachable!("called for this work only");
         };
-        let (from, txn, changes) = (*from, *txn, changes.clone());
+        let (from, txn, changes) = (*from, *txn, of_served(shards, changes.clone()));
         let Some(client) = self.known.get(&txn).map(|participant| participant.client) else {
             return Ok(());
         };
@@ -299,7 +303,7 @@ impl Participants {
         let Work::Again { from, txn, changes } = &task.work else {
             unreachable!("called for this work only");
         };
-        let (from, txn, changes) = (*from, *txn, changes.clone());
+        let (from, txn, changes) = (*from, *txn, of_served(shards, changes.clone()));
         if !self.applied.contains(&txn) {
             let client = self.known.get(&txn).map(|participant| participant.client);
             match client {
@@ -329,7 +333,9 @@ impl Participants {
         let participant = self.known.remove(&txn)?;
         turn.log.end_txn();
         for (shard, nodes) in &participant.promised {
-            shards.own(*shard).promised -= nodes;
+            if let Some(shard) = shards.get_mut(shard) {
+                shard.promised -= nodes;
+            }
         }
         for (key, _) in &participant.keys {
             unlock(shards, key, txn, turn);

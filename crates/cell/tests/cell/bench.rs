@@ -13,7 +13,8 @@ use warren_cell::{
     PeerMessage, Planted, Recovery, SlotRef,
 };
 use warren_disk::{
-    BlockPtr, Extent, Inode, Key, LOG_BLOCKS_MIN, LogArea, RECORD_HEADER, Tree, Value, seal_record,
+    BlockPtr, Extent, Inode, KeptRecords, Key, LOG_BLOCKS_MIN, LogArea, RECORD_HEADER, Tree, Value,
+    seal_record,
 };
 use warren_proto::control::{Order, Report, ShardRoot, Written};
 use warren_proto::{
@@ -116,6 +117,8 @@ pub struct Bench {
     pub sent: Vec<PeerBody>,
     /// Whether it has said that it cannot serve.
     pub is_broken: bool,
+    /// Shards that it has given up.
+    pub given_up: BTreeSet<ShardId>,
     /// How often it found that a peer is not honest.
     pub suspicions: u32,
     /// Requests that wait for file locks, as it has said.
@@ -236,6 +239,7 @@ impl Bench {
             answers,
             sent,
             is_broken: false,
+            given_up: BTreeSet::new(),
             suspicions: 0,
             lock_waiters: Vec::new(),
             checkpoint: 1,
@@ -454,6 +458,20 @@ impl Bench {
         self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
     }
 
+    /// The log records that are kept for the shard, in the one chunk that they need.
+    pub fn kept(&self, shard: u16) -> KeptRecords {
+        let at = |chunk: u64, block: u64| &self.device[&BlockNo(chunk * CHUNK_BLOCKS + block)][..];
+        let owned = &self.config.owned_chunks[&ShardId(shard)];
+        let is_kept = |chunk: &&u64| {
+            let first = BlockNo(**chunk * CHUNK_BLOCKS);
+            self.device.get(&first).is_some_and(|bytes| KeptRecords::blocks(bytes).is_some())
+        };
+        let chunk = *owned.iter().find(is_kept).expect("some are kept");
+        let blocks = KeptRecords::blocks(at(chunk, 0)).expect("just seen");
+        let bytes: Vec<u8> = (0..blocks).flat_map(|block| at(chunk, block)).copied().collect();
+        KeptRecords::decode(&bytes).expect("intact")
+    }
+
     /// How many blocks of chunks begin with what clients write.
     pub fn written(&self) -> usize {
         let is_data = |(block, bytes): &(&BlockNo, &Vec<u8>)| {
@@ -464,7 +482,11 @@ impl Bench {
 
     pub fn report(&mut self, report: Report) -> Option<Event> {
         let order = match report {
-            Report::Broken { .. } | Report::BrokenLog { .. } => {
+            Report::GivenUp { shard, .. } => {
+                self.given_up.insert(shard);
+                return None;
+            }
+            Report::BrokenLog { .. } => {
                 self.is_broken = true;
                 return None;
             }
@@ -531,6 +553,9 @@ impl Bench {
             slot.root = root.map(|(block, checksum)| BlockPtr { block, checksum });
             (slot.height, slot.next_sequence) = (*height, *next_sequence);
             (slot.inodes, slot.used_blocks, slot.generation) = (*inodes, *blocks, number);
+        }
+        for (shard, slot) in &mut config.roots {
+            slot.as_mut().expect("used before").given_up |= written.given_up.contains(shard);
         }
         for (chunk, shard) in &written.claimed {
             let owned = config.owned_chunks.entry(*shard).or_default();

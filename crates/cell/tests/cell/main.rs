@@ -3,6 +3,7 @@
 mod ascents;
 mod authority;
 mod bench;
+mod broken;
 mod file_locks;
 mod hostile_images;
 mod hostile_logs;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use warren_base::limits::CHUNK_BLOCKS;
-use warren_base::{BlockNo, Ino, Lsn, ShardId, Timestamp};
+use warren_base::{BlockNo, Ino, ShardId, Timestamp};
 use warren_disk::{Dentry, Inode, Key, Part, RootSlot, Tree, Value, name_hash};
 use warren_proto::{FileKind, FileName};
 
@@ -111,8 +111,7 @@ impl Image {
             root,
             height,
             next_sequence: self.next_sequence[shard],
-            log: 0,
-            lsn: Lsn(0),
+            given_up: false,
             inodes: 0,
             used_blocks: u64::from(used.count_ones()),
         }

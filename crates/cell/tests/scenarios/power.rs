@@ -160,7 +160,7 @@ fn truncations_and_writes_are_replayed_in_their_order() {
 }
 
 #[test]
-fn a_shard_whose_tree_is_damaged_is_reported() {
+fn a_shard_whose_tree_is_damaged_is_reported_and_the_others_are_served() {
     let mut pair = Pair::new();
     let client = pair.client();
     pair.create(client, IN_B, "file");
@@ -169,8 +169,18 @@ fn a_shard_whose_tree_is_damaged_is_reported() {
     let root = pair.supervisor.ledger.roots[&shard].root.expect("a root");
     pair.device.damage(root.block);
     pair.cut_power();
-    let report = Report::Broken { cell: B, shard, errno: Errno::EIO };
+    let report = Report::GivenUp { cell: B, shard, errno: Errno::EIO };
     assert!(pair.supervisor.broken.contains(&report));
+    let client = pair.client();
+    assert_eq!(pair.call(client, Request::GetAttr { ino: IN_B }), Err(Errno::EIO));
+    pair.create(client, IN_A, "file");
+    pair.sync(client);
+    // Its root slot says so, whatever becomes of the block.
+    pair.device.damage(root.block);
+    pair.cut_power();
+    let client = pair.client();
+    assert_eq!(pair.call(client, Request::GetAttr { ino: IN_B }), Err(Errno::EIO));
+    assert!(pair.lookup(client, IN_A, "file").is_some());
 }
 
 #[test]

@@ -40,6 +40,9 @@ impl Ledger {
             (slot.height, slot.next_sequence, slot.generation) = (*height, *next_sequence, number);
             (slot.inodes, slot.used_blocks) = (*inodes, *blocks);
         }
+        for shard in &written.given_up {
+            self.roots.get_mut(shard).expect("every shard has a root").given_up = true;
+        }
         for (chunk, shard) in &written.claimed {
             assert!(self.is_free(*chunk), "chunk {chunk} is claimed twice");
             self.owned.entry(*shard).or_default().push(*chunk);
@@ -139,7 +142,7 @@ impl Supervisor {
             Report::Replayed { chunks, .. } => return self.has_replayed(from, chunks),
             Report::LossHandled { .. } => drop(self.heard.insert(from)),
             Report::Stuck { errno, .. } => return self.all(&Order::ReadOnly { errno }),
-            Report::Broken { .. } | Report::BrokenLog { .. } => self.broken.push(report),
+            Report::GivenUp { .. } | Report::BrokenLog { .. } => self.broken.push(report),
             _ => {}
         }
         self.advance()

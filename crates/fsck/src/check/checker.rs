@@ -3,10 +3,11 @@
 use super::names::Names;
 use super::space::Space;
 use crate::finding::Finding;
-use crate::metadata::block_or_none;
+use crate::metadata::{block_or_none, kept_at};
 use crate::read::{Reader, UNREADABLE};
 use crate::report::{Options, Report};
 use std::collections::BTreeMap;
+use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, Ino, ShardId};
 use warren_disk::{
     Absent, BlockPtr, Key, Kind, ROOT_SLOT_SIZE, RegionMap, RootSlot, SlotState, Superblock, Tree,
@@ -46,6 +47,22 @@ impl Checker<'_> {
             Err(error) => {
                 self.report.add(Finding::RootSlot { shard, error });
                 None
+            }
+        }
+    }
+
+    /// What a shard that was given up has left beside its tree.
+    pub fn check_given_up(&mut self, slot: &RootSlot) {
+        let shard = slot.shard;
+        if slot.given_up {
+            self.report.add(Finding::GivenUp { shard });
+        }
+        let chunks: Vec<u64> = self.space.unrecorded(&self.region, shard).collect();
+        for chunk in chunks {
+            let block = BlockNo(chunk * CHUNK_BLOCKS);
+            if let Some(kept) = kept_at(&mut self.reader, block) {
+                let (cell, bytes) = (kept.cell, kept.records.len());
+                self.report.add(Finding::Kept { shard, cell, block, bytes });
             }
         }
     }

@@ -40,6 +40,12 @@ impl Space {
         owned
     }
 
+    /// The shard's chunks that its tree does not record.
+    pub fn unrecorded(&self, region: &RegionMap, shard: ShardId) -> impl Iterator<Item = u64> {
+        let owned = region.iter().filter(move |(_, owner)| *owner == Owner::Shard(shard));
+        owned.map(|(chunk, _)| chunk).filter(|chunk| !self.records.contains_key(chunk))
+    }
+
     /// Not everything of the shard's tree was seen.
     pub fn lose(&mut self, shard: ShardId) {
         self.lost.insert(shard);

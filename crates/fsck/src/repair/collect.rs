@@ -26,6 +26,9 @@ impl Repairer<'_> {
             Ok(_) => {}
         }
         let slot = chosen.ok().and_then(|chosen| chosen.root);
+        if slot.is_some_and(|slot| slot.given_up) {
+            self.mends.add(Mend::Served(shard));
+        }
         let mut found = Shard {
             shard,
             slot,

@@ -22,6 +22,8 @@ pub enum Mend {
     ShardLost(ShardId),
     #[error("shard {0}: a root slot that may have been the newer is given up")]
     SlotGivenUp(ShardId),
+    #[error("shard {0}: is served again")]
+    Served(ShardId),
     #[error("region map: page {0} is made anew from what the trees refer to")]
     RegionPage(u64),
     #[error("chunk {chunk}: belongs to shard {to} from now on")]

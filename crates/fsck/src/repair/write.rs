@@ -15,7 +15,7 @@ use super::space::{bit, blocks_of};
 use crate::read::Progress;
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::limits::CHUNK_BLOCKS;
-use warren_base::{BlockNo, FileKind, Ino, Lsn, ShardId};
+use warren_base::{BlockNo, FileKind, Ino, ShardId};
 use warren_disk::{
     BlockPtr, BlockWrite, Dentry, Key, LogTable, LogTableError, Owner, Part, ROOT_SLOT_SIZE,
     RootSlot, SlotState, Superblock, Tree, Value, name_hash,
@@ -127,8 +127,7 @@ impl Repairer<'_> {
             root,
             height,
             next_sequence: self.census.next_sequence(shard, slot.map(|slot| slot.next_sequence)),
-            log: 0,
-            lsn: Lsn(0),
+            given_up: false,
             inodes,
             used_blocks: draft.used.values().map(|used| u64::from(used.count_ones())).sum(),
         })

@@ -5,7 +5,7 @@
 
 use tracing::{error, info, warn};
 use warren_base::ClientId;
-use warren_proto::control::Order;
+use warren_proto::control::{Order, Report};
 use warren_supervisor::{Effect, Ledger, Supervisor};
 
 /// What was logged, so that it is once. The next supervisor begins anew.
@@ -65,6 +65,13 @@ impl Logged {
             (true, false) => warn!("the pool has free chunks again"),
             _ => {}
         }
+    }
+}
+
+/// A cell reports. What it does not serve any more is an administrator's business.
+pub(super) fn report(report: &Report) {
+    if let Report::GivenUp { cell, shard, errno } = report {
+        error!(%cell, %shard, %errno, "a shard is given up: what lies there answers EIO until `warren fsck -y` repairs it");
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) const fn leaves_logs(failure: Failure) -> bool {
             | Failure::Alarms { .. }
             | Failure::CellExited { .. }
             | Failure::CellHangs { .. }
-            | Failure::BrokenShard { .. }
+            | Failure::Unreadable { .. }
             | Failure::BrokenLog { .. }
     )
 }

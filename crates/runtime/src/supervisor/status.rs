@@ -1,12 +1,15 @@
 //! The fleet's status, from the core, the vitals and the plan.
 
+use warren_base::ShardId;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_shm::Counter;
-use warren_supervisor::{CellState, Stage};
+use warren_supervisor::{CellState, GivenUp, Stage};
 
 use super::state::SupervisorLoop;
 use crate::silence;
-use crate::status::{CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus};
+use crate::status::{
+    CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, GivenUpStatus,
+};
 
 impl SupervisorLoop<'_> {
     /// JSON of the fleet as it is now.
@@ -47,6 +50,7 @@ fn fleet_status(it: &SupervisorLoop<'_>) -> FleetStatus {
         total_blocks: layout.total_blocks(),
         free_blocks: (core.chunks_free * CHUNK_BLOCKS).min(it.pool.host_room()),
         shards: layout.shards(),
+        given_up: core.given_up.iter().map(given_up_status).collect(),
         mailboxes: it.mailboxes.names(),
         reports_refused: it.mailboxes.refused,
         cells,
@@ -86,6 +90,11 @@ fn cell_status(it: &SupervisorLoop<'_>, cell: &warren_supervisor::CellStatus) ->
             flushes: memory.counter(Counter::Flushes),
         },
     }
+}
+
+fn given_up_status((shard, gone): &(ShardId, GivenUp)) -> GivenUpStatus {
+    let (errno, since) = (gone.errno.to_string(), gone.since.0 / 1_000_000_000);
+    GivenUpStatus { shard: shard.0, errno, since }
 }
 
 fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {

@@ -80,10 +80,10 @@ impl Surroundings for World {
                 self.fleet.count("a cell killed that could have no successor");
                 self.lost = true;
             }
-            Err(Failure::BrokenShard { shard, errno: Errno::EIO })
-                if self.fleet.incidents.excuse_broken(self.fleet.owner(shard)) =>
+            Err(Failure::Unreadable { cell, errno: Errno::EIO })
+                if self.fleet.incidents.excuse_broken(cell) =>
             {
-                self.fleet.count("a shard broken by a failed read");
+                self.fleet.count("a device that could not be read");
                 self.lost = true;
             }
             // It had nothing left to do.

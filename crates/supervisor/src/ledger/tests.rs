@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use warren_base::Timestamp;
+use warren_disk::SlotPlace;
 use warren_disk::format::{FormatOptions, image};
 
 use super::*;
@@ -107,18 +108,49 @@ fn a_page_torn_by_a_power_failure_is_accepted() {
 }
 
 #[test]
-fn a_root_slot_that_may_be_old_is_refused() {
+fn a_shard_whose_root_slot_may_be_old_is_given_up() {
     let mut pool = Pool::new();
     let layout = pool.superblock.layout;
     let places = [0, 1].map(|slot| layout.root_slot(ShardId(0), slot));
-    let in_doubt = Some(LedgerError::Root(ShardId(0), RootSlotError::InDoubt));
+    let lost = |pool: &mut Pool, place: &SlotPlace| {
+        let byte = place.offset + 48;
+        pool.blocks.get_mut(&place.block).expect("a block")[byte] ^= 1;
+        let ledger = pool.load().expect("the other shards are sound");
+        pool.blocks.get_mut(&place.block).expect("a block")[byte] ^= 1;
+        let given_up = ledger.root(ShardId(0)).is_some_and(|root| root.given_up);
+        assert_eq!(given_up, !ledger.unreadable().is_empty());
+        ledger.unreadable().get(&ShardId(0)).copied()
+    };
+    let in_doubt = Some(RootSlotError::InDoubt);
     // No slot is newer than a slot of the last checkpoint.
-    assert_eq!(pool.rotten(places[0].block, places[0].offset + 48), None);
-    assert_eq!(pool.rotten(places[1].block, places[1].offset + 48), in_doubt);
+    assert_eq!(lost(&mut pool, &places[0]), None);
+    assert_eq!(lost(&mut pool, &places[1]), in_doubt);
     pool.go_on();
-    for place in places {
-        assert_eq!(pool.rotten(place.block, place.offset + 48), in_doubt, "its age is unknown");
+    for place in &places {
+        assert_eq!(lost(&mut pool, place), in_doubt, "its age is unknown");
     }
+}
+
+/// A repair finds them as they were, and no later superblock makes one count.
+#[test]
+fn slots_of_a_lost_shard_stay_but_what_was_never_committed_is_blanked() {
+    let mut pool = Pool::new();
+    let layout = pool.superblock.layout;
+    let [old, new] = [0, 1].map(|slot| layout.root_slot(ShardId(0), slot));
+    // The superblock is that of the checkpoint before: the newer slot was never committed.
+    pool.superblock.generation = 2;
+    let byte = old.offset + 48;
+    pool.blocks.get_mut(&old.block).expect("a block")[byte] ^= 1;
+    let ledger = pool.load().expect("the other shards are sound");
+    assert_eq!(ledger.unreadable().get(&ShardId(0)), Some(&RootSlotError::Lost));
+    let slot = |pool: &Pool, place: &SlotPlace| {
+        pool.blocks[&place.block][place.offset..][..ROOT_SLOT_SIZE].to_vec()
+    };
+    let before = slot(&pool, &old);
+    pool.commit(&ledger.opening(4, 1));
+    assert_eq!(slot(&pool, &old), before);
+    assert_eq!(slot(&pool, &new), [0; ROOT_SLOT_SIZE]);
+    assert!(pool.load().expect("sound").unreadable().contains_key(&ShardId(0)));
 }
 
 /// A bad slot beside a slot of the last checkpoint would be in doubt after any later checkpoint.

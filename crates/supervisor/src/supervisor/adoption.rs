@@ -65,6 +65,7 @@ impl Supervisor {
             behind: _,
             failure,
             broken_since,
+            given_up,
         } = self;
         assert!(recovery.is_none(), "a recovery starts anew");
         let out = &mut Vec::new();
@@ -81,6 +82,7 @@ impl Supervisor {
         stop.encode(out);
         failure.encode(out);
         broken_since.encode(out);
+        given_up.encode(out);
         std::mem::take(out)
     }
 
@@ -106,6 +108,7 @@ impl Supervisor {
             behind: behind(copies),
             failure: Wire::decode(from)?,
             broken_since: Wire::decode(from)?,
+            given_up: Wire::decode(from)?,
         };
         match from.left() {
             0 => Ok(supervisor),

@@ -35,6 +35,7 @@ impl Supervisor {
             checkpoints_failed: self.schedule.failed(),
             broken: self.recorder.broken(),
             broken_since: self.broken_since,
+            given_up: self.given_up.iter().map(|(shard, gone)| (*shard, *gone)).collect(),
             chunks_free: ledger.regions().free_chunks(),
             cells,
             clients,

@@ -791,13 +791,18 @@ fn a_cell_with_another_map_ends_the_fleet() {
 }
 
 #[test]
-fn a_shard_that_cannot_be_opened_ends_the_fleet() {
+fn a_shard_that_is_given_up_does_not_end_the_fleet_and_is_shown() {
     let mut world = World::new(2, 1);
     let (cell, shard, errno) = (CellId(1), ShardId(3), Errno::EIO);
-    let report = Report::Broken { cell, shard, errno };
+    let report = Report::GivenUp { cell, shard, errno };
     world.apply(Event::Report { from: cell, epoch: EPOCH, report });
     world.settle();
-    assert_eq!(world.exit(), Some(Err(Failure::BrokenShard { shard, errno })));
+    assert_eq!(world.exit(), None);
+    let given_up = world.supervisor.status().given_up;
+    assert_eq!(
+        given_up.iter().map(|(id, why)| (*id, why.errno)).collect::<Vec<_>>(),
+        [(shard, errno)]
+    );
 }
 
 #[test]

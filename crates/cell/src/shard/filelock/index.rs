@@ -72,6 +72,12 @@ impl<T: Copy + Ord> LockIndex<T> {
         held.chain(self.waits_of_client(client).map(|place| place.ino)).collect()
     }
 
+    /// The requests that wait on such inodes.
+    pub(super) fn tasks_on(&self, is_wanted: impl Fn(Ino) -> bool) -> Vec<T> {
+        let on = |(task, place): (&T, &Place)| is_wanted(place.ino).then_some(*task);
+        self.places.iter().filter_map(on).collect()
+    }
+
     pub(super) fn place_of(&self, task: T) -> Option<Place> {
         self.places.get(&task).copied()
     }

@@ -42,8 +42,8 @@ fn a_cell_that_is_lost_at_any_time_gets_a_successor() {
 
 /// A report that ends the fleet unless it is ignored.
 fn broken(epoch: Epoch) -> Event {
-    let (from, shard) = (CellId(1), ShardId(1));
-    let report = Report::Broken { cell: from, shard, errno: Errno::EIO };
+    let from = CellId(1);
+    let report = Report::BrokenLog { cell: from, errno: Errno::EIO };
     Event::Report { from, epoch, report }
 }
 
@@ -68,7 +68,7 @@ fn reports_of_an_earlier_epoch_are_ignored() {
     assert_eq!(world.exit(), None);
     world.apply(broken(world.epochs[1]));
     world.settle();
-    assert!(matches!(world.exit(), Some(Err(Failure::BrokenShard { .. }))));
+    assert!(matches!(world.exit(), Some(Err(Failure::BrokenLog { .. }))));
 }
 
 #[test]

@@ -1,0 +1,146 @@
+//! A shard that cannot be served is given up alone: its state cannot be read, contradicts itself,
+//! or does not take a change that was decided.
+//!
+//! ```text
+//! serves ──▶ given up ──checkpoint──▶ recorded
+//!            no access   its log records are kept, its root slot is marked
+//! ```
+//!
+//! Invariants:
+//! * Requests for what lies in the shard get EIO. Its value is dropped, so nothing can reach it;
+//!   all other shards serve on.
+//! * Its tree on the device stays as the last checkpoint left it. Its chunks stay its own, with
+//!   those that it claimed since.
+//! * What the log says of it is in chunks of its own ([`warren_disk::KeptRecords`]) before the log
+//!   is freed, unless the pool has no free chunk.
+//! * A replay knows it from the log ([`Step::GivenUp`]) until its root slot says so.
+
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::{BlockNo, Errno, ShardId};
+use warren_disk::{BlockWrite, KEPT_MAX, KeptRecords, read_record};
+use warren_proto::control::{Report, Written};
+use warren_proto::{Change, Step};
+
+use crate::apply::fetch_change;
+use crate::log::record::After;
+use crate::recovery::scan::parse;
+use crate::run::wait::{Stop, WaitKey};
+use crate::shards::Shards;
+use crate::turn::Turn;
+
+/// Gives the shard up, unless it is already. The caller wakes the tasks that work in it.
+pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut Turn<'_>) {
+    let Some(mut shard) = shards.give_up(id) else { return };
+    for (handle, _) in shard.opens.all() {
+        shard.opens.forget(handle, turn.opens);
+    }
+    shard.file_locks.clear(turn.lock_index);
+    for ino in turn.cache.files_of(id) {
+        for (_, page) in turn.cache.drop_pages(ino, 0..=u64::MAX) {
+            let after = if page.is_used_by_io() { After::Untag } else { After::Release };
+            turn.record.then(after(page.frame));
+        }
+    }
+    turn.waits.wake_all(WaitKey::Frames);
+    turn.waits.wake_all(WaitKey::Chunk(id));
+    shard.locks.waiting().for_each(|task| turn.waits.wake(task));
+    shards.keep_space(id, shard.space, errno);
+    if turn.log.image.is_open() {
+        turn.note(&Step::GivenUp { shard: id, errno });
+        turn.seal();
+    } else {
+        turn.settle();
+    }
+    let cell = turn.volume.id;
+    turn.report(Report::GivenUp { cell, shard: id, errno });
+}
+
+/// Those of the changes that concern shards that are served. What was decided for another one is
+/// lost with it.
+pub(crate) fn of_served(shards: &Shards, mut changes: Vec<Change>) -> Vec<Change> {
+    changes.retain(|change| !shards.is_given_up(change.shard()));
+    changes
+}
+
+/// The part of shards that were given up in a checkpoint: which they are, the chunks that they have
+/// claimed, and the blocks that keep their log records.
+pub(crate) fn write_given_up(
+    shards: &mut Shards,
+    written: &mut Written,
+    turn: &mut Turn<'_>,
+) -> Vec<BlockWrite> {
+    let mut blocks = Vec::new();
+    for id in shards.unrecorded() {
+        let kept = records_of(id, turn);
+        let chunks = chunks_for(shards, id, kept.len(), turn);
+        for (chunk, kept) in chunks.into_iter().zip(kept) {
+            let start = BlockNo(chunk * CHUNK_BLOCKS);
+            let bytes = kept.encode();
+            let block = |(at, bytes): (u64, &[u8])| (start.offset(at), Box::from(bytes));
+            blocks.extend((0..).zip(bytes.chunks(BLOCK_SIZE)).map(block));
+        }
+        let (claimed, _) = shards.space_mut(id).expect("given up").seal();
+        written.claimed.extend(claimed.into_iter().map(|chunk| (chunk, id)));
+        written.given_up.push(id);
+    }
+    blocks
+}
+
+/// As many chunks of the shard's own. None if the pool has too few at hand: checkpoints must go on.
+fn chunks_for(shards: &mut Shards, id: ShardId, count: usize, turn: &mut Turn<'_>) -> Vec<u64> {
+    let chunks: Vec<u64> = (0..count).map_while(|_| turn.chunks.take_allocated()).collect();
+    if chunks.len() < count {
+        chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
+        return Vec::new();
+    }
+    let space = shards.space_mut(id).expect("given up");
+    for chunk in &chunks {
+        assert!(space.claim(*chunk), "a free chunk is no shard's");
+    }
+    chunks
+}
+
+/// The records of the log that are of the shard, as many together as a chunk holds.
+fn records_of(shard: ShardId, turn: &Turn<'_>) -> Vec<KeptRecords> {
+    let image = &turn.log.image;
+    let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
+    let (mut at, mut all) = (image.start(), Vec::<KeptRecords>::new());
+    while let Some(record) = read_record(at, image.end(), image.incarnation(), copy) {
+        at = record.end;
+        let is_of_shard =
+            |(steps, _): (Vec<Step>, _)| steps.iter().any(|step| step.shard() == Some(shard));
+        if !parse(&record).is_some_and(is_of_shard) {
+            continue;
+        }
+        let mut bytes = vec![0; (record.end.0 - record.lsn.0) as usize];
+        copy(record.lsn, &mut bytes);
+        match all.last_mut() {
+            Some(last) if last.records.len() + bytes.len() <= KEPT_MAX => {
+                last.records.extend(bytes);
+            }
+            _ => all.push(KeptRecords {
+                incarnation: image.incarnation(),
+                shard,
+                cell: turn.volume.id,
+                first: record.lsn,
+                records: bytes,
+            }),
+        }
+    }
+    all
+}
+
+/// The first of the shards whose part of these changes cannot be made, with the reason.
+pub(crate) fn refuses(
+    shards: &Shards,
+    changes: &[Change],
+    turn: &mut Turn<'_>,
+) -> Option<(ShardId, Errno)> {
+    changes.iter().find_map(|change| {
+        let shard = shards.get(&change.shard())?;
+        match fetch_change(shard, change, turn) {
+            Err(Stop::Fail(errno)) => Some((shard.id, errno)),
+            _ => None,
+        }
+    })
+}
