@@ -100,7 +100,7 @@ const KNOWN: &[Exception] = &[
     except(Rule::Words, "client", 3),
     except(Rule::Words, "device", 21),
     except(Rule::Words, "disk", 12),
-    except(Rule::Words, "documents", 100),
+    except(Rule::Words, "documents", 3),
     except(Rule::Words, "log", 1),
     except(Rule::Words, "mailbox", 8),
     except(Rule::Words, "runtime", 162),
