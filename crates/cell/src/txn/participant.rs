@@ -12,8 +12,9 @@ use warren_proto::{Change, KeyValue, LeaseKey, LockKey, LockMode, PeerReply};
 
 use super::coordinator::unlock;
 use crate::apply::fetch_change;
+use crate::budget::{Growth, Need, Reservation};
 use crate::change::{make, ready};
-use crate::chunks::claim::ensure_room;
+use crate::chunks::claim::reserve;
 use crate::data::cover::cover_replacement;
 use crate::plant::Plant;
 use crate::recall::recall;
@@ -22,7 +23,6 @@ use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::send::{send_reply, suspect};
-use crate::shard::room::Growth;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -47,6 +47,12 @@ enum State {
 impl Participant {
     const fn new(client: ClientId, task: TaskId) -> Self {
         Self { client, keys: Vec::new(), promised: Vec::new(), state: State::Locking(task) }
+    }
+
+    /// The client that it acts for, and the room for its changes.
+    fn promised(&self) -> (Option<ClientId>, Reservation) {
+        let blocks = self.promised.iter().map(|(_, blocks)| *blocks);
+        (Some(self.client), Reservation::of_promises(blocks))
     }
 }
 
@@ -218,7 +224,8 @@ impl Participants {
         for home in homes {
             let own = || keys.iter().filter(|(key, _)| key.shard() == home);
             let shard = &shards[&home];
-            let nodes = own().map(|(key, mode)| shard.nodes_under(key, *mode)).sum();
+            let budget = shard.budget();
+            let blocks = own().map(|(key, mode)| budget.change_under(key, *mode)).sum();
             // An entry comes where there is no name yet.
             let grows = own().any(|(key, mode)| match key {
                 LockKey::New(_) => true,
@@ -227,14 +234,14 @@ impl Participants {
                 }
                 _ => false,
             });
-            if nodes > 0 {
+            if blocks > 0 {
                 let growth = if grows { Growth::Grows } else { Growth::Frees };
-                ensure_room(shards.own(home), nodes, growth, state, turn)?;
-                promised.push((home, nodes));
+                let room = reserve(shards.own(home), Need { blocks, growth }, state, turn)?;
+                promised.push((home, room.into_promise()));
             }
         }
-        for (home, nodes) in &promised {
-            shards.get_mut(home).expect("owned").promised += nodes;
+        for (home, blocks) in &promised {
+            shards.get_mut(home).expect("owned").promised += blocks;
         }
         self.known.get_mut(&txn).expect("known").promised.extend(promised);
         Ok(())
@@ -277,11 +284,11 @@ impl Participants {
             unreachable!("called for this work only");
         };
         let (from, txn, changes) = (*from, *txn, changes.clone());
-        let Some(client) = self.known.get(&txn).map(|participant| participant.client) else {
+        let Some((client, promised)) = self.known.get(&txn).map(Participant::promised) else {
             return Ok(());
         };
-        ready(shards, &changes, Some(client), &mut task.state, true, turn)?;
-        make(shards, &changes, Some(client), turn);
+        let room = ready(shards, &changes, client, &mut task.state, Some(promised), turn)?;
+        make(shards, &changes, client, room, turn);
         self.applied.insert(txn);
         self.leave(shards, txn, turn);
         send_reply(from, PeerReply::Committed { txn }, turn);
@@ -301,15 +308,20 @@ impl Participants {
         };
         let (from, txn, changes) = (*from, *txn, changes.clone());
         if !self.applied.contains(&txn) {
-            let client = self.known.get(&txn).map(|participant| participant.client);
-            match client {
-                Some(_) => ready(shards, &changes, client, &mut task.state, true, turn)?,
+            let (client, room) = match self.known.get(&txn).map(Participant::promised) {
+                Some((client, promised)) => {
+                    let state = &mut task.state;
+                    (client, ready(shards, &changes, client, state, Some(promised), turn)?)
+                }
                 // Copies were recalled when it was prepared, and none was granted since.
-                None => changes
-                    .iter()
-                    .try_for_each(|change| fetch_change(&shards[&change.shard()], change, turn))?,
-            }
-            make(shards, &changes, client, turn);
+                None => {
+                    let fetch =
+                        |change: &Change| fetch_change(&shards[&change.shard()], change, turn);
+                    changes.iter().try_for_each(fetch)?;
+                    (None, Reservation::unbounded())
+                }
+            };
+            make(shards, &changes, client, room, turn);
             self.applied.insert(txn);
         }
         self.leave(shards, txn, turn);
@@ -328,8 +340,8 @@ impl Participants {
     ) -> Option<TaskId> {
         let participant = self.known.remove(&txn)?;
         turn.log.end_txn();
-        for (shard, nodes) in &participant.promised {
-            shards.own(*shard).promised -= nodes;
+        for (shard, blocks) in &participant.promised {
+            shards.own(*shard).promised -= blocks;
         }
         for (key, _) in &participant.keys {
             unlock(shards, key, txn, turn);
