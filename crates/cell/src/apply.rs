@@ -20,6 +20,7 @@ use warren_proto::{
     Attributes, Change, Cover, FileKind, InlinePage, LeaseKey, Run, Step, XattrName,
 };
 
+use crate::budget::Reservation;
 use crate::frames::pages::{cut_page, forget_pages, put_page, truncate_with_pages};
 use crate::run::wait::Stop;
 use crate::shard;
@@ -42,9 +43,10 @@ pub(crate) enum Mode {
     Power,
 }
 
-/// Makes a step of the running task, and notes it.
-pub(crate) fn step(shard: &mut Shard, mut step: Step, turn: &mut Turn<'_>) {
-    apply(shard, &mut step, Mode::Live, turn).expect("a live step waits for nothing");
+/// Makes a step of the running task, within the `room` that it was given, and notes it.
+pub(crate) fn step(shard: &mut Shard, mut step: Step, room: &mut Reservation, turn: &mut Turn<'_>) {
+    let made = shard.change(room, |shard| apply(shard, &mut step, Mode::Live, turn));
+    made.expect("a live step waits for nothing");
     turn.note(&step);
 }
 

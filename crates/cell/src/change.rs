@@ -1,19 +1,19 @@
 //! Making changes: first everything they need is brought (*ready*), then they are made in one go.
 //!
-//! Order: nodes in memory, blocks for the nodes that will become dirty, acknowledged leases
-//! recalled; then word leases revoked, then the trees changed. Nothing waits in the second part.
+//! Order: nodes in memory, acknowledged leases recalled, blocks for the nodes that will become
+//! dirty; then word leases revoked, then the trees changed. Nothing waits in the second part.
 
 use warren_base::ClientId;
 use warren_proto::{Change, LeaseKey, Step};
 
 use crate::apply::{fetch_change, step};
-use crate::chunks::claim::ensure_room;
+use crate::budget::{Growth, Need, Reservation};
+use crate::chunks::claim::reserve;
 use crate::plant::Plant;
 use crate::reap::unlinked;
 use crate::recall::recall;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
-use crate::shard::room::Growth;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -33,16 +33,16 @@ fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
     }
 }
 
-/// Brings what the changes need; they all lie on this cell. `promised` blocks of each change's
-/// shard are spoken for already.
+/// Brings what the changes need; they all lie on this cell. Returns their room: `promised` if that
+/// was set aside for them before.
 pub(crate) fn ready(
     shards: &mut Shards,
     changes: &[Change],
     client: Option<ClientId>,
     state: &mut TaskState,
-    promised: bool,
+    promised: Option<Reservation>,
     turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
+) -> Result<Reservation, Stop> {
     let mut free = true;
     for change in changes {
         fetch_change(&shards[&change.shard()], change, turn)?;
@@ -55,27 +55,30 @@ pub(crate) fn ready(
     if !free {
         return Err(Stop::Wait(Wait::Recall));
     }
-    if promised {
-        return Ok(());
+    if let Some(promised) = promised {
+        return Ok(promised);
     }
+    let mut room = Reservation::none();
     for (at, shard) in changes.iter().map(Change::shard).enumerate() {
         if changes[..at].iter().any(|before| before.shard() == shard) {
             continue;
         }
         let same = || changes[at..].iter().filter(|change| change.shard() == shard);
-        let home = &shards[&shard];
-        let nodes = same().map(|change| home.nodes_of(change)).sum();
-        ensure_room(shards.own(shard), nodes, Growth::of(same()), state, turn)?;
+        let budget = shards[&shard].budget();
+        let blocks = same().map(|change| budget.change(change)).sum();
+        let need = Need { blocks, growth: Growth::of(same()) };
+        room = room.and(reserve(shards.own(shard), need, state, turn)?);
     }
-    Ok(())
+    Ok(room)
 }
 
-/// Makes the changes, which are [`Self::ready`]. Counts stay within their range even where a
-/// damaged image or a peer had them wrong.
+/// Makes the changes, which are [`ready`], within their room. Counts stay within their range even
+/// where a damaged image or a peer had them wrong.
 pub(crate) fn make(
     shards: &mut Shards,
     changes: &[Change],
     client: Option<ClientId>,
+    mut room: Reservation,
     turn: &mut Turn<'_>,
 ) {
     if turn.plants(Plant::RevokeAfterCommit) {
@@ -84,11 +87,12 @@ pub(crate) fn make(
         revoke_all(changes, client, turn);
     }
     for change in changes {
-        step(shards.own(change.shard()), Step::Change(change.clone()), turn);
+        let shard = shards.own(change.shard());
+        step(shard, Step::Change(change.clone()), &mut room, turn);
     }
     for change in changes {
         if let Change::RemoveLink { ino, .. } = change {
-            unlinked(shards.own(ino.shard()), *ino, turn);
+            unlinked(shards.own(ino.shard()), *ino, &mut room, turn);
         }
     }
 }

@@ -21,6 +21,7 @@ use warren_disk::{Key, Value};
 use warren_proto::control::{Report, ShardRoot, Written};
 use warren_proto::{Handle, Step};
 
+use crate::budget::SESSION_BATCH;
 use crate::checkpoint::phase::Phase;
 use crate::checkpoint::writeback::place_pages;
 use crate::chunks::claim::claim_spare;
@@ -373,8 +374,6 @@ impl Checkpoint {
 
 /// Logs anew what of the session was logged before the checkpoint. Returns where that begins.
 fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
-    /// Steps of one record, of at most about 64 bytes.
-    const BATCH: usize = 512;
     let start = turn.log.begin_anew(turn.memory);
     let opened = |(handle, file): &(Handle, crate::shard::open::OpenFile)| Step::Opened {
         handle: *handle,
@@ -388,13 +387,13 @@ fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
     let locks = shards.values().flat_map(|shard| shard.file_locks.all());
     let session = opens.iter().map(opened).chain(locks.map(locked));
     let session: Vec<Step> = session.collect();
-    for batch in session.chunks(BATCH) {
+    for batch in session.chunks(SESSION_BATCH) {
         batch.iter().for_each(|step| turn.note(step));
         turn.seal();
     }
     turn.answers.forget_gone(turn.clients);
     // One a record: an answer may be long.
-    for request in turn.answers.latest_within(turn.log.unanswered_bytes()) {
+    for request in turn.answers.latest_within(turn.log.budget().unanswered()) {
         turn.note(&Step::Unanswered { request });
         turn.seal();
     }

@@ -9,6 +9,7 @@
 
 mod apply;
 mod authority;
+mod budget;
 mod cell;
 mod change;
 mod checkpoint;

@@ -23,30 +23,15 @@ pub(crate) mod record;
 use std::ops::Range;
 
 use warren_base::Lsn;
-use warren_base::limits::{BLOCK_SIZE, BODY_MAX};
-use warren_disk::{LogArea, RECORD_MAX};
+use warren_disk::LogArea;
 use warren_proto::Cause;
 
+use crate::budget::LogBudget;
 use crate::event::{FrameNo, Memory};
 use crate::log::commit::Commits;
 use crate::log::depend::Depends;
 use crate::log::image::Image;
 use crate::log::record::Record;
-
-/// Bytes that stay free for what cannot wait: the parts of decided transactions, reclaiming, and a
-/// snapshot of the session.
-const RESERVE: u64 = 4 * RECORD_MAX as u64;
-/// Bytes that a dirty page will want when it is placed: at worst a record of its own.
-const PER_DIRTY_PAGE: u64 = 104;
-/// Bytes that a transaction under way may still want: what it decides or makes here, with names,
-/// the target of a symlink and an answer, and that it is over.
-const PER_TXN: u64 = BODY_MAX as u64;
-/// Bytes of the longest step of a session's snapshot, with its share of a record's header.
-const SESSION_STEP: u64 = 64;
-/// Bytes of the record of a lock that is granted to a request that waited.
-pub(crate) const PER_GRANT: u64 = 96;
-
-const _: () = assert!(RESERVE <= warren_disk::LOG_BLOCKS_MIN * BLOCK_SIZE as u64 / 2);
 
 #[derive(Debug)]
 pub(crate) struct OpLog {
@@ -101,37 +86,18 @@ impl OpLog {
     /// Bytes that may still be logged, with room for what `dirty` pages and the transactions under
     /// way will want.
     pub(crate) fn room(&self, dirty: usize) -> u64 {
-        let session = self.session_bytes() + self.unanswered_bytes();
-        // A few are in the reserve.
-        let txns = (PER_TXN * self.txns as u64).saturating_sub(RESERVE / 2);
-        let promised = RESERVE + session + txns + PER_DIRTY_PAGE * dirty as u64;
-        self.image.area().bytes().saturating_sub(self.image.used() + promised)
+        let kept_back = self.budget().kept_back(self.txns, dirty);
+        self.image.area().bytes().saturating_sub(self.image.used() + kept_back)
+    }
+
+    pub(crate) const fn budget(&self) -> LogBudget {
+        LogBudget { bytes: self.image.area().bytes() }
     }
 
     /// Whether a checkpoint can still log what it has to: so many open files and held locks, and a
     /// record before these. Checkpoints that fail have taken what was kept for it.
     pub(crate) fn may_checkpoint(&self, session: usize) -> bool {
-        let snapshot = SESSION_STEP * session as u64 + self.unanswered_bytes();
-        let needed = (RECORD_MAX + BLOCK_SIZE) as u64 + snapshot;
-        self.image.used() + needed <= self.image.area().bytes()
-    }
-
-    /// Bytes that are kept free for a snapshot of the session. The last one is in the log as well
-    /// until the next is durable, so twice this and twice [`Self::unanswered_bytes`] leave some of
-    /// what is not in the reserve.
-    const fn session_bytes(&self) -> u64 {
-        (self.image.area().bytes() - RESERVE) / 4
-    }
-
-    /// Bytes that are kept free for answers that a predecessor may not have given: those of the
-    /// requests that were under way when it died.
-    pub(crate) const fn unanswered_bytes(&self) -> u64 {
-        (self.image.area().bytes() - RESERVE) / 16
-    }
-
-    /// Open files and held locks of a cell, together: what a snapshot of the session has room for.
-    pub(crate) const fn session_max(&self) -> usize {
-        (self.session_bytes() / SESSION_STEP) as usize
+        self.image.used() + self.budget().checkpoint(session) <= self.image.area().bytes()
     }
 
     /// Whether a checkpoint is to be asked for that frees some of the log: once, when it is half
@@ -199,39 +165,5 @@ impl OpLog {
         self.commits.reached(lsn);
         self.depends.free(lsn);
         self.is_checkpoint_asked = false;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use warren_base::{BlockNo, ClientId, Ino, Timestamp};
-    use warren_disk::{RECORD_HEADER, seal_record};
-    use warren_proto::{
-        ByteRange, Cover, LockFlavour, LockOwner, LockSpec, LockType, Run, Step, Wire,
-    };
-
-    #[test]
-    fn a_page_placed_alone_takes_no_more_than_was_kept_for_it() {
-        let (page, block, now) = (1, BlockNo(1), Timestamp(1));
-        let runs = vec![Run { page, block, checksums: vec![1] }];
-        let cover = Cover { size: 1, mode: 1, mtime: now, ctime: now, complete: true };
-        let mut record = vec![0; RECORD_HEADER];
-        Step::Placed { ino: Ino::ROOT, runs, cover }.encode(&mut record);
-        Cause::Cell.encode(&mut record);
-        seal_record(&mut record, Lsn(0), 1, 1);
-        assert_eq!(record.len() as u64, PER_DIRTY_PAGE);
-    }
-
-    #[test]
-    fn a_lock_granted_alone_takes_no_more_than_was_kept_for_it() {
-        let range = ByteRange::ALL;
-        let (flavour, owner, lock) = (LockFlavour::Record, LockOwner(1), LockType::Exclusive);
-        let spec = LockSpec { flavour, owner, lock, range, pid: 1 };
-        let mut record = vec![0; RECORD_HEADER];
-        Step::Locked { ino: Ino::ROOT, client: ClientId(1), spec, uid: 1 }.encode(&mut record);
-        Cause::Cell.encode(&mut record);
-        seal_record(&mut record, Lsn(0), 1, 1);
-        assert!(record.len() as u64 <= PER_GRANT, "{}", record.len());
     }
 }

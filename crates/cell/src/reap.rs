@@ -5,20 +5,17 @@ use warren_disk::{Key, Kind, Value};
 use warren_proto::Step;
 
 use crate::apply::step;
+use crate::budget::{REAP_BATCH, Reservation};
 use crate::frames::pages::forget_pages;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;
 use crate::shard::Shard;
-use crate::shard::room::Growth;
 use crate::turn::Turn;
-
-/// Records of an inode that are freed in one go.
-const REAP_BATCH: usize = 128;
 
 /// An inode lost a link. Without any it goes at once if that is little work, else (it is open,
 /// large, or some of it is not in memory) its orphan record says that it has to.
-pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
+pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn: &mut Turn<'_>) {
     let dirty = turn.cache.dirty_pages_of(shard.id);
     let is_open = shard.opens.is_open(ino);
     if shard.inode_mut(ino).nlink > 0 {
@@ -27,13 +24,15 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let belongings = shard.belongings(ino, REAP_BATCH);
     // While a log is replayed it is not known what is open, and the end is a step of its own.
     let replaying = !turn.readiness.is_recovered();
-    let has_room = shard.room(dirty) >= shard.reserve(Growth::Keeps);
-    let at_once = !is_open && has_room && !replaying;
-    match belongings {
-        Ok(all) if at_once && all.len() < REAP_BATCH => step(shard, Step::Reaped { ino }, turn),
+    let may_reap = !is_open && !replaying;
+    let own_room = shard.budget().admit(shard.room(dirty), shard.budget().reap());
+    match (belongings, own_room) {
+        (Ok(all), Some(mut own_room)) if may_reap && all.len() < REAP_BATCH => {
+            step(shard, Step::Reaped { ino }, &mut own_room, turn);
+        }
         _ => {
-            shard.put(Key::orphan(ino), Value::Orphan);
-            if !is_open && !replaying {
+            shard.change(room, |shard| shard.put(Key::orphan(ino), Value::Orphan));
+            if may_reap {
                 turn.waits.start(Work::Reap { ino });
             }
         }
@@ -52,10 +51,11 @@ pub(crate) fn reap(
     // It goes on even without room for the nodes it makes dirty, but not before a checkpoint has
     // made what room there is.
     let dirty = turn.cache.dirty_pages_of(shard.id);
-    let has_room = shard.room(dirty) >= shard.reserve(Growth::Keeps);
-    if !has_room && !std::mem::replace(&mut state.checkpointed, true) {
-        return Err(Stop::Wait(Wait::Checkpoint));
-    }
+    let mut room = match shard.budget().admit(shard.room(dirty), shard.budget().reap()) {
+        Some(room) => room,
+        None if std::mem::replace(&mut state.checkpointed, true) => Reservation::unbounded(),
+        None => return Err(Stop::Wait(Wait::Checkpoint)),
+    };
     shard.fetch(&Key::orphan(ino))?;
     let doomed = shard.inode(ino)?.is_some_and(|inode| inode.nlink == 0);
     if !doomed || shard.opens.is_open(ino) {
@@ -63,16 +63,18 @@ pub(crate) fn reap(
     }
     let belongings = shard.belongings(ino, REAP_BATCH)?;
     if belongings.len() < REAP_BATCH {
-        step(shard, Step::Reaped { ino }, turn);
+        step(shard, Step::Reaped { ino }, &mut room, turn);
         return Ok(());
     }
     // A checkpoint may hold what is left: of a directory its part, without which it would be none.
-    for (key, value) in belongings.into_iter().filter(|(key, _)| key.kind != Kind::Part) {
-        if let Value::Extent(extent) = &value {
-            (0..extent.len()).for_each(|at| shard.space.free(extent.start.offset(at)));
+    shard.change(&mut room, |shard| {
+        for (key, value) in belongings.into_iter().filter(|(key, _)| key.kind != Kind::Part) {
+            if let Value::Extent(extent) = &value {
+                (0..extent.len()).for_each(|at| shard.space.free(extent.start.offset(at)));
+            }
+            shard.take(&key);
         }
-        shard.take(&key);
-    }
+    });
     forget_pages(shard, ino, 0..=u64::MAX, turn);
     Err(Stop::Wait(Wait::Turn))
 }

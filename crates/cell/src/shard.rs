@@ -7,7 +7,6 @@ pub(crate) mod behind;
 pub(crate) mod filelock;
 pub(crate) mod lock;
 pub(crate) mod open;
-pub(crate) mod room;
 pub(crate) mod space;
 
 use std::ops::ControlFlow;
@@ -20,6 +19,7 @@ use warren_disk::{
 };
 use warren_proto::{Attr, FileKind, FileName, InodeValue, LockKey, LockMode, Run};
 
+use crate::budget::{Budget, Reservation, blocks_of_pages};
 use crate::frames::Placed;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::shard::behind::Behind;
@@ -30,11 +30,6 @@ use crate::shard::space::Space;
 
 /// What `stat` reports as a directory's size and blocks: ext4's smallest.
 const DIRECTORY_SIZE: u64 = 4096;
-
-/// Blocks that writing one dirty page may take: its own, and a leaf of the tree.
-pub(crate) const PER_PAGE: u64 = 2;
-/// Nodes from a root to the leaves of one run of extents, with those that splits add.
-pub(crate) const NODES_PER_WAY: u64 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -405,17 +400,35 @@ impl Shard {
         self.changed = true;
     }
 
-    /// Blocks that nothing is promised yet: every dirty page will want one, and one for the leaf
-    /// that names it, which may be clean until then; the way there some; every dirty node one; the
-    /// records of chunks theirs.
+    /// What changes in the shard need, as its tree is now.
+    pub(crate) fn budget(&self) -> Budget {
+        Budget::of_height(self.tree.height())
+    }
+
+    /// Free blocks less the needs of dirty pages, dirty nodes, chunk records and prepared
+    /// transactions.
     pub(crate) fn room(&self, dirty_pages: u64) -> u64 {
-        let way = if dirty_pages > 0 { NODES_PER_WAY } else { 0 };
-        let wanted = PER_PAGE * dirty_pages
-            + way
+        let wanted = blocks_of_pages(dirty_pages)
             + self.tree.dirty_nodes() as u64
             + self.space.record_nodes()
             + self.promised;
         self.space.free_blocks().saturating_sub(wanted)
+    }
+
+    /// Makes a change for which there is room: it takes a block for each node that becomes dirty.
+    /// They are counted only where [`Reservation::spend`] looks at them.
+    pub(crate) fn change<T>(
+        &mut self,
+        room: &mut Reservation,
+        make: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        if !cfg!(debug_assertions) {
+            return make(self);
+        }
+        let before = self.tree.dirty_nodes();
+        let made = make(self);
+        room.spend(self.tree.dirty_nodes().saturating_sub(before) as u64);
+        made
     }
 }
 

@@ -9,10 +9,10 @@ use warren_base::limits::BLOCK_SIZE;
 pub(crate) const NODE_HEADER: usize = 32;
 
 /// Bytes of records that a node holds.
-pub(crate) const NODE_CAPACITY: usize = BLOCK_SIZE - NODE_HEADER;
+pub const NODE_CAPACITY: usize = BLOCK_SIZE - NODE_HEADER;
 
 /// Bytes of a leaf's record beside its value: the key and the value's length.
-pub(crate) const RECORD_OVERHEAD: usize = Key::ENCODED_LEN + 2;
+pub const RECORD_OVERHEAD: usize = Key::ENCODED_LEN + 2;
 
 /// Bytes of an internal node's record: the key, the child's block and its checksum.
 pub(crate) const INTERNAL_RECORD: usize = Key::ENCODED_LEN + 12;

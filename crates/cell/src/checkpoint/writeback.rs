@@ -2,8 +2,9 @@
 
 use warren_base::Ino;
 
+use crate::budget::WRITE_BACK_BATCH;
 use crate::checkpoint::phase::Phase;
-use crate::data::writeback::{WRITE_BACK_BATCH, place_run};
+use crate::data::writeback::place_run;
 use crate::frames::transfer::read_node;
 use crate::run::wait::{Stop, Wait};
 use crate::shards::Shards;

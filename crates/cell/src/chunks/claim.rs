@@ -6,29 +6,28 @@ use warren_pool::Get;
 use warren_proto::Step;
 
 use crate::apply::step;
+use crate::budget::{Need, Reservation};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
-use crate::shard::room::Growth;
 use crate::turn::Turn;
 
-/// Whether `need` blocks of the shard's can be promised now, with those that are left to others. If
-/// not, a chunk is fetched; if there is none, a checkpoint may free some; only then it is ENOSPC.
-pub(crate) fn ensure_room(
+/// Admits a change, which is to be made in the same go. If the shard has too few blocks, a chunk is
+/// fetched; if there is none, a checkpoint may free some; only then it is ENOSPC.
+pub(crate) fn reserve(
     shard: &mut Shard,
-    need: u64,
-    growth: Growth,
+    need: Need,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
+) -> Result<Reservation, Stop> {
     let id = shard.id;
     loop {
         let dirty = turn.cache.dirty_pages_of(id);
         if !turn.log_has_room() && !state.holds_locks {
             return Err(Stop::Wait(Wait::LogRoom));
         }
-        if shard.room(dirty) >= need + shard.reserve(growth) {
-            return Ok(());
+        if let Some(room) = shard.budget().admit(shard.room(dirty), need) {
+            return Ok(room);
         }
         if std::mem::take(&mut state.no_chunk) {
             let is_certain = turn.chunks.are_certain();
@@ -69,7 +68,7 @@ pub(crate) fn claim_spare(shard: &mut Shard, turn: &mut Turn<'_>) -> bool {
 pub(crate) fn claim(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) -> bool {
     let is_new = !shard.space.has(chunk);
     if is_new {
-        step(shard, Step::Claimed { shard: shard.id, chunk }, turn);
+        step(shard, Step::Claimed { shard: shard.id, chunk }, &mut Reservation::none(), turn);
     }
     is_new
 }

@@ -1,23 +1,16 @@
 //! Covers: what the log says of a file's data, so that a power failure does not take it.
 
 use warren_base::Ino;
-use warren_base::limits::BLOCK_SIZE;
 use warren_proto::{InlinePage, Step};
 
 use crate::apply::{cover_of, step};
+use crate::budget::{INLINE_MAX, INLINE_PAGES, Reservation};
 use crate::data::writeback::place_pages_of;
 use crate::event::FrameNo;
 use crate::plant::Plant;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
-
-const PAGE: u64 = BLOCK_SIZE as u64;
-/// Pages that an `fsync` logs rather than writing them to their place: with more, two writes cost
-/// less than the log's space.
-const INLINE_PAGES: usize = 8;
-/// Bytes of the log that these take, with what is said of each.
-const INLINE_MAX: u64 = INLINE_PAGES as u64 * (PAGE + 64);
 
 /// Logs whatever of a file no step covers yet that takes the name of something else. A later
 /// record, or another log, may rest on that name, and does not bring the data.
@@ -58,6 +51,6 @@ pub(crate) fn cover_file(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Re
     };
     let inlined = pages.iter().map(inline).collect();
     let cover = cover_of(shard, ino, true);
-    step(shard, Step::Inline { ino, pages: inlined, cover }, turn);
+    step(shard, Step::Inline { ino, pages: inlined, cover }, &mut Reservation::none(), turn);
     Ok(())
 }

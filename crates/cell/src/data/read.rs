@@ -16,9 +16,6 @@ use crate::turn::Turn;
 const PAGE: u64 = BLOCK_SIZE as u64;
 /// Pages read ahead of a sequential reader.
 const READ_AHEAD: u64 = 64;
-/// Blocks that a shard must have left for an access time to be brought up to date. Nothing waits for
-/// that, so it takes no block that another change may want.
-const ATIME_ROOM_MIN: u64 = 32;
 /// A day, in nanoseconds: how old an access time may get (relatime).
 const DAY: i64 = 86_400_000_000_000;
 
@@ -126,10 +123,10 @@ fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
         return;
     }
     let dirty = turn.cache.dirty_pages_of(shard.id);
-    if !turn.log_has_room() || shard.room(dirty) < ATIME_ROOM_MIN {
-        return;
-    }
+    let budget = shard.budget();
+    let room = turn.log_has_room().then(|| budget.admit(shard.room(dirty), budget.atime()));
+    let Some(mut room) = room.flatten() else { return };
     // No task waits for this: a copy that cannot be revoked at once keeps its old time.
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
-    step(shard, Step::Accessed { ino, atime: now }, turn);
+    step(shard, Step::Accessed { ino, atime: now }, &mut room, turn);
 }

@@ -5,6 +5,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::{LeaseKey, Step};
 
 use crate::apply::step;
+use crate::budget::{Reservation, blocks_of_pages};
 use crate::frames::pages::bring_cut_page;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
@@ -43,8 +44,16 @@ pub(crate) fn ready_to_truncate(
     shard.extents(ino, size / PAGE, u64::MAX / PAGE, |_, _| {})
 }
 
-/// Sets the size of a file for which [`ready_to_truncate`] has been done.
-pub(crate) fn truncate_now(shard: &mut Shard, ino: Ino, size: u64, turn: &mut Turn<'_>) {
+/// Sets the size of a file for which [`ready_to_truncate`] has been done. The page that the new end
+/// cuts becomes dirty.
+pub(crate) fn truncate_now(
+    shard: &mut Shard,
+    ino: Ino,
+    size: u64,
+    room: &mut Reservation,
+    turn: &mut Turn<'_>,
+) {
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
-    step(shard, Step::Truncate { ino, size, blocks: 0, now: turn.now.wall }, turn);
+    room.spend(blocks_of_pages(u64::from(!size.is_multiple_of(PAGE))));
+    step(shard, Step::Truncate { ino, size, blocks: 0, now: turn.now.wall }, room, turn);
 }

@@ -5,7 +5,8 @@ use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, Credentials, FileKind, Handle, LeaseKey, Position, Step};
 
 use crate::apply::step;
-use crate::chunks::claim::ensure_room;
+use crate::budget::{Reservation, blocks_of_pages};
+use crate::chunks::claim::reserve;
 use crate::event::{FrameNo, SlotRef};
 use crate::frames::cache::PageState;
 use crate::frames::pages::{
@@ -18,7 +19,6 @@ use crate::recall::{recall, recall_pages};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
-use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 /// How a request writes, beside what and where.
@@ -47,7 +47,8 @@ pub(crate) fn write(
         return Err(Errno::EBADF.into());
     }
     let ino = handle.ino;
-    ready_to_change(shard, ino, (shard.nodes_of_inode(), Growth::Grows), state, turn)?;
+    // The room for its pages will include that for the inode.
+    drop(ready_to_change(shard, ino, shard.budget().begin_write(), state, turn)?);
     let size = shard.living_inode(ino)?.size;
     if len == 0 {
         return Ok((0, size));
@@ -67,7 +68,8 @@ pub(crate) fn write(
             return Ok((len as u32, size));
         }
     }
-    let plan = plan_write(shard, ino, offset, end, state, turn)?;
+    let (plan, mut room) = plan_write(shard, ino, offset, end, state, turn)?;
+    room.spend(blocks_of_pages(plan.len() as u64));
     let new_blocks = copy_in(from, ino, (offset, end), plan, turn);
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
     let now = turn.now.wall;
@@ -78,7 +80,7 @@ pub(crate) fn write(
         Some(who) => permission::without_privileges(who, FileKind::Regular, mode, gid),
         None => mode,
     };
-    step(shard, Step::Wrote { ino, size, blocks, mode, now }, turn);
+    step(shard, Step::Wrote { ino, size, blocks, mode, now }, &mut room, turn);
     if position != Position::At(offset) {
         move_to(shard, handle, end, turn);
     }
@@ -95,7 +97,7 @@ pub(crate) fn write(
 
 /// The object behind the handle reads and writes there next.
 pub(crate) fn move_to(shard: &mut Shard, handle: Handle, offset: u64, turn: &mut Turn<'_>) {
-    step(shard, Step::Moved { handle, offset }, turn);
+    step(shard, Step::Moved { handle, offset }, &mut Reservation::none(), turn);
 }
 
 /// Brings what a write needs: old pages that it covers in part, frames, blocks.
@@ -106,7 +108,7 @@ fn plan_write(
     end: u64,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
-) -> Result<Vec<PageWrite>, Stop> {
+) -> Result<(Vec<PageWrite>, Reservation), Stop> {
     let pages = pages_of(offset, end - offset);
     let is_partial = |page| part_of(page, offset, end).1 < BLOCK_SIZE;
     let mut plan = Vec::with_capacity((pages.end() - pages.start() + 1) as usize);
@@ -130,12 +132,11 @@ fn plan_write(
         return Err(wait_for_these(shard, ino, pages, is_partial, turn));
     }
     let count = plan.len() as u64;
-    let nodes = shard.nodes_of_write(count);
-    ensure_room(shard, nodes, Growth::Grows, state, turn)?;
+    let room = reserve(shard, shard.budget().write(count), state, turn)?;
     if turn.cache.dirty_pages() as u64 + count > u64::from(turn.cache.frames()) * 3 / 4 {
         return wait_for_frames(count, turn);
     }
-    if take_frames(ino, &mut plan, turn) { Ok(plan) } else { wait_for_frames(count, turn) }
+    if take_frames(ino, &mut plan, turn) { Ok((plan, room)) } else { wait_for_frames(count, turn) }
 }
 
 /// Copies the payload into the planned pages. Returns how many holes were filled.

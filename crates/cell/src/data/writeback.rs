@@ -4,6 +4,7 @@ use warren_base::{BlockNo, Errno, Ino};
 use warren_proto::{Run, Step};
 
 use crate::apply::{cover_of, step};
+use crate::budget::WRITE_BACK_BATCH;
 use crate::chunks::claim::claim_spare;
 use crate::event::FrameNo;
 use crate::frames::PageNo;
@@ -13,9 +14,6 @@ use crate::plant::Plant;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
-
-/// Pages that get places in one go.
-pub(crate) const WRITE_BACK_BATCH: usize = 1024;
 
 /// Gives dirty pages of one file places, as many as fit one record: after a power failure all
 /// of them count or none. Returns whether there are more.
@@ -119,7 +117,8 @@ fn record_places(shard: &mut Shard, placed: &[(PageNo, FrameNo, BlockNo)], turn:
     write_pages(placed, lsn, turn);
     let complete = turn.cache.uncovered_pages(ino).is_empty();
     let cover = cover_of(shard, ino, complete);
-    step(shard, Step::Placed { ino, runs, cover }, turn);
+    let mut room = shard.budget().placing(placed.len());
+    step(shard, Step::Placed { ino, runs, cover }, &mut room, turn);
     if turn.plants(Plant::DoubleAllocate) {
         shard.space.lose(placed[0].2);
     }

@@ -54,8 +54,9 @@ pub(crate) struct Io {
     /// Writes under way, and whether one has failed since it was asked.
     pub(crate) writes: usize,
     pub(crate) write_error: Option<Errno>,
-    /// Since when the device has refused to read these blocks, for tasks that cannot do without.
-    unread: BTreeMap<BlockNo, Instant>,
+    /// Blocks that the device has refused to read, for tasks that cannot do without: since when,
+    /// and how often.
+    unread: BTreeMap<BlockNo, (Instant, u32)>,
     /// When the device did last what was asked.
     last_success: Instant,
 }
@@ -71,8 +72,8 @@ pub(crate) enum Unread {
     Dead,
 }
 
-/// How long a read is tried again that a task cannot do without, and how often.
-const READ_WAIT: Duration = Duration::from_secs(5);
+/// Reads of a block that a task cannot do without, and the pause between two: 5 s in all.
+const READS_MAX: u32 = 50;
 pub(crate) const READ_PAUSE: Duration = Duration::from_millis(100);
 
 impl Io {
@@ -88,10 +89,12 @@ impl Io {
 
     /// The device has refused to read the block.
     pub(crate) fn refused(&mut self, block: BlockNo, now: Instant) -> Unread {
-        let since = *self.unread.entry(block).or_insert(now);
-        if now < since + READ_WAIT {
+        let (since, times) = self.unread.entry(block).or_insert((now, 0));
+        *times += 1;
+        if *times < READS_MAX {
             return Unread::Again;
         }
+        let since = *since;
         self.unread.remove(&block);
         if self.last_success > since { Unread::Damaged } else { Unread::Dead }
     }

@@ -1,14 +1,15 @@
 //! Attributes of one inode, and the target of a symbolic link.
 
 use warren_base::limits::SYMLINK_MAX;
-use warren_base::{ClientId, Errno, Ino};
-use warren_disk::{Kind, Value};
+use warren_base::{ClientId, Errno, Ino, Timestamp};
+use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
     Attr, Attributes, Credentials, FileKind, LeaseKey, LockMode, Reply, SetAttr, SetTime, Step,
 };
 
 use crate::apply::step;
-use crate::chunks::claim::ensure_room;
+use crate::budget::{Need, Reservation};
+use crate::chunks::claim::reserve;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::inode::answer::{Finished, done, go_on_if};
 use crate::inode::grant::grant_attr;
@@ -18,7 +19,6 @@ use crate::recall::recall;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
-use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 pub(crate) fn get_attr(
@@ -32,21 +32,21 @@ pub(crate) fn get_attr(
     done(Reply::Attr { attr, lease })
 }
 
-/// Waits until the attributes of the inode may change, with room for so many nodes.
+/// Waits until the attributes of the inode may change, and has room for that.
 pub(crate) fn ready_to_change(
     shard: &mut Shard,
     ino: Ino,
-    (nodes, growth): (u64, Growth),
+    need: Need,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
+) -> Result<Reservation, Stop> {
     shard.check_unlocked(ino, LockMode::Write)?;
     shard.living_inode(ino)?;
-    ensure_room(shard, nodes, growth, state, turn)?;
+    let room = reserve(shard, need, state, turn)?;
     if !recall(&LeaseKey::Attr(ino), state.client, turn) {
         return Err(Stop::Wait(Wait::Recall));
     }
-    Ok(())
+    Ok(room)
 }
 
 pub(crate) fn set_attr(
@@ -61,8 +61,9 @@ pub(crate) fn set_attr(
     if set == SetAttr::default() && !who.checked_by_kernel {
         return get_attr(shard, ino, state.client.expect("a request"), turn);
     }
-    let nodes = set.size.map_or(shard.nodes_of_inode(), |_| shard.truncation());
-    ready_to_change(shard, ino, (nodes, Growth::Keeps), state, turn)?;
+    let budget = shard.budget();
+    let need = set.size.map_or(budget.attributes(), |_| budget.truncate());
+    let mut room = ready_to_change(shard, ino, need, state, turn)?;
     let value = shard.living(ino)?;
     if set.size.is_some() && writable == Some(false) {
         return Err(Errno::EINVAL.into());
@@ -70,15 +71,16 @@ pub(crate) fn set_attr(
     check_set(&set, &value.attr, writable.is_some(), who)?;
     if let Some(size) = set.size {
         ready_to_truncate(shard, ino, size, true, state, turn)?;
-        truncate_now(shard, ino, size, turn);
+        truncate_now(shard, ino, size, &mut room, turn);
     }
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
     let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     if access && value.attr.kind == FileKind::Directory {
         turn.leases.revoke_names(ino, turn.memory);
     }
-    let attributes = attributes_after(shard, ino, &set, &value.attr, who, turn);
-    step(shard, Step::SetAttr { ino, attributes }, turn);
+    let inode = shard.living_inode(ino)?;
+    let attributes = attributes_after(inode, &set, &value.attr, who, turn.now.wall);
+    step(shard, Step::SetAttr { ino, attributes }, &mut room, turn);
     let attr = shard.living(ino)?.attr;
     let client = state.client.expect("a request");
     let lease = grant_attr(shard, ino, client, turn);
@@ -87,19 +89,16 @@ pub(crate) fn set_attr(
 
 /// What the attributes are once they are set.
 pub(crate) fn attributes_after(
-    shard: &mut Shard,
-    ino: Ino,
+    inode: &Inode,
     set: &SetAttr,
     old: &Attr,
     who: &Credentials,
-    turn: &mut Turn<'_>,
+    now: Timestamp,
 ) -> Attributes {
-    let now = turn.now.wall;
     let time = |set: SetTime| match set {
         SetTime::Now => now,
         SetTime::At(time) => time,
     };
-    let inode = shard.inode_mut(ino);
     let mut mode = inode.mode;
     // A new owner takes them away, also if root gives the file. So does a new length, unless it is
     // root who sets it; for a front its kernel says so.

@@ -5,6 +5,7 @@ use warren_proto::{
     AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Reply, Step,
 };
 
+use crate::budget::LogBudget;
 use crate::event::{Effect, SlotRef};
 use crate::inode::answer::{Finished, done};
 use crate::inode::open::{check_opens, descriptor};
@@ -118,14 +119,12 @@ fn lock_or_wait(
     Ok(LockOutcome::Blocked)
 }
 
-/// Lets requests go on whose locks can be granted now, as far as the log has room: each logs its
-/// lock at once, and what runs before it may take the other half.
+/// Lets requests go on whose locks can be granted now, as far as the log has room.
 pub(crate) fn grant_file_locks<'a>(
     shards: impl IntoIterator<Item = &'a mut Shard>,
     turn: &mut Turn<'_>,
 ) {
-    let room = turn.log_room(turn.cache.dirty_pages());
-    let mut max = (room / 2 / crate::log::PER_GRANT).max(room.min(1)) as usize;
+    let mut max = LogBudget::grants(turn.log_room(turn.cache.dirty_pages()));
     for shard in shards {
         let granted = shard.file_locks.grant(max, turn.lock_index);
         max -= granted.len();

@@ -7,6 +7,7 @@ use warren_proto::{
 };
 
 use crate::apply::step;
+use crate::budget::Reservation;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::data::write::move_to;
 use crate::inode::answer::{Finished, done};
@@ -17,7 +18,6 @@ use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::run::work::Work;
 use crate::shard::Shard;
-use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 pub(crate) fn open_file(
@@ -31,8 +31,8 @@ pub(crate) fn open_file(
     permission::check_open(who, &shard.living(ino)?.attr, access)?;
     let client = state.client.expect("a request");
     check_opens(who.uid, turn)?;
-    ready_to_open(shard, ino, access, state, turn)?;
-    done(Reply::Opened(open_now(shard, ino, access, who, client, turn)))
+    let room = ready_to_open(shard, ino, access, state, turn)?;
+    done(Reply::Opened(open_now(shard, ino, access, room, (client, who), turn)))
 }
 
 /// Whether the user can have another file open, or lock held or waited for: those of all users must
@@ -40,23 +40,27 @@ pub(crate) fn open_file(
 pub(crate) fn check_opens(uid: u32, turn: &mut Turn<'_>) -> Result<(), Errno> {
     let all = turn.opens.all() + turn.lock_index.count();
     let own = turn.opens.of_user(uid) + turn.lock_index.count_of_user(uid);
-    if may_take(uid, own, all, turn.log.session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
+    if may_take(uid, own, all, turn.log.budget().session_max()) {
+        Ok(())
+    } else {
+        Err(Errno::ENFILE)
+    }
 }
 
-/// What an open has to wait for: emptying the file.
+/// What an open has to wait for: emptying the file. Returns the room for that.
 pub(crate) fn ready_to_open(
     shard: &mut Shard,
     ino: Ino,
     access: AccessMode,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
-    if access.contains(AccessMode::TRUNCATE) {
-        let nodes = shard.truncation();
-        ready_to_change(shard, ino, (nodes, Growth::Keeps), state, turn)?;
-        ready_to_truncate(shard, ino, 0, false, state, turn)?;
+) -> Result<Reservation, Stop> {
+    if !access.contains(AccessMode::TRUNCATE) {
+        return Ok(Reservation::none());
     }
-    Ok(())
+    let room = ready_to_change(shard, ino, shard.budget().truncate(), state, turn)?;
+    ready_to_truncate(shard, ino, 0, false, state, turn)?;
+    Ok(room)
 }
 
 /// Opens an inode for which [`ready_to_open`] has been done.
@@ -64,12 +68,12 @@ pub(crate) fn open_now(
     shard: &mut Shard,
     ino: Ino,
     access: AccessMode,
-    who: &Credentials,
-    client: ClientId,
+    mut room: Reservation,
+    (client, who): (ClientId, &Credentials),
     turn: &mut Turn<'_>,
 ) -> Opened {
     if access.contains(AccessMode::TRUNCATE) {
-        truncate_now(shard, ino, 0, turn);
+        truncate_now(shard, ino, 0, &mut room, turn);
         if permission::is_bound(who) {
             let inode = shard.inode_mut(ino);
             let (mode, gid) = (inode.mode, inode.gid);
@@ -81,7 +85,7 @@ pub(crate) fn open_now(
                 mtime: inode.mtime,
                 ctime: inode.ctime,
             };
-            step(shard, Step::SetAttr { ino, attributes }, turn);
+            step(shard, Step::SetAttr { ino, attributes }, &mut room, turn);
         }
     }
     // Beside another front no write may lock pages, nor leave some that were read while it was
@@ -92,7 +96,7 @@ pub(crate) fn open_now(
         && turn.clients.fronts() > 1;
     let uid = who.uid;
     let handle = turn.opens.new_handle(ino);
-    step(shard, Step::Opened { handle, client, access, offset: 0, uid }, turn);
+    step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
     let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
     let keep_pages = !direct
         && turn.clients.acknowledges(client)
@@ -110,7 +114,7 @@ pub(crate) fn close(
     shard.opens.get(handle, client)?;
     let inode = shard.inode(ino)?;
     let nameless = inode.is_none_or(|inode| inode.nlink == 0);
-    step(shard, Step::Closed { handle }, turn);
+    step(shard, Step::Closed { handle }, &mut Reservation::none(), turn);
     if !shard.opens.is_open(ino) {
         // Without a name it is gone with its last open, however long its blocks take to be freed.
         if nameless {

@@ -6,6 +6,7 @@ use warren_disk::{Kind, Value};
 use warren_proto::{Attr, Credentials, FileKind, LeaseKey, Reply, Step, XattrMode, XattrName};
 
 use crate::apply::{step, xattr_bucket, xattr_fits};
+use crate::budget::Growth;
 use crate::inode::answer::{Finished, done, fits_answer, go_on_if};
 use crate::inode::attributes::ready_to_change;
 use crate::permission;
@@ -13,7 +14,6 @@ use crate::permission::{READ, STICKY, WRITE};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
-use crate::shard::room::Growth;
 use crate::turn::Turn;
 
 pub(crate) fn get_xattr(
@@ -44,7 +44,7 @@ pub(crate) fn set_xattr(
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let growth = if new.is_some() { Growth::Grows } else { Growth::Keeps };
-    ready_to_change(shard, ino, (shard.nodes_of_xattr(), growth), state, turn)?;
+    let mut room = ready_to_change(shard, ino, shard.budget().xattr(growth), state, turn)?;
     let value = shard.living(ino)?;
     check_xattr_name(&name, &value.attr)?;
     if value.attr.kind == FileKind::Directory && value.attr.mode & STICKY != 0 {
@@ -73,7 +73,7 @@ pub(crate) fn set_xattr(
     }
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
     let value = new.map(|(value, _)| value);
-    step(shard, Step::SetXattr { ino, name, value, now: turn.now.wall }, turn);
+    step(shard, Step::SetXattr { ino, name, value, now: turn.now.wall }, &mut room, turn);
     done(Reply::Done)
 }
 

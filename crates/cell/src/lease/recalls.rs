@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use warren_base::{ClientId, Epoch, Ino};
 use warren_proto::LeaseKey;
 
+use crate::budget::RECALL_KEYS;
+
 /// On which way a recall goes to its holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lane {
@@ -154,13 +156,11 @@ impl Recalls {
 
     /// The next recall to send to `client`, which is listening on `lane`.
     pub(super) fn take(&mut self, client: ClientId, lane: Lane) -> Option<(u64, Vec<LeaseKey>)> {
-        /// Keys of one recall: their encoding fits a reply's body.
-        const BATCH: usize = 24;
         let queue = self.by_client.get_mut(&client)?.get_mut(lane);
         if queue.sent.is_some() || queue.queued.is_empty() {
             return None;
         }
-        let keys: BTreeSet<_> = queue.queued.iter().take(BATCH).cloned().collect();
+        let keys: BTreeSet<_> = queue.queued.iter().take(RECALL_KEYS).cloned().collect();
         queue.queued.retain(|key| !keys.contains(key));
         queue.next += 1;
         let number = self.number_base + queue.next;

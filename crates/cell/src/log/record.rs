@@ -66,7 +66,7 @@ impl Record {
         self.steps > 0 || matches!(cause, Cause::Decided { .. })
     }
 
-    /// Whether a step of any size still fits.
+    /// Whether the places of another batch of pages still fit.
     pub(crate) fn takes_another_step(&self) -> bool {
         self.bytes.len() <= RECORD_MAX / 2
     }

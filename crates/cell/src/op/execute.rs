@@ -7,6 +7,7 @@ use warren_proto::{
     AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, Reply,
 };
 
+use crate::budget::Reservation;
 use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
 use crate::inode::grant::{grant_attr, grant_name};
@@ -41,20 +42,21 @@ pub(crate) fn run_on_names(
             coordinator.acquire(shards, (id, task), turn)?;
         }
         match plan(shards, coordinator, id, task, turn)? {
-            Some(plan) => return carry_out(shards, coordinator, id, task, plan, turn),
+            Some(plan) => return carry_out(shards, coordinator, (id, task), plan, turn),
             None => continue,
         }
     }
 }
 
-/// What the request comes to; `None` if that has to be found out again, under more locks.
+/// What the request comes to, with the room for it; `None` if that has to be found out again, under
+/// more locks.
 fn plan(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
     id: TaskId,
     task: &mut Task,
     turn: &mut Turn<'_>,
-) -> Result<Option<Plan>, Stop> {
+) -> Result<Option<(Plan, Reservation)>, Stop> {
     let Work::Request { from, request, who, .. } = &task.work else {
         unreachable!("only requests are on names");
     };
@@ -72,8 +74,8 @@ fn plan(
             coordinator.begin(task, turn);
             return Err(Stop::Wait(Wait::Coarser));
         }
-        Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) => {
-            return planned.map(Some);
+        Err(stop @ Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) => {
+            return Err(stop);
         }
         _ => {}
     }
@@ -92,11 +94,11 @@ fn plan(
         Ok(plan) => {
             let own = own_changes(shards, &plan.changes);
             task.state.holds_locks = task.holds_locks();
-            ready(shards, &own, Some(client), &mut task.state, false, turn)?;
+            let room = ready(shards, &own, Some(client), &mut task.state, None, turn)?;
             if plan.changes.iter().any(|change| replaced_by(change).is_some()) {
                 cover_replacements(shards, &plan.changes, turn)?;
             }
-            Ok(Some(plan))
+            Ok(Some((plan, room)))
         }
         Err(stop) => Err(stop),
     }
@@ -132,9 +134,8 @@ fn own_changes<'a>(shards: &Shards, changes: &'a [Change]) -> Cow<'a, [Change]> 
 fn carry_out(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
-    id: TaskId,
-    task: &mut Task,
-    plan: Plan,
+    (id, task): (TaskId, &mut Task),
+    (plan, room): (Plan, Reservation),
     turn: &mut Turn<'_>,
 ) -> Result<Answer, Stop> {
     let client = task.state.client.expect("a request");
@@ -144,26 +145,27 @@ fn carry_out(
         };
         check_opens(who.uid, turn)?;
     }
+    let mut opening = Reservation::none();
     if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
         let shard = shards.own(attr.ino.shard());
-        ready_to_open(shard, attr.ino, *access, &mut task.state, turn)?;
+        opening = ready_to_open(shard, attr.ino, *access, &mut task.state, turn)?;
     }
     let own = own_changes(shards, &plan.changes);
-    make(shards, &own, Some(client), turn);
+    make(shards, &own, Some(client), room, turn);
     if task.txn.is_some() {
         let owned = |change: &Change| shards.contains_key(&change.shard());
         let remote = plan.changes.into_iter().filter(|change| !owned(change)).collect();
         coordinator.commit(shards, (id, task), remote, turn);
     }
     let Work::Request { who, .. } = &task.work else { unreachable!("only requests are on names") };
-    Ok(answer(shards, plan.reply, who, client, turn))
+    Ok(answer(shards, plan.reply, opening, (client, who), turn))
 }
 
 fn answer(
     shards: &mut Shards,
     reply: PlannedReply,
-    who: &Credentials,
-    client: ClientId,
+    opening: Reservation,
+    (client, who): (ClientId, &Credentials),
     turn: &mut Turn<'_>,
 ) -> Answer {
     match reply {
@@ -181,7 +183,8 @@ fn answer(
             // What is new is empty: only a file that was found is emptied, with all that follows.
             let kept = if found { AccessMode::all() } else { !AccessMode::TRUNCATE };
             let opened = open.map(|access| {
-                open_now(shards.own(attr.ino.shard()), attr.ino, access & kept, who, client, turn)
+                let shard = shards.own(attr.ino.shard());
+                open_now(shard, attr.ino, access & kept, opening, (client, who), turn)
             });
             if let Some(opened) = &opened {
                 attr = opened.attr;

@@ -4,19 +4,14 @@
 use std::ops::ControlFlow;
 
 use warren_base::Ino;
-use warren_base::limits::BODY_MAX;
 use warren_disk::{Key, Kind, Value};
 use warren_proto::{DirEntry, FileName, LockMode, Reply};
 
 use super::plan::{Plan, PlannedReply};
+use crate::budget::{LISTING_ENTRY, LISTING_MAX};
 use crate::op::view::View;
 use crate::permission::{self, READ};
 use crate::run::wait::Stop;
-
-/// Encoded bytes of an entry beside its name.
-const ENTRY_OVERHEAD: usize = 18;
-/// What is left of a reply's body for entries.
-const ENTRIES_MAX: usize = BODY_MAX - 64;
 
 pub(super) fn list(
     view: &mut View<'_>,
@@ -27,12 +22,12 @@ pub(super) fn list(
     let value = view.directory(dir, LockMode::Read)?;
     permission::check(view.who, &value.attr, READ)?;
     let shard = &view.shards[&dir.shard()];
-    let room = (bytes_max as usize).min(ENTRIES_MAX);
+    let room = (bytes_max as usize).min(LISTING_MAX);
     let mut entries = Vec::new();
     let (mut used, mut end) = (0, true);
     shard.records(dir, Kind::Entry, cookie.saturating_add(1), |key: &Key, value| {
         let Value::Entries(bucket) = value else { return ControlFlow::Continue(()) };
-        let size: usize = bucket.iter().map(|dentry| ENTRY_OVERHEAD + dentry.name.len()).sum();
+        let size: usize = bucket.iter().map(|dentry| LISTING_ENTRY + dentry.name.len()).sum();
         if used + size > room && !entries.is_empty() {
             end = false;
             return ControlFlow::Break(());

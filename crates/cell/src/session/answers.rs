@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use warren_base::Lsn;
 use warren_proto::{Answer, Executed, Wire};
 
+use crate::budget::ANSWER_OVERHEAD;
 use crate::event::SlotRef;
 use crate::session::clients::Clients;
 
@@ -67,7 +68,6 @@ impl Answers {
     /// was not given is of the last turn of the process that died: if there is no room for all, the
     /// latest are kept, in order.
     pub(crate) fn latest_within(&self, bytes: u64) -> Vec<Executed> {
-        const PER_RECORD: u64 = 64;
         let mut left = bytes;
         let mut latest: Vec<_> = self.by_slot.iter().collect();
         latest.sort_unstable_by_key(|(_, known)| Reverse(known.at));
@@ -78,7 +78,7 @@ impl Answers {
             answer: known.answer.clone(),
         });
         let fits = |request: &Executed| {
-            let size = request.to_bytes().len() as u64 + PER_RECORD;
+            let size = request.to_bytes().len() as u64 + ANSWER_OVERHEAD;
             let fits = size <= left;
             left = left.saturating_sub(size);
             fits

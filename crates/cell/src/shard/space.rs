@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use warren_base::BlockNo;
 use warren_base::limits::CHUNK_BLOCKS;
 
+use crate::budget::nodes_of_chunks;
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
     used: u64,
@@ -100,7 +102,7 @@ impl Space {
 
     /// An upper bound of the tree nodes that chunk records lie in.
     pub(crate) fn record_nodes(&self) -> u64 {
-        self.chunks.len() as u64 / 64 + 2
+        nodes_of_chunks(self.chunks.len())
     }
 
     pub(crate) fn alloc(&mut self) -> Option<BlockNo> {

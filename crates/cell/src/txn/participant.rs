@@ -12,8 +12,9 @@ use warren_proto::{Change, KeyValue, LeaseKey, LockKey, LockMode, PeerReply};
 
 use super::coordinator::unlock;
 use crate::apply::fetch_change;
+use crate::budget::{Growth, Need, Reservation};
 use crate::change::{make, ready};
-use crate::chunks::claim::ensure_room;
+use crate::chunks::claim::reserve;
 use crate::data::cover::cover_replacement;
 use crate::give_up::of_served;
 use crate::plant::Plant;
@@ -23,7 +24,6 @@ use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::send::{send_reply, suspect};
-use crate::shard::room::Growth;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -48,6 +48,12 @@ enum State {
 impl Participant {
     const fn new(client: ClientId, task: TaskId) -> Self {
         Self { client, keys: Vec::new(), promised: Vec::new(), state: State::Locking(task) }
+    }
+
+    /// The client that it acts for, and the room for its changes.
+    fn promised(&self) -> (Option<ClientId>, Reservation) {
+        let blocks = self.promised.iter().map(|(_, blocks)| *blocks);
+        (Some(self.client), Reservation::of_promises(blocks))
     }
 }
 
@@ -222,7 +228,8 @@ impl Participants {
         for home in homes {
             let own = || keys.iter().filter(|(key, _)| key.shard() == home);
             let shard = &shards[&home];
-            let nodes = own().map(|(key, mode)| shard.nodes_under(key, *mode)).sum();
+            let budget = shard.budget();
+            let blocks = own().map(|(key, mode)| budget.change_under(key, *mode)).sum();
             // An entry comes where there is no name yet.
             let grows = own().any(|(key, mode)| match key {
                 LockKey::New(_) => true,
@@ -231,14 +238,14 @@ impl Participants {
                 }
                 _ => false,
             });
-            if nodes > 0 {
+            if blocks > 0 {
                 let growth = if grows { Growth::Grows } else { Growth::Frees };
-                ensure_room(shards.own(home), nodes, growth, state, turn)?;
-                promised.push((home, nodes));
+                let room = reserve(shards.own(home), Need { blocks, growth }, state, turn)?;
+                promised.push((home, room.into_promise()));
             }
         }
-        for (home, nodes) in &promised {
-            shards.get_mut(home).expect("owned").promised += nodes;
+        for (home, blocks) in &promised {
+            shards.get_mut(home).expect("owned").promised += blocks;
         }
         self.known.get_mut(&txn).expect("known").promised.extend(promised);
         Ok(())
@@ -281,11 +288,11 @@ impl Participants {
             unreachable!("called for this work only");
         };
         let (from, txn, changes) = (*from, *txn, of_served(shards, changes.clone()));
-        let Some(client) = self.known.get(&txn).map(|participant| participant.client) else {
+        let Some((client, promised)) = self.known.get(&txn).map(Participant::promised) else {
             return Ok(());
         };
-        ready(shards, &changes, Some(client), &mut task.state, true, turn)?;
-        make(shards, &changes, Some(client), turn);
+        let room = ready(shards, &changes, client, &mut task.state, Some(promised), turn)?;
+        make(shards, &changes, client, room, turn);
         self.applied.insert(txn);
         self.leave(shards, txn, turn);
         send_reply(from, PeerReply::Committed { txn }, turn);
@@ -305,15 +312,20 @@ impl Participants {
         };
         let (from, txn, changes) = (*from, *txn, of_served(shards, changes.clone()));
         if !self.applied.contains(&txn) {
-            let client = self.known.get(&txn).map(|participant| participant.client);
-            match client {
-                Some(_) => ready(shards, &changes, client, &mut task.state, true, turn)?,
+            let (client, room) = match self.known.get(&txn).map(Participant::promised) {
+                Some((client, promised)) => {
+                    let state = &mut task.state;
+                    (client, ready(shards, &changes, client, state, Some(promised), turn)?)
+                }
                 // Copies were recalled when it was prepared, and none was granted since.
-                None => changes
-                    .iter()
-                    .try_for_each(|change| fetch_change(&shards[&change.shard()], change, turn))?,
-            }
-            make(shards, &changes, client, turn);
+                None => {
+                    let fetch =
+                        |change: &Change| fetch_change(&shards[&change.shard()], change, turn);
+                    changes.iter().try_for_each(fetch)?;
+                    (None, Reservation::unbounded())
+                }
+            };
+            make(shards, &changes, client, room, turn);
             self.applied.insert(txn);
         }
         self.leave(shards, txn, turn);
@@ -332,9 +344,9 @@ impl Participants {
     ) -> Option<TaskId> {
         let participant = self.known.remove(&txn)?;
         turn.log.end_txn();
-        for (shard, nodes) in &participant.promised {
+        for (shard, blocks) in &participant.promised {
             if let Some(shard) = shards.get_mut(shard) {
-                shard.promised -= nodes;
+                shard.promised -= blocks;
             }
         }
         for (key, _) in &participant.keys {

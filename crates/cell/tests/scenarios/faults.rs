@@ -8,7 +8,7 @@ use warren_base::{CellId, ClientId, Epoch, Lsn};
 use warren_cell::{Effect, Event, PeerBody, PeerMessage, Recovery};
 use warren_proto::control::Order;
 
-use crate::device::Action;
+use crate::device::{Action, Device};
 use crate::pair::{Admission, Happening, Pair, cell_name};
 
 /// Which messages are held.
@@ -158,11 +158,17 @@ impl Pair {
     /// Cuts the power. A recovery replays the logs and takes a checkpoint. Then a new fleet serves,
     /// which has no client yet.
     pub fn cut_power(&mut self) {
+        self.cut_power_before(|_| {});
+    }
+
+    /// The same, where something happens to the device before the recovery begins.
+    pub fn cut_power_before(&mut self, recovery: impl FnOnce(&mut Device)) {
         self.queue.clear();
         self.faults = Faults::default();
         self.clients.clear();
         self.calls.clear();
         self.device.cut_power();
+        recovery(&mut self.device);
         self.boot(Recovery::Power);
         self.drive();
         if !self.is_serving() {

@@ -218,3 +218,29 @@ fn a_rename_over_two_cells_is_atomic() {
         assert_eq!(places.concat(), [if is_synced { "moved" } else { "file" }]);
     }
 }
+
+#[test]
+fn a_device_that_refuses_a_read_is_asked_again_before_a_shard_is_given_up() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    pair.create(client, IN_B, "file");
+    pair.sync(client);
+    pair.cut_power_before(|device| (0..20).for_each(|_| device.fail(Kind::Read, Errno::EIO)));
+    assert!(pair.is_serving() && pair.supervisor.broken.is_empty());
+    let client = pair.client();
+    assert!(pair.lookup(client, IN_B, "file").is_some());
+}
+
+#[test]
+fn a_device_that_reads_nothing_ends_the_start_and_marks_no_shard() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    pair.create(client, IN_B, "file");
+    pair.sync(client);
+    pair.cut_power_before(|device| (0..200).for_each(|_| device.fail(Kind::Read, Errno::EIO)));
+    assert!(!pair.is_serving());
+    let (cell, errno) = (B, Errno::EIO);
+    let unreadable = Report::Unreadable { cell, errno };
+    assert!(pair.supervisor.broken.contains(&unreadable));
+    assert!(pair.supervisor.ledger.roots.values().all(|root| !root.given_up));
+}

@@ -9,7 +9,7 @@
 //!
 //! In a sparse file, the host allocates a chunk before a shard takes it.
 //!
-//! The code: `space.rs`, `chunk.rs`, `room.rs`, `host.rs`.
+//! The code: `shard/space.rs`, `chunks/claim.rs`, `chunks/host.rs`, `budget.rs`.
 
 use warren_base::{ClientId, Errno, ShardId};
 use warren_proto::{Handle, Reply, Request};

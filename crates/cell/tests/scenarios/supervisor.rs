@@ -142,7 +142,9 @@ impl Supervisor {
             Report::Replayed { chunks, .. } => return self.has_replayed(from, chunks),
             Report::LossHandled { .. } => drop(self.heard.insert(from)),
             Report::Stuck { errno, .. } => return self.all(&Order::ReadOnly { errno }),
-            Report::GivenUp { .. } | Report::BrokenLog { .. } => self.broken.push(report),
+            Report::GivenUp { .. } | Report::BrokenLog { .. } | Report::Unreadable { .. } => {
+                self.broken.push(report);
+            }
             _ => {}
         }
         self.advance()
