@@ -258,11 +258,7 @@ impl Core {
         let Some(first) = needed.next() else { return wake_io(io, Err(errno), turn) };
         // A checkpoint may fail.
         let may_fail = matches!(first.work, Work::Fix) && needed.next().is_none();
-        let found = match result {
-            Ok(()) => Unread::Damaged,
-            Err(_) => turn.io.refused(block, turn.now.monotonic),
-        };
-        match found {
+        match turn.io.unread(block, result.is_err(), turn.now.monotonic) {
             Unread::Again => {
                 turn.waits.requeue(WaitKey::Io(io), WaitKey::Reading);
                 turn.effects.push(Effect::Wake(turn.now.monotonic + READ_PAUSE));

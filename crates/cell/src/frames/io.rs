@@ -54,26 +54,27 @@ pub(crate) struct Io {
     /// Writes under way, and whether one has failed since it was asked.
     pub(crate) writes: usize,
     pub(crate) write_error: Option<Errno>,
-    /// Blocks that the device has refused to read, for tasks that cannot do without: since when,
-    /// and how often.
+    /// Blocks that could not be read, for tasks that cannot do without: since when, and how often.
     unread: BTreeMap<BlockNo, (Instant, u32)>,
     /// When the device did last what was asked.
     last_success: Instant,
 }
 
-/// What to do about a block that the device has refused to read.
+/// What to do about a block that could not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unread {
-    /// Try again: the device may be back soon.
+    /// Try again: the device may be back soon, or a bit was lost on the way.
     Again,
-    /// The block cannot be read, others can.
+    /// The block cannot be read, or what it holds is damaged. Others can be read.
     Damaged,
     /// The device does nothing.
     Dead,
 }
 
-/// Reads of a block that a task cannot do without, and the pause between two: 5 s in all.
-const READS_MAX: u32 = 50;
+/// Tries to read a block that a task cannot do without, where the device refuses it and where what
+/// it returns is damaged; and the pause between two.
+const REFUSED_MAX: u32 = 50;
+const DAMAGED_MAX: u32 = 5;
 pub(crate) const READ_PAUSE: Duration = Duration::from_millis(100);
 
 impl Io {
@@ -87,16 +88,17 @@ impl Io {
         self.last_success = now;
     }
 
-    /// The device has refused to read the block.
-    pub(crate) fn refused(&mut self, block: BlockNo, now: Instant) -> Unread {
+    /// The device has refused to read the block, or has returned what does not belong there.
+    pub(crate) fn unread(&mut self, block: BlockNo, is_refused: bool, now: Instant) -> Unread {
         let (since, times) = self.unread.entry(block).or_insert((now, 0));
         *times += 1;
-        if *times < READS_MAX {
+        if *times < if is_refused { REFUSED_MAX } else { DAMAGED_MAX } {
             return Unread::Again;
         }
         let since = *since;
         self.unread.remove(&block);
-        if self.last_success > since { Unread::Damaged } else { Unread::Dead }
+        let is_dead = is_refused && self.last_success <= since;
+        if is_dead { Unread::Dead } else { Unread::Damaged }
     }
 
     /// The block was read.
