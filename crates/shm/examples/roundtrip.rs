@@ -70,8 +70,8 @@ fn pin(cpu: usize) {
     let _ = sched_setaffinity(None, &set);
 }
 
-fn post(pair: &Pair, seq: u32) {
-    pair.requests.post(CELL, SLOT, &RequestHeader { seq, ..Default::default() }, &[1; 24]);
+fn submit(pair: &Pair, seq: u32) {
+    pair.requests.submit(CELL, SLOT, &RequestHeader { seq, ..Default::default() }, &[1; 24]);
     pair.requests.ring(CELL, SLOT);
 }
 
@@ -85,7 +85,7 @@ fn trips(pair: &Pair, seq: &mut u32, cell_cpu: usize, spin: Duration, batch: u32
         let mut body = Vec::new();
         let nanos = median(batch, || {
             *seq += 1;
-            post(pair, *seq);
+            submit(pair, *seq);
             pair.answers.wait(&pair.requests, SLOT, *seq, spin, None);
             black_box(pair.answers.take(SLOT, *seq, &mut body).is_ok());
         });
@@ -119,7 +119,7 @@ fn alone(pair: &Pair, seq: &mut u32) -> f64 {
     pair.client.rung(CELL, &mut seen);
     median(1000, || {
         *seq += 1;
-        post(pair, *seq);
+        submit(pair, *seq);
         black_box(pair.client.rung(CELL, &mut seen));
         black_box(pair.client.take(CELL, SLOT, *seq - 1, &mut body).is_ok());
         pair.replies.reply(&pair.client, SLOT, *seq, OK, &body);

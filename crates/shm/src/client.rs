@@ -92,7 +92,7 @@ impl<W: Store> ClientWriter<W> {
 
     /// Publishes a request for `cell`. `header.seq` differs from the slot's last one (it grows by one). The
     /// cell knows only when its bell is rung.
-    pub fn post(&self, cell: CellId, slot: SlotNo, header: &RequestHeader, body: &[u8]) {
+    pub fn submit(&self, cell: CellId, slot: SlotNo, header: &RequestHeader, body: &[u8]) {
         assert!(body.len() <= BODY_MAX && header.payload_len as usize <= PAYLOAD_MAX);
         let line = line(slot, self.slots);
         let memory = &self.memory;
@@ -269,7 +269,7 @@ mod tests {
         for (i, len) in [0, 1, INLINE_MAX, INLINE_MAX + 1, 500, BODY_MAX].into_iter().enumerate() {
             let sent: Vec<u8> = (0..len).map(|b| (b + i) as u8).collect();
             let seq = i as u32 + 1;
-            writer.post(CELL, SlotNo(2), &header(seq), &sent);
+            writer.submit(CELL, SlotNo(2), &header(seq), &sent);
             let taken = reader.take(CELL, SlotNo(2), seq - 1, &mut body).unwrap();
             assert_eq!(taken, Some(header(seq)));
             assert_eq!(body, sent);
@@ -282,7 +282,7 @@ mod tests {
     fn a_request_is_taken_only_by_the_cell_that_it_is_for() {
         let (writer, reader, _) = pair();
         let mut body = Vec::new();
-        writer.post(CellId(1), SlotNo(0), &header(7), b"body");
+        writer.submit(CellId(1), SlotNo(0), &header(7), b"body");
         // A successor of cell 0, whose last answer in the slot was another.
         assert!(!reader.waits(CellId(0), SlotNo(0), 6));
         assert_eq!(reader.take(CellId(0), SlotNo(0), 6, &mut body), Ok(None));
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn hostile_lengths_and_bits_are_refused() {
         let (writer, reader, raw) = pair();
-        writer.post(CELL, SlotNo(0), &header(1), b"body");
+        writer.submit(CELL, SlotNo(0), &header(1), b"body");
         let mut body = Vec::new();
         let posted = |body_len| Posted { seq: 1, cell: CELL.0, body_len }.pack();
         for bad in [BODY_MAX as u16 + 1, u16::MAX] {

@@ -169,7 +169,7 @@ fn a_bell_that_rang_means_a_whole_request() {
     explore(4, || {
         let (writer, reader) = client::<true>();
         let sender = thread::spawn(move || {
-            writer.post(CELL, SLOT, &header(1), b"whole???");
+            writer.submit(CELL, SLOT, &header(1), b"whole???");
             writer.ring(CELL, SLOT);
         });
         let (mut seen, mut body) = (0, Vec::new());

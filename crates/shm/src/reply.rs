@@ -383,7 +383,7 @@ mod tests {
             scope.spawn(|| serve(&p, TRIPS));
             let mut body = Vec::new();
             for seq in 1..=TRIPS {
-                p.requests.post(
+                p.requests.submit(
                     CellId(3),
                     SLOT,
                     &RequestHeader { seq, ..Default::default() },

@@ -59,7 +59,12 @@ fn a_client_and_a_cell_in_two_processes() {
         let sent: Vec<u8> = (0..seq * 7).map(|b| (b + seq) as u8).collect();
         requests.write_payload(slot, 0, &sent);
         let payload_len = sent.len() as u32;
-        requests.post(CELL, slot, &RequestHeader { seq, payload_len, ..Default::default() }, &sent);
+        requests.submit(
+            CELL,
+            slot,
+            &RequestHeader { seq, payload_len, ..Default::default() },
+            &sent,
+        );
         requests.ring(CELL, slot);
         bell.wake_if_parked(&vitals_reader);
         let outcome = replies.wait(&requests, slot, seq, Duration::from_micros(5), deadline());
@@ -72,7 +77,7 @@ fn a_client_and_a_cell_in_two_processes() {
     }
     assert_eq!(vitals_reader.counter(Counter::Requests), 300);
     let quit = RequestHeader { seq: 301, ..Default::default() };
-    requests.post(CELL, SlotNo(0), &quit, QUIT);
+    requests.submit(CELL, SlotNo(0), &quit, QUIT);
     requests.ring(CELL, SlotNo(0));
     bell.wake_if_parked(&vitals_reader);
 }
