@@ -122,7 +122,10 @@ mod tests {
         for line in ["warren", "warren debug", "warren debug dump", "warren bench"] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let error = Arguments::try_parse_from(&words).err().expect(line);
-            assert!(usage_failure(&words, &error).to_string().starts_with("no subcommand"), "{line}");
+            assert!(
+                usage_failure(&words, &error).to_string().starts_with("no subcommand"),
+                "{line}"
+            );
         }
     }
 }

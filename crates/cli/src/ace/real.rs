@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use warren_base::Ino;
-use warren_device::{Entry, RECORD_ENVIRONMENT, Recorder, read_record};
+use warren_device::{Entry, RECORD_ENVIRONMENT, TraceWriter, read_trace};
 use warren_proto::{Answer, Capabilities, Capability, Reply, Request};
 use warren_runtime::{ConnectOptions, Connection, Slot, StopOptions};
 use warren_sim::ace::{
@@ -141,13 +141,13 @@ fn perform(
     let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };
     let connection = Connection::connect(&place.pool(), &options)?;
     let slot = connection.slot().expect("it is free");
-    let recorder = Recorder::append_to(&record).map_err(failed)?;
+    let trace = TraceWriter::append_to(&record).map_err(failed)?;
     let mut client = RealClient { slot, capabilities: BTreeMap::new() };
-    let performed = campaign.perform_by(&mut client, sequence, |number| recorder.mark(number));
+    let performed = campaign.perform_by(&mut client, sequence, |number| trace.mark(number));
     performed.map_err(|why| Failure::new(CODE_FAILURE, format!("{sequence}: {why}")))?;
     drop((client, connection));
     serving.stop()?;
-    let entries = read_record(&fs::read(&record).map_err(failed)?);
+    let entries = read_trace(&fs::read(&record).map_err(failed)?);
     let entries = entries.ok_or_else(|| failed(std::io::ErrorKind::InvalidData.into()))?;
     Ok(recorded(entries))
 }
