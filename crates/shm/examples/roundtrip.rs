@@ -1,4 +1,4 @@
-//! What a slot's round trip costs: `cargo run --release -p warren-shm --example roundtrip`.
+//! The cost of a slot's round trip: `cargo run --release -p warren-shm --example roundtrip`.
 //!
 //! Client and cell are two threads, pinned to CPUs 0 and 1 (then both to 0), over separate mappings
 //! of the same segments, as two processes would have. Prints the median of many batches.
@@ -66,7 +66,7 @@ fn pair() -> Result<Pair, SegmentError> {
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
-    // Measured without pinning where that is not allowed.
+    // Without the right to pin, it measures unpinned.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -113,7 +113,7 @@ fn serve(pair: &Pair, mut last: u32, cpu: usize, stop: &AtomicBool) {
     }
 }
 
-/// Both sides by turns: the instructions alone.
+/// Both sides in turn on one thread: the instructions alone.
 fn alone(pair: &Pair, seq: &mut u32) -> f64 {
     let (mut seen, mut body) = (0, Vec::new());
     pair.client.rung(CELL, &mut seen);

@@ -1,5 +1,5 @@
-//! A client and a cell in two processes: the cell is this test program, started anew with the
-//! descriptors it may have.
+//! A client and a cell in two processes: the cell is this test program, started again with the
+//! descriptors that it may have.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -96,7 +96,7 @@ fn wait_for(condition: impl Fn() -> bool) {
 fn cell_process() {
     let Ok(list) = std::env::var(FDS) else { return };
     let mut fds = list.split(',').map(|fd| {
-        // SAFETY: the parent made these descriptors for us alone.
+        // SAFETY: the parent made these descriptors for this process alone.
         unsafe { OwnedFd::from_raw_fd(fd.parse().unwrap()) }
     });
     let out = fds.next().unwrap();
