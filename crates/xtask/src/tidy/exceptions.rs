@@ -86,14 +86,12 @@ const KNOWN: &[Exception] = &[
     except(Rule::Columns, "fuzz", 5),
     except(Rule::Columns, "log", 1),
     except(Rule::Columns, "shm", 1),
-    except(Rule::Columns, "sim", 156),
     except(Rule::Columns, "xtask", 108),
     except(Rule::Words, "cell", 39),
     except(Rule::Words, "device", 2),
     except(Rule::Words, "documents", 97),
     except(Rule::Words, "mailbox", 1),
     except(Rule::Words, "shm", 1),
-    except(Rule::Words, "sim", 106),
     except(Rule::Words, "xtask", 138),
 ];
 
